@@ -1,0 +1,32 @@
+# make demo  see quirks at work on a real engine        make test  lint, types and every test
+# Both make the environment first; the second time that is instant.
+
+VENV := .venv
+STAMP := $(VENV)/.model-quirks-ready
+PYTEST_ARGS ?=
+
+.PHONY: demo test lint setup bench clean
+.DEFAULT_GOAL := demo
+
+demo: $(STAMP)
+	$(VENV)/bin/quirks demo
+
+test: lint
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(STAMP)
+	$(VENV)/bin/python benchmarks/resolve.py
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt scripts/setup.sh
+	scripts/setup.sh $(VENV)
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info
