@@ -1,0 +1,104 @@
+"""Puts a plan into force: the one module of the driver with side effects, and every one of them can be undone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quirks_core import bootstrap
+from quirks_core.errors import QuirksError, UsageError
+from quirks_core.plan import Plan
+from quirks_core.receipt import Effect
+
+#: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
+_LARGEST_ORDERS = 120_000
+
+
+@dataclass(slots=True)
+class Applied:
+    """A plan in force in this process, and in every process that it starts.
+
+    Attributes:
+        plan: The plan.
+        folder: Private folder in which the processes acknowledge.
+        effects: What was changed in this process's environment.
+        warnings: What may not have its full effect, in words.
+    """
+
+    plan: Plan
+    folder: Path
+    effects: list[Effect] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    _environ: MutableMapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    _before: dict[str, str | None] = field(default_factory=dict, repr=False)
+
+    def set(self, variable: str, value: str) -> None:
+        """Sets an environment variable; `undo` restores it."""
+        before = self._environ.get(variable)
+        self._before.setdefault(variable, before)
+        self._environ[variable] = value
+
+    def undo(self) -> None:
+        """Restores the environment, takes patches off in this process and removes the folder."""
+        bootstrap.undo()
+        for variable, before in self._before.items():
+            if before is None:
+                self._environ.pop(variable, None)
+            else:
+                self._environ[variable] = before
+        self._before.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> Applied:
+    """Puts a plan into force in this process and hands it down to every process started from here.
+
+    Call it before the first ``import vllm``: vLLM reads some variables while it is imported.
+
+    Args:
+        plan: A plan without refusals.
+        environ: The environment to change; `os.environ` if None.
+
+    Raises:
+        RefusedError: The plan holds refusals; nothing was changed.
+        UsageError: vLLM is told not to load our plugin in its processes; nothing was changed.
+    """
+    plan.check()
+    environ = os.environ if environ is None else environ
+    check_vllm_plugins(environ)
+    orders = plan.orders.model_dump_json()
+    if len(orders) > _LARGEST_ORDERS:
+        raise QuirksError(f"the plan's orders take {len(orders)} bytes, more than fits in an environment variable")
+    applied = Applied(plan, Path(tempfile.mkdtemp(prefix="model-quirks-")), _environ=environ)
+    for slot, value in plan.changes.items():
+        family, _, variable = slot.partition(".")
+        if family == "env":
+            applied.effects.append(Effect(slot=slot, before=environ.get(variable), after=value))
+            applied.set(variable, value)
+            if "vllm" in sys.modules:
+                applied.warnings.append(f"{slot} was set after vLLM was imported; this process may not see it")
+    applied.set(bootstrap.ORDERS_VARIABLE, orders)
+    applied.set(bootstrap.FOLDER_VARIABLE, str(applied.folder))
+    return applied
+
+
+def check_vllm_plugins(environ: Mapping[str, str]) -> None:
+    """Makes sure that vLLM will load our plugins: it loads only those that VLLM_PLUGINS names, if it is set.
+
+    Raises:
+        UsageError: Ours are not among them, so no process would have the plan.
+    """
+    names = environ.get("VLLM_PLUGINS")
+    if names is None:
+        return
+    missing = [name for name in bootstrap.VLLM_PLUGINS if name not in names.split(",")]
+    if missing:
+        wanted = ",".join(filter(None, [names, *missing]))
+        raise UsageError(
+            f"VLLM_PLUGINS={names!r} keeps quirks out of the engine's processes; set VLLM_PLUGINS={wanted!r}, or unset it"
+        )

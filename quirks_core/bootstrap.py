@@ -1,0 +1,123 @@
+"""Runs inside every vLLM process, as a ``vllm.general_plugins`` entry point: carries out the plan and acknowledges it.
+
+The plan names quirk ids; each process loads those quirks from its own installation, so no code travels.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from quirks_core.adjustments import Patch
+from quirks_core.errors import QuirksError
+from quirks_core.patching import InstalledPatch, install
+from quirks_core.plan import Orders, PlannedPatch, Status
+from quirks_core.receipt import Acknowledgement, Effect
+
+#: Hands the orders down, as JSON.
+ORDERS_VARIABLE = "MODEL_QUIRKS_ORDERS"
+#: Hands down the folder in which processes acknowledge.
+FOLDER_VARIABLE = "MODEL_QUIRKS_FOLDER"
+#: Our names in the entry-point group ``vllm.general_plugins``.
+VLLM_PLUGINS = ("model_quirks", "model_quirks_transfer")
+
+
+@dataclass(slots=True)
+class _InForce:
+    """The orders that this process carries out."""
+
+    digest: str = ""
+    folder: str = ""
+    patches: list[InstalledPatch] = field(default_factory=list)
+    log: logging.Handler | None = None
+
+
+_in_force = _InForce()
+
+
+def bootstrap() -> None:
+    """Carries out the orders found in the environment, if there are any; a second call changes nothing.
+
+    Raises:
+        QuirksError: The orders cannot be carried out here. vLLM lets it through, so the engine does not start.
+    """
+    text, folder = os.environ.get(ORDERS_VARIABLE), os.environ.get(FOLDER_VARIABLE)
+    if text is None or folder is None:
+        return
+    try:
+        orders = Orders.model_validate_json(text)
+    except ValidationError as error:
+        raise QuirksError(f"the plan handed down in {ORDERS_VARIABLE} cannot be read: {error}") from None
+    if (orders.digest, folder) == (_in_force.digest, _in_force.folder):
+        return
+    undo()
+    _in_force.log = _keep_errors(Path(folder))
+    effects = [*_set_environment(orders), *_install_patches(orders)]
+    _in_force.digest, _in_force.folder = orders.digest, folder
+    Acknowledgement(
+        pid=os.getpid(), process=multiprocessing.current_process().name, digest=orders.digest, effects=tuple(effects)
+    ).write(Path(folder))
+
+
+def undo() -> None:
+    """Takes every patch off in this process; the environment is the driver's to restore."""
+    while _in_force.patches:
+        _in_force.patches.pop().undo()
+    if _in_force.log is not None:
+        logging.getLogger("vllm").removeHandler(_in_force.log)
+        _in_force.log.close()
+    _in_force.digest, _in_force.folder, _in_force.log = "", "", None
+
+
+def _set_environment(orders: Orders) -> list[Effect]:
+    effects = []
+    for adjustment in orders.adjustments:
+        family, _, variable = adjustment["slot"].partition(".")
+        if family == "env" and adjustment["status"] == Status.APPLIED:
+            effects.append(Effect(slot=adjustment["slot"], before=os.environ.get(variable), after=adjustment["value"]))
+            os.environ[variable] = adjustment["value"]
+    return effects
+
+
+def _install_patches(orders: Orders) -> list[Effect]:
+    effects = []
+    for planned in orders.patches:
+        patch = _patch_here(planned)
+        installed = install(patch)
+        _in_force.patches.append(installed)
+        effects.append(Effect(slot=f"patch.{planned.target}", before=installed.fingerprint, after=patch.replacement))
+    return effects
+
+
+def _patch_here(planned: PlannedPatch) -> Patch:
+    """Finds the planned patch in this process's own installation."""
+    from quirks_core.registry import Registry, discover  # most processes have no patch to look for
+
+    wanted = planned.quirk
+    found = [
+        item
+        for item in discover()
+        if (item.distribution, item.version, item.name) == (wanted.distribution, wanted.version, planned.entry_point)
+    ]
+    registry = Registry.load(found)
+    for item in registry.loaded:
+        if item.quirk.id == wanted.id:
+            for adjustment in item.quirk.adjustments:
+                if isinstance(adjustment, Patch) and adjustment.target == planned.target:
+                    return adjustment
+    why = "; ".join(map(str, registry.broken)) or "it is not installed in that version"
+    raise QuirksError(f"this process cannot load quirk {wanted}: {why}")
+
+
+def _keep_errors(folder: Path) -> logging.Handler:
+    """Keeps what vLLM logs as errors, so that the driver can say why an engine died."""
+    handler = logging.FileHandler(folder / f"errors-{os.getpid()}.log", encoding="utf-8", delay=True)
+    handler.setLevel(logging.ERROR)
+    handler.setFormatter(logging.Formatter("%(processName)s: %(message)s"))
+    logging.getLogger("vllm").addHandler(handler)
+    return handler

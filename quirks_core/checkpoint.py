@@ -1,0 +1,80 @@
+"""Finds a model's files and reads its ``config.json`` as JSON, never through remote code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from quirks_core.errors import UsageError
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+
+
+def config_file(model: str, revision: str | None = None) -> Path:
+    """Returns the path of a model's ``config.json``.
+
+    Args:
+        model: A folder, or a Hugging Face hub id (looked up in the local cache first, then on the hub).
+        revision: Branch, tag or commit on the hub.
+
+    Raises:
+        UsageError: There is no such folder or file, or the hub cannot be reached.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        file = folder / "config.json"
+        if not file.is_file():
+            raise UsageError(f"model folder {model!r} has no config.json; point --model at the folder that holds it")
+        return file
+    if folder.exists():
+        raise UsageError(f"model {model!r} is a file; give the folder that holds config.json, or a hub id")
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise UsageError(f"model folder {model!r} does not exist (and it is no hub id of the form organisation/name)")
+    return _hub_config(model, revision)
+
+
+def _hub_config(model: str, revision: str | None) -> Path:
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise UsageError(
+            f"model {model!r} is no folder here, and reading it from the hub needs huggingface_hub: "
+            "pip install huggingface_hub, or give a folder"
+        ) from None
+    try:
+        return Path(hf_hub_download(model, "config.json", revision=revision))
+    except Exception as error:
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"config.json of {model!r} cannot be read from the hub: {first_line}") from None
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Returns the parsed ``config.json``.
+
+    Raises:
+        UsageError: The file cannot be read, or does not hold a JSON object.
+    """
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UsageError(f"{file} is not valid JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"{file} must hold a JSON object, not a {type(config).__name__}")
+    return config
+
+
+def require_weights(model: str) -> None:
+    """Makes sure that a model folder holds weights; a hub id is the engine's business.
+
+    Raises:
+        UsageError: The folder has none.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir() and not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+        raise UsageError(
+            f"model folder {model!r} has no weights ({', '.join(_WEIGHTS)}); "
+            "add them, or start from random weights with --set engine.load_format=dummy"
+        )

@@ -1,0 +1,236 @@
+"""The facts of one run: what the model is, what is installed, what the user asked for and which keys the user typed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from quirks_core import sources
+from quirks_core.checkpoint import config_file, read_config
+from quirks_core.match import UNKNOWN
+from quirks_core.packages import installed_platform, installed_versions, parse_assumptions
+from quirks_core.slots import SLOTS
+
+Purpose = Literal["rollout", "eval", "serve"]
+
+#: Variables of these families are facts; a name that looks like a secret is never read.
+_FACT_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+_MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
+
+
+class Record(BaseModel):
+    """Base of the records that travel as JSON: frozen, and strict about their keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Settings(Protocol):
+    """What a `RunContext` is gathered from; `worker.config.GenerationConfig` is one."""
+
+    @property
+    def purpose(self) -> Purpose:
+        """What the run is for."""
+
+    @property
+    def recipe(self) -> str | None:
+        """Name of the training recipe."""
+
+    @property
+    def model_path(self) -> str:
+        """Folder or hub id."""
+
+    @property
+    def model_revision(self) -> str | None:
+        """Branch, tag or commit on the hub."""
+
+    def slots(self) -> dict[str, Any]:
+        """The value of every slot before quirks."""
+
+    def typed_slots(self) -> frozenset[str]:
+        """The slots whose value the user typed."""
+
+    def environment(self) -> Mapping[str, str]:
+        """The environment variables that the configuration sets."""
+
+
+class ModelFacts(Record):
+    """What a checkpoint's ``config.json`` says.
+
+    Attributes:
+        name: Hub id or folder name.
+        path: What the user gave.
+        config: The parsed ``config.json``.
+    """
+
+    name: str
+    path: str
+    config: dict[str, Any]
+
+    @classmethod
+    def read(cls, model: str, revision: str | None = None) -> ModelFacts:
+        """Reads the facts from a folder or a hub id.
+
+        Raises:
+            UsageError: No readable ``config.json``.
+        """
+        file = config_file(model, revision)
+        folder = Path(model).expanduser()
+        return cls(name=folder.resolve().name if folder.is_dir() else model, path=model, config=read_config(file))
+
+    @property
+    def text_config(self) -> dict[str, Any]:
+        """The language model's part of the configuration: ``text_config`` of a multimodal model, else the whole."""
+        nested = self.config.get("text_config")
+        return nested if isinstance(nested, dict) else self.config
+
+    @property
+    def model_type(self) -> str | None:
+        """``model_type``."""
+        value = self.config.get("model_type")
+        return value if isinstance(value, str) else None
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """``architectures``."""
+        value = self.config.get("architectures")
+        return tuple(str(name) for name in value) if isinstance(value, list) else ()
+
+    @property
+    def is_moe(self) -> bool:
+        """The model has more than one expert."""
+        counts = [part.get(key) for part in (self.config, self.text_config) for key in _EXPERTS]
+        return any(isinstance(count, int) and count > 1 for count in counts)
+
+    @property
+    def is_multimodal(self) -> bool:
+        """The model sees or hears."""
+        return any(self.config.get(key) for key in _MEDIA)
+
+
+class RunContext(Record):
+    """Frozen facts of one run; the only thing that matching sees.
+
+    Attributes:
+        purpose: ``rollout`` (a trainer will refit), ``eval`` or ``serve``.
+        recipe: Name of the training recipe, if the user gave one.
+        model: Facts of the checkpoint.
+        settings: The value of every slot before quirks: typed, or the configuration's default.
+        typed: The slots whose value the user typed.
+        packages: Versions by package; a package that is missing is not installed.
+        assumed: The packages whose version was assumed (``--assume``) rather than read.
+        platform: Platform of the installed engine; None if it cannot be told.
+        environment: The user's environment variables of the families that quirks may ask for.
+        extra: Facts that plugins added, by ``distribution.name``.
+    """
+
+    purpose: Purpose = "rollout"
+    recipe: str | None = None
+    model: ModelFacts
+    settings: dict[str, Any] = Field(default_factory=dict)
+    typed: frozenset[str] = frozenset()
+    packages: dict[str, str] = Field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
+    platform: str | None = None
+    environment: dict[str, str] = Field(default_factory=dict)
+    extra: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def gather(cls, config: Settings, *, assume: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> RunContext:
+        """Gathers the facts of a run: reads files and metadata, imports nothing, changes nothing.
+
+        Args:
+            config: The user's configuration.
+            assume: ``package==version`` and ``platform==name`` to take instead of what is installed.
+            environ: The process environment; `os.environ` if None.
+
+        Raises:
+            UsageError: The model cannot be read, or an assumption makes no sense.
+        """
+        versions, assumed_platform = parse_assumptions(assume)
+        # What the configuration sets is set for the engine's processes: it overrides the shell.
+        variables = {**(os.environ if environ is None else environ), **config.environment()}
+        typed = config.typed_slots() | {f"env.{name}" for name in variables if f"env.{name}" in SLOTS}
+        slots = {
+            **config.slots(),
+            **{f"env.{name}": value for name, value in variables.items() if f"env.{name}" in SLOTS},
+        }
+        return cls(
+            purpose=config.purpose,
+            recipe=config.recipe,
+            model=ModelFacts.read(config.model_path, config.model_revision),
+            settings=slots,
+            typed=typed,
+            packages={**installed_versions(), **versions},
+            assumed=frozenset(versions),
+            platform=assumed_platform or installed_platform(),
+            environment={name: value for name, value in variables.items() if _is_fact(name)},
+        )
+
+    def fact(self, name: str) -> Any:
+        """Returns a fact by its dotted name.
+
+        Returns:
+            None for a fact that is known to be absent (a slot left open, a variable not set), and `UNKNOWN` for one that
+            nobody could tell.
+        """
+        if name in self._facts:
+            return self._facts[name]
+        family, _, rest = name.partition(".")
+        match family:
+            case "typed":
+                return rest in self.typed
+            case "env":
+                return self.environment.get(rest)
+            case "packages":
+                return self.packages.get(rest, UNKNOWN)
+            case "model" if rest.startswith("config."):
+                return _walk(self.model.config, rest.split(".")[1:])
+        return None if name in SLOTS else UNKNOWN
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        ranks = [self.settings.get(f"engine.{kind}_parallel_size") or 1 for kind in ("data", "tensor")]
+        return {
+            **self.extra,
+            **self.settings,
+            "purpose": self.purpose,
+            "recipe": self.recipe,
+            "platform": UNKNOWN if self.platform is None else self.platform,
+            "model.name": self.model.name,
+            "model.model_type": self.model.model_type,
+            "model.architectures": self.model.architectures,
+            "model.is_moe": self.model.is_moe,
+            "model.is_multimodal": self.model.is_multimodal,
+            "parallel.expert_ranks": ranks[0] * ranks[1],
+            "environment.unread": UNKNOWN if self.unread_environment is None else self.unread_environment,
+        }
+
+    @cached_property
+    def unread_environment(self) -> tuple[str, ...] | None:
+        """The ``VLLM_*`` variables that the user set and the installed engine does not read; None if it cannot be told."""
+        given = [name for name in self.environment if name.startswith("VLLM_")]
+        if not given:
+            return ()
+        known = sources.engine_environment() if self.source_known("vllm") else None
+        return None if known is None else tuple(sorted(name for name in given if name not in known))
+
+    def source_known(self, package: str) -> bool:
+        """Tells whether the package's source on this machine is that of the version the context speaks of."""
+        return package not in self.assumed and package in self.packages
+
+
+def _is_fact(variable: str) -> bool:
+    return variable.startswith(_FACT_VARIABLES) and not any(mark in variable for mark in _SECRETS)
+
+
+def _walk(value: Any, keys: list[str]) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

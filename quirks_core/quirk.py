@@ -1,0 +1,175 @@
+"""The declaration of a quirk: one frozen record that reads aloud."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+
+from quirks_core.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
+from quirks_core.errors import DeclarationError, UsageError
+from quirks_core.flags import flag_name
+from quirks_core.match import Match
+from quirks_core.versions import Affected
+
+
+class Severity(StrEnum):
+    """What happens to a user whom the quirk does not protect."""
+
+    CRASH = auto()
+    WRONG_OUTPUT = auto()
+    SLOW = auto()
+    NOISE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A link, typed in OSV's words: ``report``, ``fix`` or ``evidence``."""
+
+    type: str
+    url: str
+
+
+def report(url: str) -> Reference:
+    """Where the problem was reported or described."""
+    return Reference("report", url)
+
+
+def fix(url: str) -> Reference:
+    """The change that ends the problem."""
+    return Reference("fix", url)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticProbe:
+    """Evidence read from the installed package's source, without importing it.
+
+    It also settles whether a source build, whose version says nothing, is affected.
+
+    Attributes:
+        module: Dotted name of the module.
+        pattern: Regular expression searched in the module's source.
+        found_means_affected: True if the pattern's presence shows the bug; False if it shows the fix.
+    """
+
+    module: str
+    pattern: str
+    found_means_affected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRun:
+    """Evidence by running: the same check on the real engine with and without the quirk.
+
+    Attributes:
+        test: The pytest node that runs the pair, relative to the distribution's source tree.
+        observed: What was seen, with the engine version it was seen on.
+    """
+
+    test: str
+    observed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a quirk is declared."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+_ID = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quirk:
+    """A workaround or correctness setting for one model, engine version or configuration.
+
+    Attributes:
+        id: Stable name, never reused: ``words-with-dashes``; a third party's may be ``distribution/words``.
+        title: What goes wrong, for whom, in one sentence.
+        flag: The behaviour it adjusts.
+        match: When it concerns a run.
+        adjustments: What it asks for.
+        affected: The version ranges that have the problem. Ranges of one package are alternatives; different packages must
+            all be affected. Empty: every version.
+        severity: What happens without it.
+        references: Where to read on; at least one.
+        evidence: What shows that the problem exists.
+        cost: What it costs while active, measured where it can be.
+        since: The release of its distribution that introduced it.
+        location: File and line of the declaration; taken from the caller, and no part of equality.
+    """
+
+    id: str
+    title: str
+    flag: str
+    match: Match
+    adjustments: tuple[Adjustment, ...]
+    affected: tuple[Affected, ...] = ()
+    severity: Severity
+    references: tuple[Reference, ...]
+    evidence: tuple[StaticProbe | PairedRun, ...] = ()
+    cost: str = ""
+    since: str = ""
+    location: Location = field(default=Location("<unknown>", 0), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("adjustments", "affected", "references", "evidence"):
+            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
+        if problems := list(self._problems()):
+            raise DeclarationError(f"quirk {self.id!r}: " + "; ".join(problems))
+        object.__setattr__(self, "flag", flag_name(self.flag))
+        if self.location.line == 0:
+            object.__setattr__(self, "location", _caller())
+
+    def _problems(self) -> Iterable[str]:
+        if not isinstance(self.id, str) or not _ID.fullmatch(self.id):
+            yield "the id must be lower-case words joined by dashes, at most one slash"
+        if not self.title:
+            yield "the title is empty"
+        try:
+            flag_name(self.flag)
+        except UsageError as error:
+            yield str(error)
+        if not isinstance(self.match, Match):
+            yield f"match must be made by quirks_core.match, not {type(self.match).__name__}"
+        if not self.adjustments:
+            yield "no adjustments"
+        for adjustment in self.adjustments:
+            if not isinstance(adjustment, Default | Require | Refuse | Advise | Patch):
+                yield f"{adjustment!r} is not an adjustment"
+        if not self.references:
+            yield "no references: say where the problem is reported"
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    """Lets an author write a single item or a list where a tuple is kept."""
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    return (value,)
+
+
+def _caller() -> Location:
+    """Finds the first frame outside this module and the dataclass machinery (whose code has no file)."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith("<"):
+            return Location(_from_package(file, frame.f_globals.get("__name__", "")), frame.f_lineno)
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return Location("<unknown>", 0)
+
+
+def _from_package(file: str, module: str) -> str:
+    """Shortens a path to start at its top-level package, so that it reads the same on every machine."""
+    package = f"{os.sep}{module.partition('.')[0]}{os.sep}"
+    return file[file.rindex(package) + 1 :] if package in file else file

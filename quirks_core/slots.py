@@ -1,0 +1,102 @@
+"""The closed set of slots: everything that a quirk may adjust, under the name the user would type in a configuration.
+
+A slot's name is a path into `worker.config.GenerationConfig` (``engine.load_format``), so ``--set slot=value``, a YAML file
+and a quirk speak of the same thing. ``env.*`` slots are variables of the environment that every engine process starts with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from quirks_core.errors import UsageError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One adjustable setting.
+
+    Attributes:
+        name: Dotted name.
+        type: The Python type of its value.
+        help: What it sets, in one line.
+        choices: The values it can take; empty if any value of the type will do.
+    """
+
+    name: str
+    type: type
+    help: str
+    choices: tuple[str, ...] = ()
+
+    def problem(self, value: object) -> str | None:
+        """Says what is wrong with a value, or None if the slot can take it."""
+        number = self.type is float and isinstance(value, int) and not isinstance(value, bool)
+        if not number and (not isinstance(value, self.type) or (isinstance(value, bool) and self.type is not bool)):
+            return f"{self.name} takes a value of type {self.type.__name__}, not {value!r}"
+        if self.choices and value not in self.choices:
+            return f"{self.name} takes one of {', '.join(self.choices)}, not {value!r}{nearest(str(value), self.choices)}"
+        return None
+
+
+_SLOTS = (
+    Slot("engine.async_engine", bool, "asynchronous engine (AsyncLLM) instead of the synchronous one"),
+    Slot("engine.data_parallel_size", int, "data-parallel ranks of one engine"),
+    Slot("engine.dtype", str, "dtype of the weights; auto takes the checkpoint's"),
+    Slot("engine.enable_expert_parallel", bool, "shard experts over data x tensor parallel ranks"),
+    Slot("engine.enable_prefix_caching", bool, "reuse the KV cache of shared prefixes"),
+    Slot("engine.enforce_eager", bool, "eager execution: no compilation, no CUDA graphs"),
+    Slot("engine.gpu_memory_utilization", float, "share of device memory the engine may use"),
+    Slot("engine.load_format", str, "where weights come from at start: auto (the checkpoint), dummy (random), …"),
+    Slot(
+        "engine.logprobs_mode",
+        str,
+        "what a logprob means: before (raw) or after (processed) temperature, penalties and top-k/p",
+        ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"),
+    ),
+    Slot("engine.max_model_len", int, "longest sequence, prompt and generation together, in tokens"),
+    Slot("engine.pipeline_parallel_size", int, "pipeline-parallel ranks"),
+    Slot("engine.runtime", str, "vLLM's runtime", ("v0", "v1")),
+    Slot("engine.seed", int, "seed of the engine's random numbers"),
+    Slot("engine.tensor_parallel_size", int, "tensor-parallel ranks"),
+    Slot("env.VLLM_USE_V1", str, "selects vLLM's runtime; read by vLLM before V0 was removed", ("0", "1")),
+    Slot(
+        "refit.scope",
+        str,
+        "what a refit sends: named parameters only, or the whole state dict with its persistent buffers",
+        ("parameters", "state_dict"),
+    ),
+    Slot("request.timeout_s", float, "seconds after which a rollout request is given up"),
+    Slot("train.attn_implementation", str, "the trainer's attention", ("eager", "flash_attention_2", "sdpa")),
+    Slot("train.backend", str, "the trainer's parallelism", ("fsdp2", "megatron")),
+    Slot("train.context_parallel_size", int, "the trainer's context-parallel ranks"),
+    Slot("train.sequence_packing", bool, "the trainer packs several sequences into one row"),
+    Slot("train.sequence_parallel", bool, "the trainer shards activations along the sequence over its TP ranks"),
+    Slot("train.tensor_parallel_size", int, "the trainer's tensor-parallel ranks"),
+)
+
+#: Every slot by name, in alphabetical order.
+SLOTS = MappingProxyType({slot.name: slot for slot in _SLOTS})
+
+
+def find_slot(name: str) -> Slot:
+    """Returns the slot of that name.
+
+    Raises:
+        UsageError: There is none; the message names the nearest one.
+    """
+    try:
+        return SLOTS[name]
+    except KeyError:
+        raise UsageError(f"unknown slot {name!r}{nearest(name, SLOTS)}") from None
+
+
+def checked_value(name: str, value: Any) -> Any:
+    """Returns the value if the slot can take it.
+
+    Raises:
+        UsageError: The slot does not exist or does not take this value.
+    """
+    if problem := find_slot(name).problem(value):
+        raise UsageError(problem)
+    return value

@@ -1,0 +1,68 @@
+"""Three-valued answers and the leaves they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum, auto
+from typing import Any, NamedTuple
+
+
+class Answer(StrEnum):
+    """Kleene's three values. Unknown is never silent."""
+
+    YES = auto()
+    NO = auto()
+    UNKNOWN = auto()
+
+    def __invert__(self) -> Answer:
+        return {Answer.YES: Answer.NO, Answer.NO: Answer.YES}.get(self, self)
+
+
+class Leaf(NamedTuple):
+    """One comparison: which fact, what was wanted of it, what it was."""
+
+    fact: str
+    wanted: str
+    got: Any
+    answer: Answer
+
+    def __str__(self) -> str:
+        got = "unknown" if self.answer is Answer.UNKNOWN and self.got is None else self.got
+        return f"{self.fact}: wanted {self.wanted}, got {got}"
+
+
+class Trace(NamedTuple):
+    """An answer, every leaf that was looked at, and the one leaf that decided."""
+
+    answer: Answer
+    leaves: tuple[Leaf, ...]
+    decisive: Leaf | None
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> Trace:
+        """The trace of a single comparison."""
+        return cls(leaf.answer, (leaf,), leaf)
+
+    def inverted(self) -> Trace:
+        """The trace of the negation; the leaves stay what they were."""
+        return Trace(~self.answer, self.leaves, self.decisive)
+
+
+def all_of(traces: Iterable[Trace]) -> Trace:
+    """Kleene's and: no if any is no, else unknown if any is unknown, else yes (also of nothing)."""
+    return _combine(traces, (Answer.NO, Answer.UNKNOWN, Answer.YES))
+
+
+def any_of(traces: Iterable[Trace]) -> Trace:
+    """Kleene's or: yes if any is yes, else unknown if any is unknown, else no."""
+    return _combine(traces, (Answer.YES, Answer.UNKNOWN, Answer.NO))
+
+
+def _combine(traces: Iterable[Trace], by_weight: tuple[Answer, Answer, Answer]) -> Trace:
+    traces = tuple(traces)
+    leaves = tuple(leaf for trace in traces for leaf in trace.leaves)
+    for answer in by_weight:
+        for trace in traces:
+            if trace.answer is answer:
+                return Trace(answer, leaves, trace.decisive)
+    return Trace(by_weight[-1], leaves, None)

@@ -1,0 +1,72 @@
+"""Version ranges: half-open, compared as `packaging.version.Version`, with unknown as an honest answer.
+
+PEP 440 specifiers are not used: they exclude the pre-releases before a fix, which are affected, and disagree with
+themselves between releases of ``packaging``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from packaging.version import InvalidVersion, Version
+
+from quirks_core.errors import DeclarationError
+from quirks_core.trace import Answer
+
+
+@lru_cache(maxsize=1024)
+def parse_version(text: str) -> Version | None:
+    """Returns the version, or None if it says nothing: unparsable, or a source build named ``0.0``/``0.1.dev…``."""
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        return None
+    source_build = version.release[:2] in ((0, 0), (0, 1)) and version.is_devrelease
+    return None if source_build else version
+
+
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """A half-open range of versions, ``introduced <= v < fixed``, in the words of the OSV schema.
+
+    Attributes:
+        package: Name of the distribution, for example ``vllm``.
+        introduced: First affected version; None if all before `fixed` are.
+        fixed: First version that is not affected; a pre-release before it is. None while there is no fix.
+    """
+
+    package: str
+    introduced: str | None = None
+    fixed: str | None = None
+
+    def __post_init__(self) -> None:
+        low, high = (parse_version(v) if v is not None else None for v in (self.introduced, self.fixed))
+        for text, version in ((self.introduced, low), (self.fixed, high)):
+            if text is not None and version is None:
+                raise DeclarationError(f"Affected({self.package!r}): {text!r} is not a version")
+        if low is not None and high is not None and low >= high:
+            raise DeclarationError(f"Affected({self.package!r}): introduced {low} must come before fixed {high}")
+
+    def __str__(self) -> str:
+        bounds = [f">= {self.introduced}" if self.introduced else "", f"< {self.fixed}" if self.fixed else ""]
+        return ", ".join(filter(None, bounds)) or "any version"
+
+    def answer(self, installed: str | None) -> Answer:
+        """Tells whether an installed version lies in the range.
+
+        Args:
+            installed: The version, or None if the package is not installed.
+
+        Returns:
+            `Answer.UNKNOWN` for a missing package or a version that cannot be placed.
+        """
+        version = parse_version(installed) if installed is not None else None
+        if version is None:
+            return Answer.UNKNOWN
+        if self.introduced is not None and version < Version(self.introduced):
+            return Answer.NO
+        # A local label (0.9.2+cpu) sorts after its public version, so it needs no care here.
+        if self.fixed is not None and version >= Version(self.fixed):
+            return Answer.NO
+        return Answer.YES
