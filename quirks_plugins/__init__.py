@@ -1,0 +1,1 @@
+"""The built-in quirks: one quirk, one file, in a folder named after its ModelFlag."""

@@ -1,0 +1,30 @@
+"""Context parallelism and sequence parallelism at TP > 1 exclude each other on FSDP2.
+
+What happens: both shard the sequence. Context parallelism swaps the sequence buffers of every rank, sequence parallelism has
+already scattered them over the tensor-parallel ranks, and the shapes no longer fit.
+"""
+
+from __future__ import annotations
+
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, report, setting
+
+QUIRK = Quirk(
+    id="cp-sequence-parallel",
+    title="Context parallelism and sequence parallelism both shard the sequence: not both with FSDP2 at TP > 1",
+    flag=ModelFlag.CONTEXT_PARALLEL,
+    match=(
+        setting("train.context_parallel_size").above(1)
+        & setting("train.backend").one_of("fsdp2")
+        & setting("train.sequence_parallel").is_true()
+        & setting("train.tensor_parallel_size").above(1)
+    ),
+    adjustments=(
+        Refuse(
+            "context parallelism cannot shard a sequence that sequence parallelism has scattered over tensor-parallel ranks",
+            "set train.sequence_parallel: false, or train.context_parallel_size: 1",
+        ),
+    ),
+    severity=Severity.CRASH,
+    references=(report("https://github.com/NVIDIA-NeMo/RL/issues/659"),),
+    since="0.1.0",
+)

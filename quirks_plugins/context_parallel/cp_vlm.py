@@ -1,0 +1,29 @@
+"""Vision-language models cannot be trained with context parallelism on FSDP2.
+
+What happens: the sequence is sharded by position before the media features are put in, so a rank holds placeholders for
+features that another rank computes; and the masks of media tokens meet the same ring that takes no mask.
+"""
+
+from __future__ import annotations
+
+from quirks_core import Fact, ModelFlag, Quirk, Refuse, Severity, report, setting
+
+QUIRK = Quirk(
+    id="cp-vlm",
+    title="Context parallelism shards the sequence before media features are in it: not with multimodal models on FSDP2",
+    flag=ModelFlag.CONTEXT_PARALLEL,
+    match=(
+        setting("train.context_parallel_size").above(1)
+        & setting("train.backend").one_of("fsdp2")
+        & Fact("model.is_multimodal").is_true()
+    ),
+    adjustments=(
+        Refuse(
+            "the sequence is sharded before image and audio features are put in, so they land on the wrong ranks",
+            "set train.context_parallel_size: 1, or train the text-only checkpoint",
+        ),
+    ),
+    severity=Severity.CRASH,
+    references=(report("https://github.com/NVIDIA-NeMo/RL/pull/450"),),
+    since="0.1.0",
+)

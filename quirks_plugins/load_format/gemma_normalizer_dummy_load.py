@@ -1,0 +1,37 @@
+"""Gemma 1 to 3 on vLLM before 0.9.2: dummy weights overwrite the embedding normalizer.
+
+What happens: the normalizer, sqrt(hidden size), was a persistent buffer. A dummy load fills every tensor of the state dict
+with noise of ±1e-3, the normalizer too, and no refit sends it, because the trainer's model has no such tensor. The rollout
+engine then generates garbage.
+
+When it can go: vLLM 0.9.2 made the buffer non-persistent, so a dummy load leaves it alone. The paired run shows that on the
+installed engine.
+"""
+
+from __future__ import annotations
+
+from quirks_core import Affected, ModelFlag, PairedRun, Quirk, Require, Severity, StaticProbe, fix, model_type, report
+
+QUIRK = Quirk(
+    id="gemma-normalizer-dummy-load",
+    title="Dummy weights overwrite Gemma's embedding normalizer, and no refit restores it",
+    flag=ModelFlag.LOAD_FORMAT,
+    match=model_type("gemma", "gemma2", "gemma3", "gemma3_text"),
+    affected=(Affected("vllm", fixed="0.9.2"),),
+    adjustments=(Require("engine.load_format", "auto", instead_of=("dummy",)),),
+    severity=Severity.WRONG_OUTPUT,
+    references=(
+        report("https://github.com/NVIDIA-NeMo/RL/pull/298"),
+        fix("https://github.com/vllm-project/vllm/pull/19788"),
+    ),
+    evidence=(
+        StaticProbe(
+            "vllm.model_executor.models.gemma3",
+            r'register_buffer\(\s*"normalizer"[^)]*\)?[^)]*\),\s*persistent=False',
+            found_means_affected=False,
+        ),
+        PairedRun("tests/engine/test_refit_quirks.py", "not needed on vLLM 0.32.0: dummy load plus refit equals a real load"),
+    ),
+    cost="reads the whole checkpoint at every engine start",
+    since="0.1.0",
+)

@@ -1,0 +1,32 @@
+"""Rollouts: vLLM's logprobs are those of the model, not of the distribution that was sampled from.
+
+What happens: ``raw_logprobs``, vLLM's default, is taken before temperature. At any temperature but 1 the behaviour policy's
+logprobs are then wrong, and so is every importance ratio that a trainer computes from them.
+
+What this changes: the default of rollouts becomes ``processed_logprobs``. With top-p or top-k those are renormalised over the
+kept tokens, which a trainer that takes the full softmax does not do; the plan warns.
+
+When it can go: when ``processed_logprobs`` becomes vLLM's default.
+"""
+
+from __future__ import annotations
+
+from quirks_core import Affected, Default, ModelFlag, PairedRun, Quirk, Severity, purpose, report
+
+QUIRK = Quirk(
+    id="rollout-logprobs-processed",
+    title="vLLM reports logprobs before temperature; a trainer needs those of the distribution that was sampled from",
+    flag=ModelFlag.LOGPROBS,
+    match=purpose("rollout"),
+    # Earlier engines have no such mode, or one that leaves temperature out (PrimeIntellect-ai/prime-rl#697).
+    affected=(Affected("vllm", introduced="0.10.2"),),
+    adjustments=(Default("engine.logprobs_mode", "processed_logprobs"),),
+    severity=Severity.WRONG_OUTPUT,
+    references=(
+        report("https://github.com/huggingface/trl/issues/4159"),
+        report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
+    ),
+    evidence=(PairedRun("tests/engine/test_logprobs_quirk.py", "live on vLLM 0.32.0"),),
+    cost="turns off the fused top-k/top-p sampler",
+    since="0.1.0",
+)

@@ -1,0 +1,47 @@
+"""vLLM's runtime: V1 everywhere, V0 only where it still exists.
+
+What happens: recipes ask for V0 with ``NRL_VLLM_USE_V1=0``. Before vLLM 0.11 that means ``VLLM_USE_V1=0``, and only the
+synchronous engine can do it. vLLM 0.11.0 removed V0 (its engine files are in the 0.10.2 wheel and gone from 0.11.0's), so the
+wish was silently ignored from then on.
+
+When it can go: when the supported floor of vLLM is 0.11 and recipes no longer carry the variable.
+"""
+
+from __future__ import annotations
+
+from quirks_core import ModelFlag, Quirk, Refuse, Require, Severity, environment, fix, package, report, setting
+
+_v0_exists = package("vllm", fixed="0.11.0")
+_asynchronous = setting("engine.async_engine").is_true()
+_asks_for_v0 = environment("NRL_VLLM_USE_V1").one_of("0") | setting("engine.runtime").one_of("v0")
+
+QUIRK = Quirk(
+    id="v1-runtime",
+    title="The V0 runtime exists only before vLLM 0.11, and only for the synchronous engine",
+    flag=ModelFlag.RUNTIME,
+    match=_asks_for_v0,
+    adjustments=(
+        Require(
+            "env.VLLM_USE_V1",
+            "0",
+            reason="vLLM before 0.11 reads the wish for V0 from VLLM_USE_V1",
+            when=_v0_exists & ~_asynchronous,
+        ),
+        Refuse(
+            "the asynchronous engine needs V1, but V0 was asked for",
+            "set engine.async_engine: false, or drop the wish for V0 (unset NRL_VLLM_USE_V1, engine.runtime: v1)",
+            when=_v0_exists & _asynchronous,
+        ),
+        Refuse(
+            "V0 was asked for, but vLLM removed it in 0.11.0",
+            "unset NRL_VLLM_USE_V1 and set engine.runtime: v1; who needs V0 must install vLLM 0.10.2 or earlier",
+            when=~_v0_exists,
+        ),
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=(
+        report("https://github.com/vllm-project/vllm/issues/18571"),
+        fix("https://github.com/vllm-project/vllm/pull/25033"),
+    ),
+    since="0.1.0",
+)

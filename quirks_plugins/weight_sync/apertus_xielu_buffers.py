@@ -1,0 +1,28 @@
+"""Apertus: the activation's constants ``beta`` and ``eps`` are lost by a refit that sends parameters only.
+
+What happens: xIELU keeps two constants as persistent buffers next to two parameters. vLLM's layerwise reload re-creates all
+of a module's tensors without initialising them as soon as one of its weights arrives, and copies every persistent one back. The
+constants are then whatever was in memory, also when they had been loaded from the checkpoint.
+
+What this changes: only sending the buffers helps, so the refit must send the state dict.
+
+When it can go: when layerwise reload keeps the old values of persistent buffers that were not sent (as it does for
+non-persistent ones since vllm-project/vllm#44371).
+"""
+
+from __future__ import annotations
+
+from quirks_core import ModelFlag, PairedRun, Quirk, Require, Severity, model_type, purpose, report
+
+QUIRK = Quirk(
+    id="apertus-xielu-buffers",
+    title="A refit of parameters destroys the constants beta and eps of Apertus' xIELU activation",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=model_type("apertus") & purpose("rollout"),
+    adjustments=(Require("refit.scope", "state_dict"),),
+    severity=Severity.WRONG_OUTPUT,
+    references=(report("https://github.com/vllm-project/vllm/pull/44371"),),
+    evidence=(PairedRun("tests/engine/test_refit_quirks.py", "live on vLLM 0.32.0, with dummy and with real weights"),),
+    cost="two scalars per layer more in each refit",
+    since="0.1.0",
+)

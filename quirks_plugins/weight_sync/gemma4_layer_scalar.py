@@ -1,0 +1,45 @@
+"""Gemma-4: every layer scales its output by a persistent buffer, ``layer_scalar``, that many refits do not send.
+
+What happens: a dummy load fills the buffer with noise (-9.4e-4 where the checkpoint has about 1), and a refit that walks
+``named_parameters()`` never sends it: it is no parameter, neither in vLLM nor in transformers. Each layer then nearly erases
+its input. vLLM's loader takes the buffer when it is sent.
+
+What this changes: the cheaper of two cures, sending the state dict, unless the configuration already holds the other (weights
+loaded from the checkpoint), or the user insists on parameters and left the load format open.
+
+When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them.
+"""
+
+from __future__ import annotations
+
+from quirks_core import ModelFlag, PairedRun, Quirk, Require, Severity, model_type, purpose, report, setting, typed
+
+_dummy = setting("engine.load_format").one_of("dummy")
+_only_parameters = setting("refit.scope").one_of("parameters")
+_insists_on_parameters = typed("refit.scope") & _only_parameters & ~typed("engine.load_format")
+
+QUIRK = Quirk(
+    id="gemma4-layer-scalar",
+    title="Dummy weights overwrite Gemma-4's layer_scalar buffers, and a refit of parameters does not restore them",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=model_type("gemma4", "gemma4_text", "gemma4_unified") & purpose("rollout") & _dummy & _only_parameters,
+    adjustments=(
+        Require(
+            "refit.scope",
+            "state_dict",
+            remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
+            when=~_insists_on_parameters,
+        ),
+        Require(
+            "engine.load_format",
+            "auto",
+            reason="layer_scalar comes from the checkpoint, because refits send parameters only",
+            when=_insists_on_parameters,
+        ),
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=(report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),),
+    evidence=(PairedRun("tests/engine/test_refit_quirks.py", "live on vLLM 0.32.0"),),
+    cost="one scalar per layer more in each refit",
+    since="0.1.0",
+)
