@@ -1,0 +1,1 @@
+"""What tests of quirks need: tiny real checkpoints."""

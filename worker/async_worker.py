@@ -1,0 +1,291 @@
+"""The generation worker that a trainer holds: one vLLM engine with its quirks applied and proven."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from quirks_core.apply import Applied, apply
+from quirks_core.checkpoint import require_weights
+from quirks_core.context import RunContext
+from quirks_core.errors import QuirksError, ReceiptError, UsageError
+from quirks_core.plan import Plan
+from quirks_core.receipt import Receipt, collect
+from quirks_core.registry import Registry
+from quirks_core.switches import Switches
+from worker import vllm_adapter
+from worker.batch import Batch, prompts, sample
+from worker.config import GenerationConfig
+from worker.errors import BatchError, EngineStartError, GenerationTimeoutError
+from worker.refit import RefitScope, tensors, write
+
+if TYPE_CHECKING:
+    import torch
+
+_T = TypeVar("_T")
+
+#: How many of a dead engine's error lines go into our error.
+_ERROR_LINES = 15
+
+
+class VllmAsyncGenerationWorker:
+    """Generates with one vLLM engine.
+
+    Making the worker resolves the plan, so a configuration that is refused fails here, before any engine starts;
+    `post_init_async` starts the engine. All calls must come from one event loop::
+
+        worker = VllmAsyncGenerationWorker(config)
+        await worker.post_init_async()
+        async for index, output in worker.generate_async(batch):
+            ...
+        await worker.shutdown()
+
+    Attributes:
+        config: The configuration.
+        plan: What applies and why.
+        warnings: What the user should know: the plan's warnings, then those of putting it into force.
+    """
+
+    def __init__(
+        self,
+        config: GenerationConfig | Mapping[str, Any],
+        bundle_indices: Sequence[int] | None = None,
+        fraction_of_gpus: float = 1.0,
+        seed: int | None = None,
+        *,
+        disable: Sequence[str] = (),
+    ) -> None:
+        """Resolves the plan.
+
+        Args:
+            config: The configuration, or a nested mapping of one.
+            bundle_indices: Bundles of the current Ray placement group that belong to this worker.
+            fraction_of_gpus: Share of a GPU that each engine process takes, in (0, 1].
+            seed: Seed of the engine; replicas that share nothing need different ones. The configuration's if None.
+            disable: Quirks and flags to switch off, over those of the configuration.
+
+        Raises:
+            UsageError: Something in the configuration is wrong.
+            RefusedError: The configuration cannot work; the error lists all reasons.
+        """
+        self.config = config if isinstance(config, GenerationConfig) else GenerationConfig.parse(config)
+        if not 0 < fraction_of_gpus <= 1:
+            raise UsageError(f"fraction_of_gpus must lie in (0, 1], not {fraction_of_gpus}")
+        if not self.config.engine.async_engine:
+            raise UsageError("engine.async_engine is false, but VllmAsyncGenerationWorker runs the asynchronous engine")
+        self._bundle_indices = tuple(bundle_indices) if bundle_indices is not None else None
+        self._fraction_of_gpus = fraction_of_gpus
+        self._seed = seed
+        self._registry = Registry.load()
+        switches = Switches.gather(command_line=disable, config_file=self.config.quirks.disable)
+        self.plan: Plan = self._registry.resolve(RunContext.gather(self.config), switches)
+        self.plan.check()
+        self.config.check_engine_arguments()
+        if self.plan.value("engine.load_format") != "dummy":
+            require_weights(self.config.model.path)
+        self._receipt: Receipt | None = None
+        self.warnings: list[str] = list(self.plan.warnings)
+        self._applied: Applied | None = None
+        self._engine: Any = None
+        self._processes_before: frozenset[int] = frozenset()
+
+    @property
+    def receipt(self) -> Receipt:
+        """What every process of the engine has; there from `post_init_async` on, also after `shutdown`.
+
+        Raises:
+            QuirksError: The engine has not been started.
+        """
+        if self._receipt is None:
+            raise QuirksError("there is no receipt before the engine runs; call post_init_async first")
+        return self._receipt
+
+    async def post_init_async(self) -> None:
+        """Puts the plan into force, starts the engine and collects the receipt.
+
+        Raises:
+            EngineStartError: The engine died; its last error lines are in the message, the active quirks in the notes.
+            ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
+        """
+        if self._engine is not None:
+            raise QuirksError("the engine is running already; call post_init_async once")
+        self._processes_before = vllm_adapter.child_processes()
+        self._applied = apply(self.plan)
+        self._set_environment(self._applied)
+        try:
+            self._engine = vllm_adapter.start_engine(self._engine_arguments())
+            self._receipt = collect(
+                self._applied.folder,
+                self.plan.digest,
+                {os.getpid(): "driver", **vllm_adapter.plugin_processes()},
+                vllm_adapter.read_back(self._engine, self.plan),
+            )
+        except BaseException as error:
+            lines = _last_errors(self._applied.folder)
+            await self.shutdown()
+            if isinstance(error, ReceiptError | UsageError) or not isinstance(error, Exception):
+                raise
+            raise self._start_error(error, lines) from error
+        self.warnings += self._applied.warnings
+        self.warnings += self._registry.observe(self.plan, self._receipt)
+
+    async def generate_async(self, data: Mapping[str, Any], greedy: bool = False) -> AsyncGenerator[tuple[int, Batch], None]:
+        """Generates from a batch of prompts; yields each sample as it finishes.
+
+        Leaving the loop early aborts what is still running.
+
+        Args:
+            data: ``input_ids`` [B, S] int64, padded on the right; ``input_lengths`` [B] int64.
+            greedy: Take the most probable token instead of sampling.
+
+        Yields:
+            ``(original_index, output)``; the fields of ``output`` are described at `worker.batch.sample`. A prompt that fills
+            the context comes back with a generation length of 0.
+
+        Raises:
+            BatchError: The batch does not have that form; nothing was sent.
+            GenerationTimeoutError: A sample took longer than ``request.timeout_s``.
+        """
+        rows = prompts(data)
+        longest = self._running().model_config.max_model_len
+        if too_long := [index for index, row in enumerate(rows) if len(row) > longest]:
+            raise BatchError(f"batch: rows {too_long} are longer than engine.max_model_len = {longest}")
+
+        async def one(index: int, row: list[int]) -> tuple[int, Batch]:
+            room = longest - len(row)
+            if room == 0:
+                return index, sample(row, [], [], truncated=False)
+            output = await self._finish(index, {"prompt_token_ids": row}, greedy=greedy, room=room)
+            completion = output.outputs[0]
+            logprobs = vllm_adapter.sampled_logprobs(completion)
+            return index, sample(row, list(completion.token_ids), logprobs, truncated=completion.finish_reason == "length")
+
+        async for item in _as_finished([one(index, row) for index, row in enumerate(rows)]):
+            yield item
+
+    async def generate_text_async(
+        self, data: Mapping[str, Sequence[str]], greedy: bool = False
+    ) -> AsyncGenerator[tuple[int, dict[str, list[str]]], None]:
+        """Generates text from a batch of text prompts; yields each sample as it finishes.
+
+        Args:
+            data: ``prompts``, B texts.
+            greedy: Take the most probable token instead of sampling.
+
+        Yields:
+            ``(original_index, {"texts": [text]})``.
+
+        Raises:
+            BatchError: The batch does not have that form, or a prompt does not fit; nothing was sent.
+            GenerationTimeoutError: A sample took longer than ``request.timeout_s``.
+        """
+        texts = data.get("prompts")
+        if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise BatchError("batch: 'prompts' must be a list of texts")
+        engine = self._running()
+        longest = engine.model_config.max_model_len
+        encoded = [list(engine.get_tokenizer().encode(text)) for text in texts]
+        if wrong := [index for index, ids in enumerate(encoded) if not 0 < len(ids) < longest]:
+            raise BatchError(f"batch: prompts {wrong} are empty or leave no room below engine.max_model_len = {longest}")
+
+        async def one(index: int, ids: list[int]) -> tuple[int, dict[str, list[str]]]:
+            output = await self._finish(index, {"prompt_token_ids": ids}, greedy=greedy, room=longest - len(ids), text=True)
+            return index, {"texts": [output.outputs[0].text]}
+
+        async for item in _as_finished([one(index, ids) for index, ids in enumerate(encoded)]):
+            yield item
+
+    async def refit_async(self, model: torch.nn.Module, scope: RefitScope | None = None) -> None:
+        """Gives the engine the trainer's weights through vLLM's native weight transfer.
+
+        Args:
+            model: The trainer's model, with a checkpoint's names.
+            scope: What to send; what the plan says (``refit.scope``) if None.
+        """
+        scope = scope or RefitScope(self.plan.value("refit.scope"))
+        engine = self._running()
+        with tempfile.TemporaryDirectory(prefix="model-quirks-refit-") as folder:  # created with mode 0700
+            file = Path(folder) / "weights.safetensors"
+            await asyncio.to_thread(lambda: write(tensors(model, scope), file))
+            await vllm_adapter.update_weights(engine, str(file))
+
+    async def shutdown(self) -> bool:
+        """Stops the engine, ends every process that it started and takes the plan out of force; may be called again."""
+        engine, self._engine = self._engine, None
+        try:
+            if engine is not None:
+                engine.shutdown()
+        finally:
+            if self._applied is not None:
+                await asyncio.to_thread(vllm_adapter.end_processes, self._processes_before)
+                self._applied.undo()
+                self._applied = None
+        return True
+
+    def _running(self) -> Any:
+        if self._engine is None:
+            raise QuirksError("the engine is not running; call post_init_async first")
+        return self._engine
+
+    def _engine_arguments(self) -> dict[str, Any]:
+        arguments = vllm_adapter.engine_arguments(self.config, self.plan, in_placement_group=self._bundle_indices is not None)
+        if self._seed is not None and "engine.seed" not in self.plan.context.typed:
+            arguments["seed"] = self._seed
+        return arguments
+
+    def _set_environment(self, applied: Applied) -> None:
+        for variable, value in self.config.env.items():
+            applied.set(variable, str(self.plan.value(f"env.{variable}") or value))
+        if self._bundle_indices is not None:
+            applied.set("VLLM_RAY_BUNDLE_INDICES", ",".join(map(str, self._bundle_indices)))
+            applied.set("VLLM_RAY_PER_WORKER_GPUS", str(self._fraction_of_gpus))
+
+    async def _finish(self, index: int, prompt: dict[str, Any], *, greedy: bool, room: int, text: bool = False) -> Any:
+        """Sends one request and waits for its end; gives it up after the time limit."""
+        limit = self.plan.value("request.timeout_s")
+        sampling = self.config.sampling
+        params = vllm_adapter.sampling_params(sampling, greedy=greedy, max_tokens=min(sampling.max_new_tokens, room), text=text)
+        try:
+            async with asyncio.timeout(limit):
+                # Leaving the loop by an exception closes the generator, and that aborts the request.
+                async for output in self._running().generate(prompt, params, f"{uuid.uuid4().hex}-{index}"):
+                    final = output
+        except TimeoutError:
+            raise GenerationTimeoutError(
+                f"sample {index} took longer than request.timeout_s = {limit:g} s and was aborted; "
+                f"raise it with request.timeout_s or export NRL_VLLM_ASYNC_TIMEOUT_SECONDS={int(limit * 2) or 1}"
+            ) from None
+        return final
+
+    def _start_error(self, error: Exception, lines: list[str]) -> EngineStartError:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        wrapped = EngineStartError("\n".join([f"the engine died while it started: {reason}", *(f"  {line}" for line in lines)]))
+        for verdict in self.plan.active:
+            wrapped.add_note(f"active quirk: {verdict.id} ({verdict.title}); to run without it: --disable {verdict.id}")
+        return wrapped
+
+
+async def _as_finished(waiting: Sequence[Awaitable[_T]]) -> AsyncGenerator[_T, None]:
+    """Yields results in the order in which they come; leaving early, by error or by choice, cancels the rest."""
+    tasks = [asyncio.ensure_future(item) for item in waiting]
+    try:
+        for finished in asyncio.as_completed(tasks):
+            yield await finished
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _last_errors(folder: Path) -> list[str]:
+    """The last lines that the engine's processes logged as errors, the root cause first where it can be told."""
+    files = sorted(folder.glob("errors-*.log"), key=lambda file: file.stat().st_mtime)
+    lines = [line for file in files for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    distinct = [line for line, _ in itertools.groupby(lines)]
+    return distinct[-_ERROR_LINES:]

@@ -1,0 +1,90 @@
+"""The form of a batch: right-padded prompts in, one unpadded row per sample out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from worker.errors import BatchError
+
+#: Tensors by name; the rows of all of them belong together.
+Batch = dict[str, torch.Tensor]
+
+
+def prompts(data: Mapping[str, Any]) -> list[list[int]]:
+    """Cuts the padding off a batch of prompts.
+
+    Args:
+        data: ``input_ids`` [B, S], integer token ids, padded on the right; ``input_lengths`` [B], integer, the number of
+            valid tokens of each row.
+
+    Returns:
+        B lists of token ids.
+
+    Raises:
+        BatchError: The batch does not have that form; the message names everything that is wrong.
+    """
+    problems = [f"{name!r} is missing" for name in ("input_ids", "input_lengths") if name not in data]
+    if problems:
+        raise BatchError("batch: " + "; ".join(problems))
+    ids, lengths = data["input_ids"], data["input_lengths"]
+    for name, value, dimensions in (("input_ids", ids, 2), ("input_lengths", lengths, 1)):
+        if not isinstance(value, torch.Tensor) or value.dim() != dimensions or value.is_floating_point():
+            shape = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
+            problems.append(f"{name!r} must be an integer tensor with {dimensions} dimensions, not {shape}")
+    if not problems and len(ids) != len(lengths):
+        problems.append(f"{len(ids)} rows of input_ids but {len(lengths)} input_lengths")
+    if not problems:
+        width = ids.shape[1]
+        problems += [
+            f"row {row}: input length {length} is outside 1..{width}"
+            for row, length in enumerate(lengths.tolist())
+            if not 1 <= length <= width
+        ]
+        problems += [f"row {row}: negative token ids" for row in torch.nonzero((ids < 0).any(dim=1)).flatten().tolist()]
+    if problems:
+        raise BatchError("batch: " + "; ".join(problems))
+    return [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
+
+
+def sample(prompt: Sequence[int], generated: Sequence[int], logprobs: Sequence[float], *, truncated: bool) -> Batch:
+    """Puts one finished sample into the form that trainers take.
+
+    Args:
+        prompt: P token ids.
+        generated: G token ids.
+        logprobs: G logprobs, one per generated token.
+        truncated: The generation ended because of its length.
+
+    Returns:
+        ``output_ids`` [1, P+G] int64; ``logprobs`` [1, P+G] float32, 0.0 on the prompt; ``generation_lengths`` [1] int64;
+        ``unpadded_sequence_lengths`` [1] int64, P+G; ``truncated`` [1] bool.
+    """
+    return {
+        "output_ids": torch.tensor([[*prompt, *generated]], dtype=torch.int64),
+        "logprobs": torch.tensor([[*([0.0] * len(prompt)), *logprobs]], dtype=torch.float32),
+        "generation_lengths": torch.tensor([len(generated)], dtype=torch.int64),
+        "unpadded_sequence_lengths": torch.tensor([len(prompt) + len(generated)], dtype=torch.int64),
+        "truncated": torch.tensor([truncated], dtype=torch.bool),
+    }
+
+
+def collate(samples: Sequence[tuple[int, Batch]], pad_token_id: int) -> Batch:
+    """Puts finished samples back into one batch, in the order of their indices.
+
+    Args:
+        samples: ``(original_index, sample)`` pairs in any order, as ``generate_async`` yields them.
+        pad_token_id: Fills ``output_ids`` on the right; ``logprobs`` are filled with 0.0.
+
+    Returns:
+        The fields of `sample` with B rows, padded to the longest.
+    """
+    rows = [row for _, row in sorted(samples, key=lambda item: item[0])]
+    if not rows:
+        raise BatchError("batch: no samples to put together")
+    joined = {name: torch.cat([row[name] for row in rows]) for name in rows[0] if rows[0][name].dim() == 1}
+    for name, fill in (("output_ids", pad_token_id), ("logprobs", 0.0)):
+        joined[name] = torch.nn.utils.rnn.pad_sequence([row[name][0] for row in rows], batch_first=True, padding_value=fill)
+    return joined
