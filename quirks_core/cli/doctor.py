@@ -1,0 +1,115 @@
+"""``quirks doctor``: what is installed, what is broken, what has drifted, what is no longer needed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from quirks_core import sources
+from quirks_core.adjustments import Patch
+from quirks_core.apply import check_vllm_plugins
+from quirks_core.errors import UsageError
+from quirks_core.packages import installed_platform, installed_versions
+from quirks_core.quirk import StaticProbe
+from quirks_core.registry import Registry
+from quirks_core.resolve import Loaded
+
+#: CUDA builds of these make transformers fail at import beside a CPU build of torch.
+_NEED_TORCH_CUDA = ("torchvision", "torchaudio", "torchcodec")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was checked."""
+
+    level: str
+    subject: str
+    message: str
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Checks the installation; 3 if a plugin is broken, 1 if something else is wrong."""
+    registry = Registry.load()
+    findings = [*_versions(), *_environment(), *_plugins(registry), *_evidence(registry)]
+    broken = bool(registry.broken)
+    wrong = any(finding.level == "error" for finding in findings)
+    if options.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2, sort_keys=True))
+    else:
+        table = Table()
+        for heading in ("", "subject", "finding"):
+            table.add_column(heading, overflow="fold")
+        colours = {"ok": "green", "note": "cyan", "error": "bold red"}
+        for finding in findings:
+            level = f"[{colours[finding.level]}]{finding.level}[/]"
+            table.add_row(level, escape(finding.subject), escape(finding.message))
+        Console().print(table)
+    return 3 if broken else 1 if wrong else 0
+
+
+def _versions() -> list[Finding]:
+    found = [Finding("ok", package, text) for package, text in installed_versions().items()]
+    if not any(finding.subject == "vllm" for finding in found):
+        found.append(Finding("note", "vllm", "not installed; plans need --assume vllm==VERSION"))
+    found.append(Finding("ok", "platform", installed_platform() or "cannot be told"))
+    return found
+
+
+def _environment() -> list[Finding]:
+    found = []
+    try:
+        check_vllm_plugins(os.environ)
+    except UsageError as error:
+        found.append(Finding("error", "VLLM_PLUGINS", str(error)))
+    if "+cpu" in installed_versions().get("torch", ""):
+        for package in _NEED_TORCH_CUDA:
+            try:
+                installed = version(package)
+            except PackageNotFoundError:
+                continue
+            if "+cpu" not in installed:
+                message = f"{installed} is built for CUDA and breaks transformers beside a CPU torch: pip uninstall {package}"
+                found.append(Finding("error", package, message))
+    return found
+
+
+def _plugins(registry: Registry) -> list[Finding]:
+    found = [Finding("error", item.name, str(item)) for item in registry.broken]
+    return [
+        *found,
+        Finding("ok", "plugins", f"{len(registry.loaded)} quirks loaded, {len(registry.broken)} plugins broken"),
+    ]
+
+
+def _evidence(registry: Registry) -> list[Finding]:
+    found = []
+    for item in registry.loaded:
+        found += [_probe(item, probe) for probe in item.quirk.evidence if isinstance(probe, StaticProbe)]
+        found += [_drift(item, patch) for patch in item.quirk.adjustments if isinstance(patch, Patch)]
+    return found
+
+
+def _probe(item: Loaded, probe: StaticProbe) -> Finding:
+    seen = sources.search(probe.module, probe.pattern)
+    if seen is None:
+        return Finding("note", item.quirk.id, f"{probe.module} is not installed")
+    affected = seen is probe.found_means_affected
+    return Finding("ok", item.quirk.id, "still needed here" if affected else "no longer needed here: the source holds the fix")
+
+
+def _drift(item: Loaded, patch: Patch) -> Finding:
+    seen = sources.fingerprint(patch.target)
+    if sources.module_source(patch.target.partition(":")[0]) is None:
+        return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
+    if seen in patch.fingerprints:
+        return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
+    return Finding(
+        "error", item.quirk.id, f"{patch.target} has drifted (fingerprint {seen}); runs that need the patch are refused"
+    )
