@@ -67,13 +67,19 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
     Raises:
         RefusedError: The plan holds refusals; nothing was changed.
         UsageError: vLLM is told not to load our plugin in its processes; nothing was changed.
+        QuirksError: Another plan is in force in this process; nothing was changed.
     """
     plan.check()
+    if (other := bootstrap.in_force()) is not None:
+        raise QuirksError(
+            f"plan {other[:12]}… is in force in this process, and an environment holds one plan at a time; "
+            "shut that worker down first, or run the other one in a process of its own"
+        )
     environ = os.environ if environ is None else environ
     check_vllm_plugins(environ)
     orders = plan.orders.model_dump_json()
-    if len(orders) > _LARGEST_ORDERS:
-        raise QuirksError(f"the plan's orders take {len(orders)} bytes, more than fits in an environment variable")
+    if (size := len(orders.encode())) > _LARGEST_ORDERS:
+        raise QuirksError(f"the plan's orders take {size} bytes, more than fits in an environment variable")
     applied = Applied(plan, Path(tempfile.mkdtemp(prefix="model-quirks-")), _environ=environ)
     for slot, value in plan.changes.items():
         family, _, variable = slot.partition(".")

@@ -33,6 +33,7 @@ class _InForce:
 
     digest: str = ""
     folder: str = ""
+    pid: int = 0  # a forked process inherits this record, but has not acknowledged
     patches: list[InstalledPatch] = field(default_factory=list)
     log: logging.Handler | None = None
 
@@ -53,15 +54,24 @@ def bootstrap() -> None:
         orders = Orders.model_validate_json(text)
     except ValidationError as error:
         raise QuirksError(f"the plan handed down in {ORDERS_VARIABLE} cannot be read: {error}") from None
-    if (orders.digest, folder) == (_in_force.digest, _in_force.folder):
+    if (orders.digest, folder, os.getpid()) == (_in_force.digest, _in_force.folder, _in_force.pid):
         return
     undo()
     _in_force.log = _keep_errors(Path(folder))
     effects = [*_set_environment(orders), *_install_patches(orders)]
-    _in_force.digest, _in_force.folder = orders.digest, folder
-    Acknowledgement(
-        pid=os.getpid(), process=multiprocessing.current_process().name, digest=orders.digest, effects=tuple(effects)
-    ).write(Path(folder))
+    _in_force.digest, _in_force.folder, _in_force.pid = orders.digest, folder, os.getpid()
+    Acknowledgement(pid=os.getpid(), process=process_name(), digest=orders.digest, effects=tuple(effects)).write(Path(folder))
+
+
+def process_name() -> str:
+    """Returns this process's name behind its parent's: each data-parallel rank has a worker 0 of its own."""
+    parent, own = multiprocessing.parent_process(), multiprocessing.current_process().name
+    return own if parent is None or parent.name == "MainProcess" else f"{parent.name}/{own}"
+
+
+def in_force() -> str | None:
+    """Returns the digest of the plan that this process carries out; None if there is none."""
+    return _in_force.digest or None
 
 
 def undo() -> None:
@@ -71,7 +81,7 @@ def undo() -> None:
     if _in_force.log is not None:
         logging.getLogger("vllm").removeHandler(_in_force.log)
         _in_force.log.close()
-    _in_force.digest, _in_force.folder, _in_force.log = "", "", None
+    _in_force.digest, _in_force.folder, _in_force.pid, _in_force.log = "", "", 0, None
 
 
 def _set_environment(orders: Orders) -> list[Effect]:
@@ -118,6 +128,6 @@ def _keep_errors(folder: Path) -> logging.Handler:
     """Keeps what vLLM logs as errors, so that the driver can say why an engine died."""
     handler = logging.FileHandler(folder / f"errors-{os.getpid()}.log", encoding="utf-8", delay=True)
     handler.setLevel(logging.ERROR)
-    handler.setFormatter(logging.Formatter("%(processName)s: %(message)s"))
+    handler.setFormatter(logging.Formatter(f"{process_name()}: %(message)s"))
     logging.getLogger("vllm").addHandler(handler)
     return handler

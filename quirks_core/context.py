@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from quirks_core import sources
 from quirks_core.checkpoint import config_file, read_config
@@ -141,6 +141,11 @@ class RunContext(Record):
     environment: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
 
+    @field_serializer("typed", "assumed", when_used="json")
+    def _in_order(self, names: frozenset[str]) -> list[str]:
+        """A set has another order in every process; the JSON, and the digest made of it, must not."""
+        return sorted(names)
+
     @classmethod
     def gather(cls, config: Settings, *, assume: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> RunContext:
         """Gathers the facts of a run: reads files and metadata, imports nothing, changes nothing.
@@ -187,7 +192,7 @@ class RunContext(Record):
             case "typed":
                 return rest in self.typed
             case "env":
-                return self.environment.get(rest)
+                return self.environment.get(rest) if _is_fact(rest) else UNKNOWN  # never read is not the same as not set
             case "packages":
                 return self.packages.get(rest, UNKNOWN)
             case "model" if rest.startswith("config."):
@@ -196,7 +201,6 @@ class RunContext(Record):
 
     @cached_property
     def _facts(self) -> dict[str, Any]:
-        ranks = [self.settings.get(f"engine.{kind}_parallel_size") or 1 for kind in ("data", "tensor")]
         return {
             **self.extra,
             **self.settings,
@@ -208,7 +212,6 @@ class RunContext(Record):
             "model.architectures": self.model.architectures,
             "model.is_moe": self.model.is_moe,
             "model.is_multimodal": self.model.is_multimodal,
-            "parallel.expert_ranks": ranks[0] * ranks[1],
             "environment.unread": UNKNOWN if self.unread_environment is None else self.unread_environment,
         }
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
 
 from quirks_core.errors import UsageError, nearest
 
@@ -76,12 +76,12 @@ def parse_assumptions(texts: Iterable[str]) -> tuple[dict[str, str], str | None]
                 )
             platform = value
             continue
-        try:
-            package = Requirement(text).name
-        except InvalidRequirement:
-            raise UsageError(f"--assume {text!r}: {value!r} is not a version") from None
-        if package not in PACKAGES:
+        if name not in PACKAGES:
             known = [*PACKAGES, "platform"]
-            raise UsageError(f"--assume: unknown package {package!r}{nearest(package, known)} (known: {', '.join(known)})")
-        versions[package] = value
+            raise UsageError(f"--assume: unknown package {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+        try:
+            Version(value)
+        except InvalidVersion:
+            raise UsageError(f"--assume {text!r}: {value!r} is not a version") from None
+        versions[name] = value
     return versions, platform

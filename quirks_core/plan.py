@@ -192,13 +192,19 @@ class Plan(Record):
         )
 
     def __getitem__(self, flag: str) -> tuple[PlannedAdjustment, ...]:
-        """Returns the adjustments of one flag, whatever became of them.
+        """Returns the adjustments that quirks of one flag asked for, whatever became of them.
 
         Raises:
             UsageError: No such flag.
         """
         name = flag_name(flag)
-        return tuple(adjustment for adjustment in self.adjustments if adjustment.flag == name)
+        ids = {verdict.id for verdict in self.verdicts if verdict.flag == name}
+        # Quirks of different flags can be credited with the same value; it counts for each of their flags.
+        return tuple(
+            adjustment
+            for adjustment in self.adjustments
+            if adjustment.flag == name or any(quirk.id in ids for quirk in adjustment.quirks)
+        )
 
     def value(self, slot: str) -> Any:
         """Returns the value that a slot ends up with: a quirk's, the user's, or the configuration's default."""
@@ -244,7 +250,6 @@ def orders(
 ) -> Orders:
     """Reduces a plan to what every process carries out."""
     facts = context.model_dump(mode="json", exclude={"model": {"path"}})
-    facts["typed"] = sorted(facts["typed"])
     lines = tuple(
         {
             "slot": item.slot,

@@ -59,6 +59,12 @@ class StaticProbe:
     pattern: str
     found_means_affected: bool
 
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise DeclarationError(f"StaticProbe of {self.module}: {self.pattern!r} is no pattern: {error}") from None
+
 
 @dataclass(frozen=True, slots=True)
 class PairedRun:
@@ -135,7 +141,7 @@ class Quirk:
         if not self.title:
             yield "the title is empty"
         try:
-            flag_name(self.flag)
+            flag_name(str(self.flag))
         except UsageError as error:
             yield str(error)
         if not isinstance(self.match, Match):
@@ -147,6 +153,12 @@ class Quirk:
                 yield f"{adjustment!r} is not an adjustment"
         if not self.references:
             yield "no references: say where the problem is reported"
+        if not isinstance(self.severity, Severity):
+            yield f"{self.severity!r} is not a severity"
+        for name, kind in (("affected", Affected), ("references", Reference), ("evidence", StaticProbe | PairedRun)):
+            for item in getattr(self, name):
+                if not isinstance(item, kind):
+                    yield f"{item!r} in {name} is of the wrong type"
 
 
 def _as_tuple(value: object) -> tuple[object, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -103,14 +104,8 @@ class Registry:
         broken: list[Broken] = []
         for item in discover() if found is None else found:
             try:
-                new = _declared(manager, item)
-                if taken := [quirk for quirk in new if quirk.quirk.id in loaded]:
-                    first = loaded[taken[0].quirk.id]
-                    raise DeclarationError(
-                        f"quirk id {first.quirk.id!r} is taken by {first.distribution} {first.version} ({first.quirk.location})"
-                    )
-                loaded.update((quirk.quirk.id, quirk) for quirk in new)
-            except Exception as error:
+                loaded.update(_declared(manager, item, loaded))
+            except (Exception, SystemExit) as error:  # a module may call sys.exit where it should raise
                 broken.append(_broken(item, error))
         return cls(tuple(sorted(loaded.values(), key=lambda item: item.quirk.id)), tuple(broken), manager)
 
@@ -147,7 +142,15 @@ class Registry:
 
     def _with_plugin_facts(self, context: RunContext) -> tuple[RunContext, list[str]]:
         answers, troubles = _call_each(self._manager, "quirks_facts", context=context)
-        extra = {f"{name}.{key}": value for name, facts in answers for key, value in dict(facts).items()}
+        extra: dict[str, Any] = {}
+        for plugin, facts in answers:
+            try:
+                # Facts are part of the plan, which is JSON; a copy, so that the plugin cannot change them afterwards.
+                values = json.loads(json.dumps(dict(facts)))
+            except (TypeError, ValueError) as error:
+                troubles.append(f"quirks_facts of {plugin} failed: it must return JSON values by name: {error}")
+            else:
+                extra |= {f"{plugin.partition(':')[0]}.{key}": value for key, value in values.items()}
         return (context.model_copy(update={"extra": {**context.extra, **extra}}) if extra else context), troubles
 
 
@@ -157,13 +160,15 @@ def _new_manager() -> pluggy.PluginManager:
     return manager
 
 
-def _declared(manager: pluggy.PluginManager, item: Discovered) -> list[Loaded]:
-    """Imports one plugin, registers it and asks it for its quirks."""
+def _declared(manager: pluggy.PluginManager, item: Discovered, taken: Mapping[str, Loaded]) -> dict[str, Loaded]:
+    """Imports one plugin, registers it and asks it for its quirks; a plugin with anything wrong stays unregistered."""
+    new: dict[str, Loaded] = {}
     plugin = item.entry_point.load()
     name = f"{item.distribution}:{item.name}"
     manager.register(_SingleQuirk(plugin) if isinstance(plugin, Quirk) else plugin, name)
     own = [impl for impl in manager.hook.quirks_declare.get_hookimpls() if impl.plugin_name == name]
     try:
+        manager.check_pending()  # a misspelt hook would never be called
         if not own:
             raise DeclarationError(f"{item.entry_point.value} is neither a Quirk nor a plugin with a quirks_declare hook")
         quirks: list[Any] = list(own[0].function())  # type: ignore[call-overload]  # pluggy types it as object
@@ -171,25 +176,34 @@ def _declared(manager: pluggy.PluginManager, item: Discovered) -> list[Loaded]:
             raise DeclarationError(f"quirks_declare returned {wrong[0]!r}, which is no Quirk")
         if isinstance(plugin, Quirk) and plugin.id != item.name:
             raise DeclarationError(f"the entry point is named {item.name!r} but the quirk's id is {plugin.id!r}")
+        for quirk in quirks:
+            if first := new.get(quirk.id) or taken.get(quirk.id):
+                raise DeclarationError(
+                    f"quirk id {quirk.id!r} is taken by {first.distribution} {first.version} ({first.quirk.location})"
+                )
+            new[quirk.id] = Loaded(quirk, item.distribution, item.version, item.name)
     except BaseException:
         manager.unregister(name=name)
         raise
-    return [Loaded(quirk, item.distribution, item.version, item.name) for quirk in quirks]
+    return new
 
 
-def _broken(item: Discovered, error: Exception) -> Broken:
+def _broken(item: Discovered, error: BaseException) -> Broken:
     text = str(error) if isinstance(error, DeclarationError) else f"{type(error).__name__}: {error}"
     return Broken(item.name, item.distribution, item.version, item.entry_point.value, text)
 
 
 def _call_each(manager: pluggy.PluginManager, hook: str, **arguments: object) -> tuple[list[tuple[str, Any]], list[str]]:
-    """Calls a hook implementation by implementation: pluggy's own call would lose all results when one raises."""
+    """Calls a hook implementation by implementation: pluggy's own call would lose all results when one raises.
+
+    Returns:
+        Each answer with the name of its plugin, and what went wrong in words.
+    """
     answers: list[tuple[str, Any]] = []
     troubles: list[str] = []
     for impl in getattr(manager.hook, hook).get_hookimpls():
-        distribution = impl.plugin_name.partition(":")[0]
         try:
-            answers.append((distribution, impl.function(**{name: arguments[name] for name in impl.argnames})))
+            answers.append((impl.plugin_name, impl.function(**{name: arguments[name] for name in impl.argnames})))
         except Exception as error:
             troubles.append(f"{hook} of {impl.plugin_name} failed: {type(error).__name__}: {error}")
     return answers, troubles

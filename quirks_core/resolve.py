@@ -197,6 +197,8 @@ def _claim(context: RunContext, item: Loaded, adjustment: Default | Require) -> 
     value = _value(adjustment.value, context)
     if problem := SLOTS[adjustment.slot].problem(value):
         raise QuirksError(problem)
+    if SLOTS[adjustment.slot].type is float:
+        value = float(value)  # 600 and 600.0 are the same wish
     required = isinstance(adjustment, Require)
     return _Claim(
         slot=adjustment.slot,
@@ -219,7 +221,7 @@ def _value(value: Any | Callable[[RunContext], Any], context: RunContext) -> Any
 
 
 def _collect_patch(context: RunContext, item: Loaded, patch: Patch, draft: _Draft) -> None:
-    package = patch.target.partition(".")[0]
+    package = patch.target.partition(":")[0].partition(".")[0]
     found = sources.fingerprint(patch.target) if context.source_known(package) else patch.fingerprints[0]
     if not context.source_known(package):
         draft.warnings.append(f"{item.quirk.id}: {patch.target} is not checked: {package} is assumed or not installed")

@@ -27,6 +27,9 @@ def module_source(module: str) -> str | None:
         spec = importlib.util.find_spec(package)  # a top-level name: finds, does not import
     except (ImportError, ValueError):
         return None
+    if spec and not parts and spec.submodule_search_locations is None:  # a module of its own, without a package
+        file = Path(spec.origin or "")
+        return file.read_text(encoding="utf-8") if file.suffix == ".py" else None
     for root in (spec.submodule_search_locations or ()) if spec else ():
         base = Path(root, *parts)
         for candidate in (base.with_suffix(".py") if parts else base / "__init__.py", base / "__init__.py"):
@@ -36,9 +39,13 @@ def module_source(module: str) -> str | None:
 
 
 def _children(node: ast.AST) -> list[ast.stmt]:
-    """The statements of a module or class body, looking through ``if`` and ``try``."""
+    """The statements of a module or class body, looking through every branch of ``if`` and ``try``."""
+    # A definition in an `except` is the fallback of one in the `try`, so it comes first: the last one counts.
+    statements: list[ast.stmt] = [statement for handler in getattr(node, "handlers", []) for statement in handler.body]
+    for block in ("body", "orelse", "finalbody"):
+        statements += getattr(node, block, [])
     found: list[ast.stmt] = []
-    for statement in getattr(node, "body", []):
+    for statement in statements:
         found.append(statement)
         if isinstance(statement, ast.If | ast.Try):
             found += _children(statement)

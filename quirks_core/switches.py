@@ -39,7 +39,7 @@ class Switches:
             f"the environment ({VARIABLE})": variable.split(","),
             "the command line (--disable)": command_line,
         }
-        return cls({name.strip(): layer for layer, names in layers.items() for name in names if name.strip()})
+        return cls({_canonical(name): layer for layer, names in layers.items() for name in names if name.strip()})
 
     def layer(self, quirk: Quirk) -> str | None:
         """Returns the layer that switches a quirk off, by its id or its flag; None if it is on."""
@@ -56,3 +56,9 @@ class Switches:
         wrong = [f"{name!r} in {layer}{nearest(name, known)}" for name, layer in self.disabled.items() if name not in known]
         if wrong:
             raise UsageError("no quirk or flag of that name: " + "; ".join(wrong))
+
+
+def _canonical(name: str) -> str:
+    """A flag may be written in any case; everything else is taken as it was typed."""
+    name = name.strip()
+    return name.lower() if name.lower() in set(ModelFlag) else name

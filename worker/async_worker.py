@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import tempfile
 import uuid
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quirks_core.apply import Applied, apply
+from quirks_core.bootstrap import bootstrap
 from quirks_core.checkpoint import require_weights
 from quirks_core.context import RunContext
 from quirks_core.errors import QuirksError, ReceiptError, UsageError
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: How many of a dead engine's error lines go into our error.
-_ERROR_LINES = 15
+#: How many error lines of each process go into our error when an engine dies.
+_ERROR_LINES = 4
 
 
 class VllmAsyncGenerationWorker:
@@ -119,11 +119,13 @@ class VllmAsyncGenerationWorker:
         self._applied = apply(self.plan)
         self._set_environment(self._applied)
         try:
+            # vLLM loads plugins once per process, so a second engine in this one would be without its plan.
+            bootstrap()
             self._engine = vllm_adapter.start_engine(self._engine_arguments())
             self._receipt = collect(
                 self._applied.folder,
                 self.plan.digest,
-                {os.getpid(): "driver", **vllm_adapter.plugin_processes()},
+                {os.getpid(): "driver", **vllm_adapter.plugin_processes(self._processes_before)},
                 vllm_adapter.read_back(self._engine, self.plan),
             )
         except BaseException as error:
@@ -284,8 +286,11 @@ async def _as_finished(waiting: Sequence[Awaitable[_T]]) -> AsyncGenerator[_T, N
 
 
 def _last_errors(folder: Path) -> list[str]:
-    """The last lines that the engine's processes logged as errors, the root cause first where it can be told."""
-    files = sorted(folder.glob("errors-*.log"), key=lambda file: file.stat().st_mtime)
-    lines = [line for file in files for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    distinct = [line for line, _ in itertools.groupby(lines)]
-    return distinct[-_ERROR_LINES:]
+    """The last lines that each of the engine's processes logged as errors; the process that failed first comes first."""
+    last: list[str] = []
+    for file in sorted(folder.glob("errors-*.log"), key=lambda file: file.stat().st_mtime):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        process = text.partition(": ")[0]
+        lines = [line.strip().removeprefix(f"{process}: ") for line in text.splitlines() if line.strip(" ^~")]
+        last += [f"{process}: {line}" for line in lines[-_ERROR_LINES:]]
+    return last

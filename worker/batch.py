@@ -12,6 +12,8 @@ from worker.errors import BatchError
 #: Tensors by name; the rows of all of them belong together.
 Batch = dict[str, torch.Tensor]
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 
 def prompts(data: Mapping[str, Any]) -> list[list[int]]:
     """Cuts the padding off a batch of prompts.
@@ -31,7 +33,7 @@ def prompts(data: Mapping[str, Any]) -> list[list[int]]:
         raise BatchError("batch: " + "; ".join(problems))
     ids, lengths = data["input_ids"], data["input_lengths"]
     for name, value, dimensions in (("input_ids", ids, 2), ("input_lengths", lengths, 1)):
-        if not isinstance(value, torch.Tensor) or value.dim() != dimensions or value.is_floating_point():
+        if not isinstance(value, torch.Tensor) or value.dim() != dimensions or value.dtype not in _INTEGERS:
             shape = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
             problems.append(f"{name!r} must be an integer tensor with {dimensions} dimensions, not {shape}")
     if not problems and len(ids) != len(lengths):
@@ -43,10 +45,13 @@ def prompts(data: Mapping[str, Any]) -> list[list[int]]:
             for row, length in enumerate(lengths.tolist())
             if not 1 <= length <= width
         ]
-        problems += [f"row {row}: negative token ids" for row in torch.nonzero((ids < 0).any(dim=1)).flatten().tolist()]
     if problems:
         raise BatchError("batch: " + "; ".join(problems))
-    return [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
+    rows = [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
+    # Only now: what the padding holds is nobody's business, and some trainers fill it with -100.
+    if negative := [f"row {row}: negative token ids" for row, valid in enumerate(rows) if min(valid) < 0]:
+        raise BatchError("batch: " + "; ".join(negative))
+    return rows
 
 
 def sample(prompt: Sequence[int], generated: Sequence[int], logprobs: Sequence[float], *, truncated: bool) -> Batch:

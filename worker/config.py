@@ -296,9 +296,23 @@ class GenerationConfig(Section):
         return [problem for slot, value in slots.items() if (problem := SLOTS[slot].problem(value))]
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is written twice: plain YAML would drop the first, a whole section perhaps, in silence."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is written twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return node
+
+
 def _read_yaml(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506  # a SafeLoader
     except OSError as error:
         raise UsageError(f"configuration {file} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -166,17 +166,22 @@ def _plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def plugin_processes() -> dict[int, str]:
-    """Returns title by process id of every process below this one in which vLLM loads plugins."""
+def plugin_processes(before: Iterable[int] = ()) -> dict[int, str]:
+    """Returns title by process id of every process below this one in which vLLM loads plugins.
+
+    Args:
+        before: Ids of the processes that are no concern of the caller's.
+    """
     import psutil
 
+    ignored = set(before)
     found = {}
     for process in psutil.Process().children(recursive=True):
         try:
-            title = " ".join(process.cmdline())
+            title = " ".join(process.cmdline()).strip()
         except psutil.Error:
             continue
-        if title.startswith(_PLUGIN_PROCESSES):
+        if title.startswith(_PLUGIN_PROCESSES) and process.pid not in ignored:
             found[process.pid] = title
     return found
 

@@ -1,0 +1,132 @@
+"""Replacement functions of the quirk ``cpu-moe-expert-parallel``.
+
+Under data parallelism vLLM's CPU platform runs MoE layers by all-gather and reduce-scatter, but its communicator has
+neither; and under expert parallelism its kernel indexes this rank's experts with ids that count those of all ranks.
+The functions below supply the first and translate for the second. They prefer plain code to bandwidth (padded gather,
+full sum): fit for tests and small models. Only engine processes import this module, so torch is imported at the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+
+__all__ = ["wrap_all_gatherv", "wrap_experts_apply", "wrap_reduce_scatterv"]
+
+
+def wrap_all_gatherv(original: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Give ``CpuCommunicator`` an ``all_gatherv``, unless it has its own."""
+    if original is not None:
+        return original
+
+    def all_gatherv(
+        self: CpuCommunicator,
+        input_: torch.Tensor | list[torch.Tensor],
+        dim: int = 0,
+        sizes: list[int] | None = None,
+    ) -> torch.Tensor | list[torch.Tensor]:
+        """Concatenate the rows of all ranks, in rank order.
+
+        Args:
+            self: The communicator of the ranks that take part.
+            input_: This rank's rows, ``[sizes[rank], ...]`` of any dtype, or a list of such tensors.
+            dim: Only 0, as on CUDA.
+            sizes: Rows of each rank, the same list on every rank, zeros allowed. ``None``: all ranks have as many.
+
+        Returns:
+            ``[sum(sizes), ...]`` with the dtype of the input; a list if a list came in.
+        """
+        if dim != 0:
+            raise NotImplementedError(f"all_gatherv on CPU joins rows (dim 0) only, not dim {dim}")
+        if isinstance(input_, torch.Tensor):
+            return _gather_rows(self, input_, sizes)
+        return [_gather_rows(self, tensor, sizes) for tensor in input_]
+
+    return all_gatherv
+
+
+def wrap_reduce_scatterv(original: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Give ``CpuCommunicator`` a ``reduce_scatterv``, unless it has its own; ``..._into_output`` is built on it."""
+    if original is not None:
+        return original
+
+    def reduce_scatterv(
+        self: CpuCommunicator, input_: torch.Tensor, dim: int = -1, sizes: list[int] | None = None
+    ) -> torch.Tensor:
+        """Sum a tensor over all ranks and keep this rank's share of one dimension.
+
+        Args:
+            self: The communicator of the ranks that take part.
+            input_: Same shape and floating dtype on every rank, ``sum(sizes)`` long in ``dim``. Left unchanged.
+            dim: The dimension to cut; may be negative.
+            sizes: Length of each rank's share, the same list on every rank, zeros allowed. ``None``: equal shares.
+
+        Returns:
+            The share, contiguous: ``sizes[rank]`` long in ``dim``, otherwise the shape and dtype of the input.
+        """
+        length = input_.shape[dim]
+        if sizes is None:
+            sizes = [length // self.world_size] * self.world_size
+        if len(sizes) != self.world_size or sum(sizes) != length:
+            raise ValueError(f"cannot cut {length} entries into shares of {sizes} for {self.world_size} ranks")
+        # Gloo has no reduce-scatter with unequal shares. It sums in place, and the caller may still need its input.
+        total = input_.clone(memory_format=torch.contiguous_format)
+        if total.numel():
+            dist.all_reduce(total, group=self.device_group)
+        rank = self.rank_in_group
+        return total.narrow(dim, sum(sizes[:rank]), sizes[rank]).contiguous()
+
+    return reduce_scatterv
+
+
+def wrap_experts_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make ``CPUUnquantizedExperts.apply`` honour ``expert_map``; a call without a map passes untouched.
+
+    vLLM's modular kernel, which alone calls the CPU experts, gives every argument by name. Those that matter here:
+    ``topk_weights`` ``[tokens, topk]`` float32; ``topk_ids`` ``[tokens, topk]`` int32, counted over the experts of all
+    ranks; ``expert_map`` ``[global experts]`` int32, the position among this rank's experts or -1 (``None``: all are
+    here); ``output`` ``[tokens, hidden]``, written in place with this rank's part of the sum over experts.
+    """
+
+    @wraps(original)
+    def apply(self: Any, *, expert_map: torch.Tensor | None, **kwargs: Any) -> Any:
+        if expert_map is None:
+            return original(self, expert_map=None, **kwargs)
+        topk_ids = kwargs["topk_ids"]
+        local_ids = expert_map[topk_ids.long()]
+        is_foreign = local_ids < 0
+        # The kernel cannot skip an entry: a foreign expert becomes a valid one (0) without weight.
+        kwargs["topk_ids"] = local_ids.clamp(min=0).to(topk_ids.dtype)
+        kwargs["topk_weights"] = kwargs["topk_weights"].masked_fill(is_foreign, 0)
+        result = original(self, expert_map=expert_map, **kwargs)
+        if kwargs["apply_router_weight_on_input"]:
+            # The tokens were weighted beforehand (topk is 1) and the kernel ignored the weights, zeros included.
+            kwargs["output"].masked_fill_(is_foreign, 0)
+        return result
+
+    return apply
+
+
+def _gather_rows(group: CpuCommunicator, tensor: torch.Tensor, sizes: list[int] | None) -> torch.Tensor:
+    """Gather ``[sizes[rank], ...]`` of every rank into ``[sum(sizes), ...]``."""
+    rows = tensor.shape[0]
+    if sizes is None:
+        sizes = [rows] * group.world_size
+    if len(sizes) != group.world_size or sizes[group.rank_in_group] != rows:
+        # Ranks that disagree would hang or mix rows, so stop before the collective.
+        raise ValueError(f"rank {group.rank_in_group} of {group.world_size} has {rows} rows, but sizes is {sizes}")
+    # Gloo gathers equal lengths only: everyone sends as many rows as the longest rank, and the padding is cut off.
+    longest = max(sizes)
+    padded = tensor.new_zeros(longest, *tensor.shape[1:])
+    padded[:rows] = tensor
+    gathered = [torch.empty_like(padded) for _ in sizes]
+    if padded.numel():
+        dist.all_gather(gathered, padded, group=group.device_group)
+    return torch.cat([chunk.narrow(0, 0, size) for chunk, size in zip(gathered, sizes, strict=True)])

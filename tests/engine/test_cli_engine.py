@@ -1,0 +1,51 @@
+"""The command line on a real engine, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+_QUIRKS = (sys.executable, "-m", "quirks_core.cli")
+
+
+def test_generate_prints_texts_plan_and_receipt_as_json(checkpoint):
+    settings = ["engine.enforce_eager=true", "engine.dtype=float32", "engine.max_model_len=128", "sampling.max_new_tokens=8"]
+    options = [word for setting in settings for word in ("--set", setting)]
+
+    done = subprocess.run(
+        [*_QUIRKS, "generate", "--json", "--greedy", "--model", str(checkpoint("qwen3")), *options, "Hello", "one two"],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert len(result["texts"]) == 2
+    assert {ack["digest"] for ack in result["receipt"]["processes"]} == {result["plan"]["digest"]}
+    assert len(result["receipt"]["processes"]) == 3
+
+
+def test_the_demo_ends_well_within_two_minutes(tmp_path):
+    done = subprocess.run(
+        [*_QUIRKS, "demo", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "TORCHDYNAMO_DISABLE": "1"},
+    )
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    states = [{verdict["id"]: verdict["state"] for verdict in plan["verdicts"]} for plan in result["plans"]]
+    assert states[0]["gemma-normalizer-dummy-load"] == "dormant"
+    assert {refusal["kind"] for refusal in result["plans"][1]["refusals"]} == {"require", "refuse"}
+    assert states[2]["cpu-moe-expert-parallel"] == "active"
+    assert states[3]["gemma4-layer-scalar"] == "active"
+    assert result["mean_logprob"]["after_refit"] > result["mean_logprob"]["before_refit"]
+    assert len(result["receipt"]["processes"]) == 3

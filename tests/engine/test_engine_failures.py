@@ -1,0 +1,93 @@
+"""Engines that die: the error says why, names the active quirks, and nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+
+import psutil
+import pytest
+
+from quirks_core import RefusedError, UsageError
+from worker import VllmAsyncGenerationWorker
+from worker.errors import EngineStartError
+
+
+async def test_an_engine_that_dies_at_start_says_why_and_leaves_nothing_behind(checkpoint, running, tmp_path):
+    model = tmp_path / "broken"
+    shutil.copytree(checkpoint("qwen3"), model)
+    (model / "model.safetensors").write_bytes(b"these are no weights")
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+
+    with pytest.raises(EngineStartError) as caught:
+        async with running(model, {"engine": {"load_format": "auto"}}):
+            pass
+
+    assert "safetensor" in str(caught.value).lower()
+    assert "VllmWorker-0" in str(caught.value)
+    assert any("active quirk: rollout-logprobs-processed" in note for note in caught.value.__notes__)
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
+    assert "MODEL_QUIRKS_ORDERS" not in os.environ
+
+
+async def test_shutdown_leaves_no_process_and_no_environment_behind(checkpoint, running):
+    before = dict(os.environ)
+    async with running(checkpoint("qwen3")) as started:
+        pids = [ack.pid for ack in started.receipt.processes if ack.pid != os.getpid()]
+        assert "MODEL_QUIRKS_ORDERS" in os.environ
+
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
+    assert not [name for name in changed if name.startswith("MODEL_QUIRKS_")]
+
+
+def test_contradictions_are_refused_all_at_once_before_any_engine_starts(checkpoint):
+    values = {
+        "model": str(checkpoint("gemma3")),
+        "engine": {"runtime": "v0"},
+        "train": {"context_parallel_size": 2, "sequence_packing": True},
+    }
+
+    with pytest.raises(RefusedError) as caught:
+        VllmAsyncGenerationWorker(values)
+
+    refused = {quirk.id for refusal in caught.value.refusals for quirk in refusal.quirks}
+    assert refused == {"cp-gemma3", "cp-sequence-packing", "v1-runtime"}
+    assert all(f"--disable {name}" in str(caught.value) for name in refused)
+
+
+def test_a_folder_without_weights_is_refused_before_any_engine_starts(checkpoint, tmp_path):
+    shutil.copy(checkpoint("qwen3") / "config.json", tmp_path)
+
+    with pytest.raises(UsageError, match="has no weights"):
+        VllmAsyncGenerationWorker({"model": str(tmp_path), "purpose": "serve"})
+
+
+def test_an_unknown_engine_argument_is_an_error_with_the_nearest_name(checkpoint):
+    with pytest.raises(UsageError, match=r"engine\.vllm_kwargs\.max_num_seq: .* did you mean 'max_num_seqs'"):
+        VllmAsyncGenerationWorker({"model": str(checkpoint("qwen3")), "engine": {"vllm_kwargs": {"max_num_seq": 4}}})
+
+
+async def test_without_the_quirk_the_first_request_kills_the_engine(checkpoint, running, lab):
+    """Quirk cpu-moe-expert-parallel, without. Data parallelism alone fails cleanly; sharded experts end in SIGSEGV."""
+    async with running(
+        checkpoint("qwen3_moe"), {"purpose": "eval", "engine": {"data_parallel_size": 2}}, disable=["cpu-moe-expert-parallel"]
+    ) as started:
+        pids = [ack.pid for ack in started.receipt.processes if ack.pid != os.getpid()]
+        with pytest.raises(Exception, match="EngineCore encountered an issue"):
+            await lab.generate(started)
+
+    assert await _gone(pids)
+
+
+async def _gone(pids, *, within_s=15.0):
+    """Workers of a dead engine take a moment to go."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+            return True
+        await asyncio.sleep(0.5)
+    return False

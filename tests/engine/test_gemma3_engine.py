@@ -1,0 +1,200 @@
+"""One Gemma-3 engine from dummy weights: the main line, the worker's promises, and two quirks in a paired run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+import pytest_asyncio
+import torch
+
+from quirks_core import ModelFlag, QuirksError
+from quirks_core.plan import State, Status
+from worker.batch import collate
+from worker.errors import BatchError, GenerationTimeoutError
+
+_TEMPERATURE = 0.5
+
+
+@pytest.fixture(scope="module")
+def reference(checkpoint, lab):
+    return lab.Reference(checkpoint("gemma3"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def worker(checkpoint, running, reference):
+    """An engine that started from dummy weights and got the reference's by a refit."""
+    async with running(checkpoint("gemma3"), {"sampling": {"temperature": _TEMPERATURE}}) as started:
+        await started.refit_async(reference.model)
+        yield started
+
+
+def test_a_rollout_starts_from_dummy_weights_because_the_old_quirk_is_dormant(worker):
+    verdict = next(item for item in worker.plan.verdicts if item.id == "gemma-normalizer-dummy-load")
+
+    assert verdict.state is State.DORMANT
+    assert verdict.because == "packages.vllm: wanted < 0.9.2, got 0.32.0"
+    assert worker.plan.value("engine.load_format") == "dummy"
+
+
+async def test_without_the_gemma_quirk_dummy_load_plus_refit_is_correct_on_this_engine(worker, reference, lab):
+    """Quirk gemma-normalizer-dummy-load, shown unnecessary: the refit sends parameters only and the output is right."""
+    expected = reference.greedy()
+
+    got = await lab.generate(worker)
+
+    assert worker.plan.value("refit.scope") == "parameters"
+    assert lab.share_of_equal_tokens(got, expected) == 1.0
+    assert lab.largest_difference([row.logprobs for row in got], [_greedy(row) for row in expected]) < 1e-3
+
+
+async def test_with_the_logprobs_quirk_rollout_logprobs_are_those_of_the_sampled_distribution(worker, reference, lab):
+    """Quirk rollout-logprobs-processed, with: the other half of the pair runs on the Gemma-4 engine."""
+    got = await lab.generate(worker, greedy=False)
+
+    sampled = [
+        reference.logprobs(prompt, row.tokens, temperature=_TEMPERATURE) for prompt, row in zip(lab.PROMPTS, got, strict=True)
+    ]
+    assert lab.largest_difference([row.logprobs for row in got], sampled) < 1e-3
+
+
+def test_every_process_acknowledges_the_same_plan(worker):
+    receipt = worker.receipt
+
+    assert {ack.digest for ack in receipt.processes} == {worker.plan.digest}
+    assert [ack.process for ack in receipt.processes] == ["MainProcess", "EngineCore", "EngineCore/VllmWorker-0"]
+    assert receipt.processes[0].pid == os.getpid()
+
+
+def test_the_engines_own_values_are_read_back(worker):
+    engine = {item.slot: item for item in worker.receipt.engine}
+
+    assert (engine["engine.logprobs_mode"].engine, engine["engine.logprobs_mode"].binding) == ("processed_logprobs", True)
+    assert engine["engine.load_format"].engine == "dummy"
+    assert engine["engine.enforce_eager"].engine is True
+
+
+def test_the_plan_answers_by_flag(worker):
+    (adjustment,) = worker.plan[ModelFlag.LOGPROBS]
+
+    assert (adjustment.slot, adjustment.status) == ("engine.logprobs_mode", Status.APPLIED)
+
+
+async def test_samples_come_back_with_index_ids_logprobs_and_lengths(worker, lab):
+    outputs = {index: output async for index, output in worker.generate_async(lab.batch_of(lab.PROMPTS))}
+
+    assert sorted(outputs) == [0, 1, 2]
+    for index, prompt in enumerate(lab.PROMPTS):
+        output = outputs[index]
+        assert output["output_ids"].shape == output["logprobs"].shape == (1, len(prompt) + lab.NEW_TOKENS)
+        assert output["output_ids"][0, : len(prompt)].tolist() == list(prompt)
+        assert torch.all(output["logprobs"][0, : len(prompt)] == 0.0)
+        assert torch.all(output["logprobs"][0, len(prompt) :] < 0.0)
+        assert output["generation_lengths"].tolist() == [lab.NEW_TOKENS]
+        assert output["unpadded_sequence_lengths"].tolist() == [len(prompt) + lab.NEW_TOKENS]
+        assert output["truncated"].tolist() == [True]
+
+
+async def test_finished_samples_can_be_put_back_into_one_batch(worker, lab):
+    samples = [item async for item in worker.generate_async(lab.batch_of(lab.PROMPTS))]
+
+    whole = collate(samples, pad_token_id=0)
+
+    longest = max(map(len, lab.PROMPTS)) + lab.NEW_TOKENS
+    assert whole["output_ids"].shape == whole["logprobs"].shape == (3, longest)
+    assert whole["output_ids"][1, : len(lab.PROMPTS[1])].tolist() == list(lab.PROMPTS[1])
+
+
+async def test_a_prompt_that_fills_the_context_comes_back_with_nothing_generated(worker, lab):
+    prompt = [7] * 256
+
+    outputs = [item async for item in worker.generate_async(lab.batch_of([prompt]))]
+
+    ((index, output),) = outputs
+    assert (index, output["generation_lengths"].tolist(), output["truncated"].tolist()) == (0, [0], [False])
+    assert output["output_ids"].tolist() == [prompt]
+
+
+async def test_a_prompt_near_the_end_of_the_context_generates_as_much_as_fits(worker, lab):
+    outputs = [item async for item in worker.generate_async(lab.batch_of([[7] * 250]))]
+
+    assert outputs[0][1]["generation_lengths"].tolist() == [6]
+
+
+async def test_greedy_generation_repeats_itself(worker, lab):
+    assert await lab.generate(worker) == await lab.generate(worker)
+
+
+async def test_text_comes_back_for_text(worker):
+    prompts = ["Hello world", "one, two"]
+
+    texts = {index: output async for index, output in worker.generate_text_async({"prompts": prompts}, greedy=True)}
+
+    assert sorted(texts) == [0, 1]
+    assert all(isinstance(output["texts"][0], str) and output["texts"][0] for output in texts.values())
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({}, "'input_ids' is missing; 'input_lengths' is missing"),
+        ({"input_ids": torch.ones(2, 3), "input_lengths": torch.tensor([3, 3])}, "integer tensor with 2 dimensions"),
+        ({"input_ids": torch.ones(2, 3, dtype=torch.int64), "input_lengths": torch.tensor([3, 4])}, r"row 1: input length 4"),
+        ({"input_ids": torch.ones(1, 300, dtype=torch.int64), "input_lengths": torch.tensor([300])}, "longer than"),
+    ],
+)
+async def test_a_wrong_batch_is_refused_before_anything_is_sent(worker, batch, message):
+    with pytest.raises(BatchError, match=message):
+        await anext(worker.generate_async(batch))
+
+
+async def test_leaving_the_loop_early_aborts_the_rest_and_the_engine_goes_on(worker, lab):
+    rows = worker.generate_async(lab.batch_of(lab.PROMPTS))
+
+    await anext(rows)
+    await rows.aclose()
+
+    assert len(await lab.generate(worker)) == 3
+
+
+async def test_a_request_over_its_time_limit_is_aborted_and_says_how_to_raise_it(worker, lab, monkeypatch):
+    adjustments = tuple(
+        item.model_copy(update={"value": 0.001}) if item.slot == "request.timeout_s" else item
+        for item in worker.plan.adjustments
+    )
+    monkeypatch.setattr(worker, "plan", worker.plan.model_copy(update={"adjustments": adjustments}))
+
+    with pytest.raises(GenerationTimeoutError, match=r"request\.timeout_s = 0\.001 s .* NRL_VLLM_ASYNC_TIMEOUT_SECONDS"):
+        await lab.generate(worker)
+
+
+async def test_requests_in_flight_survive_a_refit(worker, reference, lab):
+    rows = asyncio.create_task(_lengths(worker, lab))
+    await asyncio.sleep(0.05)
+
+    await worker.refit_async(reference.model)
+
+    assert await rows == [lab.NEW_TOKENS] * 3
+
+
+async def test_a_second_start_of_the_same_worker_is_refused(worker):
+    with pytest.raises(QuirksError, match="running already"):
+        await worker.post_init_async()
+
+
+async def test_a_second_engine_in_the_same_process_is_refused(worker, checkpoint, running):  # noqa: ARG001 - the worker is the first engine
+    with pytest.raises(QuirksError, match="is in force in this process"):
+        async with running(checkpoint("qwen3")):
+            pass
+
+    assert "MODEL_QUIRKS_ORDERS" in os.environ
+
+
+async def _lengths(worker, lab):
+    return [int(output["generation_lengths"]) async for _, output in worker.generate_async(lab.batch_of(lab.PROMPTS))]
+
+
+def _greedy(row):
+    """Greedy logprobs of processed mode leave temperature out, as the reference's do."""
+    return row.logprobs
