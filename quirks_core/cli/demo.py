@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from quirks_core.cli.generate import progress, quiet_engine, start
-from quirks_core.cli.render import show_plan, show_receipt
+from quirks_core.cli.render import Screen, show_plan, show_receipt
 from quirks_core.context import RunContext
 from quirks_core.packages import installed_platform
 from quirks_core.plan import Plan
@@ -49,7 +49,7 @@ def run_demo(options: argparse.Namespace) -> int:
     from worker.config import GenerationConfig
 
     quiet_engine(verbose=options.verbose)
-    console = Console(stderr=options.json)
+    console = Screen(stderr=options.json)
     with tempfile.TemporaryDirectory(prefix="quirks-demo-") as folder:
         models: dict[str, Path] = {}
         with progress(console) as bar:

@@ -8,13 +8,13 @@ import os
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from quirks_core import sources
 from quirks_core.adjustments import Patch
 from quirks_core.apply import check_vllm_plugins
+from quirks_core.cli.render import Screen
 from quirks_core.errors import UsageError
 from quirks_core.packages import installed_platform, installed_versions
 from quirks_core.quirk import StaticProbe
@@ -50,7 +50,7 @@ def run_doctor(options: argparse.Namespace) -> int:
         for finding in findings:
             level = f"[{colours[finding.level]}]{finding.level}[/]"
             table.add_row(level, escape(finding.subject), escape(finding.message))
-        Console().print(table)
+        Screen().print(table)
     return 3 if broken else 1 if wrong else 0
 
 

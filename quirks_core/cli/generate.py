@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from quirks_core.cli.render import show_plan, show_receipt
+from quirks_core.cli.render import Screen, show_plan, show_receipt
 from quirks_core.cli.run import load_config
 from quirks_core.errors import UsageError
 
@@ -30,7 +30,7 @@ def run_generate(options: argparse.Namespace) -> int:
 
     worker = VllmAsyncGenerationWorker(config, disable=options.disable)
     # With --json standard output holds the JSON alone.
-    console = Console(stderr=options.json)
+    console = Screen(stderr=options.json)
     show_plan(console, worker.plan)
     result = asyncio.run(_generate(worker, options, console))
     if options.json:

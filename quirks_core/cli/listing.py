@@ -8,13 +8,13 @@ import json
 import sys
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from quirks_core.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
+from quirks_core.cli.render import Screen
 from quirks_core.errors import DeclarationError
-from quirks_core.quirk import PairedRun, Quirk
+from quirks_core.quirk import PairedRun, Quirk, StaticProbe
 from quirks_core.registry import Registry, discover
 from quirks_core.resolve import Loaded
 
@@ -34,7 +34,7 @@ def run_list(options: argparse.Namespace) -> int:
         table.add_column(heading, overflow="fold", no_wrap=heading == "id")
     for item in found:
         table.add_row(item.name, item.distribution, item.version, item.module)
-    Console().print(table)
+    Screen().print(table)
     return 0
 
 
@@ -50,7 +50,7 @@ def run_show(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(record, indent=2, sort_keys=True))
         return 0
-    console = Console()
+    console = Screen()
     console.print(f"[bold]{record['id']}[/]  {escape(record['title'])}", soft_wrap=True)
     for key in ("flag", "severity", "affected", "cost", "since", "distribution", "location"):
         if record[key]:
@@ -96,15 +96,19 @@ def _adjustment(adjustment: Adjustment) -> str:
             return f"patch {adjustment.target} by {adjustment.replacement}"
 
 
-def _evidence(evidence: object) -> str:
-    if isinstance(evidence, PairedRun):
-        return f"paired run {evidence.test}: {evidence.observed}"
-    return str(evidence)
+def _evidence(evidence: StaticProbe | PairedRun) -> str:
+    match evidence:
+        case PairedRun():
+            return f"paired run {evidence.test}: {evidence.observed}"
+        case StaticProbe():
+            shows = "bug" if evidence.found_means_affected else "fix"
+            return f"static probe: /{evidence.pattern}/ in the source of {evidence.module} shows the {shows}"
 
 
 def _documentation(quirk: Quirk) -> str:
     """The docstring of the module that declares the quirk."""
     for module in list(sys.modules.values()):
-        if getattr(module, "QUIRK", None) is quirk:
+        # By the dictionary: asking a lazy module (transformers) for an attribute would import half of it.
+        if str(getattr(module, "__dict__", {}).get("__file__")).endswith(quirk.location.file):
             return inspect.getdoc(module) or ""
     return ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 
-from rich.console import Console
 from rich.markup import escape
 
-from quirks_core.cli.render import show_plan
+from quirks_core.cli.render import Screen, show_plan
 from quirks_core.cli.run import load_config, make_plan
-from quirks_core.plan import State
+from quirks_core.plan import Plan, State
 from quirks_core.registry import Registry
 
 
@@ -20,7 +20,7 @@ def run_plan(options: argparse.Namespace) -> int:
     if options.json:
         print(plan.to_json(indent=2))
     else:
-        show_plan(Console(), plan)
+        show_plan(Screen(), plan)
     return 1 if plan.refusals else 0
 
 
@@ -41,16 +41,20 @@ def run_explain(options: argparse.Namespace) -> int:
         State.UNKNOWN: "cannot be decided",
         State.DISABLED: "is switched off",
     }
-    console = Console()
+    console = Screen()
     console.print(f"[bold]{escape(verdict.id)}[/] {words[verdict.state]}", soft_wrap=True, highlight=False)
-    console.print(f"  {escape(verdict.because)}", soft_wrap=True, highlight=False)
-    if verdict.state is State.ACTIVE:
-        for item in plan.adjustments:
-            for quirk in item.quirks:
-                if quirk.id == verdict.id:
-                    console.print(
-                        f"  {item.slot} = {escape(str(item.value))} ({item.status}: {escape(item.reason)})",
-                        soft_wrap=True,
-                        highlight=False,
-                    )
+    for line in (verdict.because, *_effects(plan, verdict.id)):
+        console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
     return 0
+
+
+def _effects(plan: Plan, quirk_id: str) -> Iterator[str]:
+    """Everything that a quirk does to a run, in words."""
+    for item in plan.adjustments:
+        if any(quirk.id == quirk_id for quirk in item.quirks):
+            yield f"{item.slot} = {item.value} ({item.status}: {item.reason})"
+    yield from (f"patch {patch.target}: {patch.quirk.reason}" for patch in plan.patches if patch.quirk.id == quirk_id)
+    yield from (warning for warning in plan.warnings if warning.startswith(f"{quirk_id}: "))
+    for refusal in plan.refusals:
+        if any(quirk.id == quirk_id for quirk in refusal.quirks):
+            yield f"refused: {refusal}"

@@ -20,6 +20,14 @@ _COLOURS = {
 }
 
 
+class Screen(Console):
+    """A console that leaves a closed pipe to `main`; rich would end the program with 1, which means findings."""
+
+    def on_broken_pipe(self) -> None:
+        """Lets the error through that rich is handling."""
+        raise
+
+
 def show_plan(console: Console, plan: Plan, *, title: str | None = None) -> None:
     """Prints a plan: a row for every quirk that concerns the run, then warnings and refusals."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(plan.context.packages.items()) if name != "ray")

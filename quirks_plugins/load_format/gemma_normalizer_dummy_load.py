@@ -30,7 +30,7 @@ QUIRK = Quirk(
             r'register_buffer\(\s*"normalizer"[^)]*\)?[^)]*\),\s*persistent=False',
             found_means_affected=False,
         ),
-        PairedRun("tests/engine/test_refit_quirks.py", "not needed on vLLM 0.32.0: dummy load plus refit equals a real load"),
+        PairedRun("tests/engine/test_gemma3_engine.py", "not needed on vLLM 0.32.0: dummy load plus refit equals a real load"),
     ),
     cost="reads the whole checkpoint at every engine start",
     since="0.1.0",

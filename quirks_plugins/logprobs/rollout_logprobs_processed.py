@@ -4,7 +4,7 @@ What happens: ``raw_logprobs``, vLLM's default, is taken before temperature. At 
 logprobs are then wrong, and so is every importance ratio that a trainer computes from them.
 
 What this changes: the default of rollouts becomes ``processed_logprobs``. With top-p or top-k those are renormalised over the
-kept tokens, which a trainer that takes the full softmax does not do; the plan warns.
+kept tokens, which a trainer that takes the full softmax does not do.
 
 When it can go: when ``processed_logprobs`` becomes vLLM's default.
 """
@@ -26,7 +26,7 @@ QUIRK = Quirk(
         report("https://github.com/huggingface/trl/issues/4159"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ),
-    evidence=(PairedRun("tests/engine/test_logprobs_quirk.py", "live on vLLM 0.32.0"),),
+    evidence=(PairedRun("tests/engine/test_gemma4_engine.py", "live on vLLM 0.32.0"),),
     cost="turns off the fused top-k/top-p sampler",
     since="0.1.0",
 )

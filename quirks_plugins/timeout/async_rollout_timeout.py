@@ -6,7 +6,7 @@ NeMo RL documents it (its code moved to 900 in NVIDIA-NeMo/RL#2318 without the d
 
 from __future__ import annotations
 
-from quirks_core import Default, ModelFlag, Quirk, Refuse, RunContext, Severity, environment, purpose, report, setting
+from quirks_core import Default, ModelFlag, Quirk, Refuse, RunContext, Severity, environment, purpose, report, setting, typed
 
 _VARIABLE = "NRL_VLLM_ASYNC_TIMEOUT_SECONDS"
 _DOCUMENTED_DEFAULT_S = 600.0
@@ -28,7 +28,7 @@ QUIRK = Quirk(
         Refuse(
             f"{_VARIABLE} is not a positive number of seconds",
             f"export {_VARIABLE}=600, or set request.timeout_s",
-            when=_given & ~_usable,
+            when=_given & ~_usable & ~typed("request.timeout_s"),
         ),
     ),
     severity=Severity.CRASH,

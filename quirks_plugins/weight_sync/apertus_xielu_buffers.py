@@ -22,7 +22,7 @@ QUIRK = Quirk(
     adjustments=(Require("refit.scope", "state_dict"),),
     severity=Severity.WRONG_OUTPUT,
     references=(report("https://github.com/vllm-project/vllm/pull/44371"),),
-    evidence=(PairedRun("tests/engine/test_refit_quirks.py", "live on vLLM 0.32.0, with dummy and with real weights"),),
+    evidence=(PairedRun("tests/engine/test_apertus_engine.py", "live on vLLM 0.32.0, with dummy and with real weights"),),
     cost="two scalars per layer more in each refit",
     since="0.1.0",
 )

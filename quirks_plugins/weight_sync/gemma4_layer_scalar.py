@@ -39,7 +39,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=(report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),),
-    evidence=(PairedRun("tests/engine/test_refit_quirks.py", "live on vLLM 0.32.0"),),
+    evidence=(PairedRun("tests/engine/test_gemma4_engine.py", "live on vLLM 0.32.0"),),
     cost="one scalar per layer more in each refit",
     since="0.1.0",
 )

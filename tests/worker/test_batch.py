@@ -1,0 +1,129 @@
+"""The form of a batch: right-padded prompts in, one unpadded row per sample out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from worker.batch import collate, prompts, sample
+from worker.errors import BatchError
+
+IDS = torch.tensor([[5, 6, 7], [8, 9, 0]])
+LENGTHS = torch.tensor([3, 2])
+
+
+def problem(**data) -> str:
+    """What is wrong with a batch."""
+    with pytest.raises(BatchError) as caught:
+        prompts(data)
+    return str(caught.value)
+
+
+def test_the_padding_is_cut_off_every_row():
+    assert prompts({"input_ids": IDS, "input_lengths": LENGTHS}) == [[5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_any_integer_dtype_will_do(dtype):
+    assert prompts({"input_ids": IDS.to(dtype), "input_lengths": LENGTHS.to(dtype)}) == [[5, 6, 7], [8, 9]]
+
+
+def test_other_fields_of_the_batch_are_ignored():
+    assert prompts({"input_ids": IDS, "input_lengths": LENGTHS, "rewards": None}) == [[5, 6, 7], [8, 9]]
+
+
+def test_everything_that_is_missing_is_named():
+    assert problem() == "batch: 'input_ids' is missing; 'input_lengths' is missing"
+
+
+def test_tensors_of_another_form_are_named_with_the_form_they_have():
+    text = problem(input_ids=IDS.float(), input_lengths=[3, 2])
+
+    assert "'input_ids' must be an integer tensor with 2 dimensions, not (2, 3) torch.float32" in text
+    assert "'input_lengths' must be an integer tensor with 1 dimensions, not list" in text
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64])
+def test_a_tensor_that_holds_no_token_ids_is_refused(dtype):
+    assert "must be an integer tensor" in problem(input_ids=IDS.to(dtype), input_lengths=LENGTHS)
+
+
+def test_rows_and_lengths_must_be_as_many():
+    assert problem(input_ids=IDS, input_lengths=torch.tensor([3])) == "batch: 2 rows of input_ids but 1 input_lengths"
+
+
+@pytest.mark.parametrize("length", [0, -1, 4])
+def test_a_length_outside_its_row_is_refused_with_the_row(length):
+    assert f"row 1: input length {length} is outside 1..3" in problem(input_ids=IDS, input_lengths=torch.tensor([3, length]))
+
+
+def test_negative_token_ids_are_refused_with_their_rows():
+    ids = torch.tensor([[5, 6], [-1, 2], [3, -100]])
+
+    text = problem(input_ids=ids, input_lengths=torch.tensor([2, 2, 2]))
+
+    assert text == "batch: row 1: negative token ids; row 2: negative token ids"
+
+
+def test_what_the_padding_holds_does_not_matter():
+    ids = torch.tensor([[5, 6], [3, -100]])
+
+    assert prompts({"input_ids": ids, "input_lengths": torch.tensor([2, 1])}) == [[5, 6], [3]]
+
+
+def test_a_batch_without_rows_has_no_prompts():
+    empty = torch.zeros((0, 4), dtype=torch.int64)
+
+    assert prompts({"input_ids": empty, "input_lengths": torch.zeros(0, dtype=torch.int64)}) == []
+
+
+def test_a_sample_holds_prompt_and_generation_in_one_row():
+    row = sample([5, 6], [7, 8, 9], [-0.1, -0.2, -0.3], truncated=True)
+
+    assert row["output_ids"].tolist() == [[5, 6, 7, 8, 9]]
+    assert row["generation_lengths"].tolist() == [3]
+    assert row["unpadded_sequence_lengths"].tolist() == [5]
+    assert row["truncated"].tolist() == [True]
+
+
+def test_logprobs_are_zero_on_the_prompt():
+    row = sample([5, 6], [7], [-0.5], truncated=False)
+
+    assert row["logprobs"].tolist() == [[0.0, 0.0, -0.5]]
+
+
+def test_dtypes_are_those_that_the_documentation_promises():
+    row = sample([5], [], [], truncated=False)
+
+    assert {name: value.dtype for name, value in row.items()} == {
+        "output_ids": torch.int64,
+        "logprobs": torch.float32,
+        "generation_lengths": torch.int64,
+        "unpadded_sequence_lengths": torch.int64,
+        "truncated": torch.bool,
+    }
+
+
+def test_samples_come_back_in_the_order_of_their_indices_padded_on_the_right():
+    short, long = sample([1], [2], [-1.0], truncated=False), sample([3, 4], [5, 6], [-2.0, -3.0], truncated=True)
+
+    batch = collate([(1, long), (0, short)], pad_token_id=9)
+
+    assert batch["output_ids"].tolist() == [[1, 2, 9, 9], [3, 4, 5, 6]]
+    assert batch["logprobs"].tolist() == [[0.0, -1.0, 0.0, 0.0], [0.0, 0.0, -2.0, -3.0]]
+    assert batch["unpadded_sequence_lengths"].tolist() == [2, 4]
+    assert batch["truncated"].tolist() == [False, True]
+
+
+def test_what_was_put_together_can_be_cut_apart_again():
+    rows = [sample([1, 2], [3], [-1.0], truncated=False), sample([4], [5, 6, 7], [-1.0] * 3, truncated=False)]
+
+    batch = collate(list(enumerate(rows)), pad_token_id=0)
+
+    cut = prompts({"input_ids": batch["output_ids"], "input_lengths": batch["unpadded_sequence_lengths"]})
+    assert cut == [[1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_no_samples_make_no_batch():
+    with pytest.raises(BatchError, match="no samples"):
+        collate([], pad_token_id=0)
