@@ -42,7 +42,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     Returns:
         ``"; did you mean 'x'?"``, or an empty string if nothing comes close.
     """
-    names = sorted(known)
+    names = sorted(map(str, known))  # of an enumeration member, the text
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
     if not close:  # 'load_format' for 'engine.load_format': the last part alone may say it all
         close = [candidate for candidate in names if candidate.rpartition(".")[2] == name.rpartition(".")[2]][:1]
