@@ -17,6 +17,7 @@ from quirks_core.receipt import Effect
 
 #: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
 _LARGEST_ORDERS = 120_000
+_START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
 
     Raises:
         RefusedError: The plan holds refusals; nothing was changed.
-        UsageError: vLLM is told not to load our plugin in its processes; nothing was changed.
+        UsageError: vLLM is told not to load our plugins in its processes; nothing was changed.
         QuirksError: Another plan is in force in this process; nothing was changed.
     """
     plan.check()
@@ -76,7 +77,7 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
             "shut that worker down first, or run the other one in a process of its own"
         )
     environ = os.environ if environ is None else environ
-    check_vllm_plugins(environ)
+    check_engine_environment(environ)
     orders = plan.orders.model_dump_json()
     if (size := len(orders.encode())) > _LARGEST_ORDERS:
         raise QuirksError(f"the plan's orders take {size} bytes, more than fits in an environment variable")
@@ -90,15 +91,22 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
                 applied.warnings.append(f"{slot} was set after vLLM was imported; this process may not see it")
     applied.set(bootstrap.ORDERS_VARIABLE, orders)
     applied.set(bootstrap.FOLDER_VARIABLE, str(applied.folder))
+    # A forked process takes over its parent's memory, vLLM's note that plugins are loaded included, and loads none.
+    applied.set(_START_METHOD, "spawn")
     return applied
 
 
-def check_vllm_plugins(environ: Mapping[str, str]) -> None:
-    """Makes sure that vLLM will load our plugins: it loads only those that VLLM_PLUGINS names, if it is set.
+def check_engine_environment(environ: Mapping[str, str]) -> None:
+    """Makes sure that vLLM will load our plugins in every process.
 
     Raises:
-        UsageError: Ours are not among them, so no process would have the plan.
+        UsageError: It will not: processes are forked, or VLLM_PLUGINS is set and does not name ours.
     """
+    if environ.get(_START_METHOD) == "fork":
+        raise UsageError(
+            f"{_START_METHOD}=fork keeps quirks out of the engine's processes: a forked process loads no plugins; "
+            "set it to spawn, or unset it"
+        )
     names = environ.get("VLLM_PLUGINS")
     if names is None:
         return

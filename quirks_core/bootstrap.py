@@ -58,7 +58,11 @@ def bootstrap() -> None:
         return
     undo()
     _in_force.log = _keep_errors(Path(folder))
-    effects = [*_set_environment(orders), *_install_patches(orders)]
+    try:
+        effects = [*_set_environment(orders), *_install_patches(orders)]
+    except BaseException:
+        undo()  # half a plan is worse than none
+        raise
     _in_force.digest, _in_force.folder, _in_force.pid = orders.digest, folder, os.getpid()
     Acknowledgement(pid=os.getpid(), process=process_name(), digest=orders.digest, effects=tuple(effects)).write(Path(folder))
 

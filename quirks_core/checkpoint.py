@@ -21,10 +21,14 @@ def config_file(model: str, revision: str | None = None) -> Path:
     Raises:
         UsageError: There is no such folder or file, or the hub cannot be reached.
     """
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    try:
+        folder = Path(model).expanduser()
         file = folder / "config.json"
-        if not file.is_file():
+        is_folder, has_config = folder.is_dir(), file.is_file()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"model folder {model!r} cannot be read: {error}") from None
+    if is_folder:
+        if not has_config:
             raise UsageError(f"model folder {model!r} has no config.json; point --model at the folder that holds it")
         return file
     if folder.exists():

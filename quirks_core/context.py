@@ -187,6 +187,8 @@ class RunContext(Record):
         """
         if name in self._facts:
             return self._facts[name]
+        if name in self.extra:  # not in the cache: it is copied along when plugins add their facts
+            return self.extra[name]
         family, _, rest = name.partition(".")
         match family:
             case "typed":
@@ -202,7 +204,6 @@ class RunContext(Record):
     @cached_property
     def _facts(self) -> dict[str, Any]:
         return {
-            **self.extra,
             **self.settings,
             "purpose": self.purpose,
             "recipe": self.recipe,
@@ -221,8 +222,7 @@ class RunContext(Record):
         given = [name for name in self.environment if name.startswith("VLLM_")]
         if not given:
             return ()
-        known = sources.engine_environment() if self.source_known("vllm") else None
-        return None if known is None else tuple(sorted(name for name in given if name not in known))
+        return sources.unread_by_engine(given) if self.source_known("vllm") else None
 
     def source_known(self, package: str) -> bool:
         """Tells whether the package's source on this machine is that of the version the context speaks of."""

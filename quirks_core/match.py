@@ -154,6 +154,10 @@ class Fact:
         """The fact is a number greater than the bound."""
         return Condition(self.name, f"> {bound}", lambda got: _above(got, bound))
 
+    def below(self, bound: float) -> Condition:
+        """The fact is a number less than the bound."""
+        return Condition(self.name, f"< {bound}", lambda got: bool(got < bound))
+
     def matches(self, pattern: str) -> Condition:
         """The fact, a text, contains a match of the regular expression; case does not count."""
         compiled = re.compile(pattern, re.IGNORECASE)

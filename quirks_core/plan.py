@@ -7,12 +7,13 @@ import json
 from enum import StrEnum, auto
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
 from quirks_core.context import Record, RunContext
 from quirks_core.errors import QuirksError
 from quirks_core.flags import flag_name
-from quirks_core.trace import Answer
+from quirks_core.slots import find_slot
+from quirks_core.trace import Answer, Leaf
 
 
 class Strength(StrEnum):
@@ -98,15 +99,6 @@ class Refusal(Record):
         return f"{who}: {self.reason}\n    remedy: {self.remedy}\n    override: {self.switch}"
 
 
-class LeafRecord(Record):
-    """One comparison of a trace."""
-
-    fact: str
-    wanted: str
-    got: Any
-    answer: Answer
-
-
 class Verdict(Record):
     """Whether a quirk concerns the run, with every comparison that was made."""
 
@@ -118,7 +110,11 @@ class Verdict(Record):
     verdict: Answer
     state: State
     because: str
-    trace: tuple[LeafRecord, ...]
+    trace: tuple[Leaf, ...]
+
+    @field_serializer("trace")
+    def _leaves_by_name(self, trace: tuple[Leaf, ...]) -> list[dict[str, Any]]:
+        return [leaf._asdict() for leaf in trace]
 
 
 class RefusedError(QuirksError):
@@ -207,7 +203,12 @@ class Plan(Record):
         )
 
     def value(self, slot: str) -> Any:
-        """Returns the value that a slot ends up with: a quirk's, the user's, or the configuration's default."""
+        """Returns the value that a slot ends up with: a quirk's, the user's, or the configuration's default.
+
+        Raises:
+            UsageError: No such slot.
+        """
+        find_slot(slot)
         for adjustment in self.adjustments:
             if adjustment.slot == slot and adjustment.status is Status.APPLIED:
                 return adjustment.value

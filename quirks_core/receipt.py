@@ -95,7 +95,8 @@ def collect(folder: Path, digest: str, expected: Mapping[int, str], engine: Iter
     Raises:
         ReceiptError: A process is missing, carries out another plan, or the engine changed a value that a quirk set.
     """
-    acknowledgements = read_acknowledgements(folder)
+    # Helper processes that vLLM starts for a moment acknowledge too; the receipt is about those that stay.
+    acknowledgements = tuple(ack for ack in read_acknowledgements(folder) if ack.pid in expected)
     known = {ack.pid: ack for ack in acknowledgements}
     read_back = tuple(engine)
     problems = [f"{name} (process {pid}) did not acknowledge the plan" for pid, name in expected.items() if pid not in known]

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quirks_core import sources
-from quirks_core.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
+from quirks_core.adjustments import ABSENT, Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.context import RunContext
 from quirks_core.errors import QuirksError
 from quirks_core.match import InRange
 from quirks_core.plan import (
     Contributor,
-    LeafRecord,
     Plan,
     PlannedAdjustment,
     PlannedPatch,
@@ -139,12 +138,14 @@ def judge(context: RunContext, item: Loaded, switches: Switches) -> Verdict:
         verdict=trace.answer,
         state=state,
         because=because,
-        trace=tuple(LeafRecord.model_construct(**leaf._asdict()) for leaf in trace.leaves),
+        trace=trace.leaves,
     )
 
 
 def _affected(context: RunContext, quirk: Quirk) -> Trace:
     """Alternatives within one package, all packages together; a source build is settled by the quirk's probe."""
+    if len(quirk.affected) == 1:
+        return _in_range(context, quirk, quirk.affected[0])
     packages = dict.fromkeys(item.package for item in quirk.affected)
     return all_of(
         any_of(_in_range(context, quirk, item) for item in quirk.affected if item.package == name) for name in packages
@@ -226,7 +227,7 @@ def _collect_patch(context: RunContext, item: Loaded, patch: Patch, draft: _Draf
     if not context.source_known(package):
         draft.warnings.append(f"{item.quirk.id}: {patch.target} is not checked: {package} is assumed or not installed")
     elif found not in patch.fingerprints:
-        now = "does not exist" if found == "absent" else f"has fingerprint {found[:12]}…"
+        now = "does not exist" if found in (ABSENT, "homeless") else f"has fingerprint {found[:12]}…"
         reason = (
             f"{patch.target} is not the source this patch was written against "
             f"({package} {context.packages[package]}: the target {now})"

@@ -11,12 +11,11 @@ import hashlib
 import importlib.util
 import re
 import textwrap
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 from quirks_core.adjustments import ABSENT
-
-_ENV_KEY = re.compile(r'^\s+"(VLLM_[A-Z0-9_]+)"\s*:', re.MULTILINE)
 
 
 @lru_cache(maxsize=256)
@@ -81,9 +80,20 @@ def attribute_source(target: str) -> str | None:
 
 
 def fingerprint(target: str) -> str:
-    """Returns the SHA-256 of a target's source text (hexadecimal), or `ABSENT` if it does not exist."""
+    """Returns what identifies a target's source.
+
+    Returns:
+        The SHA-256 of the source text (hexadecimal); `ABSENT` if its module or class is there but does not define it;
+        ``"homeless"`` if not even those are there, so that nothing could be added either.
+    """
     source = attribute_source(target)
-    return ABSENT if source is None else hashlib.sha256(source.encode()).hexdigest()
+    if source is not None:
+        return hashlib.sha256(source.encode()).hexdigest()
+    owner, dot, _ = target.rpartition(".")
+    has_owner = (
+        attribute_source(owner) is not None if ":" in owner and dot else module_source(target.partition(":")[0]) is not None
+    )
+    return ABSENT if has_owner else "homeless"
 
 
 def search(module: str, pattern: str) -> bool | None:
@@ -92,10 +102,27 @@ def search(module: str, pattern: str) -> bool | None:
     return None if source is None else re.search(pattern, source) is not None
 
 
-def engine_environment() -> frozenset[str] | None:
-    """Returns the names of the environment variables that the installed vLLM reads; None if vLLM is not installed."""
-    source = module_source("vllm.envs")
-    return frozenset(_ENV_KEY.findall(source)) if source is not None else None
+def unread_by_engine(variables: Iterable[str]) -> tuple[str, ...] | None:
+    """Returns those of the environment variables that the installed vLLM does not read; None if vLLM is not installed.
+
+    Nearly all are declared in ``vllm/envs.py``; the rest of the package is searched only for names that are not.
+    """
+    declared = module_source("vllm.envs")
+    if declared is None:
+        return None
+    left = {name for name in variables if f'"{name}"' not in declared}
+    for file in _package_files("vllm") if left else ():
+        text = file.read_text(encoding="utf-8", errors="replace")
+        left = {name for name in left if name not in text}
+        if not left:
+            break
+    return tuple(sorted(left))
+
+
+def _package_files(package: str) -> Iterator[Path]:
+    spec = importlib.util.find_spec(package)
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        yield from Path(root).rglob("*.py")
 
 
 @lru_cache(maxsize=1)

@@ -59,10 +59,15 @@ def any_of(traces: Iterable[Trace]) -> Trace:
 
 
 def _combine(traces: Iterable[Trace], by_weight: tuple[Answer, Answer, Answer]) -> Trace:
-    traces = tuple(traces)
-    leaves = tuple(leaf for trace in traces for leaf in trace.leaves)
-    for answer in by_weight:
-        for trace in traces:
-            if trace.answer is answer:
-                return Trace(answer, leaves, trace.decisive)
-    return Trace(by_weight[-1], leaves, None)
+    strongest, second, weakest = by_weight
+    leaves: list[Leaf] = []
+    decided: Trace | None = None
+    for trace in traces:  # the first of the weightiest answers decides
+        leaves += trace.leaves
+        if (
+            decided is None
+            or (trace.answer is strongest and decided.answer is not strongest)
+            or (trace.answer is second and decided.answer is weakest)
+        ):
+            decided = trace
+    return Trace(decided.answer, tuple(leaves), decided.decisive) if decided else Trace(weakest, (), None)

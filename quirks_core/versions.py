@@ -64,9 +64,10 @@ class Affected:
         version = parse_version(installed) if installed is not None else None
         if version is None:
             return Answer.UNKNOWN
-        if self.introduced is not None and version < Version(self.introduced):
+        low, high = parse_version(self.introduced or ""), parse_version(self.fixed or "")
+        if low is not None and version < low:
             return Answer.NO
         # A local label (0.9.2+cpu) sorts after its public version, so it needs no care here.
-        if self.fixed is not None and version >= Version(self.fixed):
+        if high is not None and version >= high:
             return Answer.NO
         return Answer.YES

@@ -243,7 +243,7 @@ class VllmAsyncGenerationWorker:
 
     def _set_environment(self, applied: Applied) -> None:
         for variable, value in self.config.env.items():
-            applied.set(variable, str(self.plan.value(f"env.{variable}") or value))
+            applied.set(variable, self.plan.changes.get(f"env.{variable}", value))
         if self._bundle_indices is not None:
             applied.set("VLLM_RAY_BUNDLE_INDICES", ",".join(map(str, self._bundle_indices)))
             applied.set("VLLM_RAY_PER_WORKER_GPUS", str(self._fraction_of_gpus))

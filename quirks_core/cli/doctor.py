@@ -13,7 +13,7 @@ from rich.table import Table
 
 from quirks_core import sources
 from quirks_core.adjustments import Patch
-from quirks_core.apply import check_vllm_plugins
+from quirks_core.apply import check_engine_environment
 from quirks_core.cli.render import Screen
 from quirks_core.errors import UsageError
 from quirks_core.packages import installed_platform, installed_versions
@@ -65,9 +65,9 @@ def _versions() -> list[Finding]:
 def _environment() -> list[Finding]:
     found = []
     try:
-        check_vllm_plugins(os.environ)
+        check_engine_environment(os.environ)
     except UsageError as error:
-        found.append(Finding("error", "VLLM_PLUGINS", str(error)))
+        found.append(Finding("error", "environment", str(error)))
     if "+cpu" in installed_versions().get("torch", ""):
         for package in _NEED_TORCH_CUDA:
             try:

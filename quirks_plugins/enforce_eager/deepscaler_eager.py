@@ -10,13 +10,13 @@ backend instead); nobody has shown which vLLM change made it superfluous. It is 
 
 from __future__ import annotations
 
-from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, model_name, report
+from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, model_name, purpose, report
 
 QUIRK = Quirk(
     id="deepscaler-eager",
     title="DeepScaleR converges worse when rollouts run with CUDA graphs",
     flag=ModelFlag.ENFORCE_EAGER,
-    match=model_name("deepscaler") | Fact("recipe").matches("deepscaler"),
+    match=purpose("rollout") & (model_name("deepscaler") | Fact("recipe").matches("deepscaler")),
     adjustments=(Default("engine.enforce_eager", True),),
     severity=Severity.WRONG_OUTPUT,
     references=(

@@ -23,6 +23,6 @@ QUIRK = Quirk(
     match=Fact("environment.unread").is_not_empty(),
     adjustments=(Advise(_message),),
     severity=Severity.NOISE,
-    references=(report("https://github.com/vllm-project/vllm/issues/18571"),),
+    references=(report("https://github.com/OpenRLHF/OpenRLHF/pull/1328"),),
     since="0.1.0",
 )

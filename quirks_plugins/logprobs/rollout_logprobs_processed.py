@@ -4,14 +4,14 @@ What happens: ``raw_logprobs``, vLLM's default, is taken before temperature. At 
 logprobs are then wrong, and so is every importance ratio that a trainer computes from them.
 
 What this changes: the default of rollouts becomes ``processed_logprobs``. With top-p or top-k those are renormalised over the
-kept tokens, which a trainer that takes the full softmax does not do.
+kept tokens, which a trainer that takes the full softmax does not do; the plan warns.
 
 When it can go: when ``processed_logprobs`` becomes vLLM's default.
 """
 
 from __future__ import annotations
 
-from quirks_core import Affected, Default, ModelFlag, PairedRun, Quirk, Severity, purpose, report
+from quirks_core import Advise, Affected, Default, ModelFlag, PairedRun, Quirk, Severity, purpose, report, setting
 
 QUIRK = Quirk(
     id="rollout-logprobs-processed",
@@ -20,10 +20,18 @@ QUIRK = Quirk(
     match=purpose("rollout"),
     # Earlier engines have no such mode, or one that leaves temperature out (PrimeIntellect-ai/prime-rl#697).
     affected=(Affected("vllm", introduced="0.10.2"),),
-    adjustments=(Default("engine.logprobs_mode", "processed_logprobs"),),
+    adjustments=(
+        Default("engine.logprobs_mode", "processed_logprobs"),
+        Advise(
+            "with top_p < 1 or top_k > 0 processed logprobs are renormalised over the kept tokens; "
+            "a trainer must mask its logits alike, or sample with top_p: 1 and top_k: -1",
+            when=setting("sampling.top_p").below(1) | setting("sampling.top_k").above(0),
+        ),
+    ),
     severity=Severity.WRONG_OUTPUT,
     references=(
         report("https://github.com/huggingface/trl/issues/4159"),
+        report("https://github.com/vllm-project/vime/issues/64"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ),
     evidence=(PairedRun("tests/engine/test_gemma4_engine.py", "live on vLLM 0.32.0"),),

@@ -228,7 +228,7 @@ def test_the_source_is_known_only_of_what_is_installed_and_not_assumed(make_cont
 def engine_reads(write_modules: Callable[[dict[str, str]], None]) -> None:
     """Installs an engine that reads one variable."""
     write_modules({"vllm/__init__.py": "", "vllm/envs.py": 'table = {\n    "VLLM_PORT": lambda: 1,\n}\n'})
-    assert sources.engine_environment() == {"VLLM_PORT"}
+    assert sources.unread_by_engine(["VLLM_PORT", "VLLM_GONE"]) == ("VLLM_GONE",)
 
 
 @pytest.mark.usefixtures("engine_reads")

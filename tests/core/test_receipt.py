@@ -46,10 +46,11 @@ def test_the_driver_comes_first_then_processes_by_name(tmp_path: Path) -> None:
     assert [ack.pid for ack in read_acknowledgements(tmp_path)] == [os.getpid(), 2, 3, 1]
 
 
-def test_a_process_that_was_not_expected_may_acknowledge(tmp_path: Path) -> None:
+def test_a_process_that_was_not_expected_may_acknowledge_and_is_left_out(tmp_path: Path) -> None:
     acknowledge(tmp_path, 7)
+    acknowledge(tmp_path, 8)
 
-    assert len(collect(tmp_path, DIGEST, {}).processes) == 1
+    assert [ack.pid for ack in collect(tmp_path, DIGEST, {7: "worker 0"}).processes] == [7]
 
 
 def test_a_missing_acknowledgement_is_an_error(tmp_path: Path) -> None:

@@ -96,14 +96,19 @@ def test_classes_coroutines_and_nested_classes_are_found(path: str) -> None:
     [
         "fake_read.sub.module:nothing",
         "fake_read.sub.module:Outer.nothing",
-        "fake_read.sub.module:Nothing.method",
-        "fake_read.nothing:Outer",
-        "no_such_package.module:Outer",
         "fake_read.sub.module:functools",
     ],
 )
-def test_what_does_not_exist_is_absent(target: str) -> None:
+def test_what_its_module_or_class_does_not_define_is_absent(target: str) -> None:
     assert sources.fingerprint(target) == ABSENT
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["fake_read.sub.module:Nothing.method", "fake_read.nothing:Outer", "no_such_package.module:Outer"],
+)
+def test_what_has_no_module_or_class_to_be_added_to_is_not_absent_but_homeless(target: str) -> None:
+    assert sources.fingerprint(target) == "homeless"
 
 
 def test_an_inherited_attribute_is_absent_from_the_child() -> None:
@@ -168,14 +173,22 @@ def test_the_engines_variables_and_arguments_are_read_from_its_source(write_modu
     arguments = (
         "class EngineArgs:\n    model: str\n    seed: int = 0\n\nclass AsyncEngineArgs(EngineArgs):\n    log: bool = False\n"
     )
-    envs = 'environment_variables = {\n    "VLLM_USE_V1": lambda: 1,\n    "VLLM_PORT": lambda: 2,\n}\n'
-    write_modules({"vllm/__init__.py": LOUD, "vllm/envs.py": envs, "vllm/engine/arg_utils.py": arguments})
+    envs = 'environment_variables = {\n    "VLLM_PORT": lambda: 2,\n}\n'
+    elsewhere = 'import os\n\nvalue = os.environ.get("VLLM_ELSEWHERE")\n'
+    write_modules(
+        {
+            "vllm/__init__.py": LOUD,
+            "vllm/envs.py": envs,
+            "vllm/engine/arg_utils.py": arguments,
+            "vllm/deep/down.py": elsewhere,
+        }
+    )
 
-    assert sources.engine_environment() == {"VLLM_USE_V1", "VLLM_PORT"}
+    assert sources.unread_by_engine(["VLLM_USE_V1", "VLLM_PORT", "VLLM_ELSEWHERE"]) == ("VLLM_USE_V1",)
     assert sources.engine_fields() == {"model", "seed", "log"}
 
 
 def test_an_engine_whose_source_is_not_there_has_no_known_variables_and_arguments(write_modules: WriteModules) -> None:
     write_modules({"vllm/__init__.py": ""})
 
-    assert (sources.engine_environment(), sources.engine_fields()) == (None, None)
+    assert (sources.unread_by_engine([]), sources.engine_fields()) == (None, None)
