@@ -1,0 +1,99 @@
+"""The main line on a GPU: acknowledgements of every process, and the refit quirks in paired runs.
+
+CI has no GPU; docs/gpu.md records the last results. The engine is its own reference: in bfloat16 no other computes alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+
+from quirks_core import Registry, RunContext
+from quirks_core.testing import checkpoints
+from worker import VllmAsyncGenerationWorker
+from worker.refit import RefitScope
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+PROMPTS = (tuple(range(3, 27)), (100, 200, 300, 400, 50, 60, 70), tuple((7 * i * i + 11) % 500 + 5 for i in range(40)))
+NEW_TOKENS = 24
+
+
+def worker(model, values=None, **options):
+    engine = {"enforce_eager": True, "max_model_len": 256, "gpu_memory_utilization": 0.3, **(values or {})}
+    sampling = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True}
+    return VllmAsyncGenerationWorker({"model": str(model), "engine": engine, "sampling": sampling}, **options)
+
+
+async def tokens(running):
+    rows = [torch.tensor(prompt) for prompt in PROMPTS]
+    batch = {
+        "input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
+        "input_lengths": torch.tensor([len(row) for row in rows]),
+    }
+    found = {index: output["output_ids"][0].tolist() async for index, output in running.generate_async(batch, greedy=True)}
+    return [token for index, prompt in enumerate(PROMPTS) for token in found[index][len(prompt) :]]
+
+
+def equal(one, other):
+    return sum(a == b for a, b in zip(one, other, strict=True)) / len(one)
+
+
+def trainer(model):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+
+
+async def paired(model, quirk):
+    """Tokens of a real load, of dummy load plus the refit planned without the quirk, and of the one planned with it."""
+    real = worker(model, {"load_format": "auto"})
+    try:
+        await real.post_init_async()
+        expected = await tokens(real)
+        processes = [ack.process for ack in real.receipt.processes]
+    finally:
+        await real.shutdown()
+    dummy = worker(model, disable=[quirk])
+    scope = RefitScope(Registry.load().resolve(RunContext.gather(dummy.config)).value("refit.scope"))
+    try:
+        await dummy.post_init_async()
+        await dummy.refit_async(trainer(model))
+        without = await tokens(dummy)
+        await dummy.refit_async(trainer(model), scope)
+        with_quirk = await tokens(dummy)
+    finally:
+        await dummy.shutdown()
+    return processes, expected, without, with_quirk
+
+
+def test_dummy_load_plus_refit_is_right_for_gemma3_without_its_old_quirk(tmp_path):
+    model = checkpoints.build("gemma3", tmp_path)
+
+    processes, expected, without, _ = asyncio.run(paired(model, "gemma-normalizer-dummy-load"))
+
+    assert processes[:2] == ["MainProcess", "EngineCore"]
+    assert equal(without, expected) == 1.0
+
+
+@pytest.mark.parametrize(("kind", "quirk"), [("gemma4", "gemma4-layer-scalar"), ("apertus", "apertus-xielu-buffers")])
+def test_a_refit_of_parameters_is_wrong_without_the_quirk_and_right_with_it(kind, quirk, tmp_path):
+    model = checkpoints.build(kind, tmp_path)
+
+    _, expected, without, with_quirk = asyncio.run(paired(model, quirk))
+
+    assert equal(without, expected) < 0.5
+    assert equal(with_quirk, expected) == 1.0
+
+
+def test_dummy_load_plus_refit_is_right_for_moe(tmp_path):
+    model = checkpoints.build("qwen3_moe", tmp_path)
+
+    _, expected, without, _ = asyncio.run(paired(model, "cpu-moe-expert-parallel"))
+
+    assert equal(without, expected) == 1.0
