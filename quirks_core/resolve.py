@@ -120,7 +120,7 @@ def resolve(
 def judge(context: RunContext, item: Loaded, switches: Switches) -> Verdict:
     """Tells whether a quirk concerns a run, and why."""
     quirk = item.quirk
-    matched = quirk.match.trace(context)
+    matched = _matched(context, quirk)
     affected = _affected(context, quirk)
     trace = all_of((matched, affected))
     state = {Answer.YES: State.ACTIVE, Answer.UNKNOWN: State.UNKNOWN, Answer.NO: State.NOT_MATCHED}[trace.answer]
@@ -140,6 +140,14 @@ def judge(context: RunContext, item: Loaded, switches: Switches) -> Verdict:
         because=because,
         trace=trace.leaves,
     )
+
+
+def _matched(context: RunContext, quirk: Quirk) -> Trace:
+    """A third party's own kind of match may raise; then only that quirk is unknown."""
+    try:
+        return quirk.match.trace(context)
+    except Exception as error:
+        return Trace.of(Leaf("match", "an answer", f"{type(error).__name__}: {error}", Answer.UNKNOWN))
 
 
 def _affected(context: RunContext, quirk: Quirk) -> Trace:

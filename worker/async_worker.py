@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
@@ -19,13 +18,14 @@ from quirks_core.plan import Plan
 from quirks_core.receipt import Receipt, collect
 from quirks_core.registry import Registry
 from quirks_core.switches import Switches
-from worker import vllm_adapter
+from worker import processes, vllm_adapter
 from worker.batch import Batch, prompts, sample
 from worker.config import GenerationConfig
 from worker.errors import BatchError, EngineStartError, GenerationTimeoutError
 from worker.refit import RefitScope, tensors, write
 
 if TYPE_CHECKING:
+    import psutil
     import torch
 
 _T = TypeVar("_T")
@@ -93,7 +93,7 @@ class VllmAsyncGenerationWorker:
         self.warnings: list[str] = list(self.plan.warnings)
         self._applied: Applied | None = None
         self._engine: Any = None
-        self._processes_before: frozenset[int] = frozenset()
+        self._processes: frozenset[psutil.Process] = frozenset()
 
     @property
     def receipt(self) -> Receipt:
@@ -109,27 +109,31 @@ class VllmAsyncGenerationWorker:
     async def post_init_async(self) -> None:
         """Puts the plan into force, starts the engine and collects the receipt.
 
+        The event loop stands still until the engine is up: 20 to 60 s on two CPU cores.
+
         Raises:
             EngineStartError: The engine died; its last error lines are in the message, the active quirks in the notes.
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
         """
         if self._engine is not None:
             raise QuirksError("the engine is running already; call post_init_async once")
-        self._processes_before = vllm_adapter.child_processes()
+        before = processes.descendants()
         self._applied = apply(self.plan)
         self._set_environment(self._applied)
         try:
             # vLLM loads plugins once per process, so a second engine in this one would be without its plan.
             bootstrap()
             self._engine = vllm_adapter.start_engine(self._engine_arguments())
+            self._processes = processes.engine_processes(before)
             self._receipt = collect(
                 self._applied.folder,
                 self.plan.digest,
-                {os.getpid(): "driver", **vllm_adapter.plugin_processes(self._processes_before)},
+                processes.expected_to_acknowledge(before),
                 vllm_adapter.read_back(self._engine, self.plan),
             )
         except BaseException as error:
             lines = _last_errors(self._applied.folder)
+            self._processes |= processes.descendants() - before  # nobody else started any meanwhile
             await self.shutdown()
             if isinstance(error, ReceiptError | UsageError) or not isinstance(error, Exception):
                 raise
@@ -225,7 +229,7 @@ class VllmAsyncGenerationWorker:
                 engine.shutdown()
         finally:
             if self._applied is not None:
-                await asyncio.to_thread(vllm_adapter.end_processes, self._processes_before)
+                await asyncio.to_thread(processes.end, self._processes)
                 self._applied.undo()
                 self._applied = None
         return True

@@ -6,8 +6,7 @@ and the plan must have set them by then.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from quirks_core import sources
@@ -32,8 +31,6 @@ _READ_BACK = {
 }
 #: Slots under ``engine.`` that choose between engines and are no arguments of one.
 _NOT_ARGUMENTS = ("engine.async_engine", "engine.runtime")
-#: Titles of the processes that load plugins; vLLM's coordinator of data-parallel ranks loads none.
-_PLUGIN_PROCESSES = ("VLLM::EngineCore", "VLLM::Worker", "VLLM::Executor")
 
 
 def engine_arguments(config: GenerationConfig, plan: Plan, *, in_placement_group: bool = False) -> dict[str, Any]:
@@ -164,63 +161,3 @@ def read_back(engine: Any, plan: Plan) -> tuple[ReadBack, ...]:
 def _plain(value: Any) -> Any:
     """Turns an engine's enum into its text; other values are plain already."""
     return getattr(value, "value", value)
-
-
-def plugin_processes(before: Iterable[int] = ()) -> dict[int, str]:
-    """Returns title by process id of every process below this one in which vLLM loads plugins.
-
-    Args:
-        before: Ids of the processes that are no concern of the caller's.
-    """
-    import psutil
-
-    ignored = set(before)
-    found = {}
-    for process in psutil.Process().children(recursive=True):
-        try:
-            title = " ".join(process.cmdline()).strip()
-        except psutil.Error:
-            continue
-        if title.startswith(_PLUGIN_PROCESSES) and process.pid not in ignored:
-            found[process.pid] = title
-    return found
-
-
-def end_processes(before: Iterable[int], *, timeout_s: float = 10.0) -> None:
-    """Ends every process below this one that was not there before, the hard way if need be.
-
-    Args:
-        before: Ids of the processes to leave alone.
-        timeout_s: Seconds to wait before killing.
-    """
-    import psutil
-
-    left_alone = set(before)
-    ours = [process for process in psutil.Process().children(recursive=True) if process.pid not in left_alone]
-    ours = [process for process in ours if not _is_tracker(process)]
-    for end in ("terminate", "kill"):
-        for process in ours:
-            try:
-                getattr(process, end)()
-            except psutil.NoSuchProcess:
-                continue
-        _, ours = psutil.wait_procs(ours, timeout=timeout_s)
-        if not ours:
-            return
-
-
-def child_processes() -> frozenset[int]:
-    """Returns the ids of every process below this one."""
-    import psutil
-
-    return frozenset(process.pid for process in psutil.Process(os.getpid()).children(recursive=True))
-
-
-def _is_tracker(process: Any) -> bool:
-    """Python's resource tracker serves the whole process and ends with it."""
-    import psutil
-
-    try:
-        return any("resource_tracker" in part for part in process.cmdline())
-    except psutil.Error:
-        return False

@@ -16,10 +16,12 @@ from quirks_core.adjustments import Patch
 from quirks_core.apply import check_engine_environment
 from quirks_core.cli.render import Screen
 from quirks_core.errors import UsageError
+from quirks_core.match import UNKNOWN
 from quirks_core.packages import installed_platform, installed_versions
 from quirks_core.quirk import StaticProbe
 from quirks_core.registry import Registry
 from quirks_core.resolve import Loaded
+from quirks_core.trace import Answer
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
 _NEED_TORCH_CUDA = ("torchvision", "torchaudio", "torchcodec")
@@ -96,6 +98,15 @@ def _evidence(registry: Registry) -> list[Finding]:
     return found
 
 
+class _Installation:
+    """The facts that hold for every run on this installation; all others are unknown."""
+
+    def fact(self, name: str) -> object:
+        """Returns the platform or a package's version."""
+        facts = {"platform": installed_platform(), **{f"packages.{name}": v for name, v in installed_versions().items()}}
+        return UNKNOWN if facts.get(name) is None else facts[name]
+
+
 def _probe(item: Loaded, probe: StaticProbe) -> Finding:
     seen = sources.search(probe.module, probe.pattern)
     if seen is None:
@@ -108,6 +119,8 @@ def _drift(item: Loaded, patch: Patch) -> Finding:
     seen = sources.fingerprint(patch.target)
     if sources.module_source(patch.target.partition(":")[0]) is None:
         return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
+    if item.quirk.match.trace(_Installation()).answer is Answer.NO:
+        return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
     if seen in patch.fingerprints:
         return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
     return Finding(
