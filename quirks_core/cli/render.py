@@ -12,7 +12,10 @@ from quirks_core.plan import Plan, State, Status, Verdict
 from quirks_core.receipt import Receipt
 
 _COLOURS = {
-    State.ACTIVE: "green",
+    Status.APPLIED: "green",
+    "already set": "green",
+    "kept user": "yellow",
+    "outranked": "yellow",
     State.DORMANT: "cyan",
     State.DISABLED: "yellow",
     State.UNKNOWN: "yellow",
@@ -37,8 +40,9 @@ def show_plan(console: Console, plan: Plan, *, title: str | None = None) -> None
         title_justify="left",
         caption_justify="left",
     )
-    for heading in ("quirk", "state", "what", "why"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "quirk")
+    table.add_column("quirk", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("what and why", overflow="fold")
     quiet = 0
     for verdict in plan.verdicts:
         if verdict.state is State.NOT_MATCHED:
@@ -46,7 +50,7 @@ def show_plan(console: Console, plan: Plan, *, title: str | None = None) -> None
             continue
         for state, what, why in _rows(plan, verdict):
             colour = _COLOURS.get(state, "red")
-            table.add_row(escape(verdict.id), f"[{colour}]{state}[/]", escape(what), escape(why))
+            table.add_row(escape(verdict.id), f"[{colour}]{state}[/]", f"{escape(what)}\n[dim]{escape(why)}[/]")
     console.print(table)
     console.print(f"{quiet} other quirks do not concern this run (quirks explain ID says why)", style="dim")
     for warning in plan.warnings:
@@ -66,21 +70,17 @@ def _rows(plan: Plan, verdict: Verdict) -> Iterator[tuple[str, str, str]]:
             if quirk.id == verdict.id:
                 seen = True
                 state = "refused" if item.status in (Status.REFUSED, Status.CONFLICT) else item.status.replace("_", " ")
-                yield (
-                    (State.ACTIVE if item.status is Status.APPLIED else state),
-                    f"{item.slot} = {item.value}",
-                    quirk.reason,
-                )
+                yield state, f"{item.slot} = {item.value}", quirk.reason
     for patch in plan.patches:
         if patch.quirk.id == verdict.id:
             seen = True
-            yield State.ACTIVE, f"patch {patch.target.rpartition('.')[2]}", patch.quirk.reason
+            yield Status.APPLIED, f"patch {patch.target.rpartition('.')[2]}", patch.quirk.reason
     for refusal in plan.refusals:
         if refusal.kind in ("refuse", "drift", "broken") and any(quirk.id == verdict.id for quirk in refusal.quirks):
             seen = True
             yield "refused", "the run", refusal.reason
     if not seen:
-        yield State.ACTIVE, "warning", verdict.title
+        yield Status.APPLIED, "a warning", verdict.title
 
 
 def show_receipt(console: Console, receipt: Receipt) -> None:
