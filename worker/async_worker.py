@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quirks_core.apply import Applied, apply
+from quirks_core.apply import Applied, apply, check_engine_environment
 from quirks_core.bootstrap import bootstrap
 from quirks_core.checkpoint import require_weights
 from quirks_core.context import RunContext
-from quirks_core.errors import QuirksError, ReceiptError, UsageError
+from quirks_core.errors import QuirksError, UsageError
 from quirks_core.plan import Plan
 from quirks_core.receipt import Receipt, collect
 from quirks_core.registry import Registry
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 _T = TypeVar("_T")
+_E = TypeVar("_E", bound=BaseException)
 
 #: How many error lines of each process go into our error when an engine dies.
 _ERROR_LINES = 4
@@ -87,6 +89,7 @@ class VllmAsyncGenerationWorker:
         self.plan: Plan = self._registry.resolve(RunContext.gather(self.config), switches)
         self.plan.check()
         self.config.check_engine_arguments()
+        check_engine_environment({**os.environ, **self.config.env})
         if self.plan.value("engine.load_format") != "dummy":
             require_weights(self.config.model.path)
         self._receipt: Receipt | None = None
@@ -135,9 +138,10 @@ class VllmAsyncGenerationWorker:
             lines = _last_errors(self._applied.folder)
             self._processes |= processes.descendants() - before  # nobody else started any meanwhile
             await self.shutdown()
-            if isinstance(error, ReceiptError | UsageError) or not isinstance(error, Exception):
+            if isinstance(error, QuirksError) or not isinstance(error, Exception):
+                self._note_quirks(error)
                 raise
-            raise self._start_error(error, lines) from error
+            raise self._note_quirks(_start_error(error, lines)) from error
         self.warnings += self._applied.warnings
         self.warnings += self._registry.observe(self.plan, self._receipt)
 
@@ -258,23 +262,23 @@ class VllmAsyncGenerationWorker:
         sampling = self.config.sampling
         params = vllm_adapter.sampling_params(sampling, greedy=greedy, max_tokens=min(sampling.max_new_tokens, room), text=text)
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit) as deadline:
                 # Leaving the loop by an exception closes the generator, and that aborts the request.
                 async for output in self._running().generate(prompt, params, f"{uuid.uuid4().hex}-{index}"):
                     final = output
         except TimeoutError:
+            if not deadline.expired():
+                raise  # the engine's own
             raise GenerationTimeoutError(
                 f"sample {index} took longer than request.timeout_s = {limit:g} s and was aborted; "
                 f"raise it with request.timeout_s or export NRL_VLLM_ASYNC_TIMEOUT_SECONDS={int(limit * 2) or 1}"
             ) from None
         return final
 
-    def _start_error(self, error: Exception, lines: list[str]) -> EngineStartError:
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        wrapped = EngineStartError("\n".join([f"the engine died while it started: {reason}", *(f"  {line}" for line in lines)]))
+    def _note_quirks(self, error: _E) -> _E:
         for verdict in self.plan.active:
-            wrapped.add_note(f"active quirk: {verdict.id} ({verdict.title}); to run without it: --disable {verdict.id}")
-        return wrapped
+            error.add_note(f"active quirk: {verdict.id} ({verdict.title}); to run without it: --disable {verdict.id}")
+        return error
 
 
 async def _as_finished(waiting: Sequence[Awaitable[_T]]) -> AsyncGenerator[_T, None]:
@@ -287,6 +291,11 @@ async def _as_finished(waiting: Sequence[Awaitable[_T]]) -> AsyncGenerator[_T, N
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _start_error(error: Exception, lines: list[str]) -> EngineStartError:
+    reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return EngineStartError("\n".join([f"the engine died while it started: {reason}", *(f"  {line}" for line in lines)]))
 
 
 def _last_errors(folder: Path) -> list[str]:
