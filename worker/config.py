@@ -266,13 +266,14 @@ class GenerationConfig(Section):
         return values
 
     def typed_slots(self) -> frozenset[str]:
-        """Returns the slots whose value the user typed, whatever that value is."""
-        return frozenset(
-            slot
-            for slot in SLOTS
-            if (section := slot.partition(".")[0]) != "env"
-            and slot.partition(".")[2] in getattr(self, section).model_fields_set
-        )
+        """Returns the slots whose value the user typed, also where it equals the default; null leaves a slot open."""
+        typed = set()
+        for slot in SLOTS:
+            name, _, key = slot.partition(".")
+            section = None if name == "env" else getattr(self, name)
+            if section is not None and key in section.model_fields_set and getattr(section, key) is not None:
+                typed.add(slot)
+        return frozenset(typed)
 
     def check_engine_arguments(self) -> None:
         """Makes sure that the installed vLLM knows every key of ``engine.vllm_kwargs``; passes where none is installed.

@@ -154,9 +154,9 @@ def test_nothing_is_typed_by_default(parse):
 
 
 def test_a_slot_is_typed_if_the_user_wrote_it_even_with_its_default(parse):
-    config = parse(engine={"tensor_parallel_size": 1, "load_format": None}, refit={"scope": "parameters"})
+    config = parse(engine={"tensor_parallel_size": 1}, refit={"scope": "parameters"})
 
-    assert config.typed_slots() == {"engine.tensor_parallel_size", "engine.load_format", "refit.scope"}
+    assert config.typed_slots() == {"engine.tensor_parallel_size", "refit.scope"}
 
 
 def test_a_slot_that_is_left_open_has_no_value(parse):
@@ -186,3 +186,10 @@ def test_every_engine_key_is_documented():
     text = EngineSection.__doc__
 
     assert [key for key in EngineSection.model_fields if f"{key}:" not in text] == []
+
+
+def test_null_leaves_a_slot_open(parse):
+    config = parse(engine={"load_format": None, "seed": 0})
+
+    assert config.typed_slots() == {"engine.seed"}
+    assert config.slots()["engine.load_format"] == "dummy"
