@@ -94,6 +94,17 @@ def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
     assert subjects(examined, "error") == ["acme-patch"]
 
 
+def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):
+    monkeypatch.setattr("quirks_core.cli.doctor.installed_platform", lambda: "cuda")
+
+    examined = quirks("doctor", "--json")
+
+    notes = [item["message"] for item in examined.json if item["subject"] == "cpu-moe-expert-parallel"]
+    assert examined.code == 0
+    assert len(notes) == 3
+    assert all("no run on this installation needs the patch" in note for note in notes)
+
+
 def test_a_vllm_that_is_told_not_to_load_us_is_an_error_with_what_to_set(quirks, monkeypatch):
     monkeypatch.setenv("VLLM_PLUGINS", "lora_resolver")
 

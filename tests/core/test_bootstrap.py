@@ -148,6 +148,20 @@ def test_another_plan_replaces_the_first_and_undoes_its_patches(
     assert [ack.digest for ack in read_acknowledgements(folder)] == [second.digest]
 
 
+def test_a_plan_that_fails_half_way_leaves_no_patch_behind(
+    make_orders: Callable[..., Plan], hand_down: Callable[[Plan], Path]
+) -> None:
+    plan = make_orders()
+    step, stop = plan.patches
+    broken = stop.model_copy(update={"quirk": stop.quirk.model_copy(update={"version": "9.9"})})
+    folder = hand_down(plan.model_copy(update={"patches": (step, broken)}))
+
+    with pytest.raises(QuirksError, match="cannot load quirk fake-stop"):
+        bootstrap.bootstrap()
+
+    assert (step_and_stop(), read_acknowledgements(folder)) == (("step", "stop"), ())
+
+
 def test_the_same_plan_in_a_new_folder_is_acknowledged_there(
     make_orders: Callable[..., Plan], hand_down: Callable[[Plan], Path]
 ) -> None:

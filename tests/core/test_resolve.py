@@ -24,8 +24,10 @@ from quirks_core import (
     model_type,
     resolve,
 )
+from quirks_core.match import Match
 from quirks_core.plan import State, Status
 from quirks_core.quirk import Location
+from quirks_core.trace import Trace
 
 MakeContext = Callable[..., RunContext]
 MakePlan = Callable[..., Plan]
@@ -340,3 +342,20 @@ def test_without_quirks_the_plan_is_empty(make_context: MakeContext) -> None:
     plan = resolve(make_context(), [], Switches({}))
 
     assert (plan.adjustments, plan.verdicts, plan.refusals, plan.warnings, plan.patches) == ((), (), (), (), ())
+
+
+class _Explosive(Match):
+    """A third party's own kind of match, with a bug."""
+
+    def trace(self, facts: object) -> Trace:
+        raise RuntimeError(f"no {type(facts).__name__} for me")
+
+
+def test_a_match_that_raises_makes_only_its_own_quirk_unknown(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
+    bad = make_quirk(id="bad", match=_Explosive())
+    good = make_quirk(id="good", adjustments=Default(EAGER, True))
+
+    plan = make_plan(bad, good)
+
+    assert {verdict.id: verdict.state for verdict in plan.verdicts} == {"bad": State.UNKNOWN, "good": State.ACTIVE}
+    assert any("RuntimeError: no RunContext for me" in warning for warning in plan.warnings)
