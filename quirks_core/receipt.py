@@ -49,12 +49,14 @@ class ReadBack(Record):
 
     Attributes:
         slot: Name of the slot.
+        before: The value before quirks; None if it was left open.
         planned: The value that the plan gives it; None if the plan leaves it open.
         engine: The value the engine runs with.
         binding: A quirk asked for the planned value, so that another one is an error.
     """
 
     slot: str
+    before: Any = None
     planned: Any
     engine: Any
     binding: bool = False

@@ -154,7 +154,15 @@ def read_back(engine: Any, plan: Plan) -> tuple[ReadBack, ...]:
         value: Any = engine.vllm_config
         for name in path.split("."):
             value = getattr(value, name, None)
-        values.append(ReadBack(slot=slot, planned=plan.value(slot), engine=_plain(value), binding=slot in in_force))
+        values.append(
+            ReadBack(
+                slot=slot,
+                before=plan.context.settings.get(slot),
+                planned=plan.value(slot),
+                engine=_plain(value),
+                binding=slot in in_force,
+            )
+        )
     return tuple(values)
 
 

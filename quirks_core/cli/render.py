@@ -93,11 +93,11 @@ def show_receipt(console: Console, receipt: Receipt) -> None:
         table.add_row(escape(ack.process), str(ack.pid), ack.digest[:12], escape(effects) or "none")
     console.print(table)
     engine = Table(title="read back from the engine", title_justify="left")
-    for heading in ("slot", "planned", "engine"):
-        engine.add_column(heading)
+    for heading in ("slot", "before quirks", "engine"):
+        engine.add_column(heading, overflow="fold")
     for item in receipt.engine:
-        planned = "left open" if item.planned is None else str(item.planned)
-        engine.add_row(item.slot, escape(planned) + (" (by a quirk)" if item.binding else ""), escape(str(item.engine)))
+        before = "left open" if item.before is None else str(item.before)
+        engine.add_row(item.slot, escape(before), escape(str(item.engine)) + (" (by a quirk)" if item.binding else ""))
     console.print(engine)
 
 

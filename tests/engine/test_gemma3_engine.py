@@ -70,7 +70,8 @@ def test_every_process_acknowledges_the_same_plan(worker):
 def test_the_engines_own_values_are_read_back(worker):
     engine = {item.slot: item for item in worker.receipt.engine}
 
-    assert (engine["engine.logprobs_mode"].engine, engine["engine.logprobs_mode"].binding) == ("processed_logprobs", True)
+    mode = engine["engine.logprobs_mode"]
+    assert (mode.before, mode.planned, mode.engine, mode.binding) == (None, *["processed_logprobs"] * 2, True)
     assert engine["engine.load_format"].engine == "dummy"
     assert engine["engine.enforce_eager"].engine is True
 
