@@ -7,6 +7,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -88,7 +89,7 @@ class VllmAsyncGenerationWorker:
         switches = Switches.gather(command_line=disable, config_file=self.config.quirks.disable)
         self.plan: Plan = self._registry.resolve(RunContext.gather(self.config), switches)
         self.plan.check()
-        self.config.check_engine_arguments()
+        self._arguments = self._engine_arguments()
         check_engine_environment({**os.environ, **self.config.env})
         if self.plan.value("engine.load_format") != "dummy":
             require_weights(self.config.model.path)
@@ -126,7 +127,7 @@ class VllmAsyncGenerationWorker:
         try:
             # vLLM loads plugins once per process, so a second engine in this one would be without its plan.
             bootstrap()
-            self._engine = vllm_adapter.start_engine(self._engine_arguments())
+            self._engine = vllm_adapter.start_engine(self._arguments)
             self._processes = processes.engine_processes(before)
             self._receipt = collect(
                 self._applied.folder,
@@ -176,8 +177,9 @@ class VllmAsyncGenerationWorker:
             logprobs = vllm_adapter.sampled_logprobs(completion)
             return index, sample(row, list(completion.token_ids), logprobs, truncated=completion.finish_reason == "length")
 
-        async for item in _as_finished([one(index, row) for index, row in enumerate(rows)]):
-            yield item
+        async with aclosing(_as_finished([one(index, row) for index, row in enumerate(rows)])) as finished:
+            async for item in finished:
+                yield item
 
     async def generate_text_async(
         self, data: Mapping[str, Sequence[str]], greedy: bool = False
@@ -208,8 +210,9 @@ class VllmAsyncGenerationWorker:
             output = await self._finish(index, {"prompt_token_ids": ids}, greedy=greedy, room=longest - len(ids), text=True)
             return index, {"texts": [output.outputs[0].text]}
 
-        async for item in _as_finished([one(index, ids) for index, ids in enumerate(encoded)]):
-            yield item
+        async with aclosing(_as_finished([one(index, ids) for index, ids in enumerate(encoded)])) as finished:
+            async for item in finished:
+                yield item
 
     async def refit_async(self, model: torch.nn.Module, scope: RefitScope | None = None) -> None:
         """Gives the engine the trainer's weights through vLLM's native weight transfer.
@@ -282,7 +285,10 @@ class VllmAsyncGenerationWorker:
 
 
 async def _as_finished(waiting: Sequence[Awaitable[_T]]) -> AsyncGenerator[_T, None]:
-    """Yields results in the order in which they come; leaving early, by error or by choice, cancels the rest."""
+    """Yields results in the order in which they come; leaving early, by error or by choice, cancels the rest.
+
+    Use it under `aclosing`: who leaves a generator does not leave the one that it iterates over.
+    """
     tasks = [asyncio.ensure_future(item) for item in waiting]
     try:
         for finished in asyncio.as_completed(tasks):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quirks_core import sources
 from quirks_core.plan import Plan
 from quirks_core.receipt import ReadBack
 from worker.config import GenerationConfig, SamplingSection
@@ -42,13 +41,12 @@ def engine_arguments(config: GenerationConfig, plan: Plan, *, in_placement_group
         in_placement_group: The worker owns bundles of a Ray placement group.
 
     Returns:
-        Arguments that the installed vLLM knows.
+        Arguments of ``AsyncEngineArgs``; what is left open is missing.
 
     Raises:
-        UsageError: The user typed one that it does not know.
+        UsageError: The user typed one that the installed vLLM does not know.
     """
     config.check_engine_arguments()
-    known = sources.engine_fields()
     arguments: dict[str, Any] = {
         "model": config.model.path,
         "tokenizer": config.model.tokenizer,
@@ -62,7 +60,7 @@ def engine_arguments(config: GenerationConfig, plan: Plan, *, in_placement_group
         if slot.startswith("engine.") and slot not in _NOT_ARGUMENTS:
             arguments[slot.removeprefix("engine.")] = plan.value(slot)
     arguments.update(config.engine.vllm_kwargs)
-    return {key: value for key, value in arguments.items() if value is not None and (known is None or key in known)}
+    return {key: value for key, value in arguments.items() if value is not None}
 
 
 def _executor(config: GenerationConfig, in_placement_group: bool) -> dict[str, str]:

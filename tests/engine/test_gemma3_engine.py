@@ -150,12 +150,42 @@ async def test_a_wrong_batch_is_refused_before_anything_is_sent(worker, batch, m
         await anext(worker.generate_async(batch))
 
 
-async def test_leaving_the_loop_early_aborts_the_rest_and_the_engine_goes_on(worker, lab):
-    rows = worker.generate_async(lab.batch_of(lab.PROMPTS))
+@pytest.fixture
+def sampling(worker, monkeypatch):
+    """Changes how the running worker samples, for one test."""
 
-    await anext(rows)
+    def change(**values):
+        changed = worker.config.sampling.model_copy(update=values)
+        monkeypatch.setattr(worker, "config", worker.config.model_copy(update={"sampling": changed}))
+
+    return change
+
+
+def unfinished(worker):
+    """How many requests the engine still works on."""
+    return worker._engine.output_processor.get_num_unfinished_requests()
+
+
+async def test_a_generation_that_ends_at_a_stop_token_is_not_truncated(worker, lab, sampling):
+    third = (await lab.generate(worker))[0].tokens[2]
+    sampling(stop_token_ids=(third,))
+
+    ((_, output),) = [item async for item in worker.generate_async(lab.batch_of(lab.PROMPTS[:1]), greedy=True)]
+
+    assert output["output_ids"][0, -1].item() == third
+    assert output["generation_lengths"].item() <= 3
+    assert output["truncated"].tolist() == [False]
+
+
+async def test_leaving_the_loop_early_aborts_the_rest_and_the_engine_goes_on(worker, lab, sampling):
+    sampling(max_new_tokens=200)
+    rows = worker.generate_async(lab.batch_of([[7] * 254, *lab.PROMPTS]))  # the first has room for two tokens
+
+    index, _ = await anext(rows)
+    before = unfinished(worker)
     await rows.aclose()
 
+    assert (index, before, unfinished(worker)) == (0, 3, 0)
     assert len(await lab.generate(worker)) == 3
 
 
@@ -170,13 +200,17 @@ async def test_a_request_over_its_time_limit_is_aborted_and_says_how_to_raise_it
         await lab.generate(worker)
 
 
-async def test_requests_in_flight_survive_a_refit(worker, reference, lab):
+async def test_requests_in_flight_survive_a_refit(worker, reference, lab, sampling):
+    sampling(max_new_tokens=200)
     rows = asyncio.create_task(_lengths(worker, lab))
-    await asyncio.sleep(0.05)
+    while not unfinished(worker):  # noqa: ASYNC110 - the engine offers no event for it
+        await asyncio.sleep(0.01)
 
     await worker.refit_async(reference.model)
+    in_flight = unfinished(worker)
 
-    assert await rows == [lab.NEW_TOKENS] * 3
+    assert in_flight == 3
+    assert await rows == [200] * 3
 
 
 async def test_a_second_start_of_the_same_worker_is_refused(worker):
