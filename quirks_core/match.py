@@ -88,22 +88,6 @@ class Not(Match):
         return self.part.trace(facts).inverted()
 
 
-def _one_of(got: Any, wanted: tuple[Any, ...]) -> bool:
-    return got in wanted
-
-
-def _any_in(got: Any, wanted: tuple[Any, ...]) -> bool:
-    return any(value in got for value in wanted)
-
-
-def _above(got: Any, wanted: float) -> bool:
-    return bool(got > wanted)
-
-
-def _matches(got: Any, wanted: re.Pattern[str]) -> bool:
-    return wanted.search(got) is not None
-
-
 @dataclass(frozen=True, slots=True)
 class Condition(Match):
     """A single comparison of one fact.
@@ -112,21 +96,19 @@ class Condition(Match):
         name: The fact's dotted name.
         wanted: The wanted value in words, for the trace.
         test: A pure function of the fact's value.
-        absent: The answer when the fact is known to be absent (None).
     """
 
     name: str
     wanted: str
     test: Callable[[Any], bool]
-    absent: Answer = Answer.NO
 
     def trace(self, facts: Facts) -> Trace:
-        """Compares; a fact that nobody can tell, or of an unexpected type, gives unknown."""
+        """Compares; a known absence (None) is no, a fact that nobody can tell, or of an unexpected type, is unknown."""
         got = facts.fact(self.name)
         if got is UNKNOWN:
             return Trace.of(Leaf(self.name, self.wanted, None, Answer.UNKNOWN))
         if got is None:
-            return Trace.of(Leaf(self.name, self.wanted, None, self.absent))
+            return Trace.of(Leaf(self.name, self.wanted, None, Answer.NO))
         try:
             answer = Answer.YES if self.test(got) else Answer.NO
         except TypeError:
@@ -143,16 +125,16 @@ class Fact:
     def one_of(self, *values: Any) -> Condition:
         """The fact equals one of the values."""
         words = " or ".join(str(value) for value in values)
-        return Condition(self.name, words, lambda got: _one_of(got, values))
+        return Condition(self.name, words, lambda got: got in values)
 
     def any_in(self, *values: Any) -> Condition:
         """The fact, a list, contains at least one of the values."""
         words = "any of " + ", ".join(str(value) for value in values)
-        return Condition(self.name, words, lambda got: _any_in(got, values))
+        return Condition(self.name, words, lambda got: any(value in got for value in values))
 
     def above(self, bound: float) -> Condition:
         """The fact is a number greater than the bound."""
-        return Condition(self.name, f"> {bound}", lambda got: _above(got, bound))
+        return Condition(self.name, f"> {bound}", lambda got: bool(got > bound))
 
     def below(self, bound: float) -> Condition:
         """The fact is a number less than the bound."""
@@ -161,7 +143,7 @@ class Fact:
     def matches(self, pattern: str) -> Condition:
         """The fact, a text, contains a match of the regular expression; case does not count."""
         compiled = re.compile(pattern, re.IGNORECASE)
-        return Condition(self.name, f"text matching /{pattern}/", lambda got: _matches(got, compiled))
+        return Condition(self.name, f"text matching /{pattern}/", lambda got: compiled.search(got) is not None)
 
     def is_true(self) -> Condition:
         """The fact is true."""

@@ -7,7 +7,7 @@ import json
 from enum import StrEnum, auto
 from typing import Any
 
-from pydantic import Field, field_serializer
+from pydantic import field_serializer
 
 from quirks_core.context import Record, RunContext
 from quirks_core.errors import QuirksError
@@ -163,7 +163,7 @@ class Plan(Record):
     verdicts: tuple[Verdict, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
-    patches: tuple[PlannedPatch, ...] = Field(default=())
+    patches: tuple[PlannedPatch, ...] = ()
 
     @classmethod
     def build(

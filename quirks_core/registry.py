@@ -74,9 +74,7 @@ def discover() -> list[Discovered]:
         )
         for point in entry_points(group=PROJECT)
     ]
-    # The same distribution can be on sys.path twice (an editable install); one of the two is enough.
-    unique = {(item.distribution, item.name, item.entry_point.value): item for item in found}
-    return sorted(unique.values(), key=lambda item: (item.distribution != BUILT_IN, item.distribution, item.name))
+    return sorted(found, key=lambda item: (item.distribution != BUILT_IN, item.distribution, item.name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 What happens: packed rows need flash-attention-2's variable-length kernels, or sequences attend to each other. PyTorch's
 context parallelism, with FSDP2, works by replacing SDPA. Another implementation gives wrong gradients without an error.
+
+Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 
 from __future__ import annotations

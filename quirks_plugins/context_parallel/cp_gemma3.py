@@ -3,6 +3,8 @@
 What happens: PyTorch's context parallelism replaces SDPA by a ring that knows only the causal mask. Gemma-3 passes an explicit
 attention mask (sliding windows), which the ring does not take. ``gemma3_text`` is the same model without the vision tower and
 needs the rule as well.
+
+Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 What happens: context parallelism needs SDPA, packing needs flash-attention-2 to keep the packed sequences apart. No attention
 serves both.
+
+Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 What happens: both shard the sequence. Context parallelism swaps the sequence buffers of every rank, sequence parallelism has
 already scattered them over the tensor-parallel ranks, and the shapes no longer fit.
+
+Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 
 from __future__ import annotations

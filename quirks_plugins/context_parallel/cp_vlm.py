@@ -2,6 +2,8 @@
 
 What happens: the sequence is sharded by position before the media features are put in, so a rank holds placeholders for
 features that another rank computes; and the masks of media tokens meet the same ring that takes no mask.
+
+Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 
 from __future__ import annotations

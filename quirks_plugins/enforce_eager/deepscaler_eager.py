@@ -6,6 +6,8 @@ What this changes: eager execution by default; a recipe that sets ``engine.enfor
 
 When it can go: upstream no longer uses it for these recipes (NVIDIA-NeMo/RL#3097, with ``compilation_config`` set to the eager
 backend instead); nobody has shown which vLLM change made it superfluous. It is a default, not a requirement, for that reason.
+
+Evidence: training curves in the references; not reproduced by us.
 """
 
 from __future__ import annotations

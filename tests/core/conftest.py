@@ -156,7 +156,7 @@ def own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def own_environment(monkeypatch: pytest.MonkeyPatch, own_folders: None) -> Iterator[None]:  # noqa: ARG001
+def own_environment(monkeypatch: pytest.MonkeyPatch, own_folders: None) -> Iterator[None]:  # noqa: ARG001 - for its effect
     """Gives the test an os.environ of its own, without orders, and takes patches off afterwards."""
     before = dict(os.environ)
     for name in (bootstrap.ORDERS_VARIABLE, bootstrap.FOLDER_VARIABLE, "VLLM_PLUGINS"):

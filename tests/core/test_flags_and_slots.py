@@ -40,7 +40,7 @@ def test_slots_are_listed_in_alphabetical_order() -> None:
 
 def test_the_list_of_slots_is_closed() -> None:
     with pytest.raises(TypeError):
-        SLOTS["engine.mine"] = Slot("engine.mine", int, "mine")  # type: ignore[index]
+        SLOTS["engine.mine"] = Slot("engine.mine", int, "mine")
 
 
 def test_an_unknown_slot_is_an_error_with_the_nearest_name() -> None:

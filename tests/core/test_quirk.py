@@ -34,9 +34,9 @@ def test_all_mistakes_are_reported_at_once() -> None:
             id="Not An Id",
             title="",
             flag="load_fromat",
-            match="qwen3",  # type: ignore[arg-type]
+            match="qwen3",
             adjustments=(),
-            severity="bad",  # type: ignore[arg-type]
+            severity="bad",
             references=(),
         )
 
@@ -92,7 +92,7 @@ def test_a_quirk_is_frozen(make_quirk: MakeQuirk) -> None:
     quirk = make_quirk()
 
     with pytest.raises(FrozenInstanceError):
-        quirk.title = "another"  # type: ignore[misc]
+        quirk.title = "another"
 
 
 def test_the_location_is_file_and_line_of_the_declaration() -> None:
@@ -129,7 +129,7 @@ def test_the_location_starts_at_the_package_so_that_it_reads_the_same_everywhere
     """
     write_modules({"fake_far/__init__.py": "", "fake_far/deep/__init__.py": "", "fake_far/deep/quirk.py": declaration})
 
-    from fake_far.deep.quirk import QUIRK  # type: ignore[import-not-found]
+    from fake_far.deep.quirk import QUIRK
 
     assert str(QUIRK.location) == "fake_far/deep/quirk.py:4"
 

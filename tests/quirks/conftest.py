@@ -107,15 +107,9 @@ def plan_for(context_for: Any, registry: Registry, quirk_id: str) -> PlanFor:
     """Makes the plan for a run; the developer's environment does not leak in."""
 
     def plan(
-        model_config: Mapping[str, Any],
-        values: Mapping[str, Any] | None = None,
-        *,
-        assume: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
-        disable: Sequence[str] = (),
-        name: str = "model",
+        model_config: Mapping[str, Any], values: Mapping[str, Any] | None = None, *, disable: Sequence[str] = (), **run: Any
     ) -> Outcome:
-        context = context_for(model_config, values, assume=assume, environ=environ, name=name)
+        context = context_for(model_config, values, **run)
         switches = Switches.gather(command_line=disable, environ={})
         return Outcome(registry.resolve(context, switches), quirk_id)
 
