@@ -42,10 +42,10 @@ from quirks_core import (
     package,
     purpose,
     report,
-    resolve,
     setting,
 )
-from quirks_core.resolve import Loaded
+from quirks_core.loaded import Loaded
+from quirks_core.resolve import resolve
 from worker import GenerationConfig
 
 SIZES = (10, 100, 500)

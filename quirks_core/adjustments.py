@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.errors import DeclarationError, UsageError
+from quirks_core.fingerprints import ABSENT
 from quirks_core.match import Match
 from quirks_core.slots import checked_value, find_slot
 
 if TYPE_CHECKING:
     from quirks_core.context import RunContext
 
-#: Fingerprint of a patch target that does not exist: the patch adds it.
-ABSENT = "absent"
 
-
-def _check_slot(slot: str, value: Any) -> None:
+def _check_slot(adjustment: Default | Require) -> None:
     try:
-        find_slot(slot) if callable(value) else checked_value(slot, value)
-    except UsageError as error:
+        find_slot(adjustment.slot) if callable(adjustment.value) else checked_value(adjustment.slot, adjustment.value)
+    except (UsageError, RecursionError) as error:
         raise DeclarationError(str(error)) from None
+    if isinstance(adjustment.value, tuple | set | frozenset):
+        object.__setattr__(adjustment, "value", sorted(adjustment.value))  # as JSON gives it back
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Default:
     when: Match | None = None
 
     def __post_init__(self) -> None:
-        _check_slot(self.slot, self.value)
+        _check_slot(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Require:
     when: Match | None = None
 
     def __post_init__(self) -> None:
-        _check_slot(self.slot, self.value)
+        _check_slot(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,31 +98,47 @@ class Advise:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Replaces one attribute of an installed package, in every engine process, with a guard against drift.
+    """Wraps or replaces one attribute of an installed package, in every engine process, with a guard against drift.
 
     Attributes:
-        target: ``package.module:Class.attribute``.
-        replacement: ``package.module:function``; called with the original (None where the target's owner does not define
-            it) it returns the new attribute.
-        fingerprints: SHA-256 of every source text of the target that the patch was written against (see
-            `quirks_core.sources.fingerprint`), or `ABSENT`. Anything else is refused.
+        target: ``package.module:Class.attribute`` or ``package.module:function``.
+        wrapper: ``package.module:function``; called with the original function it returns the new one. Several wrappers of
+            one target are put around each other, in order of their quirks' ids.
+        replacement: ``package.module:object``; put in place of the target, or added where it does not exist. A target with
+            a replacement has one owner.
+        expects: Fingerprints of every source of the target that the patch was written against (``quirks fingerprint``
+            prints them), or `quirks_core.fingerprints.ABSENT`. Anything else is refused.
         reason: Why; the quirk's title if empty.
         when: A further condition on the facts; the adjustment counts only where it holds.
     """
 
     target: str
-    replacement: str
-    fingerprints: tuple[str, ...]
+    wrapper: str = ""
+    replacement: str = ""
+    expects: tuple[str, ...] = ()
     reason: str = ""
     when: Match | None = None
 
     def __post_init__(self) -> None:
-        for text in (self.target, self.replacement):
+        if isinstance(self.expects, str):
+            object.__setattr__(self, "expects", (self.expects,))
+        if bool(self.wrapper) is bool(self.replacement):
+            raise DeclarationError(f"Patch of {self.target}: give either a wrapper or a replacement")
+        for text in (self.target, self.source):
             module, colon, attribute = text.partition(":")
             if not (module and colon and attribute):
                 raise DeclarationError(f"Patch: {text!r} is not of the form 'package.module:attribute'")
-        if not self.fingerprints:
-            raise DeclarationError(f"Patch of {self.target}: name the fingerprints it was written against")
+        if not self.expects:
+            raise DeclarationError(
+                f"Patch of {self.target}: name the fingerprints it was written against (quirks fingerprint {self.target})"
+            )
+        if self.wrapper and ABSENT in self.expects:
+            raise DeclarationError(f"Patch of {self.target}: what is absent cannot be wrapped; give a replacement")
+
+    @property
+    def source(self) -> str:
+        """Where the new code comes from: the wrapper or the replacement."""
+        return self.wrapper or self.replacement
 
 
 Adjustment = Default | Require | Refuse | Advise | Patch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -12,11 +13,12 @@ from pathlib import Path
 
 from quirks_core import bootstrap
 from quirks_core.errors import QuirksError, UsageError
-from quirks_core.plan import Plan
+from quirks_core.plan import Plan, Status
 from quirks_core.receipt import Effect
 
 #: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
 _LARGEST_ORDERS = 120_000
+_LOGGER = logging.getLogger("model_quirks")
 _START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
@@ -93,7 +95,18 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
     applied.set(bootstrap.FOLDER_VARIABLE, str(applied.folder))
     # A forked process takes over its parent's memory, vLLM's note that plugins are loaded included, and loads none.
     applied.set(_START_METHOD, "spawn")
+    _log(plan)
     return applied
+
+
+def _log(plan: Plan) -> None:
+    """One line for everything that quirks do to this run, with the place to read on."""
+    for item in plan.adjustments:
+        if item.status is Status.APPLIED:
+            who = ", ".join(f"{quirk.id} {quirk.reference}" for quirk in item.quirks)
+            _LOGGER.info("%s: %r → %r (%s)", item.slot, plan.context.settings.get(item.slot), item.value, who)
+    for patch in plan.patches:
+        _LOGGER.info("patch %s (%s %s)", patch.target, patch.quirk.id, patch.quirk.reference)
 
 
 def check_engine_environment(environ: Mapping[str, str]) -> None:

@@ -10,13 +10,14 @@ import multiprocessing
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from quirks_core.adjustments import Patch
 from quirks_core.errors import QuirksError
 from quirks_core.patching import InstalledPatch, install
-from quirks_core.plan import Orders, PlannedPatch, Status
+from quirks_core.plan import Orders, PlannedPatch
 from quirks_core.receipt import Acknowledgement, Effect
 
 #: Hands the orders down, as JSON.
@@ -34,8 +35,26 @@ class _InForce:
     digest: str = ""
     folder: str = ""
     pid: int = 0  # a forked process inherits this record, but has not acknowledged
+    variables: tuple[Effect, ...] = ()
+    engine: dict[str, Any] = field(default_factory=dict)
     patches: list[InstalledPatch] = field(default_factory=list)
     log: logging.Handler | None = None
+
+    def acknowledge(self) -> None:
+        """Tells the driver what this process carries out; once more when a pending patch has come into force."""
+        if not self.digest:
+            return  # still at it
+        patches = (
+            Effect(slot=f"patch.{item.patch.target}", before=item.fingerprint, after=item.patch.source, pending=item.is_pending)
+            for item in self.patches
+        )
+        Acknowledgement(
+            pid=os.getpid(),
+            process=process_name(),
+            digest=self.digest,
+            effects=(*self.variables, *patches),
+            engine=self.engine,
+        ).write(Path(self.folder))
 
 
 _in_force = _InForce()
@@ -59,18 +78,29 @@ def bootstrap() -> None:
     undo()
     _in_force.log = _keep_errors(Path(folder))
     try:
-        effects = [*_set_environment(orders), *_install_patches(orders)]
+        _in_force.variables = _set_environment(orders)
+        _install_patches(orders)
     except BaseException:
         undo()  # half a plan is worse than none
         raise
     _in_force.digest, _in_force.folder, _in_force.pid = orders.digest, folder, os.getpid()
-    Acknowledgement(pid=os.getpid(), process=process_name(), digest=orders.digest, effects=tuple(effects)).write(Path(folder))
+    _in_force.acknowledge()
 
 
 def process_name() -> str:
     """Returns this process's name behind its parent's: each data-parallel rank has a worker 0 of its own."""
     parent, own = multiprocessing.parent_process(), multiprocessing.current_process().name
     return own if parent is None or parent.name == "MainProcess" else f"{parent.name}/{own}"
+
+
+def report_configuration(values: dict[str, Any]) -> None:
+    """Tells the driver what this process's own engine configuration holds.
+
+    Args:
+        values: Values by slot.
+    """
+    _in_force.engine = values
+    _in_force.acknowledge()
 
 
 def in_force() -> str | None:
@@ -86,31 +116,29 @@ def undo() -> None:
         logging.getLogger("vllm").removeHandler(_in_force.log)
         _in_force.log.close()
     _in_force.digest, _in_force.folder, _in_force.pid, _in_force.log = "", "", 0, None
+    _in_force.variables, _in_force.engine = (), {}
 
 
-def _set_environment(orders: Orders) -> list[Effect]:
+def _set_environment(orders: Orders) -> tuple[Effect, ...]:
     effects = []
-    for adjustment in orders.adjustments:
-        family, _, variable = adjustment["slot"].partition(".")
-        if family == "env" and adjustment["status"] == Status.APPLIED:
-            effects.append(Effect(slot=adjustment["slot"], before=os.environ.get(variable), after=adjustment["value"]))
-            os.environ[variable] = adjustment["value"]
-    return effects
+    for slot, value in orders.changes.items():
+        family, _, variable = slot.partition(".")
+        if family == "env":
+            effects.append(Effect(slot=slot, before=os.environ.get(variable), after=value))
+            os.environ[variable] = value
+    return tuple(effects)
 
 
-def _install_patches(orders: Orders) -> list[Effect]:
-    effects = []
+def _install_patches(orders: Orders) -> None:
     for planned in orders.patches:
         patch = _patch_here(planned)
-        installed = install(patch)
-        _in_force.patches.append(installed)
-        effects.append(Effect(slot=f"patch.{planned.target}", before=installed.fingerprint, after=patch.replacement))
-    return effects
+        _in_force.patches.append(install(patch, planned.quirk.id, when_in_force=_in_force.acknowledge))
 
 
 def _patch_here(planned: PlannedPatch) -> Patch:
     """Finds the planned patch in this process's own installation."""
-    from quirks_core.registry import Registry, discover  # most processes have no patch to look for
+    from quirks_core.discovery import discover
+    from quirks_core.registry import Registry  # most processes have no patch to look for
 
     wanted = planned.quirk
     found = [
@@ -122,7 +150,7 @@ def _patch_here(planned: PlannedPatch) -> Patch:
     for item in registry.loaded:
         if item.quirk.id == wanted.id:
             for adjustment in item.quirk.adjustments:
-                if isinstance(adjustment, Patch) and adjustment.target == planned.target:
+                if isinstance(adjustment, Patch) and (adjustment.target, adjustment.source) == (planned.target, planned.source):
                     return adjustment
     why = "; ".join(map(str, registry.broken)) or "it is not installed in that version"
     raise QuirksError(f"this process cannot load quirk {wanted}: {why}")

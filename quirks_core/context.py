@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from quirks_core import sources
 from quirks_core.checkpoint import config_file, read_config
-from quirks_core.match import UNKNOWN
-from quirks_core.packages import installed_platform, installed_versions, parse_assumptions
+from quirks_core.match import UNKNOWN, Facts
+from quirks_core.packages import distribution_of, installed_platform, installed_version, installed_versions, parse_assumptions
 from quirks_core.slots import SLOTS
 
 Purpose = Literal["rollout", "eval", "serve"]
@@ -22,6 +22,20 @@ Purpose = Literal["rollout", "eval", "serve"]
 _FACT_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+#: The facts that have names of their own; slots are facts under their names, and `FAMILIES` have open ends.
+FACTS = (
+    "purpose",
+    "recipe",
+    "platform",
+    "model.name",
+    "model.model_type",
+    "model.architectures",
+    "model.is_moe",
+    "model.is_multimodal",
+    "environment.unread",
+)
+FAMILIES = ("typed.", "env.", "packages.", "model.config.")
+_MAY_BE_UNKNOWN = ("platform", "model.model_type", "environment.unread", "packages.")
 _MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
 
 
@@ -58,6 +72,39 @@ class Settings(Protocol):
 
     def environment(self) -> Mapping[str, str]:
         """The environment variables that the configuration sets."""
+
+
+class InstalledFacts(Facts, Protocol):
+    """Facts that include what is installed."""
+
+    def source_known(self, package: str) -> bool:
+        """Tells whether the package's source on this machine is that of the version the facts speak of."""
+
+
+class Installation:
+    """The facts that hold for every run on this installation; all others are unknown.
+
+    Args:
+        versions: Versions by package to take instead of what is installed; their source is not known then.
+    """
+
+    def __init__(self, versions: Mapping[str, str] | None = None) -> None:
+        self._versions = versions
+
+    def fact(self, name: str) -> Any:
+        """Returns the platform or a package's version."""
+        package = name.removeprefix("packages.")
+        if name == "platform" and self._versions is None:
+            found = installed_platform()
+        elif package == name:
+            found = None
+        else:
+            found = installed_version(package) if self._versions is None else self._versions.get(package)
+        return UNKNOWN if found is None else found
+
+    def source_known(self, package: str) -> bool:
+        """Tells whether the package is installed, and what is installed counts."""
+        return self._versions is None and installed_version(package) is not None
 
 
 class ModelFacts(Record):
@@ -147,18 +194,26 @@ class RunContext(Record):
         return sorted(names)
 
     @classmethod
-    def gather(cls, config: Settings, *, assume: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> RunContext:
+    def gather(
+        cls,
+        config: Settings,
+        *,
+        assume: Iterable[str] = (),
+        packages: Iterable[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> RunContext:
         """Gathers the facts of a run: reads files and metadata, imports nothing, changes nothing.
 
         Args:
             config: The user's configuration.
             assume: ``package==version`` and ``platform==name`` to take instead of what is installed.
+            packages: Packages to know the version of, besides those that every run knows (`Registry.packages`).
             environ: The process environment; `os.environ` if None.
 
         Raises:
             UsageError: The model cannot be read, or an assumption makes no sense.
         """
-        versions, assumed_platform = parse_assumptions(assume)
+        versions, assumed_platform = parse_assumptions(assume, packages)
         # What the configuration sets is set for the engine's processes: it overrides the shell.
         variables = {**(os.environ if environ is None else environ), **config.environment()}
         typed = config.typed_slots() | {f"env.{name}" for name in variables if f"env.{name}" in SLOTS}
@@ -196,20 +251,26 @@ class RunContext(Record):
             case "env":
                 return self.environment.get(rest) if _is_fact(rest) else UNKNOWN  # never read is not the same as not set
             case "packages":
-                return self.packages.get(rest, UNKNOWN)
+                return self.packages.get(distribution_of(rest), UNKNOWN)
             case "model" if rest.startswith("config."):
                 return _walk(self.model.config, rest.split(".")[1:])
         return None if name in SLOTS else UNKNOWN
 
+    def with_packages(self, names: Iterable[str]) -> RunContext:
+        """Returns these facts with the installed versions of further packages, as far as those are there."""
+        more = {name: found for name in names if name not in self.packages and (found := installed_version(name)) is not None}
+        return self.model_copy(update={"packages": {**self.packages, **more}}) if more else self
+
     @cached_property
     def _facts(self) -> dict[str, Any]:
+        # Keep in step with `always_known` and `FACTS`.
         return {
             **self.settings,
             "purpose": self.purpose,
             "recipe": self.recipe,
             "platform": UNKNOWN if self.platform is None else self.platform,
             "model.name": self.model.name,
-            "model.model_type": self.model.model_type,
+            "model.model_type": UNKNOWN if self.model.model_type is None else self.model.model_type,
             "model.architectures": self.model.architectures,
             "model.is_moe": self.model.is_moe,
             "model.is_multimodal": self.model.is_multimodal,
@@ -227,6 +288,21 @@ class RunContext(Record):
     def source_known(self, package: str) -> bool:
         """Tells whether the package's source on this machine is that of the version the context speaks of."""
         return package not in self.assumed and package in self.packages
+
+
+def is_known_fact(name: str) -> bool:
+    """Tells whether a run has a fact of that name without a plugin's help."""
+    family = next((family for family in FAMILIES if name.startswith(family)), "")
+    if family == "typed.":
+        return name.removeprefix(family) in SLOTS
+    return bool(family) or name in FACTS or name in SLOTS
+
+
+def always_known(name: str) -> bool:
+    """Tells whether every run knows the fact (also as absent), so that a condition on it is never unknown."""
+    if name.startswith("env."):
+        return name in SLOTS or _is_fact(name.removeprefix("env."))
+    return is_known_fact(name) and not name.startswith(_MAY_BE_UNKNOWN)
 
 
 def _is_fact(variable: str) -> bool:

@@ -24,12 +24,30 @@ class DeclarationError(QuirksError):
     exit_code = 3
 
 
+class BrokenPluginsError(QuirksError):
+    """There are broken plugins, and the user asked to be strict; the message lists all of them."""
+
+    exit_code = 3
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(["broken plugins, and strict was asked for:", *(f"- {text}" for text in problems)]))
+
+
 class PatchDriftError(QuirksError):
     """A patch's target is no longer the source that the patch was written against."""
 
 
 class ReceiptError(QuirksError):
     """A process did not acknowledge the plan, acknowledged another one, or the engine runs with other values."""
+
+
+def words(error: BaseException) -> str:
+    """Says what an error of somebody else's code is, also if it cannot say so itself."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

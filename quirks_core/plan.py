@@ -7,7 +7,7 @@ import json
 from enum import StrEnum, auto
 from typing import Any
 
-from pydantic import field_serializer
+from pydantic import Field, field_serializer
 
 from quirks_core.context import Record, RunContext
 from quirks_core.errors import QuirksError
@@ -29,7 +29,7 @@ class Status(StrEnum):
     APPLIED = auto()  #: it changes the value
     ALREADY_SET = auto()  #: the value was that already
     KEPT_USER = auto()  #: the user's explicit value won over a default
-    OUTRANKED = auto()  #: a requirement on the same slot won over a default
+    OUTRANKED = auto()  #: a requirement, or a stricter bound, on the same slot won
     CONFLICT = auto()  #: equally strong adjustments disagree
     REFUSED = auto()  #: the user's explicit value contradicts a requirement
 
@@ -42,16 +42,18 @@ class State(StrEnum):
     NOT_MATCHED = auto()  #: it concerns other models or configurations
     UNKNOWN = auto()  #: a fact is missing; it does nothing, and a warning says so
     DISABLED = auto()  #: the user switched it off
+    SUPERSEDED = auto()  #: another quirk replaces it
 
 
 class Contributor(Record):
-    """A quirk that asked for something, and why."""
+    """A quirk that asked for something, and why; ``reference`` is where to read on."""
 
     id: str
     distribution: str
     version: str
     location: str
     reason: str
+    reference: str = ""
 
     def __str__(self) -> str:
         return f"{self.id} ({self.distribution} {self.version}, {self.location})"
@@ -75,9 +77,10 @@ class PlannedAdjustment(Record):
 
 
 class PlannedPatch(Record):
-    """A patch to install in every engine process; names the quirk, carries no code."""
+    """A patch to install in every engine process; names the quirk and where the code is, carries none."""
 
     target: str
+    source: str
     flag: str
     fingerprint: str
     entry_point: str
@@ -131,12 +134,14 @@ class Orders(Record):
 
     Attributes:
         context: SHA-256 of the facts the plan was made for.
+        changes: The slots that quirks change, with their final values.
         adjustments: ``slot``, ``value``, ``strength``, ``status`` and quirk ids with versions, per adjustment.
         patches: The patches to install.
         refused: Ids of the quirks that refuse the run.
     """
 
     context: str
+    changes: dict[str, Any] = Field(default_factory=dict)
     adjustments: tuple[dict[str, Any], ...] = ()
     patches: tuple[PlannedPatch, ...] = ()
     refused: tuple[str, ...] = ()
@@ -146,7 +151,7 @@ class Orders(Record):
         """SHA-256 of the orders' canonical JSON. Where a quirk is declared (file and line) is no part of it."""
         body = self.model_dump(mode="json")
         for patch in body["patches"]:
-            del patch["quirk"]["location"]
+            del patch["quirk"]["location"], patch["quirk"]["reference"]
         return sha256(body)
 
 
@@ -155,10 +160,21 @@ class Plan(Record):
 
     ``plan[ModelFlag.LOAD_FORMAT]`` gives the adjustments of one flag, ``plan.value("engine.load_format")`` the value that a
     slot ends up with.
+
+    Attributes:
+        digest: SHA-256 of the orders.
+        context: The facts.
+        changes: The slots that quirks change, with their final values.
+        adjustments: The ledger: who asked for what, and what became of it.
+        verdicts: Per quirk, whether it concerns the run and why.
+        refusals: Why the run must not start.
+        warnings: What the user should know, in words.
+        patches: The patches to install in every engine process.
     """
 
     digest: str
     context: RunContext
+    changes: dict[str, Any] = Field(default_factory=dict)
     adjustments: tuple[PlannedAdjustment, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     refusals: tuple[Refusal, ...] = ()
@@ -170,6 +186,7 @@ class Plan(Record):
         cls,
         context: RunContext,
         *,
+        changes: dict[str, Any],
         adjustments: tuple[PlannedAdjustment, ...],
         verdicts: tuple[Verdict, ...],
         refusals: tuple[Refusal, ...],
@@ -178,8 +195,9 @@ class Plan(Record):
     ) -> Plan:
         """Builds the plan and names it by its digest."""
         return cls.model_construct(  # the parts are validated records already
-            digest=orders(context, adjustments, patches, refusals).digest,
+            digest=orders(context, changes, adjustments, patches, refusals).digest,
             context=context,
+            changes=changes,
             adjustments=adjustments,
             verdicts=verdicts,
             refusals=refusals,
@@ -209,15 +227,7 @@ class Plan(Record):
             UsageError: No such slot.
         """
         find_slot(slot)
-        for adjustment in self.adjustments:
-            if adjustment.slot == slot and adjustment.status is Status.APPLIED:
-                return adjustment.value
-        return self.context.settings.get(slot)
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """The slots that quirks change, with their new values."""
-        return {item.slot: item.value for item in self.adjustments if item.status is Status.APPLIED}
+        return self.changes.get(slot, self.context.settings.get(slot))
 
     @property
     def active(self) -> tuple[Verdict, ...]:
@@ -227,7 +237,7 @@ class Plan(Record):
     @property
     def orders(self) -> Orders:
         """The part that travels to every process."""
-        return orders(self.context, self.adjustments, self.patches, self.refusals)
+        return orders(self.context, self.changes, self.adjustments, self.patches, self.refusals)
 
     def check(self) -> None:
         """Makes sure that nothing refuses the run.
@@ -245,6 +255,7 @@ class Plan(Record):
 
 def orders(
     context: RunContext,
+    changes: dict[str, Any],
     adjustments: tuple[PlannedAdjustment, ...],
     patches: tuple[PlannedPatch, ...],
     refusals: tuple[Refusal, ...],
@@ -262,7 +273,7 @@ def orders(
         for item in adjustments
     )
     refused = tuple(sorted({quirk.id for refusal in refusals for quirk in refusal.quirks}))
-    return Orders(context=sha256(facts), adjustments=lines, patches=patches, refused=refused)
+    return Orders(context=sha256(facts), changes=changes, adjustments=lines, patches=patches, refused=refused)
 
 
 def canonical(value: Any, *, indent: int | None = None) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
+from functools import cached_property
 
 from quirks_core.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
+from quirks_core.context import always_known
 from quirks_core.errors import DeclarationError, UsageError
-from quirks_core.flags import flag_name
+from quirks_core.examples import Example
+from quirks_core.flags import ModelFlag, flag_name
 from quirks_core.match import Match
+from quirks_core.probes import Probe
 from quirks_core.versions import Affected
 
 
@@ -44,39 +49,21 @@ def fix(url: str) -> Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class StaticProbe:
-    """Evidence read from the installed package's source, without importing it.
-
-    It also settles whether a source build, whose version says nothing, is affected.
-
-    Attributes:
-        module: Dotted name of the module.
-        pattern: Regular expression searched in the module's source.
-        found_means_affected: True if the pattern's presence shows the bug; False if it shows the fix.
-    """
-
-    module: str
-    pattern: str
-    found_means_affected: bool
-
-    def __post_init__(self) -> None:
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise DeclarationError(f"StaticProbe of {self.module}: {self.pattern!r} is no pattern: {error}") from None
-
-
-@dataclass(frozen=True, slots=True)
 class PairedRun:
-    """Evidence by running: the same check on the real engine with and without the quirk.
+    """Evidence by running: the same scenario on the real engine with and without the quirk; ``quirks prove`` runs it.
 
     Attributes:
-        test: The pytest node that runs the pair, relative to the distribution's source tree.
+        scenario: ``package.module:function``, an ``async def scenario(lab) -> Outcome`` (see `quirks_core.testing.lab`).
         observed: What was seen, with the engine version it was seen on.
     """
 
-    test: str
+    scenario: str
     observed: str
+
+    def __post_init__(self) -> None:
+        module, colon, function = self.scenario.partition(":")
+        if not (module and colon and function):
+            raise DeclarationError(f"PairedRun: {self.scenario!r} is not of the form 'package.module:function'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +78,10 @@ class Location:
 
 
 _ID = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)?")
+
+
+#: Names that switch more than one quirk.
+_RESERVED = frozenset({"all", "third-party", *ModelFlag})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +99,8 @@ class Quirk:
         severity: What happens without it.
         references: Where to read on; at least one.
         evidence: What shows that the problem exists.
+        examples: Runs with the verdict that each must get; `quirks_core.testing.contract` checks them.
+        supersedes: Ids of the quirks that this one replaces, in every run in which it is not switched off itself.
         cost: What it costs while active, measured where it can be.
         since: The release of its distribution that introduced it.
         location: File and line of the declaration; taken from the caller, and no part of equality.
@@ -121,13 +114,15 @@ class Quirk:
     affected: tuple[Affected, ...] = ()
     severity: Severity
     references: tuple[Reference, ...]
-    evidence: tuple[StaticProbe | PairedRun, ...] = ()
+    evidence: tuple[Probe | PairedRun, ...] = ()
+    examples: tuple[Example, ...] = ()
+    supersedes: tuple[str, ...] = ()
     cost: str = ""
     since: str = ""
     location: Location = field(default=Location("<unknown>", 0), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("adjustments", "affected", "references", "evidence"):
+        for name in ("adjustments", "affected", "references", "evidence", "examples", "supersedes"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         if problems := list(self._problems()):
             raise DeclarationError(f"quirk {self.id!r}: " + "; ".join(problems))
@@ -135,9 +130,27 @@ class Quirk:
         if self.location.line == 0:
             object.__setattr__(self, "location", _caller())
 
+    @property
+    def can_be_unknown(self) -> bool:
+        """Some run leaves open whether the quirk concerns it: it asks for a fact that may be missing."""
+        return bool(self.affected) or not all(always_known(name) for name in self.match.facts())
+
+    @property
+    def packages(self) -> frozenset[str]:
+        """The packages whose versions the quirk asks for."""
+        named = {name.removeprefix("packages.") for name in self.match.facts() if name.startswith("packages.")}
+        return frozenset(named | {item.package for item in self.affected})
+
+    @cached_property
+    def model_types(self) -> frozenset[str] | None:
+        """The model types that the quirk is bound to; None if it may concern any model."""
+        return self.match.model_types()
+
     def _problems(self) -> Iterable[str]:
         if not isinstance(self.id, str) or not _ID.fullmatch(self.id):
             yield "the id must be lower-case words joined by dashes, at most one slash"
+        elif self.id in _RESERVED:
+            yield "the id is a word of the switches: choose another"
         if not self.title:
             yield "the title is empty"
         try:
@@ -155,7 +168,17 @@ class Quirk:
             yield "no references: say where the problem is reported"
         if not isinstance(self.severity, Severity):
             yield f"{self.severity!r} is not a severity"
-        for name, kind in (("affected", Affected), ("references", Reference), ("evidence", StaticProbe | PairedRun)):
+        ranges = [item for item in self.affected if isinstance(item, Affected)]
+        for one, other in itertools.combinations(ranges, 2):
+            if one.overlaps(other):
+                yield f"the affected ranges {one.package} {one} and {other} overlap: write one range"
+        for name, kind in (
+            ("affected", Affected),
+            ("references", Reference),
+            ("evidence", Probe | PairedRun),
+            ("examples", Example),
+            ("supersedes", str),
+        ):
             for item in getattr(self, name):
                 if not isinstance(item, kind):
                     yield f"{item!r} in {name} is of the wrong type"

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from quirks_core.context import Record
 from quirks_core.errors import ReceiptError
 
+_POLL_S = 0.05
+
 
 class Effect(Record):
-    """One thing that was changed, or found as wanted, in a process."""
+    """One thing that was changed, or found as wanted, in a process.
+
+    Attributes:
+        slot: ``env.NAME``, or ``patch.`` and the target.
+        before: The variable's value; the fingerprint of a target's source.
+        after: The variable's value; where a patch's code comes from.
+        pending: A patch that waits for its module to be imported in this process.
+    """
 
     slot: str
     before: Any
     after: Any
+    pending: bool = False
 
 
 class Acknowledgement(Record):
@@ -29,12 +40,14 @@ class Acknowledgement(Record):
         process: Name of the process, for example ``EngineCore_DP0``.
         digest: Digest of the plan that the process carries out, computed there from what it received.
         effects: The environment variables and patches, with the values before and after.
+        engine: Values by slot that the process's own engine configuration holds; empty where it has none, or none yet.
     """
 
     pid: int
     process: str
     digest: str
     effects: tuple[Effect, ...] = ()
+    engine: dict[str, Any] = Field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Writes the acknowledgement where the driver looks for it, atomically."""
@@ -85,7 +98,9 @@ def read_acknowledgements(folder: Path) -> tuple[Acknowledgement, ...]:
     return tuple(sorted(found, key=lambda ack: (ack.pid != os.getpid(), ack.process, ack.pid)))
 
 
-def collect(folder: Path, digest: str, expected: Mapping[int, str], engine: Iterable[ReadBack] = ()) -> Receipt:
+def collect(
+    folder: Path, digest: str, expected: Mapping[int, str], engine: Iterable[ReadBack] = (), *, wait_s: float = 0.0
+) -> Receipt:
     """Makes the receipt, and makes sure that it is complete.
 
     Args:
@@ -93,15 +108,18 @@ def collect(folder: Path, digest: str, expected: Mapping[int, str], engine: Iter
         digest: Digest of the plan.
         expected: Name by process id of every process that must acknowledge.
         engine: The engine's values, read back.
+        wait_s: Seconds to wait for acknowledgements that are not there yet.
 
     Raises:
-        ReceiptError: A process is missing, carries out another plan, or the engine changed a value that a quirk set.
+        ReceiptError: A process is missing or late, carries out another plan, or the engine changed a value that a quirk set.
     """
-    # Helper processes that vLLM starts for a moment acknowledge too; the receipt is about those that stay.
-    acknowledgements = tuple(ack for ack in read_acknowledgements(folder) if ack.pid in expected)
-    known = {ack.pid: ack for ack in acknowledgements}
+    acknowledgements = _wait_for(folder, expected, wait_s)
+    known = {ack.pid for ack in acknowledgements}
     read_back = tuple(engine)
-    problems = [f"{name} (process {pid}) did not acknowledge the plan" for pid, name in expected.items() if pid not in known]
+    late = f" within {wait_s:g} s" if wait_s else ""
+    problems = [
+        f"{name} (process {pid}) did not acknowledge the plan{late}" for pid, name in expected.items() if pid not in known
+    ]
     problems += [
         f"{ack.process} (process {ack.pid}) carries out plan {ack.digest[:12]}… instead of {digest[:12]}…"
         for ack in acknowledgements
@@ -112,6 +130,23 @@ def collect(folder: Path, digest: str, expected: Mapping[int, str], engine: Iter
         for item in read_back
         if item.binding and item.planned != item.engine
     ]
+    problems += [
+        f"{item.slot}: the plan wanted {item.planned!r}, {ack.process} (process {ack.pid}) has {ack.engine[item.slot]!r}"
+        for ack in acknowledgements
+        for item in read_back
+        if item.binding and item.slot in ack.engine and ack.engine[item.slot] != item.planned
+    ]
     if problems:
         raise ReceiptError("the plan is not in force everywhere: " + "; ".join(problems))
     return Receipt(digest=digest, processes=acknowledgements, engine=read_back)
+
+
+def _wait_for(folder: Path, expected: Mapping[int, str], wait_s: float) -> tuple[Acknowledgement, ...]:
+    """Reads the acknowledgements of the expected processes, as soon as all are there or the time is over."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        # Helper processes that vLLM starts for a moment acknowledge too; the receipt is about those that stay.
+        found = tuple(ack for ack in read_acknowledgements(folder) if ack.pid in expected)
+        if len({ack.pid for ack in found}) == len(expected) or time.monotonic() >= deadline:
+            return found
+        time.sleep(_POLL_S)

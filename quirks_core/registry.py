@@ -1,41 +1,33 @@
-"""Finds quirks in two phases: metadata only (`Discovered`), then each plugin loaded on its own (`Loaded` or `Broken`)."""
+"""Loads the discovered plugins, each on its own: into `Loaded` quirks, or a `Broken` row."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import pluggy
 
-from quirks_core import hookspecs
+from quirks_core import guard, hookspecs
 from quirks_core.context import RunContext
-from quirks_core.errors import DeclarationError, UsageError, nearest
-from quirks_core.hookspecs import PROJECT, hookimpl
+from quirks_core.discovery import PROJECT, Discovered, discover
+from quirks_core.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, words
+from quirks_core.flags import BUILT_IN
+from quirks_core.hookspecs import hookimpl
+from quirks_core.loaded import Loaded
 from quirks_core.plan import Plan
 from quirks_core.quirk import Quirk
-from quirks_core.resolve import Loaded, resolve
-from quirks_core.switches import Switches
+from quirks_core.resolve import resolve
+from quirks_core.switches import Switch, Switches
 
-#: The distribution whose quirks are built in.
-BUILT_IN = "model-quirks"
-
-
-@dataclass(frozen=True, slots=True)
-class Discovered:
-    """A plugin before loading: what its metadata says."""
-
-    name: str
-    distribution: str
-    version: str
-    entry_point: EntryPoint
-
-    @property
-    def module(self) -> str:
-        """The module that loading would import."""
-        return self.entry_point.module
+#: Set to 1, a broken plugin is an error.
+STRICT_VARIABLE = "MODEL_QUIRKS_STRICT"
+#: More quirks than anybody declares; a hook that never stops yielding must not fill the memory.
+_MOST_QUIRKS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +55,15 @@ class _SingleQuirk:
         return [self.quirk]
 
 
-def discover() -> list[Discovered]:
-    """Finds every plugin from metadata, sorted; imports none."""
-    found = [
-        Discovered(
-            name=point.name,
-            distribution=point.dist.name if point.dist else "unknown",
-            version=point.dist.version if point.dist else "0",
-            entry_point=point,
-        )
-        for point in entry_points(group=PROJECT)
-    ]
-    return sorted(found, key=lambda item: (item.distribution != BUILT_IN, item.distribution, item.name))
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A plugin that was not loaded because its distribution is switched off."""
+
+    plugin: Discovered
+    switch: Switch
+
+    def __str__(self) -> str:
+        return f"plugin {self.plugin.name!r} of {self.plugin.distribution} {self.plugin.version} was not loaded: {self.switch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,28 +73,58 @@ class Registry:
     Attributes:
         loaded: Every quirk with where it comes from, sorted by id.
         broken: Every plugin that did not load.
+        skipped: Every plugin that was not loaded because its distribution is switched off.
     """
 
     loaded: tuple[Loaded, ...]
     broken: tuple[Broken, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
     _manager: pluggy.PluginManager = field(default_factory=lambda: _new_manager(), repr=False, compare=False)
 
     @classmethod
-    def load(cls, found: Iterable[Discovered] | None = None) -> Registry:
+    def load(
+        cls,
+        found: Iterable[Discovered] | None = None,
+        *,
+        strict: bool | None = None,
+        switches: Switches | None = None,
+        progress: Callable[[Discovered], None] = lambda _: None,
+    ) -> Registry:
         """Loads plugins one by one; a broken one becomes a `Broken` row and the others work.
 
         Args:
             found: What to load; everything that is installed if None.
+            strict: A broken plugin is an error; whether MODEL_QUIRKS_STRICT is 1 if None.
+            switches: What the user turned off or on; a distribution that is off is not even imported.
+            progress: Told of each plugin before it is loaded.
+
+        Raises:
+            BrokenPluginsError: There are broken plugins, and `strict` holds.
         """
-        manager = _new_manager()
-        loaded: dict[str, Loaded] = {}
+        manager, limit_s = _new_manager(), guard.time_limit_s()
+        plugins: list[tuple[Discovered, list[Quirk]]] = []
         broken: list[Broken] = []
+        skipped: list[Skipped] = []
         for item in discover() if found is None else found:
+            if switches and (switch := switches.turns_off(item.distribution)):
+                skipped.append(Skipped(item, switch))
+                continue
+            progress(item)
             try:
-                loaded.update(_declared(manager, item, loaded))
-            except (Exception, SystemExit) as error:  # a module may call sys.exit where it should raise
+                plugins.append((item, _declared(manager, item, limit_s)))
+            except Exception as error:
                 broken.append(_broken(item, error))
-        return cls(tuple(sorted(loaded.values(), key=lambda item: item.quirk.id)), tuple(broken), manager)
+        for check in (_duplicate_ids, _circular_supersedes):
+            wrong = check(plugins)
+            for item, problem in wrong:
+                manager.unregister(name=_plugin_name(item))
+                broken.append(_broken(item, DeclarationError(problem)))
+            gone = {id(item) for item, _ in wrong}
+            plugins = [(item, quirks) for item, quirks in plugins if id(item) not in gone]
+        if broken and (_strict_by_environment() if strict is None else strict):
+            raise BrokenPluginsError([str(item) for item in broken])
+        loaded = [Loaded(quirk, item.distribution, item.version, item.name) for item, quirks in plugins for quirk in quirks]
+        return cls(tuple(sorted(loaded, key=lambda item: item.quirk.id)), tuple(broken), tuple(skipped), manager)
 
     def find(self, quirk_id: str) -> Loaded:
         """Returns the quirk of that id.
@@ -118,20 +137,28 @@ class Registry:
                 return item
         raise UsageError(f"no quirk {quirk_id!r}{nearest(quirk_id, [item.quirk.id for item in self.loaded])}")
 
+    @property
+    def packages(self) -> frozenset[str]:
+        """The packages whose versions quirks ask for."""
+        return frozenset().union(*(_packages(item.quirk) for item in self.loaded))
+
     def resolve(self, context: RunContext, switches: Switches | None = None) -> Plan:
         """Makes the plan for a run.
 
         Args:
             context: The facts.
-            switches: What the user switched off.
+            switches: What the user turned off or on.
 
         Raises:
             UsageError: A switch names nothing.
         """
-        switches = switches or Switches({})
-        switches.check((item.quirk for item in self.loaded), (item.name for item in self.broken))
-        context, troubles = self._with_plugin_facts(context)
-        return resolve(context, self.loaded, switches, warnings=[*map(str, self.broken), *troubles])
+        switches = switches or Switches()
+        others = [(item.name, item.distribution) for item in self.broken]
+        others += [(row.plugin.name, row.plugin.distribution) for row in self.skipped]
+        doubtful = switches.check(self.loaded, others)
+        context, troubles = self._with_plugin_facts(context.with_packages(self.packages))
+        warnings = [*map(str, self.broken), *map(str, self.skipped), *doubtful, *troubles]
+        return resolve(context, self.loaded, switches, warnings=warnings)
 
     def observe(self, plan: Plan, receipt: object) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
@@ -141,15 +168,36 @@ class Registry:
     def _with_plugin_facts(self, context: RunContext) -> tuple[RunContext, list[str]]:
         answers, troubles = _call_each(self._manager, "quirks_facts", context=context)
         extra: dict[str, Any] = {}
+        contested: set[str] = set()
         for plugin, facts in answers:
             try:
                 # Facts are part of the plan, which is JSON; a copy, so that the plugin cannot change them afterwards.
-                values = json.loads(json.dumps(dict(facts)))
-            except (TypeError, ValueError) as error:
+                values = json.loads(json.dumps(dict(facts), allow_nan=False))
+            except (TypeError, ValueError, RecursionError) as error:
                 troubles.append(f"quirks_facts of {plugin} failed: it must return JSON values by name: {error}")
-            else:
-                extra |= {f"{plugin.partition(':')[0]}.{key}": value for key, value in values.items()}
+                continue
+            for key, value in values.items():
+                name = f"{plugin.partition(':')[0]}.{key}"
+                if extra.setdefault(name, value) != value:
+                    contested.add(name)
+        for name in sorted(contested):
+            troubles.append(f"fact {name} is unknown: two plugins of its distribution give it different values")
+            del extra[name]
         return (context.model_copy(update={"extra": {**context.extra, **extra}}) if extra else context), troubles
+
+
+def _strict_by_environment() -> bool:
+    text = os.environ.get(STRICT_VARIABLE, "0")
+    if text not in ("", "0", "1"):
+        raise UsageError(f"{STRICT_VARIABLE}={text!r}: set it to 1, or to 0")
+    return text == "1"
+
+
+def _packages(quirk: Quirk) -> frozenset[str]:
+    try:
+        return quirk.packages
+    except Exception:  # a third party's own kind of match may raise
+        return frozenset()
 
 
 def _new_manager() -> pluggy.PluginManager:
@@ -158,50 +206,113 @@ def _new_manager() -> pluggy.PluginManager:
     return manager
 
 
-def _declared(manager: pluggy.PluginManager, item: Discovered, taken: Mapping[str, Loaded]) -> dict[str, Loaded]:
+def _plugin_name(item: Discovered) -> str:
+    return f"{item.distribution}:{item.name}"
+
+
+def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -> list[Quirk]:
     """Imports one plugin, registers it and asks it for its quirks; a plugin with anything wrong stays unregistered."""
-    new: dict[str, Loaded] = {}
-    plugin = item.entry_point.load()
-    name = f"{item.distribution}:{item.name}"
+    plugin = guard.call(item.entry_point.load, limit_s)
+    name = _plugin_name(item)
     manager.register(_SingleQuirk(plugin) if isinstance(plugin, Quirk) else plugin, name)
     own = [impl for impl in manager.hook.quirks_declare.get_hookimpls() if impl.plugin_name == name]
     try:
         manager.check_pending()  # a misspelt hook would never be called
         if not own:
             raise DeclarationError(f"{item.entry_point.value} is neither a Quirk nor a plugin with a quirks_declare hook")
-        quirks: list[Any] = list(own[0].function())  # type: ignore[call-overload]  # pluggy types it as object
+        quirks: list[Any] = guard.call(lambda: list(islice(own[0].function(), _MOST_QUIRKS + 1)), limit_s)  # type: ignore[call-overload]  # pluggy types it as object
+        if len(quirks) > _MOST_QUIRKS:
+            raise DeclarationError(f"quirks_declare returned more than {_MOST_QUIRKS} quirks")
         if wrong := [quirk for quirk in quirks if not isinstance(quirk, Quirk)]:
             raise DeclarationError(f"quirks_declare returned {wrong[0]!r}, which is no Quirk")
         if isinstance(plugin, Quirk) and plugin.id != item.name:
             raise DeclarationError(f"the entry point is named {item.name!r} but the quirk's id is {plugin.id!r}")
-        for quirk in quirks:
-            if first := new.get(quirk.id) or taken.get(quirk.id):
-                raise DeclarationError(
-                    f"quirk id {quirk.id!r} is taken by {first.distribution} {first.version} ({first.quirk.location})"
-                )
-            new[quirk.id] = Loaded(quirk, item.distribution, item.version, item.name)
     except BaseException:
         manager.unregister(name=name)
         raise
-    return new
+    return quirks
+
+
+_Plugins = Sequence[tuple[Discovered, list[Quirk]]]
+_Problems = list[tuple[Discovered, str]]
+
+
+def _duplicate_ids(plugins: _Plugins) -> _Problems:
+    """An id belongs to model-quirks if that declares it; otherwise nobody can tell, and all who declare it are broken."""
+    owners: dict[str, list[tuple[Discovered, Quirk]]] = {}
+    for item, quirks in plugins:
+        for quirk in quirks:
+            owners.setdefault(quirk.id, []).append((item, quirk))
+    found: dict[int, tuple[Discovered, str]] = {}
+    for quirk_id, claims in owners.items():
+        if len(claims) > 1:
+            for item, quirk in claims:
+                if item.distribution == BUILT_IN:
+                    continue
+                others = [
+                    (other, other_quirk) for other, other_quirk in claims if other_quirk is not quirk or other is not item
+                ]
+                words = " and ".join(f"{other.distribution} {other.version} ({q.location})" for other, q in others) or "itself"
+                found[id(item)] = (item, f"quirk id {quirk_id!r} is taken by {words}")
+    return list(found.values())
+
+
+def _circular_supersedes(plugins: _Plugins) -> _Problems:
+    """Quirks that replace each other in a circle replace nothing; a third party's circle does not break what is built in."""
+    left = list(plugins)
+    found: _Problems = []
+    while circles := _circles({quirk.id: quirk.supersedes for _, quirks in left for quirk in quirks if quirk.supersedes}):
+        owner = {quirk.id: item for item, quirks in left for quirk in quirks}
+        guilty: dict[int, tuple[Discovered, str]] = {}
+        for circle in circles:
+            third_party = [name for name in circle if owner[name].distribution != BUILT_IN]
+            for name in third_party or circle:
+                words = f"circular supersedes: {' → '.join([*circle, circle[0]])}"
+                guilty.setdefault(id(owner[name]), (owner[name], words))
+        found += guilty.values()
+        left = [(item, quirks) for item, quirks in left if id(item) not in guilty]
+    return found
+
+
+def _circles(replaced: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Returns circles, none of them twice, and at least one if there is any: a depth-first search."""
+    circles: list[list[str]] = []
+    done: set[str] = set()
+    for start in replaced:
+        way: dict[str, Iterator[str]] = {} if start in done else {start: iter(replaced[start])}
+        while way:
+            last = next(reversed(way))
+            following = next(way[last], None)
+            if following is None:
+                done.add(last)
+                del way[last]
+            elif following in way:
+                names = list(way)
+                circles.append(names[names.index(following) :])
+            elif following in replaced and following not in done:
+                way[following] = iter(replaced[following])
+    return circles
 
 
 def _broken(item: Discovered, error: BaseException) -> Broken:
-    text = str(error) if isinstance(error, DeclarationError) else f"{type(error).__name__}: {error}"
-    return Broken(item.name, item.distribution, item.version, item.entry_point.value, text)
+    expected = isinstance(error, DeclarationError | guard.TimeLimitError | guard.ExitError)
+    text = str(error) if expected else words(error)
+    return Broken(item.name, item.distribution, item.version, item.entry_point.value, " ".join(text.split()))
 
 
 def _call_each(manager: pluggy.PluginManager, hook: str, **arguments: object) -> tuple[list[tuple[str, Any]], list[str]]:
     """Calls a hook implementation by implementation: pluggy's own call would lose all results when one raises.
 
     Returns:
-        Each answer with the name of its plugin, and what went wrong in words.
+        Each answer with the name of its plugin, in order of the plugins' names, and what went wrong in words.
     """
     answers: list[tuple[str, Any]] = []
     troubles: list[str] = []
-    for impl in getattr(manager.hook, hook).get_hookimpls():
+    for impl in sorted(getattr(manager.hook, hook).get_hookimpls(), key=lambda impl: str(impl.plugin_name)):
+        given = {name: arguments[name] for name in impl.argnames}
         try:
-            answers.append((impl.plugin_name, impl.function(**{name: arguments[name] for name in impl.argnames})))
+            answers.append((impl.plugin_name, guard.call(partial(impl.function, **given), guard.time_limit_s())))
         except Exception as error:
-            troubles.append(f"{hook} of {impl.plugin_name} failed: {type(error).__name__}: {error}")
+            why = str(error) if isinstance(error, guard.TimeLimitError | guard.ExitError) else words(error)
+            troubles.append(f"{hook} of {impl.plugin_name} failed: {why}")
     return answers, troubles

@@ -6,11 +6,24 @@ and a quirk speak of the same thing. ``env.*`` slots are variables of the enviro
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum, auto
 from types import MappingProxyType
 from typing import Any
 
 from quirks_core.errors import UsageError, nearest
+
+
+class SlotKind(StrEnum):
+    """How the wishes of several quirks for one slot become one value (see `quirks_core.merge`)."""
+
+    SCALAR = auto()  #: equal wishes are credited to all, unequal ones are a conflict
+    AT_MOST = auto()  #: an upper bound; the smallest wins
+    AT_LEAST = auto()  #: a lower bound; the largest wins
+    SET = auto()  #: members; all are in
+    MAPPING = auto()  #: each key is a scalar of its own, nested mappings too
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +32,38 @@ class Slot:
 
     Attributes:
         name: Dotted name.
-        type: The Python type of its value.
+        type: The Python type of its value; of a set, the type of its members.
         help: What it sets, in one line.
         choices: The values it can take; empty if any value of the type will do.
+        kind: How several wishes become one value.
     """
 
     name: str
     type: type
     help: str
     choices: tuple[str, ...] = ()
+    kind: SlotKind = SlotKind.SCALAR
 
     def problem(self, value: object) -> str | None:
         """Says what is wrong with a value, or None if the slot can take it."""
+        if self.kind is SlotKind.SET:
+            if not isinstance(value, list | tuple | set | frozenset):
+                return f"{self.name} takes a list of {self.type.__name__}, not {value!r}"
+            return next((problem for member in value if (problem := self._problem_of_one(member))), None)
+        if self.kind is SlotKind.MAPPING and isinstance(value, Mapping):
+            try:
+                is_json = _is_json(value)
+            except RecursionError:
+                return f"{self.name} takes JSON values, not a mapping that holds itself"
+            return None if is_json else f"{self.name} takes JSON values with texts as keys, not {value!r}"
+        return self._problem_of_one(value)
+
+    def _problem_of_one(self, value: object) -> str | None:
         number = self.type is float and isinstance(value, int) and not isinstance(value, bool)
         if not number and (not isinstance(value, self.type) or (isinstance(value, bool) and self.type is not bool)):
             return f"{self.name} takes a value of type {self.type.__name__}, not {value!r}"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"{self.name} takes a finite number, not {value!r}"
         if self.choices and value not in self.choices:
             return f"{self.name} takes one of {', '.join(self.choices)}, not {value!r}{nearest(str(value), self.choices)}"
         return None
@@ -41,12 +71,14 @@ class Slot:
 
 _SLOTS = (
     Slot("engine.async_engine", bool, "asynchronous engine (AsyncLLM) instead of the synchronous one"),
+    Slot("engine.compilation_config", dict, "vLLM's compilation settings", kind=SlotKind.MAPPING),
     Slot("engine.data_parallel_size", int, "data-parallel ranks of one engine"),
     Slot("engine.dtype", str, "dtype of the weights; auto takes the checkpoint's"),
     Slot("engine.enable_expert_parallel", bool, "shard experts over data x tensor parallel ranks"),
     Slot("engine.enable_prefix_caching", bool, "reuse the KV cache of shared prefixes"),
     Slot("engine.enforce_eager", bool, "eager execution: no compilation, no CUDA graphs"),
-    Slot("engine.gpu_memory_utilization", float, "share of device memory the engine may use"),
+    Slot("engine.gpu_memory_utilization", float, "share of device memory the engine may use; at most", kind=SlotKind.AT_MOST),
+    Slot("engine.hf_overrides", dict, "changes to the checkpoint's config.json", kind=SlotKind.MAPPING),
     Slot("engine.load_format", str, "where weights come from at start: auto (the checkpoint), dummy (random), …"),
     Slot(
         "engine.logprobs_mode",
@@ -55,6 +87,7 @@ _SLOTS = (
         ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"),
     ),
     Slot("engine.max_model_len", int, "longest sequence, prompt and generation together, in tokens"),
+    Slot("engine.max_num_seqs", int, "sequences that one step may hold; at most", kind=SlotKind.AT_MOST),
     Slot("engine.pipeline_parallel_size", int, "pipeline-parallel ranks"),
     Slot("engine.runtime", str, "vLLM's runtime", ("v0", "v1")),
     Slot("engine.seed", int, "seed of the engine's random numbers"),
@@ -66,7 +99,8 @@ _SLOTS = (
         "what a refit sends: named parameters only, or the whole state dict with its persistent buffers",
         ("parameters", "state_dict"),
     ),
-    Slot("request.timeout_s", float, "seconds after which a rollout request is given up"),
+    Slot("request.timeout_s", float, "seconds after which a rollout request is given up; at least", kind=SlotKind.AT_LEAST),
+    Slot("sampling.stop_token_ids", int, "tokens that end a generation, besides the model's own", kind=SlotKind.SET),
     Slot("sampling.temperature", float, "temperature of sampling; 0 is greedy"),
     Slot("sampling.top_k", int, "number of most probable tokens to sample from; -1 for all"),
     Slot("sampling.top_p", float, "smallest share of probability to sample from"),
@@ -77,6 +111,20 @@ _SLOTS = (
     Slot("train.sequence_parallel", bool, "the trainer shards activations along the sequence over its TP ranks"),
     Slot("train.tensor_parallel_size", int, "the trainer's tensor-parallel ranks"),
 )
+
+
+def _is_json(value: object) -> bool:
+    match value:
+        case None | bool() | int() | str():
+            return True
+        case float():
+            return math.isfinite(value)
+        case list() | tuple():
+            return all(map(_is_json, value))
+        case Mapping():
+            return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    return False
+
 
 #: Every slot by name, in alphabetical order.
 SLOTS = MappingProxyType({slot.name: slot for slot in _SLOTS})

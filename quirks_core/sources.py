@@ -7,15 +7,12 @@ run anybody's code.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.util
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-
-from quirks_core.adjustments import ABSENT
 
 
 @lru_cache(maxsize=256)
@@ -28,12 +25,12 @@ def module_source(module: str) -> str | None:
         return None
     if spec and not parts and spec.submodule_search_locations is None:  # a module of its own, without a package
         file = Path(spec.origin or "")
-        return file.read_text(encoding="utf-8") if file.suffix == ".py" else None
+        return file.read_text(encoding="utf-8", errors="replace") if file.suffix == ".py" else None
     for root in (spec.submodule_search_locations or ()) if spec else ():
         base = Path(root, *parts)
         for candidate in (base.with_suffix(".py") if parts else base / "__init__.py", base / "__init__.py"):
             if candidate.is_file():
-                return candidate.read_text(encoding="utf-8")
+                return candidate.read_text(encoding="utf-8", errors="replace")
     return None
 
 
@@ -54,7 +51,10 @@ def _children(node: ast.AST) -> list[ast.stmt]:
 @lru_cache(maxsize=64)
 def _parsed(module: str) -> ast.Module | None:
     source = module_source(module)
-    return ast.parse(source) if source is not None else None
+    try:
+        return ast.parse(source) if source is not None else None
+    except (SyntaxError, ValueError):  # a template, or another Python's
+        return None
 
 
 def attribute_source(target: str) -> str | None:
@@ -77,23 +77,6 @@ def attribute_source(target: str) -> str | None:
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     lines = (module_source(module) or "").splitlines()[first - 1 : node.end_lineno]
     return textwrap.dedent("\n".join(lines))
-
-
-def fingerprint(target: str) -> str:
-    """Returns what identifies a target's source.
-
-    Returns:
-        The SHA-256 of the source text (hexadecimal); `ABSENT` if its module or class is there but does not define it;
-        ``"homeless"`` if not even those are there, so that nothing could be added either.
-    """
-    source = attribute_source(target)
-    if source is not None:
-        return hashlib.sha256(source.encode()).hexdigest()
-    owner, dot, _ = target.rpartition(".")
-    has_owner = (
-        attribute_source(owner) is not None if ":" in owner and dot else module_source(target.partition(":")[0]) is not None
-    )
-    return ABSENT if has_owner else "homeless"
 
 
 def search(module: str, pattern: str) -> bool | None:

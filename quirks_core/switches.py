@@ -1,64 +1,166 @@
-"""Off switches: which quirks and flags the user disabled, and in which layer."""
+"""Switches: what the user turned off or on by name, and in which layer.
+
+A name is that of a quirk, a flag, a distribution (``distribution:acme-quirks``), ``third-party`` or ``all``. A stronger layer
+wins (call, command line, environment, configuration); within one layer the more specific name does, in the order of this list.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quirks_core.errors import UsageError, nearest
-from quirks_core.flags import ModelFlag
-from quirks_core.quirk import Quirk
+from quirks_core.flags import BUILT_IN, ModelFlag
+from quirks_core.loaded import Loaded
 
-#: Comma-separated quirk ids and flags to disable.
-VARIABLE = "MODEL_QUIRKS_DISABLE"
+#: Comma-separated names to turn off.
+DISABLE_VARIABLE = "MODEL_QUIRKS_DISABLE"
+#: Comma-separated names to turn on, whatever their match and version ranges say.
+FORCE_VARIABLE = "MODEL_QUIRKS_FORCE"
+
+_DISTRIBUTION = "distribution:"
+_THIRD_PARTY = "third-party"
+_ALL = "all"
+
+
+class Wishes(NamedTuple):
+    """What one layer asks for: names to turn off, and names to turn on."""
+
+    disable: Sequence[str] = ()
+    force: Sequence[str] = ()
+
+
+_NOTHING = Wishes()
+
+
+class Switch(NamedTuple):
+    """The switch that decides about a quirk.
+
+    Attributes:
+        on: Turned on (forced) or off.
+        name: The name that was used.
+        layer: The layer that used it, in words.
+    """
+
+    on: bool
+    name: str
+    layer: str
+
+    def __str__(self) -> str:
+        return f"{'forced' if self.on else 'switched off'} by {self.name!r} in {self.layer}"
 
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """The names that the user switched off, each with the layer that did it.
+    """What the user turned off or on.
 
     Attributes:
-        disabled: Layer by quirk id or flag; the strongest layer where several name the same.
+        layers: Per layer, strongest first, the switches by name.
     """
 
-    disabled: Mapping[str, str]
+    layers: tuple[Mapping[str, Switch], ...] = ()
 
     @classmethod
     def gather(
         cls,
         *,
-        command_line: Iterable[str] = (),
-        config_file: Iterable[str] = (),
+        api: Wishes = _NOTHING,
+        command_line: Wishes = _NOTHING,
         environ: Mapping[str, str] | None = None,
+        config_file: Wishes = _NOTHING,
     ) -> Switches:
-        """Collects the switches; command line beats environment beats configuration file."""
-        variable = (os.environ if environ is None else environ).get(VARIABLE, "")
-        layers = {
-            "the configuration (quirks.disable)": config_file,
-            f"the environment ({VARIABLE})": variable.split(","),
-            "the command line (--disable)": command_line,
-        }
-        return cls({_canonical(name): layer for layer, names in layers.items() for name in names if name.strip()})
+        """Collects the switches of all layers.
 
-    def layer(self, quirk: Quirk) -> str | None:
-        """Returns the layer that switches a quirk off, by its id or its flag; None if it is on."""
-        return self.disabled.get(quirk.id) or self.disabled.get(quirk.flag)
+        Args:
+            api: Of the calling code.
+            command_line: Of ``--disable`` and ``--force``.
+            environ: The process environment; `os.environ` if None.
+            config_file: Of ``quirks.disable`` and ``quirks.force``.
 
-    def check(self, quirks: Iterable[Quirk], broken: Iterable[str] = ()) -> None:
-        """Makes sure that every name exists: as a quirk, as a flag, or as the entry point of a broken plugin.
+        Raises:
+            UsageError: One layer turns the same name off and on.
+        """
+        variables = os.environ if environ is None else environ
+        from_environment = Wishes(*(variables.get(name, "").split(",") for name in (DISABLE_VARIABLE, FORCE_VARIABLE)))
+        return cls(
+            tuple(
+                _layer(wishes, *words)
+                for wishes, *words in (
+                    (api, "the call (disable=)", "the call (force=)"),
+                    (command_line, "the command line (--disable)", "the command line (--force)"),
+                    (from_environment, f"the environment ({DISABLE_VARIABLE})", f"the environment ({FORCE_VARIABLE})"),
+                    (config_file, "the configuration (quirks.disable)", "the configuration (quirks.force)"),
+                )
+            )
+        )
+
+    def of(self, item: Loaded) -> Switch | None:
+        """Returns the switch that decides about a quirk; None if the user leaves it to its declaration."""
+        names = (item.quirk.id, item.quirk.flag, *_of_distribution(item.distribution))
+        return next((layer[name] for layer in self.layers for name in names if name in layer), None)
+
+    def turns_off(self, distribution: str) -> Switch | None:
+        """Returns the switch that turns a whole distribution off, so that it need not even be loaded; None if there is none."""
+        if any(switch.on for layer in self.layers for switch in layer.values()):
+            return None  # what is forced may be in there
+        return next((layer[name] for layer in self.layers for name in _of_distribution(distribution) if name in layer), None)
+
+    def check(self, loaded: Iterable[Loaded], not_loaded: Sequence[tuple[str, str]] = ()) -> list[str]:
+        """Makes sure that every name exists.
+
+        Args:
+            loaded: The quirks.
+            not_loaded: Entry point and distribution of every plugin that is installed but broken or switched off. What it
+                would declare is not known, so that a name that nobody else has may be its.
+
+        Returns:
+            Warnings about names that could be those of plugins that were not loaded.
 
         Raises:
             UsageError: Names that do not exist; the message gives each with the nearest one.
         """
-        quirks = tuple(quirks)
-        known = {quirk.id for quirk in quirks} | {quirk.flag for quirk in quirks} | set(ModelFlag) | set(broken)
-        wrong = [f"{name!r} in {layer}{nearest(name, known)}" for name, layer in self.disabled.items() if name not in known]
-        if wrong:
-            raise UsageError("no quirk or flag of that name: " + "; ".join(wrong))
+        known = {*ModelFlag, _THIRD_PARTY, _ALL, _DISTRIBUTION + BUILT_IN}
+        for item in loaded:
+            known |= {item.quirk.id, item.quirk.flag, _DISTRIBUTION + _normal(item.distribution)}
+        for name, distribution in not_loaded:
+            known |= {name, _DISTRIBUTION + _normal(distribution)}
+        wrong = [
+            f"{name!r} in {switch.layer}{nearest(name, known)}"
+            for layer in self.layers
+            for name, switch in layer.items()
+            if name not in known
+        ]
+        if wrong and not not_loaded:
+            raise UsageError("no quirk, flag or distribution of that name: " + "; ".join(wrong))
+        return [f"no quirk of that name, unless a plugin that was not loaded has it: {text}" for text in wrong]
 
 
-def _canonical(name: str) -> str:
-    """A flag may be written in any case; everything else is taken as it was typed."""
-    name = name.strip()
-    return name.lower() if name.lower() in set(ModelFlag) else name
+def _layer(wishes: Wishes, off: str, on: str) -> Mapping[str, Switch]:
+    disabled, forced = set(_canonical(wishes.disable)), set(_canonical(wishes.force))
+    if both := sorted(disabled & forced):
+        raise UsageError(f"{', '.join(map(repr, both))} is turned off and on at once, by {off} and {on}")
+    return {name: Switch(name in forced, name, on if name in forced else off) for name in sorted(disabled | forced)}
+
+
+def _canonical(names: Iterable[str]) -> Iterator[str]:
+    """A flag may be written in any case, a distribution as pip takes it; everything else is taken as it was typed."""
+    for name in map(str.strip, names):
+        if name.lower() in set(ModelFlag):
+            yield name.lower()
+        elif name.startswith(_DISTRIBUTION):
+            yield _DISTRIBUTION + _normal(name.removeprefix(_DISTRIBUTION))
+        elif name:
+            yield name
+
+
+def _of_distribution(distribution: str) -> tuple[str, ...]:
+    """The names that take in every quirk of a distribution, the most specific first."""
+    own = _DISTRIBUTION + _normal(distribution)
+    return (own, _ALL) if _normal(distribution) == BUILT_IN else (own, _THIRD_PARTY, _ALL)
+
+
+def _normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()

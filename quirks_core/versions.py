@@ -12,6 +12,7 @@ from functools import lru_cache
 from packaging.version import InvalidVersion, Version
 
 from quirks_core.errors import DeclarationError
+from quirks_core.packages import distribution_of
 from quirks_core.trace import Answer
 
 
@@ -41,6 +42,7 @@ class Affected:
     fixed: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "package", distribution_of(self.package))
         low, high = (parse_version(v) if v is not None else None for v in (self.introduced, self.fixed))
         for text, version in ((self.introduced, low), (self.fixed, high)):
             if text is not None and version is None:
@@ -51,6 +53,16 @@ class Affected:
     def __str__(self) -> str:
         bounds = [f">= {self.introduced}" if self.introduced else "", f"< {self.fixed}" if self.fixed else ""]
         return ", ".join(filter(None, bounds)) or "any version"
+
+    def overlaps(self, other: Affected) -> bool:
+        """Tells whether some version of one package lies in both ranges."""
+        if self.package != other.package:
+            return False
+        ends = (parse_version(self.fixed or ""), parse_version(other.fixed or ""))
+        starts = (parse_version(self.introduced or ""), parse_version(other.introduced or ""))
+        before = (starts[0] is None or ends[1] is None or starts[0] < ends[1],
+                  starts[1] is None or ends[0] is None or starts[1] < ends[0])  # fmt: skip
+        return all(before)
 
     def answer(self, installed: str | None) -> Answer:
         """Tells whether an installed version lies in the range.

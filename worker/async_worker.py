@@ -16,10 +16,11 @@ from quirks_core.bootstrap import bootstrap
 from quirks_core.checkpoint import require_weights
 from quirks_core.context import RunContext
 from quirks_core.errors import QuirksError, UsageError
+from quirks_core.lock import check_lock
 from quirks_core.plan import Plan
 from quirks_core.receipt import Receipt, collect
 from quirks_core.registry import Registry
-from quirks_core.switches import Switches
+from quirks_core.switches import Switches, Wishes
 from worker import processes, vllm_adapter
 from worker.batch import Batch, prompts, sample
 from worker.config import GenerationConfig
@@ -35,6 +36,8 @@ _E = TypeVar("_E", bound=BaseException)
 
 #: How many error lines of each process go into our error when an engine dies.
 _ERROR_LINES = 4
+#: Seconds that a process may acknowledge after the engine is up; it does so before it loads the model.
+_ACKNOWLEDGE_S = 5.0
 
 
 class VllmAsyncGenerationWorker:
@@ -63,6 +66,7 @@ class VllmAsyncGenerationWorker:
         seed: int | None = None,
         *,
         disable: Sequence[str] = (),
+        force: Sequence[str] = (),
     ) -> None:
         """Resolves the plan.
 
@@ -71,11 +75,15 @@ class VllmAsyncGenerationWorker:
             bundle_indices: Bundles of the current Ray placement group that belong to this worker.
             fraction_of_gpus: Share of a GPU that each engine process takes, in (0, 1].
             seed: Seed of the engine; replicas that share nothing need different ones. The configuration's if None.
-            disable: Quirks and flags to switch off, over those of the configuration.
+            disable: Names to turn off: quirks, flags, ``distribution:NAME``, ``third-party``, ``all``. Stronger than
+                environment and configuration.
+            force: Names to turn on, whatever their match and version ranges say.
 
         Raises:
             UsageError: Something in the configuration is wrong.
             RefusedError: The configuration cannot work; the error lists all reasons.
+            LockError: The loaded quirks are not those of the lock file.
+            BrokenPluginsError: There are broken plugins, and MODEL_QUIRKS_STRICT is 1.
         """
         self.config = config if isinstance(config, GenerationConfig) else GenerationConfig.parse(config)
         if not 0 < fraction_of_gpus <= 1:
@@ -85,8 +93,10 @@ class VllmAsyncGenerationWorker:
         self._bundle_indices = tuple(bundle_indices) if bundle_indices is not None else None
         self._fraction_of_gpus = fraction_of_gpus
         self._seed = seed
-        self._registry = Registry.load()
-        switches = Switches.gather(command_line=disable, config_file=self.config.quirks.disable)
+        asked = self.config.quirks
+        switches = Switches.gather(api=Wishes(disable, force), config_file=Wishes(asked.disable, asked.force))
+        self._registry = Registry.load(switches=switches)
+        check_lock(self._registry, asked.locked)
         self.plan: Plan = self._registry.resolve(RunContext.gather(self.config), switches)
         self.plan.check()
         self._arguments = self._engine_arguments()
@@ -129,11 +139,15 @@ class VllmAsyncGenerationWorker:
             bootstrap()
             self._engine = vllm_adapter.start_engine(self._arguments)
             self._processes = processes.engine_processes(before)
+            if not await vllm_adapter.report_configuration(self._engine):
+                own = "engine.vllm_kwargs.worker_extension_cls"
+                self.warnings.append(f"workers do not report their configuration, because {own} takes the place of ours")
             self._receipt = collect(
                 self._applied.folder,
                 self.plan.digest,
                 processes.expected_to_acknowledge(before),
                 vllm_adapter.read_back(self._engine, self.plan),
+                wait_s=_ACKNOWLEDGE_S,
             )
         except BaseException as error:
             lines = _last_errors(self._applied.folder)
@@ -262,7 +276,7 @@ class VllmAsyncGenerationWorker:
     async def _finish(self, index: int, prompt: dict[str, Any], *, greedy: bool, room: int, text: bool = False) -> Any:
         """Sends one request and waits for its end; gives it up after the time limit."""
         limit = self.plan.value("request.timeout_s")
-        sampling = self.config.sampling
+        sampling = vllm_adapter.planned_sampling(self.config, self.plan)
         params = vllm_adapter.sampling_params(sampling, greedy=greedy, max_tokens=min(sampling.max_new_tokens, room), text=text)
         try:
             async with asyncio.timeout(limit) as deadline:

@@ -51,11 +51,14 @@ class EngineSection(Section):
         data_parallel_size: Data-parallel ranks of one engine.
         enable_expert_parallel: Shard experts over data x tensor parallel ranks.
         max_model_len: Longest sequence, prompt and generation together, in tokens.
+        max_num_seqs: Most sequences that one step may hold.
         gpu_memory_utilization: Share of device memory.
         enforce_eager: No compilation, no CUDA graphs.
         enable_prefix_caching: Reuse the KV cache of shared prefixes.
         logprobs_mode: What a logprob means.
         seed: Seed of the engine's random numbers.
+        compilation_config: vLLM's compilation settings.
+        hf_overrides: Changes to the checkpoint's ``config.json``.
         vllm_kwargs: Any other engine argument of the installed vLLM, by its own name.
     """
 
@@ -68,11 +71,14 @@ class EngineSection(Section):
     data_parallel_size: int = Field(default=1, ge=1)
     enable_expert_parallel: bool = False
     max_model_len: int | None = Field(default=None, ge=1)
+    max_num_seqs: int | None = Field(default=None, ge=1)
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     enforce_eager: bool | None = None
     enable_prefix_caching: bool | None = None
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"] | None = None
     seed: int | None = None
+    compilation_config: dict[str, Any] | None = None
+    hf_overrides: dict[str, Any] | None = None
     vllm_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -155,9 +161,17 @@ class RequestSection(Section):
 
 
 class QuirksSection(Section):
-    """Off switches: ids of quirks, or flags."""
+    """Switches: names of quirks, flags or distributions, ``third-party``, ``all``.
+
+    Attributes:
+        disable: To turn off.
+        force: To turn on, whatever their match and version ranges say.
+        locked: Lock file (``quirks lock``) that the loaded quirks must agree with.
+    """
 
     disable: tuple[str, ...] = ()
+    force: tuple[str, ...] = ()
+    locked: str | None = None
 
 
 class GenerationConfig(Section):
@@ -174,7 +188,7 @@ class GenerationConfig(Section):
         refit: What a refit sends.
         request: A request's limits.
         env: Environment variables for the engine's processes.
-        quirks: Off switches.
+        quirks: Switches.
     """
 
     purpose: Purpose = "rollout"

@@ -24,10 +24,13 @@ _READ_BACK = {
     "engine.load_format": "load_config.load_format",
     "engine.logprobs_mode": "model_config.logprobs_mode",
     "engine.max_model_len": "model_config.max_model_len",
+    "engine.max_num_seqs": "scheduler_config.max_num_seqs",
     "engine.pipeline_parallel_size": "parallel_config.pipeline_parallel_size",
     "engine.seed": "model_config.seed",
     "engine.tensor_parallel_size": "parallel_config.tensor_parallel_size",
 }
+#: What the engine mixes into its worker class.
+EXTENSION = "worker.extension.ConfigurationReport"
 #: Slots under ``engine.`` that choose between engines and are no arguments of one.
 _NOT_ARGUMENTS = ("engine.async_engine", "engine.runtime")
 
@@ -52,6 +55,7 @@ def engine_arguments(config: GenerationConfig, plan: Plan, *, in_placement_group
         "tokenizer": config.model.tokenizer,
         "revision": config.model.revision,
         "disable_log_stats": True,
+        "worker_extension_cls": EXTENSION,
         **_executor(config, in_placement_group),
     }
     if config.purpose == "rollout":
@@ -73,6 +77,18 @@ def _executor(config: GenerationConfig, in_placement_group: bool) -> dict[str, s
     return {}
 
 
+async def report_configuration(engine: Any) -> bool:
+    """Has every worker report the configuration that it runs with, beside its acknowledgement.
+
+    Returns:
+        False if the user mixes a class of their own into vLLM's workers, so that ours is not there.
+    """
+    if engine.vllm_config.parallel_config.worker_extension_cls != EXTENSION:
+        return False
+    await engine.collective_rpc("report_configuration")
+    return True
+
+
 def start_engine(arguments: Mapping[str, Any]) -> Any:
     """Starts an ``AsyncLLM``; blocks until all its processes are up, 20 to 60 s on two CPU cores.
 
@@ -82,6 +98,12 @@ def start_engine(arguments: Mapping[str, Any]) -> Any:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+def planned_sampling(config: GenerationConfig, plan: Plan) -> SamplingSection:
+    """Returns how to sample: what the user configured, with what the plan changes."""
+    changes = {slot.removeprefix("sampling."): value for slot, value in plan.changes.items() if slot.startswith("sampling.")}
+    return config.sampling.model_copy(update=changes)
 
 
 def sampling_params(sampling: SamplingSection, *, greedy: bool, max_tokens: int, text: bool = False) -> Any:
@@ -147,23 +169,24 @@ def read_back(engine: Any, plan: Plan) -> tuple[ReadBack, ...]:
     A slot that a quirk put in force is binding: the receipt refuses another value.
     """
     in_force = {item.slot for item in plan.adjustments if item.in_force}
-    values = []
+    return tuple(
+        ReadBack(
+            slot=slot,
+            before=plan.context.settings.get(slot),
+            planned=plan.value(slot),
+            engine=value,
+            binding=slot in in_force,
+        )
+        for slot, value in read_configuration(engine.vllm_config).items()
+    )
+
+
+def read_configuration(vllm_config: Any) -> dict[str, Any]:
+    """Returns, by slot, what a ``VllmConfig`` holds; the driver and every worker have one of their own."""
+    found = {}
     for slot, path in sorted(_READ_BACK.items()):
-        value: Any = engine.vllm_config
+        value: Any = vllm_config
         for name in path.split("."):
             value = getattr(value, name, None)
-        values.append(
-            ReadBack(
-                slot=slot,
-                before=plan.context.settings.get(slot),
-                planned=plan.value(slot),
-                engine=_plain(value),
-                binding=slot in in_force,
-            )
-        )
-    return tuple(values)
-
-
-def _plain(value: Any) -> Any:
-    """Turns an engine's enum into its text; other values are plain already."""
-    return getattr(value, "value", value)
+        found[slot] = getattr(value, "value", value)  # of an enum, its text
+    return found

@@ -1,4 +1,4 @@
-"""The command line: ``quirks list | show | plan | explain | doctor | generate | demo``."""
+"""The command line, ``quirks``; `quirks_core.cli.main.VERBS` lists the commands."""
 
 from __future__ import annotations
 

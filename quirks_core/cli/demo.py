@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from quirks_core.cli.generate import progress, quiet_engine, start
-from quirks_core.cli.render import Screen, show_plan, show_receipt
+from quirks_core.cli.render import show_plan, show_receipt
+from quirks_core.cli.screen import Screen
 from quirks_core.context import RunContext
 from quirks_core.packages import installed_platform
 from quirks_core.plan import Plan
@@ -41,6 +42,11 @@ _PLANS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
     ),
     ("Gemma-4 on the installed vLLM: a live quirk", "gemma4", {}, ()),
 )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds whether the engine's log is shown."""
+    parser.add_argument("--verbose", action="store_true", help="show the engine's log")
 
 
 def run_demo(options: argparse.Namespace) -> int:

@@ -11,16 +11,17 @@ from importlib.metadata import PackageNotFoundError, version
 from rich.markup import escape
 from rich.table import Table
 
-from quirks_core import sources
+from quirks_core import fingerprints, sources
 from quirks_core.adjustments import Patch
 from quirks_core.apply import check_engine_environment
-from quirks_core.cli.render import Screen
+from quirks_core.cli.screen import Screen
+from quirks_core.context import Installation
 from quirks_core.errors import UsageError
-from quirks_core.match import UNKNOWN
+from quirks_core.lifecycle import Stage, lifecycle
+from quirks_core.loaded import Loaded
 from quirks_core.packages import installed_platform, installed_versions
-from quirks_core.quirk import StaticProbe
+from quirks_core.probes import Probe, ask
 from quirks_core.registry import Registry
-from quirks_core.resolve import Loaded
 from quirks_core.trace import Answer
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
@@ -93,36 +94,38 @@ def _plugins(registry: Registry) -> list[Finding]:
 def _evidence(registry: Registry) -> list[Finding]:
     found = []
     for item in registry.loaded:
-        found += [_probe(item, probe) for probe in item.quirk.evidence if isinstance(probe, StaticProbe)]
+        if (found_stage := lifecycle(item)).stage is Stage.EXPIRED:
+            found.append(Finding("error", item.quirk.id, f"expired: {found_stage.evidence[-1]}"))
+        found += [_probe(item, probe) for probe in item.quirk.evidence if isinstance(probe, Probe)]
         found += [_drift(item, patch) for patch in item.quirk.adjustments if isinstance(patch, Patch)]
     return found
 
 
-class _Installation:
-    """The facts that hold for every run on this installation; all others are unknown."""
-
-    def fact(self, name: str) -> object:
-        """Returns the platform or a package's version."""
-        facts = {"platform": installed_platform(), **{f"packages.{name}": v for name, v in installed_versions().items()}}
-        return UNKNOWN if facts.get(name) is None else facts[name]
-
-
-def _probe(item: Loaded, probe: StaticProbe) -> Finding:
-    seen = sources.search(probe.module, probe.pattern)
-    if seen is None:
-        return Finding("note", item.quirk.id, f"{probe.module} is not installed")
-    affected = seen is probe.found_means_affected
-    return Finding("ok", item.quirk.id, "still needed here" if affected else "no longer needed here: the source holds the fix")
+def _probe(item: Loaded, probe: Probe) -> Finding:
+    words = {
+        Answer.YES: ("ok", "still needed here: the source holds the bug"),
+        Answer.NO: ("ok", "no longer needed here: the source holds the fix"),
+        Answer.UNKNOWN: ("note", f"cannot be told here: {probe}"),
+    }
+    level, message = words[ask(probe)]
+    return Finding(level, item.quirk.id, message)
 
 
 def _drift(item: Loaded, patch: Patch) -> Finding:
-    seen = sources.fingerprint(patch.target)
+    seen = fingerprints.fingerprint(patch.target)
     if sources.module_source(patch.target.partition(":")[0]) is None:
         return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
-    if item.quirk.match.trace(_Installation()).answer is Answer.NO:
+    if _concerns_nobody_here(item):
         return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
-    if seen in patch.fingerprints:
+    if fingerprints.is_expected(patch.target, patch.expects):
         return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
     return Finding(
         "error", item.quirk.id, f"{patch.target} has drifted (fingerprint {seen}); runs that need the patch are refused"
     )
+
+
+def _concerns_nobody_here(item: Loaded) -> bool:
+    try:
+        return item.quirk.match.trace(Installation()).answer is Answer.NO
+    except Exception:  # a third party's own kind of match may raise
+        return False

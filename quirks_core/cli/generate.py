@@ -12,12 +12,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from quirks_core.cli.render import Screen, show_plan, show_receipt
+from quirks_core.cli.render import show_plan, show_receipt
 from quirks_core.cli.run import load_config
+from quirks_core.cli.screen import Screen
 from quirks_core.errors import UsageError
+from quirks_core.lock import LOCKED_VARIABLE
+from quirks_core.registry import STRICT_VARIABLE
 
 if TYPE_CHECKING:
     from worker.async_worker import VllmAsyncGenerationWorker
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the prompts and how to treat them."""
+    parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="text to continue")
+    parser.add_argument("--greedy", action="store_true", help="take the most probable tokens instead of sampling")
+    parser.add_argument("--verbose", action="store_true", help="show the engine's log")
 
 
 def run_generate(options: argparse.Namespace) -> int:
@@ -28,7 +38,11 @@ def run_generate(options: argparse.Namespace) -> int:
     config = load_config(options, default_purpose="eval")
     from worker import VllmAsyncGenerationWorker
 
-    worker = VllmAsyncGenerationWorker(config, disable=options.disable)
+    if options.strict:
+        os.environ[STRICT_VARIABLE] = "1"
+    if options.locked:
+        os.environ[LOCKED_VARIABLE] = options.locked
+    worker = VllmAsyncGenerationWorker(config, disable=options.disable, force=options.force)
     # With --json standard output holds the JSON alone.
     console = Screen(stderr=options.json)
     show_plan(console, worker.plan)

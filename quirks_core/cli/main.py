@@ -6,20 +6,59 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 
-from quirks_core.cli import demo, doctor, generate, listing, planning
 from quirks_core.errors import QuirksError
-from quirks_core.plan import RefusedError
 
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
+
+
+class Verb(NamedTuple):
+    """One command of the command line.
+
+    Attributes:
+        name: What is typed.
+        module: Module under `quirks_core.cli` with ``run_NAME`` and, if the command has arguments, ``add_NAME_arguments`` or
+            ``add_arguments``. It is imported only when the command is used.
+        help: What it does, in one line.
+        describes_run: It takes the options that describe a run.
+    """
+
+    name: str
+    module: str
+    help: str
+    describes_run: bool = False
+
+
+#: Every command, in the order of the help.
+VERBS = (
+    Verb("list", "listing", "list the installed quirks; imports none of them"),
+    Verb("show", "showing", "show one quirk's declaration"),
+    Verb("plan", "planning", "show what applies to a run and why", describes_run=True),
+    Verb("explain", "planning", "say why one quirk applies to a run or does not", describes_run=True),
+    Verb("matrix", "matrix", "show which quirks apply to a run on which versions of vLLM", describes_run=True),
+    Verb("diff", "diff", "show what differs between two plans"),
+    Verb("lock", "lock", "write down which quirks are installed, for --locked"),
+    Verb("generate", "generate", "start a real engine and generate from prompts", describes_run=True),
+    Verb("bisect", "bisect", "find the quirks that change how a command ends", describes_run=True),
+    Verb("prove", "prove", "run the evidence of quirks on the installed engine: are they needed?"),
+    Verb("audit", "audit", "list which quirks are active, dormant or expired, with the evidence"),
+    Verb("doctor", "doctor", "check plugins, versions and patches of this installation"),
+    Verb("new", "new", "make a package with a quirk and its tests"),
+    Verb("validate", "validate", "check the quirks of a distribution without an engine"),
+    Verb("fingerprint", "fingerprint", "print the fingerprint of a patch's target"),
+    Verb("docs", "docs", "write the documentation's pages that come from the code"),
+    Verb("demo", "demo", "make tiny models, show their plans, run one on a real engine"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    options = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
     try:
         code: int = options.run(options)
         sys.stdout.flush()
@@ -48,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: QuirksError, *, as_json: bool) -> None:
+    from quirks_core.plan import RefusedError
+
     notes = getattr(error, "__notes__", [])
     if as_json:
         refusals = [item.model_dump(mode="json") for item in error.refusals] if isinstance(error, RefusedError) else []
@@ -59,36 +101,30 @@ def _report(error: QuirksError, *, as_json: bool) -> None:
         console.print(f"  {escape(note)}", highlight=False, soft_wrap=True)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Makes the parser of the command line.
+
+    Args:
+        only: The one command whose arguments are needed, so that the modules of the others are not imported; all if None.
+    """
     parser = argparse.ArgumentParser(
         prog="quirks",
         description="Decides which model quirks apply to a vLLM run, why, and proves that they are in force.",
     )
     parser.add_argument("--version", action="version", version=f"model-quirks {version('model-quirks')}")
-    verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     output = argparse.ArgumentParser(add_help=False)
     output.add_argument("--json", action="store_true", help="print JSON on standard output")
     run = _run_options()
-
-    def verb(name: str, module_run: object, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        command = verbs.add_parser(name, help=text, description=text, parents=[output, *parents])
-        command.set_defaults(run=module_run)
-        return command
-
-    verb("list", listing.run_list, "list the installed quirks; imports none of them")
-    show = verb("show", listing.run_show, "show one quirk's declaration")
-    show.add_argument("id", metavar="ID", help="the quirk's id")
-    verb("plan", planning.run_plan, "show what applies to a run and why", run)
-    explain = verb("explain", planning.run_explain, "say why one quirk applies to a run or does not", run)
-    explain.add_argument("id", metavar="ID", help="the quirk's id")
-    verb("doctor", doctor.run_doctor, "check plugins, versions and patches of this installation")
-    generating = verb("generate", generate.run_generate, "start a real engine and generate from prompts", run)
-    generating.add_argument("prompts", nargs="+", metavar="PROMPT", help="text to continue")
-    generating.add_argument("--greedy", action="store_true", help="take the most probable tokens instead of sampling")
-    generating.add_argument("--verbose", action="store_true", help="show the engine's log")
-    demonstration = verb("demo", demo.run_demo, "make tiny models, show their plans, run one on a real engine")
-    demonstration.add_argument("--verbose", action="store_true", help="show the engine's log")
+    for verb in VERBS:
+        parents = [output, run] if verb.describes_run else [output]
+        command = commands.add_parser(verb.name, help=verb.help, description=verb.help, parents=parents)
+        if only is None or verb.name == only:
+            module = importlib.import_module(f"quirks_core.cli.{verb.module}")
+            add = getattr(module, f"add_{verb.name}_arguments", None) or getattr(module, "add_arguments", None)
+            if add is not None:
+                add(command)
+            command.set_defaults(run=getattr(module, f"run_{verb.name}"))
     return parser
 
 
@@ -106,7 +142,11 @@ def _run_options() -> argparse.ArgumentParser:
         "--assume", metavar="NAME==VERSION", action="append", default=[],
         help="resolve as if that version were installed: vllm, torch, transformers, ray, or platform==cpu (repeatable)",
     )  # fmt: skip
-    group.add_argument(
-        "--disable", metavar="ID|FLAG", action="append", default=[], help="switch a quirk or a flag off (repeatable)"
+    switches = run.add_argument_group("switches", "NAME: a quirk, a flag, distribution:NAME, third-party, all")
+    switches.add_argument("--disable", metavar="NAME", action="append", default=[], help="turn quirks off (repeatable)")
+    switches.add_argument(
+        "--force", metavar="NAME", action="append", default=[], help="turn quirks on whatever their match says (repeatable)"
     )
+    switches.add_argument("--strict", action="store_true", help="a broken plugin is an error (exit code 3)")
+    switches.add_argument("--locked", metavar="FILE", help="refuse quirks other than those of a lock file ('quirks lock')")
     return run

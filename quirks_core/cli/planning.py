@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from rich.markup import escape
 
-from quirks_core.cli.render import Screen, show_plan
-from quirks_core.cli.run import load_config, make_plan
+from quirks_core.cli.render import show_plan
+from quirks_core.cli.run import load_config, load_registry, make_plan
+from quirks_core.cli.screen import Screen
 from quirks_core.plan import Plan, State
-from quirks_core.registry import Registry
 
 
 def run_plan(options: argparse.Namespace) -> int:
@@ -24,10 +24,15 @@ def run_plan(options: argparse.Namespace) -> int:
     return 1 if plan.refusals else 0
 
 
+def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the quirk's id."""
+    parser.add_argument("id", metavar="ID", help="the quirk's id")
+
+
 def run_explain(options: argparse.Namespace) -> int:
     """Says whether one quirk concerns a run, with the one comparison that decided."""
     config = load_config(options)
-    registry = Registry.load()
+    registry = load_registry(options)
     registry.find(options.id)
     plan = make_plan(options, config, registry)
     verdict = next(verdict for verdict in plan.verdicts if verdict.id == options.id)
@@ -40,6 +45,7 @@ def run_explain(options: argparse.Namespace) -> int:
         State.NOT_MATCHED: "does not concern this run",
         State.UNKNOWN: "cannot be decided",
         State.DISABLED: "is switched off",
+        State.SUPERSEDED: "is replaced",
     }
     console = Screen()
     console.print(f"[bold]{escape(verdict.id)}[/] {words[verdict.state]}", soft_wrap=True, highlight=False)

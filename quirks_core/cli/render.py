@@ -18,17 +18,10 @@ _COLOURS = {
     "outranked": "yellow",
     State.DORMANT: "cyan",
     State.DISABLED: "yellow",
+    State.SUPERSEDED: "cyan",
     State.UNKNOWN: "yellow",
     "refused": "bold red",
 }
-
-
-class Screen(Console):
-    """A console that leaves a closed pipe to `main`; rich would end the program with 1, which means findings."""
-
-    def on_broken_pipe(self) -> None:
-        """Lets the error through that rich is handling."""
-        raise
 
 
 def show_plan(console: Console, plan: Plan, *, title: str | None = None) -> None:
@@ -89,7 +82,10 @@ def show_receipt(console: Console, receipt: Receipt) -> None:
     for heading in ("process", "pid", "plan", "effects"):
         table.add_column(heading, overflow="fold")
     for ack in receipt.processes:
-        effects = "\n".join(f"{item.slot}: {_short(item.before)} → {_short(item.after)}" for item in ack.effects)
+        effects = "\n".join(
+            f"{item.slot}: {_short(item.before)} → {_short(item.after)}{' (at import)' if item.pending else ''}"
+            for item in ack.effects
+        )
         table.add_row(escape(ack.process), str(ack.pid), ack.digest[:12], escape(effects) or "none")
     console.print(table)
     engine = Table(title="read back from the engine", title_justify="left")

@@ -9,7 +9,7 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, model_type, report, setting
+from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, model_type, report, setting
 
 QUIRK = Quirk(
     id="cp-gemma3",
@@ -28,5 +28,23 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     references=(report("https://github.com/NVIDIA-NeMo/RL/pull/450"),),
+    examples=(
+        Example(
+            answer=Answer.YES,
+            config={"model_type": "gemma3_text"},
+            settings={"train.backend": "fsdp2", "train.context_parallel_size": 2},
+        ),
+        Example(
+            answer=Answer.NO,
+            config={"model_type": "qwen3"},
+            settings={"train.backend": "fsdp2", "train.context_parallel_size": 2},
+        ),
+        Example(
+            answer=Answer.NO,
+            config={"model_type": "gemma3"},
+            settings={"train.backend": "megatron", "train.context_parallel_size": 2},
+        ),
+        Example(answer=Answer.UNKNOWN, settings={"train.backend": "fsdp2", "train.context_parallel_size": 2}),
+    ),
     since="0.1.0",
 )

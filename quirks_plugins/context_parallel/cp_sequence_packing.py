@@ -8,7 +8,7 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, report, setting
+from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, report, setting
 
 QUIRK = Quirk(
     id="cp-sequence-packing",
@@ -27,5 +27,16 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=(report("https://github.com/NVIDIA-NeMo/RL/pull/450"),),
+    examples=(
+        Example(
+            answer=Answer.YES,
+            settings={"train.backend": "fsdp2", "train.context_parallel_size": 2, "train.sequence_packing": True},
+        ),
+        Example(answer=Answer.NO, settings={"train.backend": "fsdp2", "train.context_parallel_size": 2}),
+        Example(
+            answer=Answer.NO,
+            settings={"train.backend": "megatron", "train.context_parallel_size": 2, "train.sequence_packing": True},
+        ),
+    ),
     since="0.1.0",
 )

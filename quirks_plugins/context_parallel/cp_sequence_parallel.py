@@ -8,7 +8,7 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, report, setting
+from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, report, setting
 
 QUIRK = Quirk(
     id="cp-sequence-parallel",
@@ -28,5 +28,25 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     references=(report("https://github.com/NVIDIA-NeMo/RL/issues/659"),),
+    examples=(
+        Example(
+            answer=Answer.YES,
+            settings={
+                "train.backend": "fsdp2",
+                "train.context_parallel_size": 2,
+                "train.sequence_parallel": True,
+                "train.tensor_parallel_size": 2,
+            },
+        ),
+        Example(
+            answer=Answer.NO,
+            settings={
+                "train.backend": "fsdp2",
+                "train.context_parallel_size": 2,
+                "train.sequence_parallel": True,
+                "train.tensor_parallel_size": 1,
+            },
+        ),
+    ),
     since="0.1.0",
 )

@@ -8,7 +8,7 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import Fact, ModelFlag, Quirk, Refuse, Severity, report, setting
+from quirks_core import Answer, Example, Fact, ModelFlag, Quirk, Refuse, Severity, report, setting
 
 QUIRK = Quirk(
     id="cp-vlm",
@@ -27,5 +27,17 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     references=(report("https://github.com/NVIDIA-NeMo/RL/pull/450"),),
+    examples=(
+        Example(
+            answer=Answer.YES,
+            config={"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}},
+            settings={"train.backend": "fsdp2", "train.context_parallel_size": 2},
+        ),
+        Example(
+            answer=Answer.NO,
+            config={"model_type": "qwen3"},
+            settings={"train.backend": "fsdp2", "train.context_parallel_size": 2},
+        ),
+    ),
     since="0.1.0",
 )

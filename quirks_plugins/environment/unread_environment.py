@@ -8,7 +8,12 @@ What this changes: nothing; the plan warns and names them. The names come from t
 
 from __future__ import annotations
 
-from quirks_core import Advise, Fact, ModelFlag, Quirk, RunContext, Severity, report
+from typing import TYPE_CHECKING
+
+from quirks_core import Advise, Answer, Example, Fact, ModelFlag, PairedRun, Quirk, RunContext, Severity, report
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
 
 
 def _message(context: RunContext) -> str:
@@ -24,5 +29,31 @@ QUIRK = Quirk(
     adjustments=(Advise(_message),),
     severity=Severity.NOISE,
     references=(report("https://github.com/OpenRLHF/OpenRLHF/pull/1328"),),
+    evidence=(PairedRun("quirks_plugins.environment.unread_environment:scenario", "live on vLLM 0.32.0"),),
+    examples=(
+        Example(
+            answer=Answer.YES,
+            environment={"VLLM_USE_V1": "1"},
+            packages={"vllm": "0.32.0"},
+            extra={"environment.unread": ["VLLM_USE_V1"]},
+        ),
+        Example(answer=Answer.NO, environment={"NCCL_DEBUG": "INFO"}, packages={"vllm": "0.32.0"}),
+        Example(answer=Answer.UNKNOWN, environment={"VLLM_USE_V1": "1"}),
+    ),
     since="0.1.0",
 )
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """Whoever sets a variable that the installed vLLM does not read is told so before the engine starts."""
+    from quirks_core.testing.lab import Outcome
+
+    name = "VLLM_USE_V1"
+    plan = lab.plan(lab.checkpoint("qwen3"), {"env": {name: "1"}})
+    import vllm.envs
+
+    if name in vllm.envs.environment_variables:
+        return Outcome(True, f"{name} is set", "vLLM reads it", "read, or the user is told")
+    told = any(name in warning for warning in plan.warnings)
+    got = "vLLM does not read it, and the plan says so" if told else "vLLM does not read it, and nobody says so"
+    return Outcome(told, f"{name} is set", got, "read, or the user is told")

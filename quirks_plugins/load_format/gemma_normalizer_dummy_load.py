@@ -10,7 +10,25 @@ installed engine.
 
 from __future__ import annotations
 
-from quirks_core import Affected, ModelFlag, PairedRun, Quirk, Require, Severity, StaticProbe, fix, model_type, report
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    Answer,
+    Example,
+    ModelFlag,
+    PairedRun,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    fix,
+    model_type,
+    report,
+)
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="gemma-normalizer-dummy-load",
@@ -30,8 +48,26 @@ QUIRK = Quirk(
             r'register_buffer\(\s*"normalizer"[^)]*\)?[^)]*\),\s*persistent=False',
             found_means_affected=False,
         ),
-        PairedRun("tests/engine/test_gemma3_engine.py", "not needed on vLLM 0.32.0: dummy load plus refit equals a real load"),
+        PairedRun(
+            "quirks_plugins.load_format.gemma_normalizer_dummy_load:scenario",
+            "not needed on vLLM 0.32.0: dummy load plus refit equals a real load",
+        ),
+    ),
+    examples=(
+        Example(answer=Answer.YES, config={"model_type": "gemma3"}, packages={"vllm": "0.9.1"}),
+        Example(answer=Answer.NO, config={"model_type": "gemma3"}, packages={"vllm": "0.9.2"}),
+        Example(answer=Answer.NO, config={"model_type": "qwen3"}, packages={"vllm": "0.9.1"}),
+        Example(answer=Answer.UNKNOWN, config={"model_type": "gemma3"}),
     ),
     cost="reads the whole checkpoint at every engine start",
     since="0.1.0",
 )
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A rollout engine that got the trainer's weights generates what the trainer's model does."""
+    model = lab.checkpoint("gemma3")
+    trainer = lab.trainer(model)
+    async with lab.worker(model) as worker:
+        await worker.refit_async(trainer)
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))

@@ -11,7 +11,25 @@ When it can go: when ``processed_logprobs`` becomes vLLM's default.
 
 from __future__ import annotations
 
-from quirks_core import Advise, Affected, Default, ModelFlag, PairedRun, Quirk, Severity, purpose, report, setting
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Advise,
+    Affected,
+    Answer,
+    Default,
+    Example,
+    ModelFlag,
+    PairedRun,
+    Quirk,
+    Severity,
+    purpose,
+    report,
+    setting,
+)
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="rollout-logprobs-processed",
@@ -34,7 +52,24 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vime/issues/64"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ),
-    evidence=(PairedRun("tests/engine/test_gemma4_engine.py", "live on vLLM 0.32.0"),),
+    evidence=(PairedRun("quirks_plugins.logprobs.rollout_logprobs_processed:scenario", "live on vLLM 0.32.0"),),
+    examples=(
+        Example(answer=Answer.YES, packages={"vllm": "0.32.0"}),
+        Example(answer=Answer.NO, packages={"vllm": "0.10.1"}),
+        Example(answer=Answer.NO, packages={"vllm": "0.32.0"}, purpose="serve"),
+        Example(answer=Answer.UNKNOWN),
+    ),
     cost="turns off the fused top-k/top-p sampler",
     since="0.1.0",
 )
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """The logprobs of a rollout are those of softmax(logits / temperature), which its tokens were sampled from."""
+    temperature = 0.5
+    model = lab.checkpoint("qwen3")
+    values = {"engine": {"load_format": "auto"}, "sampling": {"temperature": temperature}}
+    async with lab.worker(model, values) as worker:
+        got = await lab.sample(worker)
+    expected = lab.rescored(lab.trainer(model), got, temperature)
+    return lab.close_logprobs(got, expected, measure=f"largest difference to log_softmax(logits / {temperature})")

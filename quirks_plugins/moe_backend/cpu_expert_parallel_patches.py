@@ -1,4 +1,4 @@
-"""Replacement functions of the quirk ``cpu-moe-expert-parallel``.
+"""The functions that the quirk ``cpu-moe-expert-parallel`` puts into vLLM.
 
 Under data parallelism vLLM's CPU platform runs MoE layers by all-gather and reduce-scatter, but its communicator has
 neither; and under expert parallelism its kernel indexes this rank's experts with ids that count those of all ranks.
@@ -18,72 +18,56 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
-__all__ = ["wrap_all_gatherv", "wrap_experts_apply", "wrap_reduce_scatterv"]
+__all__ = ["all_gatherv", "reduce_scatterv", "wrap_experts_apply"]
 
 
-def wrap_all_gatherv(original: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Give ``CpuCommunicator`` an ``all_gatherv``, unless it has its own."""
-    if original is not None:
-        return original
+def all_gatherv(
+    self: CpuCommunicator,
+    input_: torch.Tensor | list[torch.Tensor],
+    dim: int = 0,
+    sizes: list[int] | None = None,
+) -> torch.Tensor | list[torch.Tensor]:
+    """Concatenate the rows of all ranks, in rank order.
 
-    def all_gatherv(
-        self: CpuCommunicator,
-        input_: torch.Tensor | list[torch.Tensor],
-        dim: int = 0,
-        sizes: list[int] | None = None,
-    ) -> torch.Tensor | list[torch.Tensor]:
-        """Concatenate the rows of all ranks, in rank order.
+    Args:
+        self: The communicator of the ranks that take part.
+        input_: This rank's rows, ``[sizes[rank], ...]`` of any dtype, or a list of such tensors.
+        dim: Only 0, as on CUDA.
+        sizes: Rows of each rank, the same list on every rank, zeros allowed. ``None``: all ranks have as many.
 
-        Args:
-            self: The communicator of the ranks that take part.
-            input_: This rank's rows, ``[sizes[rank], ...]`` of any dtype, or a list of such tensors.
-            dim: Only 0, as on CUDA.
-            sizes: Rows of each rank, the same list on every rank, zeros allowed. ``None``: all ranks have as many.
-
-        Returns:
-            ``[sum(sizes), ...]`` with the dtype of the input; a list if a list came in.
-        """
-        if dim != 0:
-            raise NotImplementedError(f"all_gatherv on CPU joins rows (dim 0) only, not dim {dim}")
-        if isinstance(input_, torch.Tensor):
-            return _gather_rows(self, input_, sizes)
-        return [_gather_rows(self, tensor, sizes) for tensor in input_]
-
-    return all_gatherv
+    Returns:
+        ``[sum(sizes), ...]`` with the dtype of the input; a list if a list came in.
+    """
+    if dim != 0:
+        raise NotImplementedError(f"all_gatherv on CPU joins rows (dim 0) only, not dim {dim}")
+    if isinstance(input_, torch.Tensor):
+        return _gather_rows(self, input_, sizes)
+    return [_gather_rows(self, tensor, sizes) for tensor in input_]
 
 
-def wrap_reduce_scatterv(original: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Give ``CpuCommunicator`` a ``reduce_scatterv``, unless it has its own; ``..._into_output`` is built on it."""
-    if original is not None:
-        return original
+def reduce_scatterv(self: CpuCommunicator, input_: torch.Tensor, dim: int = -1, sizes: list[int] | None = None) -> torch.Tensor:
+    """Sum a tensor over all ranks and keep this rank's share of one dimension.
 
-    def reduce_scatterv(
-        self: CpuCommunicator, input_: torch.Tensor, dim: int = -1, sizes: list[int] | None = None
-    ) -> torch.Tensor:
-        """Sum a tensor over all ranks and keep this rank's share of one dimension.
+    Args:
+        self: The communicator of the ranks that take part.
+        input_: Same shape and floating dtype on every rank, ``sum(sizes)`` long in ``dim``. Left unchanged.
+        dim: The dimension to cut; may be negative.
+        sizes: Length of each rank's share, the same list on every rank, zeros allowed. ``None``: equal shares.
 
-        Args:
-            self: The communicator of the ranks that take part.
-            input_: Same shape and floating dtype on every rank, ``sum(sizes)`` long in ``dim``. Left unchanged.
-            dim: The dimension to cut; may be negative.
-            sizes: Length of each rank's share, the same list on every rank, zeros allowed. ``None``: equal shares.
-
-        Returns:
-            The share, contiguous: ``sizes[rank]`` long in ``dim``, otherwise the shape and dtype of the input.
-        """
-        length = input_.shape[dim]
-        if sizes is None:
-            sizes = [length // self.world_size] * self.world_size
-        if len(sizes) != self.world_size or sum(sizes) != length:
-            raise ValueError(f"cannot cut {length} entries into shares of {sizes} for {self.world_size} ranks")
-        # Gloo has no reduce-scatter with unequal shares. It sums in place, and the caller may still need its input.
-        total = input_.clone(memory_format=torch.contiguous_format)
-        if total.numel():
-            dist.all_reduce(total, group=self.device_group)
-        rank = self.rank_in_group
-        return total.narrow(dim, sum(sizes[:rank]), sizes[rank]).contiguous()
-
-    return reduce_scatterv
+    Returns:
+        The share, contiguous: ``sizes[rank]`` long in ``dim``, otherwise the shape and dtype of the input.
+    """
+    length = input_.shape[dim]
+    if sizes is None:
+        sizes = [length // self.world_size] * self.world_size
+    if len(sizes) != self.world_size or sum(sizes) != length:
+        raise ValueError(f"cannot cut {length} entries into shares of {sizes} for {self.world_size} ranks")
+    # Gloo has no reduce-scatter with unequal shares. It sums in place, and the caller may still need its input.
+    total = input_.clone(memory_format=torch.contiguous_format)
+    if total.numel():
+        dist.all_reduce(total, group=self.device_group)
+    rank = self.rank_in_group
+    return total.narrow(dim, sum(sizes[:rank]), sizes[rank]).contiguous()
 
 
 def wrap_experts_apply(original: Callable[..., Any]) -> Callable[..., Any]:

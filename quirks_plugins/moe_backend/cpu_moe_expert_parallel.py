@@ -13,10 +13,37 @@ When it can go: when vllm-project/vllm#47778 or its like is merged; a target tha
 
 from __future__ import annotations
 
-from quirks_core import ABSENT, Fact, ModelFlag, PairedRun, Patch, Quirk, Require, Severity, fix, platform, report, setting
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    ABSENT,
+    Answer,
+    Example,
+    Fact,
+    ModelFlag,
+    PairedRun,
+    Patch,
+    Quirk,
+    Require,
+    Severity,
+    fix,
+    platform,
+    report,
+    setting,
+)
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
 
 _COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
 _EXPERTS = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts"
+#: The source in vLLM 0.30.0 to 0.33.0, line by line.
+_EXPERTS_SOURCE = (
+    "b7be6acacedcfade9f72ee14e59f78e3d35dba16e3bd4c75878fb76007c4266d:"
+    "07152c7f07d63f1b582c33dba4d6cd21c4579e2e9d4b74ed1b6d4d3193784fa8f4aa4b206b5e8f9b57de54f268c63f9c740f0b5266af"
+    "52f5595c40cc1e64d48fb41257f1f82ec22ffed0565a1c55841f929f213162e693ee2108def9c52496edba5ec57187f01d06c357f1f8"
+    "2ec22ffed0565a1c55841f929f213162e693ee2108993b599638bcdef9c5ba5ec5"
+)
 _PATCHES = "quirks_plugins.moe_backend.cpu_expert_parallel_patches"
 
 _data_parallel = setting("engine.data_parallel_size").above(1)
@@ -31,22 +58,22 @@ QUIRK = Quirk(
     adjustments=(
         Patch(
             f"{_COMMUNICATOR}.all_gatherv",
-            f"{_PATCHES}:wrap_all_gatherv",
-            fingerprints=(ABSENT,),
+            replacement=f"{_PATCHES}:all_gatherv",
+            expects=(ABSENT,),
             reason="data-parallel MoE layers gather the tokens of all ranks, and the CPU communicator cannot",
             when=_data_parallel,
         ),
         Patch(
             f"{_COMMUNICATOR}.reduce_scatterv",
-            f"{_PATCHES}:wrap_reduce_scatterv",
-            fingerprints=(ABSENT,),
+            replacement=f"{_PATCHES}:reduce_scatterv",
+            expects=(ABSENT,),
             reason="data-parallel MoE layers scatter the sum over all ranks, and the CPU communicator cannot",
             when=_data_parallel,
         ),
         Patch(
             f"{_EXPERTS}.apply",
-            f"{_PATCHES}:wrap_experts_apply",
-            fingerprints=("b7be6acacedcfade9f72ee14e59f78e3d35dba16e3bd4c75878fb76007c4266d",),  # vLLM 0.32.0
+            wrapper=f"{_PATCHES}:wrap_experts_apply",
+            expects=(_EXPERTS_SOURCE,),
             reason="the CPU kernel takes expert ids counted over all ranks for its own and reads past its weights",
             when=_sharded_experts,
         ),
@@ -62,7 +89,52 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/57837"),
         fix("https://github.com/vllm-project/vllm/pull/47778"),
     ),
-    evidence=(PairedRun("tests/engine/test_moe_engine.py", "live on vLLM 0.32.0"),),
+    evidence=(
+        PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:data_parallel", "live on vLLM 0.32.0"),
+        PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:sharded_experts", "live on vLLM 0.32.0"),
+    ),
+    examples=(
+        Example(
+            answer=Answer.YES,
+            config={"model_type": "qwen3_moe", "num_experts": 8},
+            settings={"engine.data_parallel_size": 2},
+            platform="cpu",
+        ),
+        Example(
+            answer=Answer.YES,
+            config={"model_type": "qwen3_moe", "num_experts": 8},
+            settings={"engine.tensor_parallel_size": 2, "engine.enable_expert_parallel": True},
+            platform="cpu",
+        ),
+        Example(
+            answer=Answer.NO,
+            config={"model_type": "qwen3_moe", "num_experts": 8},
+            settings={"engine.data_parallel_size": 2},
+            platform="cuda",
+        ),
+        Example(answer=Answer.NO, config={"model_type": "qwen3"}, settings={"engine.data_parallel_size": 2}, platform="cpu"),
+        Example(
+            answer=Answer.UNKNOWN,
+            config={"model_type": "qwen3_moe", "num_experts": 8},
+            settings={"engine.data_parallel_size": 2},
+        ),
+    ),
     cost="padded gathers and full sums instead of exact ones: for tests and small models",
     since="0.1.0",
 )
+
+
+async def data_parallel(lab: Lab) -> Outcome:
+    """Two data-parallel ranks generate what transformers does."""
+    return await _same_as_transformers(lab, {"data_parallel_size": 2})
+
+
+async def sharded_experts(lab: Lab) -> Outcome:
+    """Two tensor-parallel ranks with half of the experts each generate what transformers does."""
+    return await _same_as_transformers(lab, {"tensor_parallel_size": 2, "enable_expert_parallel": True})
+
+
+async def _same_as_transformers(lab: Lab, engine: dict[str, object]) -> Outcome:
+    model = lab.checkpoint("qwen3_moe")
+    async with lab.worker(model, {"purpose": "eval", "engine": engine}) as worker:
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(model))

@@ -11,7 +11,26 @@ Evidence: read from the wheels of 0.10.2 and 0.11.0; the synchronous V0 engine i
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Require, Severity, environment, fix, package, report, setting
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Answer,
+    Example,
+    ModelFlag,
+    PairedRun,
+    Quirk,
+    Refuse,
+    Require,
+    Severity,
+    environment,
+    fix,
+    package,
+    report,
+    setting,
+)
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
 
 _v0_exists = package("vllm", fixed="0.11.0")
 _asynchronous = setting("engine.async_engine").is_true()
@@ -45,5 +64,26 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/18571"),
         fix("https://github.com/vllm-project/vllm/pull/25033"),
     ),
+    evidence=(PairedRun("quirks_plugins.runtime.v1_runtime:scenario", "live on vLLM 0.32.0"),),
+    examples=(
+        Example(answer=Answer.YES, environment={"NRL_VLLM_USE_V1": "0"}, packages={"vllm": "0.32.0"}),
+        Example(answer=Answer.YES, settings={"engine.runtime": "v0"}, packages={"vllm": "0.10.2"}),
+        Example(answer=Answer.NO, environment={"NRL_VLLM_USE_V1": "1"}, packages={"vllm": "0.32.0"}),
+    ),
     since="0.1.0",
 )
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """Whoever asks for V0 gets V0, or an error; never V1 without a word."""
+    from quirks_core.plan import RefusedError
+    from quirks_core.testing.lab import Outcome
+
+    expected = "V0, or an error"
+    try:
+        async with lab.worker(lab.checkpoint("qwen3"), {"env": {"NRL_VLLM_USE_V1": "0"}}) as worker:
+            engine = type(lab.engine(worker))
+    except RefusedError as error:
+        return Outcome(True, "NRL_VLLM_USE_V1=0 is set", f"refused: {error.refusals[0].reason}", expected)
+    is_v0 = not engine.__module__.startswith("vllm.v1.")
+    return Outcome(is_v0, "NRL_VLLM_USE_V1=0 is set", f"an engine of {engine.__module__}", expected)

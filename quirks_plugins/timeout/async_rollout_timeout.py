@@ -6,7 +6,27 @@ NeMo RL documents it (its code moved to 900 in NVIDIA-NeMo/RL#2318 without the d
 
 from __future__ import annotations
 
-from quirks_core import Default, ModelFlag, Quirk, Refuse, RunContext, Severity, environment, purpose, report, setting, typed
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Answer,
+    Default,
+    Example,
+    ModelFlag,
+    PairedRun,
+    Quirk,
+    Refuse,
+    RunContext,
+    Severity,
+    environment,
+    purpose,
+    report,
+    setting,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
 
 _VARIABLE = "NRL_VLLM_ASYNC_TIMEOUT_SECONDS"
 _DOCUMENTED_DEFAULT_S = 600.0
@@ -33,5 +53,26 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     references=(report("https://github.com/NVIDIA-NeMo/RL/pull/2318"),),
+    evidence=(PairedRun("quirks_plugins.timeout.async_rollout_timeout:scenario", "live on vLLM 0.32.0"),),
+    examples=(
+        Example(answer=Answer.YES, settings={"engine.async_engine": True}),
+        Example(answer=Answer.NO, settings={"engine.async_engine": False}),
+        Example(answer=Answer.NO, settings={"engine.async_engine": True}, purpose="serve"),
+    ),
     since="0.1.0",
 )
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A rollout request that takes longer than the environment allows is given up."""
+    from quirks_core.testing.lab import Outcome
+    from worker.errors import GenerationTimeoutError
+
+    measure, expected = f"requests of 200 tokens with {_VARIABLE}=0.05", "given up after 0.05 s"
+    values = {"env": {_VARIABLE: "0.05"}, "sampling": {"max_new_tokens": 200}}
+    async with lab.worker(lab.checkpoint("qwen3"), values) as worker:
+        try:
+            rows = await lab.greedy(worker)
+        except GenerationTimeoutError as error:
+            return Outcome(True, measure, str(error).partition(";")[0], expected)
+    return Outcome(False, measure, f"not limited: ran on for {sum(len(row.tokens) for row in rows)} tokens", expected)

@@ -12,7 +12,12 @@ non-persistent ones since vllm-project/vllm#44371).
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, PairedRun, Quirk, Require, Severity, model_type, purpose, report
+from typing import TYPE_CHECKING
+
+from quirks_core import Answer, Example, ModelFlag, PairedRun, Quirk, Require, Severity, model_type, purpose, report
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="apertus-xielu-buffers",
@@ -22,7 +27,29 @@ QUIRK = Quirk(
     adjustments=(Require("refit.scope", "state_dict"),),
     severity=Severity.WRONG_OUTPUT,
     references=(report("https://github.com/vllm-project/vllm/pull/44371"),),
-    evidence=(PairedRun("tests/engine/test_apertus_engine.py", "live on vLLM 0.32.0, with dummy and with real weights"),),
+    evidence=(
+        PairedRun(
+            "quirks_plugins.weight_sync.apertus_xielu_buffers:scenario", "live on vLLM 0.32.0, with dummy and with real weights"
+        ),
+    ),
+    examples=(
+        Example(answer=Answer.YES, config={"model_type": "apertus"}),
+        Example(answer=Answer.NO, config={"model_type": "apertus"}, purpose="serve"),
+        Example(answer=Answer.NO, config={"model_type": "llama"}),
+        Example(answer=Answer.UNKNOWN),
+    ),
     cost="two scalars per layer more in each refit",
     since="0.1.0",
 )
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A refit of the weights that the engine has already changes nothing."""
+    # vLLM keeps xIELU in bfloat16, so the engine is its own reference.
+    model = lab.checkpoint("apertus")
+    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
+        before = await lab.greedy(worker)
+        await worker.refit_async(lab.trainer(model))
+        return lab.same_tokens(
+            await lab.greedy(worker), before, "greedy tokens equal to those before a refit of the same weights"
+        )

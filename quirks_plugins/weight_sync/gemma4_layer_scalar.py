@@ -12,7 +12,25 @@ When it can go: when vLLM's dummy load leaves such buffers alone, or its weight 
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, PairedRun, Quirk, Require, Severity, model_type, purpose, report, setting, typed
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Answer,
+    Example,
+    ModelFlag,
+    PairedRun,
+    Quirk,
+    Require,
+    Severity,
+    model_type,
+    purpose,
+    report,
+    setting,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
 
 _dummy = setting("engine.load_format").one_of("dummy")
 _only_parameters = setting("refit.scope").one_of("parameters")
@@ -39,7 +57,34 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=(report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),),
-    evidence=(PairedRun("tests/engine/test_gemma4_engine.py", "live on vLLM 0.32.0"),),
+    evidence=(PairedRun("quirks_plugins.weight_sync.gemma4_layer_scalar:scenario", "live on vLLM 0.32.0"),),
+    examples=(
+        Example(
+            answer=Answer.YES,
+            config={"model_type": "gemma4"},
+            settings={"engine.load_format": "dummy", "refit.scope": "parameters"},
+        ),
+        Example(
+            answer=Answer.NO,
+            config={"model_type": "gemma4"},
+            settings={"engine.load_format": "auto", "refit.scope": "parameters"},
+        ),
+        Example(
+            answer=Answer.NO,
+            config={"model_type": "gemma3"},
+            settings={"engine.load_format": "dummy", "refit.scope": "parameters"},
+        ),
+        Example(answer=Answer.UNKNOWN, settings={"engine.load_format": "dummy", "refit.scope": "parameters"}),
+    ),
     cost="one scalar per layer more in each refit",
     since="0.1.0",
 )
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A rollout engine that got the trainer's weights generates what the trainer's model does."""
+    model = lab.checkpoint("gemma4")
+    trainer = lab.trainer(model)
+    async with lab.worker(model) as worker:
+        await worker.refit_async(trainer)
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))

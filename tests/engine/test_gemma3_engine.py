@@ -190,11 +190,8 @@ async def test_leaving_the_loop_early_aborts_the_rest_and_the_engine_goes_on(wor
 
 
 async def test_a_request_over_its_time_limit_is_aborted_and_says_how_to_raise_it(worker, lab, monkeypatch):
-    adjustments = tuple(
-        item.model_copy(update={"value": 0.001}) if item.slot == "request.timeout_s" else item
-        for item in worker.plan.adjustments
-    )
-    monkeypatch.setattr(worker, "plan", worker.plan.model_copy(update={"adjustments": adjustments}))
+    changes = {**worker.plan.changes, "request.timeout_s": 0.001}
+    monkeypatch.setattr(worker, "plan", worker.plan.model_copy(update={"changes": changes}))
 
     with pytest.raises(GenerationTimeoutError, match=r"request\.timeout_s = 0\.001 s .* NRL_VLLM_ASYNC_TIMEOUT_SECONDS"):
         await lab.generate(worker)

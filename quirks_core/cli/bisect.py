@@ -1,0 +1,255 @@
+"""``quirks bisect``: which quirks explain that a command fails, or that it passes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.markup import escape
+
+from quirks_core.bisect import Finding, bisect
+from quirks_core.cli.run import load_config, load_registry, make_plan
+from quirks_core.cli.screen import Screen
+from quirks_core.discovery import discover
+from quirks_core.errors import UsageError
+from quirks_core.lock import check_lock
+from quirks_core.plan import State
+from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches, Wishes
+
+_GRACE = 5.0  # seconds between asking a process group to end and killing it
+_STANDARD_ERROR = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what `run_bisect` needs besides the options that describe a run."""
+    parser.add_argument(
+        "--timeout", metavar="S", type=_seconds, help="time limit of one run of CMD; a run that exceeds it fails"
+    )
+    parser.add_argument("--verbose", action="store_true", help="show CMD's output instead of keeping it in log files")
+    parser.add_argument("cmd", nargs="+", metavar="CMD", help="the command and its arguments, after --")
+
+
+def run_bisect(options: argparse.Namespace) -> int:
+    """Finds the quirks whose disabling changes how a command ends; 0 if it finds them, 1 if not.
+
+    The command passes if it exits with 0; any other status, a signal and the time limit are failures. It gets the ids to
+    disable in MODEL_QUIRKS_DISABLE, added to what is there.
+    """
+    if shutil.which(options.cmd[0]) is None:
+        raise UsageError(f"command {options.cmd[0]!r} is not found, or is not executable")
+    names = candidates(options)
+    # With --json standard output holds the JSON alone.
+    console = Screen(stderr=options.json)
+    logs = None if options.verbose else Path(tempfile.mkdtemp(prefix="quirks-bisect-"))
+    command = Command(options.cmd, Wishes(options.disable, options.force), options.timeout, logs, console, len(names))
+    try:
+        finding = bisect(names, command)
+    except UsageError:
+        if logs:
+            shutil.rmtree(logs)
+        raise
+    except KeyboardInterrupt:
+        command.say_where()
+        raise
+    if options.json:
+        print(json.dumps(_record(finding, command), indent=2, sort_keys=True))
+    else:
+        console.print(f"[bold]{escape(str(finding))}[/]", soft_wrap=True, highlight=False)
+    command.say_where()
+    return 0 if finding.explained else 1
+
+
+def candidates(options: argparse.Namespace) -> list[str]:
+    """Returns the ids to try: the quirks in force for the run that the options describe, or all that are installed.
+
+    Raises:
+        UsageError: The options describe no run: something is wrong with them, or they name no model.
+    """
+    if options.model or options.config or options.purpose or options.set or options.assume:
+        plan = make_plan(options, load_config(options))
+        # What an active quirk supersedes comes into force when that one is off.
+        return [verdict.id for verdict in plan.verdicts if verdict.state in (State.ACTIVE, State.SUPERSEDED)]
+    switches = Switches.gather(command_line=Wishes(options.disable, options.force))
+    registry = load_registry(options, switches)
+    switches.check(registry.loaded, [(item.name, item.distribution) for item in discover()])
+    check_lock(registry, options.locked)
+    return [item.quirk.id for item in registry.loaded if (switch := switches.of(item)) is None or switch.on]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the command.
+
+    Attributes:
+        disabled: The candidates that were disabled, by id.
+        status: Its exit status; the negative number of the signal that ended it; None if it exceeded the time limit.
+        seconds: How long it took.
+        log: File with its output; None if that was shown.
+    """
+
+    disabled: tuple[str, ...]
+    status: int | None
+    seconds: float
+    log: str | None
+
+    @property
+    def passes(self) -> bool:
+        """It exited with 0."""
+        return self.status == 0
+
+    def __str__(self) -> str:
+        if self.status is None:
+            return "fails (time limit)"
+        if self.status < 0:
+            return f"fails ({signal.Signals(-self.status).name})"
+        return "passes" if self.passes else f"fails (exit status {self.status})"
+
+
+@dataclass(slots=True)
+class Command:
+    """A command that can be run with quirks disabled.
+
+    Attributes:
+        arguments: The command and its arguments.
+        wishes: What is disabled and forced in every run.
+        timeout: Time limit of one run in seconds; None for none.
+        logs: Folder for a log file of each run; None shows the output.
+        console: Where progress is shown.
+        total: Number of candidates.
+        runs: The runs so far.
+    """
+
+    arguments: Sequence[str]
+    wishes: Wishes
+    timeout: float | None
+    logs: Path | None
+    console: Screen
+    total: int
+    runs: list[Run] = field(default_factory=list)
+
+    def __call__(self, disabled: frozenset[str]) -> bool:
+        """Runs the command with these quirks disabled; True if it passes.
+
+        Raises:
+            UsageError: The command cannot be started.
+        """
+        number = len(self.runs) + 1
+        what = f"run {number}, {len(disabled)} of {self.total} quirks disabled"
+        log = self.logs / f"{number:03}.log" if self.logs else None
+        start = time.monotonic()
+        with self.console.status(what) if log else contextlib.nullcontext():
+            status = self._run(environment(os.environ, self.wishes, disabled), log)
+        run = Run(tuple(sorted(disabled)), status, round(time.monotonic() - start, 3), str(log) if log else None)
+        self.runs.append(run)
+        self.console.print(f"{what}: {run} after {run.seconds:.1f} s", soft_wrap=True, highlight=False)
+        return run.passes
+
+    def say_where(self) -> None:
+        """Says where the output is."""
+        if self.logs:
+            self.console.print(f"output of every run: {escape(str(self.logs))}", soft_wrap=True, highlight=False)
+
+    def _run(self, variables: Mapping[str, str], log: Path | None) -> int | None:
+        with contextlib.ExitStack() as stack:
+            output: int = _STANDARD_ERROR
+            if log:
+                file = stack.enter_context(log.open("wb", buffering=0))
+                file.write(
+                    f"# {DISABLE_VARIABLE}={variables.get(DISABLE_VARIABLE, '')} {shlex.join(self.arguments)}\n".encode()
+                )
+                output = file.fileno()
+            try:
+                process = subprocess.Popen(  # noqa: S603 - the user's own command
+                    self.arguments,
+                    env=variables,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:  # ValueError: a null character
+                reason = getattr(error, "strerror", None) or error
+                raise UsageError(f"command {self.arguments[0]!r} cannot be started: {reason}") from None
+            with _ended(process):
+                try:
+                    return process.wait(self.timeout)
+                except subprocess.TimeoutExpired:
+                    return None
+
+
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Leaves nothing of a process group behind, however the body ends: what an engine leaves would disturb the next run."""
+    try:
+        yield
+    finally:
+        try:
+            if process.poll() is None:
+                _signal(process, signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE)
+        finally:
+            _signal(process, signal.SIGKILL)
+            process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says so of a group that has ended
+        os.killpg(process.pid, number)
+
+
+def environment(variables: Mapping[str, str], wishes: Wishes, disabled: Iterable[str]) -> dict[str, str]:
+    """Returns the environment of a run with quirks disabled.
+
+    Args:
+        variables: The environment as it is.
+        wishes: Names to disable and to force in every run; they beat those of the environment.
+        disabled: Ids to disable in this run; they beat both.
+    """
+    switches = dict.fromkeys(_names(variables.get(DISABLE_VARIABLE, "")), DISABLE_VARIABLE)
+    switches |= dict.fromkeys(_names(variables.get(FORCE_VARIABLE, "")), FORCE_VARIABLE)
+    switches |= dict.fromkeys(wishes.force, FORCE_VARIABLE) | dict.fromkeys(wishes.disable, DISABLE_VARIABLE)
+    switches |= dict.fromkeys(sorted(disabled), DISABLE_VARIABLE)
+    changed = dict(variables)
+    for variable in (DISABLE_VARIABLE, FORCE_VARIABLE):
+        changed.pop(variable, None)
+        if names := [name for name, where in switches.items() if where == variable]:
+            changed[variable] = ",".join(names)
+    return changed
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _record(finding: Finding, command: Command) -> dict[str, object]:
+    return {
+        **finding.model_dump(mode="json"),
+        "explained": finding.explained,
+        "summary": str(finding),
+        "command": list(command.arguments),
+        "runs": [{**asdict(run), "passes": run.passes} for run in command.runs],
+        "logs": str(command.logs) if command.logs else None,
+    }

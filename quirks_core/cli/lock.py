@@ -1,0 +1,34 @@
+"""``quirks lock``: writes down which quirks are installed."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.markup import escape
+
+from quirks_core.cli.screen import Screen
+from quirks_core.lock import Lock
+from quirks_core.registry import Registry
+
+_FILE = "quirks.lock"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds where the file goes."""
+    parser.add_argument("--output", metavar="FILE", default=_FILE, help=f"where to write it (default: {_FILE})")
+
+
+def run_lock(options: argparse.Namespace) -> int:
+    """Writes the lock file. A broken plugin cannot be locked.
+
+    Raises:
+        BrokenPluginsError: There are broken plugins.
+        UsageError: The file cannot be written.
+    """
+    lock = Lock.of(Registry.load(strict=True))
+    lock.write(options.output)
+    if options.json:
+        print(lock.model_dump_json(indent=2))
+    else:
+        Screen().print(f"{escape(options.output)}: {len(lock.quirks)} quirks; hold a run against it with --locked")
+    return 0

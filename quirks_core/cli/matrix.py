@@ -1,0 +1,92 @@
+"""``quirks matrix``: which quirks apply to a run on which versions of vLLM."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from rich.markup import escape
+from rich.table import Table
+
+from quirks_core.cli.run import gather_switches, load_config, load_registry
+from quirks_core.cli.screen import Screen
+from quirks_core.context import RunContext
+from quirks_core.errors import UsageError
+from quirks_core.lock import check_lock
+from quirks_core.matrix import ENGINE, Column, Matrix, make_matrix, parse_versions
+from quirks_core.plan import State, canonical
+
+#: How a state is shown, and what the legend says of it.
+_LEGEND = {
+    "active": ("[green]active[/]", "concerns the run on that version"),
+    "dormant": ("[cyan]dormant[/]", "would, but that version is not affected"),
+    "unknown": ("[yellow]unknown[/]", "a fact is missing; the quirk does nothing there"),
+    "disabled": ("[yellow]off[/]", "switched off"),
+    "superseded": ("[yellow]replaced[/]", "another quirk supersedes it"),
+    "not_matched": ("[dim].[/]", "concerns other models or configurations"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what `run_matrix` needs besides the options that describe a run."""
+    parser.add_argument(
+        "--vllm", metavar="VERSION,…", action="append", required=True, help="versions of vLLM to compare (repeatable)"
+    )
+    parser.add_argument("--all-quirks", action="store_true", help="show the quirks too that concern the run on no version")
+
+
+def run_matrix(options: argparse.Namespace) -> int:
+    """Shows which quirks apply to a run on which versions; 1 if the run is refused on any."""
+    versions, again = parse_versions(options.vllm)
+    if any(text.partition("=")[0].strip() == ENGINE for text in options.assume):
+        raise UsageError("--assume vllm==… and --vllm contradict each other: give the versions with --vllm")
+    config = load_config(options)
+    switches = gather_switches(options, config)
+    registry = load_registry(options, switches)
+    check_lock(registry, options.locked)
+    matrix = make_matrix(
+        registry, RunContext.gather(config, assume=options.assume, packages=registry.packages), versions, switches
+    )
+    if not options.all_quirks:
+        matrix = matrix.without_strangers()
+    notes = [f"--vllm {text} is given already, and left out" for text in again]
+    if options.json:
+        print(canonical({**matrix.model_dump(mode="json"), "notes": notes}, indent=2))
+    else:
+        _show(Screen(), matrix, notes)
+    return 1 if any(column.refusals for column in matrix.columns) else 0
+
+
+def _show(console: Screen, matrix: Matrix, notes: Iterable[str]) -> None:
+    title = f"{matrix.model} ({matrix.model_type}), purpose {matrix.purpose}, by version of vLLM"
+    table = Table(title=escape(title), title_justify="left")
+    table.add_column("quirk", overflow="fold")
+    for column in matrix.columns:
+        table.add_column(column.version, no_wrap=True)
+    for row in matrix.rows:
+        table.add_row(escape(row.id), *(_LEGEND[cell.state][0] for cell in row.cells.values()))
+    table.add_section()
+    table.add_row("the run", *("[bold red]refused[/]" if column.refusals else "ok" for column in matrix.columns))
+    console.print(table)
+    seen = {cell.state for row in matrix.rows for cell in row.cells.values()}
+    for state in State:
+        if state in seen:
+            console.print(f"{_LEGEND[state][0]}: {_LEGEND[state][1]}", style="dim", highlight=False)
+    if matrix.left_out:
+        console.print(f"{matrix.left_out} other quirks concern the run on none of them (--all-quirks)", style="dim")
+    for note in notes:
+        console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
+    _show_grouped(
+        console, "[yellow]warning[/]", ((warning, column) for column in matrix.columns for warning in column.warnings)
+    )
+    refusals = ((str(refusal), column) for column in matrix.columns for refusal in column.refusals)
+    _show_grouped(console, "[bold red]refused[/]", refusals)
+
+
+def _show_grouped(console: Screen, label: str, found: Iterable[tuple[str, Column]]) -> None:
+    """Prints each text once, with the versions that it holds for."""
+    versions: dict[str, list[str]] = {}
+    for text, column in found:
+        versions.setdefault(text, []).append(column.version)
+    for text, where in versions.items():
+        console.print(f"{label} on {', '.join(dict.fromkeys(where))}: {escape(text)}", soft_wrap=True, highlight=False)

@@ -1,0 +1,283 @@
+"""The text of the pages that are written from the code: quirks, catalogue, slots and command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from quirks_core import SLOTS, ModelFlag
+from quirks_core.cli.showing import describe
+from quirks_core.examples import Example
+from quirks_core.lifecycle import lifecycle
+from quirks_core.loaded import Loaded
+from quirks_core.match import UNKNOWN, Condition, Match
+from quirks_core.quirk import PairedRun, Quirk, Reference
+from quirks_core.trace import Answer
+
+#: The versions of vLLM that the catalogue speaks of, oldest first: some below the floor, where many rules come from, and the
+#: supported ones. A fixed list, so that the pages are the same on every machine.
+ENGINES = ("0.9.0", "0.11.0", "0.26.0", "0.30.0", "0.32.0", "0.33.0")
+
+#: The first line of every generated page, by which a page of a quirk that is gone is recognised.
+NOTE = "<!-- Written by `quirks docs`; edit the declarations, not this page. -->"
+
+_SIGNS = {Answer.YES: "●", Answer.NO: "○", Answer.UNKNOWN: "?"}
+_HELP_WIDTH = 100
+_THREAD = re.compile(r"(?<![\w`/\[.-])([\w.-]+/[\w.-]+)#(\d+)")
+
+
+def render(loaded: Sequence[Loaded], parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Writes every page.
+
+    Args:
+        loaded: The quirks to write about.
+        parser: The parser of the command line.
+
+    Returns:
+        Text by path relative to the documentation's folder.
+    """
+    pages = {"catalogue.md": _catalogue(loaded), "slots.md": _slots(), "cli.md": _command_line(parser)}
+    return pages | {quirk_page(item.quirk): _quirk(item) for item in loaded}
+
+
+def quirk_page(quirk: Quirk) -> str:
+    """Returns the path of a quirk's page relative to the documentation's folder."""
+    return f"quirks/{quirk.id.replace('/', '--')}.md"
+
+
+class _Engine:
+    """The facts that hold for every run on one version of vLLM; all others are unknown."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+
+    def fact(self, name: str) -> object:
+        """Returns the version of vLLM."""
+        return self.version if name == "packages.vllm" else UNKNOWN
+
+
+def affects(quirk: Quirk, version: str) -> Answer:
+    """Tells whether a quirk can concern runs on a version of vLLM, by its declaration alone.
+
+    Returns:
+        No if no run on that version is affected; unknown if that depends on another package's version.
+    """
+    if quirk.match.trace(_Engine(version)).answer is Answer.NO:
+        return Answer.NO
+    answers = []
+    for package in {affected.package for affected in quirk.affected}:
+        ranges = [affected for affected in quirk.affected if affected.package == package]
+        found = {affected.answer(version if package == "vllm" else None) for affected in ranges}
+        answers.append(next(answer for answer in (Answer.YES, Answer.UNKNOWN, Answer.NO) if answer in found))
+    return next((answer for answer in (Answer.NO, Answer.UNKNOWN) if answer in answers), Answer.YES)
+
+
+def models(quirk: Quirk) -> list[str]:
+    """Names the models that a quirk can concern."""
+    if types := quirk.match.model_types():
+        return sorted(types)
+    found = []
+    for condition in _conditions(quirk.match):
+        match condition.name:
+            case "model.is_moe":
+                found.append("any MoE")
+            case "model.is_multimodal":
+                found.append("any multimodal")
+            case "model.name":
+                found.append(f"any named {condition.operand}")
+    return found or ["any"]
+
+
+def _conditions(match: Match) -> Iterator[Condition]:
+    if isinstance(match, Condition):
+        yield match
+    for part in getattr(match, "parts", (getattr(match, "part", None),)):
+        if part is not None:
+            yield from _conditions(part)
+
+
+def _stage(item: Loaded) -> str:
+    """A quirk's stage on the newest engine, by its declaration alone."""
+    return lifecycle(item, {"vllm": ENGINES[-1]}).stage
+
+
+def _page(title: str, *blocks: str) -> str:
+    return "\n\n".join([NOTE, f"# {title}", *filter(None, blocks)]) + "\n"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [headings, ["---"] * len(headings), *([text.replace("|", "\\|") for text in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _catalogue(loaded: Sequence[Loaded]) -> str:
+    headings = ["quirk", "model", "flag", "severity", "affected", "status", *ENGINES, "links"]
+    rows = []
+    for item in loaded:
+        quirk = item.quirk
+        record = describe(item)
+        rows.append(
+            [
+                f"[{quirk.id}]({quirk_page(quirk)})<br>{_prose(quirk.title)}",
+                ", ".join(models(quirk)),
+                record["flag"],
+                record["severity"],
+                record["affected"] if quirk.affected else "all",
+                _stage(item),
+                *(_SIGNS[affects(quirk, version)] for version in ENGINES),
+                "<br>".join(f"[{reference.type}]({reference.url})" for reference in quirk.references),
+            ]
+        )
+    return _page(
+        "Catalogue of built-in quirks",
+        "A row for every quirk; the words are explained in the [glossary](glossary.md). The columns with numbers are versions "
+        "of vLLM: ● some run there is affected, ○ none is, ? it depends on another package. *Status* is that of "
+        f"vLLM {ENGINES[-1]}. `quirks matrix` answers the same for your model and your versions.",
+        f'<div id="catalogue">\n\n{_table(headings, rows)}\n\n</div>',
+    )
+
+
+def _slots() -> str:
+    rows = []
+    for slot in SLOTS.values():
+        choices = f": {', '.join(slot.choices)}" if slot.choices else ""
+        rows.append([f"`{slot.name}`", f"{slot.type.__name__}{choices}", f"`{slot.kind}`", slot.help])
+    return _page(
+        "Slots and flags",
+        "A slot is what a quirk can adjust, a flag the behaviour that it belongs to. Both sets are closed: an unknown name is "
+        "an error that says the nearest one. How several quirks on one slot are merged follows from the slot's kind "
+        "([merge laws](writing-a-quirk.md#merge-laws)).",
+        "## Slots",
+        _table(("slot", "takes", "kind", "what it sets"), rows),
+        "## Flags",
+        ", ".join(f"`{flag}`" for flag in ModelFlag) + ".",
+    )
+
+
+def _command_line(parser: argparse.ArgumentParser) -> str:
+    blocks = [f"```text\n{_help(parser)}\n```"]
+    for name, verb in _verbs(parser):
+        blocks += [f"## quirks {name}", f"```text\n{_help(verb)}\n```"]
+    return _page(
+        "Command line",
+        "What `--help` prints. Exit codes and switches are described in [operations](operations.md).",
+        *blocks,
+    )
+
+
+def _verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
+
+
+def _help(parser: argparse.ArgumentParser) -> str:
+    """Formats the help at a fixed width: argparse takes the terminal's."""
+    parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=_HELP_WIDTH)
+    return parser.format_help().strip()
+
+
+def _quirk(item: Loaded) -> str:
+    quirk, record = item.quirk, describe(item)
+    fields = [
+        ["flag", f"`{quirk.flag}`"],
+        ["without it", f"`{quirk.severity}`"],
+        ["models", ", ".join(models(quirk))],
+        ["affected", record["affected"]],
+        ["status", f"{_stage(item)} on vLLM {ENGINES[-1]}"],
+        ["costs", record["cost"]],
+        ["supersedes", ", ".join(f"`{name}`" for name in quirk.supersedes)],
+        ["added in", quirk.since],
+        ["distribution", item.distribution],
+        ["declared in", f"[{quirk.location.file}](../../{quirk.location.file})"],
+    ]
+    return _page(
+        quirk.id,
+        f"**{_prose(quirk.title)}.**",
+        _table(("field", "value"), [row for row in fields if row[1]]),
+        _prose(record["documentation"].strip()),
+        "## Versions",
+        _table([f"vLLM {version}" for version in ENGINES], [[_SIGNS[affects(quirk, version)] for version in ENGINES]]),
+        "● some run on that version is affected, ○ none is, ? it depends on another package.",
+        "## What it does",
+        "\n".join(f"- {_adjustment(text)}" for text in record["adjustments"]),
+        *_evidence(quirk),
+        *_examples(quirk.examples),
+        "## References",
+        "\n".join(f"- {reference.type}: {_link(reference)}" for reference in quirk.references),
+        "## How to switch it off",
+        _off(quirk),
+    )
+
+
+def _adjustment(text: str) -> str:
+    """Sets what is code as code."""
+    word, _, rest = text.partition(" ")
+    return f"{word} `{rest}`" if word in ("default", "require", "patch") else _prose(text)
+
+
+def _evidence(quirk: Quirk) -> list[str]:
+    if not quirk.evidence:
+        return []
+    lines = []
+    for item in quirk.evidence:
+        if isinstance(item, PairedRun):
+            lines.append(f"- paired run (`quirks prove {quirk.id}` runs `{item.scenario}`): {_prose(item.observed)}")
+        else:
+            lines.append(f"- static probe: `{item}`")
+    return ["## Evidence", "\n".join(lines)]
+
+
+def _examples(examples: Sequence[Example]) -> list[str]:
+    if not examples:
+        return []
+    rows = [[str(example.answer), "<br>".join(_facts(example)) or "nothing is known"] for example in examples]
+    return ["## Examples", _table(("concerns the run", "the run"), rows)]
+
+
+def _facts(example: Example) -> Iterator[str]:
+    """What an example says of its run, fact by fact."""
+    nested: Mapping[str, Mapping[str, Any]] = {
+        "model.config.": example.config,
+        "packages.": example.packages,
+        "env.": example.environment,
+        "": {**example.settings, **example.extra},
+    }
+    for prefix, values in nested.items():
+        yield from (f"`{prefix}{name} = {value}`" for name, value in values.items())
+    if example.name != "model":
+        yield f"`model.name = {example.name}`"
+    for name in ("platform", "recipe"):
+        if value := getattr(example, name):
+            yield f"`{name} = {value}`"
+    if example.purpose != "rollout":
+        yield f"`purpose = {example.purpose}`"
+
+
+def _off(quirk: Quirk) -> str:
+    return "\n".join(
+        [
+            "| where | how |",
+            "|---|---|",
+            f"| command line | `--disable {quirk.id}` |",
+            f"| environment | `MODEL_QUIRKS_DISABLE={quirk.id}` |",
+            f"| configuration | `quirks: {{disable: [{quirk.id}]}}` |",
+            f'| Python | `VllmAsyncGenerationWorker(config, disable=["{quirk.id}"])` |',
+            "",
+            f"`{quirk.flag}` switches off every quirk of that flag. All the ways: [operations](../operations.md#switches).",
+        ]
+    )
+
+
+def _link(reference: Reference) -> str:
+    """A link that reads ``owner/repo#n`` where it is a GitHub thread."""
+    thread = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", reference.url)
+    return f"[{'#'.join(thread.groups()) if thread else reference.url}]({reference.url})"
+
+
+def _prose(text: str) -> str:
+    """Makes Markdown of a docstring: threads become links, and double back-quotes single ones."""
+    text = text.replace("``", "`")
+    return _THREAD.sub(r"[\1#\2](https://github.com/\1/issues/\2)", text)

@@ -1,0 +1,233 @@
+"""What differs between two plans: facts, slots, quirks, patches, refusals and warnings. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from quirks_core.context import Record
+from quirks_core.plan import Plan, PlannedPatch, Refusal, State, Status, canonical
+
+T = TypeVar("T")
+_NO = object()  # the side that has no such thing; None would be JSON's null, which is a value
+
+
+class Change(Record):
+    """A value that differs.
+
+    Attributes:
+        name: Dotted name of a fact, or a patch's target and quirk.
+        a: The first plan's value; None where it has none.
+        b: The second plan's value; None where it has none.
+        missing: The side that has no such value at all, which is not the same as null.
+    """
+
+    name: str
+    a: Any = None
+    b: Any = None
+    missing: Literal["a", "b"] | None = None
+
+
+class SlotSide(Record):
+    """One plan's side of a slot.
+
+    Attributes:
+        before: The value before quirks; None if the slot was left open.
+        typed: The user typed that value.
+        value: The value that the slot ends up with.
+        who: Whose the final value is: quirk ids, ``the user``, ``the configuration's default`` or nobody's.
+        ledger: What quirks asked for, and what became of it.
+    """
+
+    before: Any = None
+    typed: bool = False
+    value: Any = None
+    who: tuple[str, ...] = ()
+    ledger: tuple[str, ...] = ()
+
+
+class SlotChange(Record):
+    """A slot that differs: in its value, in whose it is, or in what quirks asked for."""
+
+    slot: str
+    a: SlotSide
+    b: SlotSide
+
+
+class QuirkSide(Record):
+    """What one plan says of a quirk."""
+
+    state: State
+    distribution: str
+    version: str
+    because: str
+
+
+class QuirkChange(Record):
+    """A quirk whose state, distribution or version differs; None for a plan that does not know it."""
+
+    id: str
+    a: QuirkSide | None
+    b: QuirkSide | None
+
+
+class OneSided(Record, Generic[T]):
+    """What only the first and only the second plan has."""
+
+    a: tuple[T, ...] = ()
+    b: tuple[T, ...] = ()
+
+
+class PlanDiff(Record):
+    """What differs between two plans.
+
+    Not compared, because it changes nothing: the path of the model, where a quirk is declared (file and line), and the
+    reason of a state that is the same.
+
+    Attributes:
+        digests: Both plans' digests. Equal ones mean that every process carries out the same orders.
+        facts: Model, purpose, packages, platform, environment and plugins' facts that differ.
+        slots: Settings that differ, before or after quirks.
+        quirks: Quirks that differ.
+        patches: Patches that differ.
+        refusals: Refusals of one plan only.
+        warnings: Warnings of one plan only.
+    """
+
+    digests: tuple[str, str]
+    facts: tuple[Change, ...] = ()
+    slots: tuple[SlotChange, ...] = ()
+    quirks: tuple[QuirkChange, ...] = ()
+    patches: tuple[Change, ...] = ()
+    refusals: OneSided[Refusal] = OneSided[Refusal]()
+    warnings: OneSided[str] = OneSided[str]()
+
+    @property
+    def same(self) -> bool:
+        """Nothing differs."""
+        return self == PlanDiff(digests=(self.digests[0], self.digests[0]))
+
+
+def diff(a: Plan, b: Plan) -> PlanDiff:
+    """Compares two plans.
+
+    Args:
+        a: The first plan.
+        b: The second plan.
+
+    Returns:
+        Everything that differs. ``diff(b, a)`` is the same with the sides exchanged.
+    """
+    return PlanDiff(
+        digests=(a.digest, b.digest),
+        facts=tuple(_changes(_facts(a), _facts(b))),
+        slots=tuple(_slots(a, b)),
+        quirks=tuple(_quirks(a, b)),
+        patches=tuple(_changes(_patches(a), _patches(b))),
+        refusals=_one_sided(a.refusals, b.refusals, _refusal_key),
+        warnings=_one_sided(a.warnings, b.warnings, str),
+    )
+
+
+def _facts(plan: Plan) -> dict[tuple[str, ...], Any]:
+    """The facts by path; settings are compared as slots."""
+    facts = plan.context.model_dump(mode="json", exclude={"model": {"path"}, "settings": True, "typed": True})
+    return dict(_leaves(facts))
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping) and value:
+        for key in value:
+            yield from _leaves(value[key], (*path, key))
+    elif value != {} or len(path) > 1:  # a family of facts that is empty says nothing; an empty value does
+        yield path, value
+
+
+def _patches(plan: Plan) -> dict[tuple[str, ...], Any]:
+    return {(patch.target, patch.quirk.id): _patch(patch) for patch in plan.patches}
+
+
+def _patch(patch: PlannedPatch) -> dict[str, Any]:
+    body: dict[str, Any] = patch.model_dump(mode="json", exclude={"target": True, "quirk": {"id", "location"}})
+    quirk: dict[str, Any] = body.pop("quirk")
+    return body | quirk
+
+
+def _changes(a: Mapping[tuple[str, ...], Any], b: Mapping[tuple[str, ...], Any]) -> Iterator[Change]:
+    for path in sorted(a.keys() | b.keys()):
+        sides = a.get(path, _NO), b.get(path, _NO)
+        # As JSON: True, 1 and 1.0 are equal in Python, but not in a plan.
+        if _NO in sides or canonical(sides[0]) != canonical(sides[1]):
+            missing: Literal["a", "b"] | None = "a" if sides[0] is _NO else "b" if sides[1] is _NO else None
+            yield Change(
+                name=".".join(path), missing=missing, **{side: v for side, v in zip("ab", sides, strict=True) if v is not _NO}
+            )
+
+
+def _slots(a: Plan, b: Plan) -> Iterator[SlotChange]:
+    named: set[str] = set()
+    for plan in (a, b):
+        named.update(plan.context.settings, plan.context.typed, (item.slot for item in plan.adjustments))
+    for slot in sorted(named):
+        sides = _slot(a, slot), _slot(b, slot)
+        if canonical(sides[0].model_dump(mode="json")) != canonical(sides[1].model_dump(mode="json")):
+            yield SlotChange(slot=slot, a=sides[0], b=sides[1])
+
+
+def _slot(plan: Plan, slot: str) -> SlotSide:
+    context = plan.context
+    items = [item for item in plan.adjustments if item.slot == slot]
+    who = sorted({quirk.id for item in items if item.status is Status.APPLIED for quirk in item.quirks})
+    if not who:
+        who = ["the user"] if slot in context.typed else ["the configuration's default"] if slot in context.settings else []
+    before = context.settings.get(slot)
+    return SlotSide(
+        before=before,
+        typed=slot in context.typed,
+        value=plan.changes.get(slot, before),
+        who=tuple(who),
+        ledger=tuple(
+            f"{item.strength} {item.value!r} of {', '.join(quirk.id for quirk in item.quirks)}: {item.status.replace('_', ' ')}"
+            for item in items
+        ),
+    )
+
+
+def _quirks(a: Plan, b: Plan) -> Iterator[QuirkChange]:
+    ours, theirs = _verdicts(a), _verdicts(b)
+    for name in sorted(ours.keys() | theirs.keys()):
+        sides = ours.get(name), theirs.get(name)
+        known = [side.model_copy(update={"because": ""}) if side else None for side in sides]
+        if known[0] != known[1]:
+            yield QuirkChange(id=name, a=sides[0], b=sides[1])
+
+
+def _verdicts(plan: Plan) -> dict[str, QuirkSide]:
+    return {
+        verdict.id: QuirkSide(
+            state=verdict.state, distribution=verdict.distribution, version=verdict.version, because=verdict.because
+        )
+        for verdict in plan.verdicts
+    }
+
+
+def _refusal_key(refusal: Refusal) -> Hashable:
+    reason = refusal.reason
+    for quirk in refusal.quirks:  # a conflict's reason says where its quirks are declared
+        reason = reason.replace(quirk.location, "")
+    return refusal.kind, refusal.slot, reason, tuple(quirk.id for quirk in refusal.quirks)
+
+
+def _one_sided(a: Iterable[T], b: Iterable[T], key: Callable[[T], Hashable]) -> OneSided[T]:
+    ours, theirs = tuple(a), tuple(b)
+    return OneSided(a=tuple(_surplus(ours, theirs, key)), b=tuple(_surplus(theirs, ours, key)))
+
+
+def _surplus(items: Iterable[T], others: Iterable[T], key: Callable[[T], Hashable]) -> Iterator[T]:
+    """The items that the others do not have, or not that often."""
+    seen = Counter(map(key, others))
+    for item in items:
+        seen[key(item)] -= 1
+        if seen[key(item)] < 0:
+            yield item

@@ -1,0 +1,144 @@
+"""Which quirks apply to one run on which versions of vLLM. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from packaging.version import InvalidVersion, Version
+
+from quirks_core.context import Record, RunContext
+from quirks_core.errors import UsageError
+from quirks_core.plan import Plan, Refusal, State
+from quirks_core.registry import Registry
+from quirks_core.switches import Switches
+
+ENGINE = "vllm"
+
+
+class Cell(Record):
+    """What becomes of a quirk on one version, and why."""
+
+    state: State
+    because: str
+
+
+class Row(Record):
+    """A quirk, with a cell for each version."""
+
+    id: str
+    title: str
+    flag: str
+    distribution: str
+    cells: dict[str, Cell]
+
+
+class Column(Record):
+    """The run on one version.
+
+    Attributes:
+        version: The version of vLLM, as it was given.
+        digest: Digest of the plan.
+        refusals: Why the run is refused there; empty if it is not.
+        warnings: The plan's warnings.
+    """
+
+    version: str
+    digest: str
+    refusals: tuple[Refusal, ...]
+    warnings: tuple[str, ...]
+
+
+class Matrix(Record):
+    """Which quirks apply to one run on which versions.
+
+    Attributes:
+        model: Name of the model.
+        model_type: Its ``model_type``.
+        purpose: What the run is for.
+        columns: The versions, in the order they were given.
+        rows: The quirks by id.
+        left_out: Number of quirks that concern the run on no version and are not among the rows.
+    """
+
+    model: str
+    model_type: str | None
+    purpose: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    left_out: int = 0
+
+    def without_strangers(self) -> Matrix:
+        """Returns the matrix without the quirks that are matched on no version."""
+        rows = tuple(row for row in self.rows if any(cell.state is not State.NOT_MATCHED for cell in row.cells.values()))
+        return self.model_copy(update={"rows": rows, "left_out": self.left_out + len(self.rows) - len(rows)})
+
+
+def parse_versions(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Reads comma-separated versions.
+
+    Returns:
+        The versions as they were given, in order; and those left out because an equal one came before.
+
+    Raises:
+        UsageError: One is not a version.
+    """
+    seen: dict[Version, str] = {}
+    again: list[str] = []
+    for text in (part.strip() for item in texts for part in item.split(",")):
+        try:
+            version = Version(text)
+        except InvalidVersion:
+            raise UsageError(f"--vllm: {text!r} is not a version; write for example --vllm 0.26,0.32.0") from None
+        if version in seen:
+            again.append(text)
+        else:
+            seen[version] = text
+    return tuple(seen.values()), tuple(again)
+
+
+def make_matrix(registry: Registry, context: RunContext, versions: Sequence[str], switches: Switches) -> Matrix:
+    """Resolves one run for several versions of vLLM.
+
+    Args:
+        registry: The quirks.
+        context: The facts of the run; the version of vLLM in it does not matter.
+        versions: The versions; each counts as assumed.
+        switches: What the user switched on or off.
+
+    Raises:
+        UsageError: A switch names nothing.
+    """
+    plans = {version: registry.resolve(_on(context, version), switches) for version in versions}
+    states = {version: {verdict.id: verdict for verdict in plan.verdicts} for version, plan in plans.items()}
+    first = next(iter(plans.values()))
+    return Matrix(
+        model=context.model.name,
+        model_type=context.model.model_type,
+        purpose=context.purpose,
+        columns=tuple(_column(version, plan) for version, plan in plans.items()),
+        rows=tuple(
+            Row(
+                id=verdict.id,
+                title=verdict.title,
+                flag=verdict.flag,
+                distribution=f"{verdict.distribution} {verdict.version}",
+                cells={
+                    version: Cell(state=states[version][verdict.id].state, because=states[version][verdict.id].because)
+                    for version in versions
+                },
+            )
+            for verdict in first.verdicts  # every plan of a registry has the same quirks
+        ),
+    )
+
+
+def _column(version: str, plan: Plan) -> Column:
+    return Column(version=version, digest=plan.digest, refusals=plan.refusals, warnings=plan.warnings)
+
+
+def _on(context: RunContext, version: str) -> RunContext:
+    # Only the fields: a copy would take answers along that the context has worked out for another version.
+    facts = {name: getattr(context, name) for name in RunContext.model_fields}
+    facts["packages"] = {**context.packages, ENGINE: version}
+    facts["assumed"] = context.assumed | {ENGINE}
+    return RunContext.model_construct(**facts)

@@ -1,0 +1,149 @@
+"""Evidence read from the source of the installed package, without importing it: is the bug in it, or the fix?
+
+A probe also settles what a version cannot: whether a source build (``0.1.dev…``) is affected.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from quirks_core import fingerprints, sources
+from quirks_core.errors import DeclarationError
+from quirks_core.fingerprints import ABSENT, HOMELESS
+from quirks_core.packages import distribution_of
+from quirks_core.trace import Answer
+
+
+class Probe(ABC):
+    """A question to the installed source."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def source(self) -> str:
+        """Returns the dotted name of the module that is read."""
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """Yes: the bug is in the installed source. No: the fix is. Unknown: the module is not installed, or says neither."""
+
+    @property
+    def package(self) -> str:
+        """The package whose source is read, under the name that version ranges use."""
+        return distribution_of(self.source().partition(".")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class StaticProbe(Probe):
+    """Searches a module's source for a regular expression.
+
+    Attributes:
+        module: Dotted name of the module.
+        pattern: The regular expression.
+        found_means_affected: True if the pattern's presence shows the bug; False if it shows the fix.
+    """
+
+    module: str
+    pattern: str
+    found_means_affected: bool
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise DeclarationError(f"StaticProbe of {self.module}: {self.pattern!r} is no pattern: {error}") from None
+
+    def __str__(self) -> str:
+        shows = "bug" if self.found_means_affected else "fix"
+        return f"/{self.pattern}/ in the source of {self.module} shows the {shows}"
+
+    def source(self) -> str:
+        """The module."""
+        return self.module
+
+    def answer(self) -> Answer:
+        """Searches."""
+        found = sources.search(self.module, self.pattern)
+        return Answer.UNKNOWN if found is None else _yes(found is self.found_means_affected)
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolProbe(Probe):
+    """Looks for a module, class, function or method.
+
+    Attributes:
+        target: ``package.module`` or ``package.module:Class.attribute``.
+        present_means_affected: True if its presence shows the bug; False if it shows the fix.
+    """
+
+    target: str
+    present_means_affected: bool
+
+    def __str__(self) -> str:
+        return f"the presence of {self.target} shows the {'bug' if self.present_means_affected else 'fix'}"
+
+    def source(self) -> str:
+        """The target's module."""
+        return self.target.partition(":")[0]
+
+    def answer(self) -> Answer:
+        """Looks; a missing module is an answer as long as its package is installed."""
+        if sources.module_source(self.source().partition(".")[0]) is None:
+            return Answer.UNKNOWN
+        if ":" in self.target:
+            present = fingerprints.fingerprint(self.target) not in (ABSENT, HOMELESS)
+        else:
+            present = sources.module_source(self.target) is not None
+        return _yes(present is self.present_means_affected)
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintProbe(Probe):
+    """Compares the source of a function or class with what is known to be affected or fixed.
+
+    Attributes:
+        target: ``package.module:Class.attribute``.
+        affected: Fingerprints (see `quirks_core.sources.fingerprint`) of sources that have the bug.
+        fixed: Fingerprints of sources that have the fix. Any other source says nothing.
+    """
+
+    target: str
+    affected: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.affected or self.fixed):
+            raise DeclarationError(f"FingerprintProbe of {self.target}: name fingerprints that are affected or fixed")
+
+    def __str__(self) -> str:
+        return f"the source of {self.target} is compared with {len(self.affected)} affected and {len(self.fixed)} fixed ones"
+
+    def source(self) -> str:
+        """The target's module."""
+        return self.target.partition(":")[0]
+
+    def answer(self) -> Answer:
+        """Compares."""
+        seen = fingerprints.fingerprint(self.target)
+        if any(fingerprints.same(seen, known) for known in self.affected):
+            return Answer.YES
+        return Answer.NO if any(fingerprints.same(seen, known) for known in self.fixed) else Answer.UNKNOWN
+
+
+def ask(probe: Probe, package: str | None = None) -> Answer:
+    """Asks a probe; one of a third party's own kind that raises says nothing.
+
+    Args:
+        probe: The probe.
+        package: The package in question; a probe of another one says nothing about it.
+    """
+    try:
+        return probe.answer() if package in (None, probe.package) else Answer.UNKNOWN
+    except Exception:
+        return Answer.UNKNOWN
+
+
+def _yes(value: bool) -> Answer:
+    return Answer.YES if value else Answer.NO

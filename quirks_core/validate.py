@@ -1,0 +1,262 @@
+"""What every good quirk keeps to, checked on a declaration; ``quirks validate`` and `QuirkContract` both ask here."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from types import ModuleType
+
+from packaging.utils import canonicalize_name
+
+from quirks_core import fingerprints, sources
+from quirks_core.adjustments import Patch, Refuse
+from quirks_core.context import FACTS, always_known, is_known_fact
+from quirks_core.declaration import decode, digest, encode
+from quirks_core.discovery import discover
+from quirks_core.errors import QuirksError, nearest
+from quirks_core.judge import judge
+from quirks_core.lifecycle import Stage, lifecycle
+from quirks_core.loaded import Loaded
+from quirks_core.match import UNKNOWN, InRange
+from quirks_core.packages import installed_platform, installed_version
+from quirks_core.quirk import Quirk
+from quirks_core.resolve import resolve
+from quirks_core.slots import SLOTS
+from quirks_core.switches import Switches
+from quirks_core.trace import Answer, any_of
+from quirks_core.versions import parse_version
+
+
+class Level(StrEnum):
+    """How much a problem matters."""
+
+    NOTE = auto()  #: worth knowing
+    ERROR = auto()  #: to be mended
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a declaration does not keep to.
+
+    Attributes:
+        level: How much it matters.
+        quirk: The quirk's id; the entry point's name where no quirk could be loaded.
+        message: What is wrong and what to do.
+    """
+
+    level: Level
+    quirk: str
+    message: str
+
+
+def problems(item: Loaded) -> list[Problem]:
+    """Checks one quirk against every law. A law that its code makes raise is a problem of the quirk."""
+    found: list[Problem] = []
+    for law in LAWS:
+        try:
+            found += law(item)
+        except Exception as error:  # a match or a value of a third party may do anything
+            found.append(_error(item, f"its {law.__name__.replace('_', ' ')} cannot be checked: {_words(error)}"))
+    return found
+
+
+def metadata(item: Loaded) -> Iterator[Problem]:
+    """It says since when, where to read on, what happens, and what shows it; a namespaced id names its distribution."""
+    quirk, text = item.quirk, documentation(item.quirk)
+    if not quirk.since:
+        yield _error(item, "since is empty: name the release that introduces the quirk, for example since='1.0.0'")
+    elif parse_version(quirk.since) is None:
+        yield _error(item, f"since={quirk.since!r} is not a version")
+    for reference in quirk.references:
+        if not reference.url.startswith("https://"):
+            yield _error(item, f"reference {reference.url!r} is no https:// address")
+    if len(text.split("\n\n")) < 2:
+        yield _error(
+            item,
+            "the docstring of its module says too little: after one line on the problem, say what happens, what the quirk "
+            "changes and when it can go",
+        )
+    if not quirk.evidence and "Evidence:" not in text:
+        yield _error(
+            item,
+            "it has no evidence: give a probe or a PairedRun, or say in the docstring, after 'Evidence:', why there is none",
+        )
+    prefix, slash, _ = quirk.id.partition("/")
+    if slash and item.distribution and canonicalize_name(prefix) != canonicalize_name(item.distribution):
+        yield _error(item, f"its id begins with {prefix!r}, but it belongs to {item.distribution!r}")
+    if not slash and item.distribution and not item.is_built_in:
+        name = f"{canonicalize_name(item.distribution)}/{quirk.id}"
+        yield Problem(Level.NOTE, quirk.id, f"an id of a third party is safe from others as {name!r}")
+
+
+def examples(item: Loaded) -> Iterator[Problem]:
+    """It has an example of every answer that it can give, and each example gets its answer."""
+    quirk = item.quirk
+    given = {example.answer for example in quirk.examples}
+    wanted = [Answer.YES, Answer.NO, *([Answer.UNKNOWN] if quirk.can_be_unknown else [])]
+    for answer in wanted:
+        if answer not in given:
+            yield _error(
+                item, f"no example of a run that gets {answer}: add Example(answer=Answer.{answer.name}, config=…, settings=…)"
+            )
+    for number, example in enumerate(quirk.examples, 1):
+        verdict = judge(example.context(), item, Switches())
+        if verdict.verdict is not example.answer:
+            yield _error(
+                item,
+                f"example {number} must get {example.answer} and gets {verdict.verdict}: {verdict.because}; "
+                "mend the example or the match",
+            )
+
+
+def slots(item: Loaded) -> Iterator[Problem]:
+    """In none of its examples does it ask for a value that the slot cannot take, or for two values at once."""
+    for number, example in enumerate(item.quirk.examples, 1):
+        for refusal in resolve(example.context(), [item]).refusals:
+            if refusal.kind in ("broken", "conflict"):
+                yield _error(item, f"example {number}: what it asks for cannot be used: {refusal.reason}")
+
+
+def facts(item: Loaded) -> Iterator[Problem]:
+    """Every fact that it asks for is one that a run can have."""
+    others = {plugin.distribution for plugin in discover()} | {item.distribution}
+    for name in sorted(_asked(item.quirk)):
+        if is_known_fact(name):
+            if name.startswith("env.") and not always_known(name):
+                yield _error(
+                    item,
+                    f"{name} is never known: only NCCL_*, NRL_* and VLLM_* variables are read, and none that may be a secret",
+                )
+        elif not any(other and name.startswith(f"{other}.") for other in others):
+            yield _error(item, f"no run has a fact {name!r}{nearest(name, (*FACTS, *SLOTS))}")
+
+
+def reasons(item: Loaded) -> Iterator[Problem]:
+    """The strong adjustments say why: a refusal, and a patch, which is the last resort."""
+    for adjustment in item.quirk.adjustments:
+        if isinstance(adjustment, Refuse):
+            for name in ("reason", "remedy"):
+                if not getattr(adjustment, name).strip():
+                    yield _error(item, f"a Refuse has no {name}: say {'why' if name == 'reason' else 'what to do instead'}")
+        if isinstance(adjustment, Patch) and not adjustment.reason and "patch" not in documentation(item.quirk).lower():
+            yield _error(
+                item,
+                f"the patch of {adjustment.target} does not say why: give reason=, or say in the docstring why no default, "
+                "requirement or environment variable helps",
+            )
+
+
+def round_trip(item: Loaded) -> Iterator[Problem]:
+    """It is data: it goes to JSON and comes back the same."""
+    try:
+        copy = decode(json.loads(json.dumps(encode(item.quirk))))
+    except QuirksError as error:
+        yield _error(
+            item, f"it does not come back from JSON: {error}; a value may be data or a function of a module, no lambda"
+        )
+        return
+    if copy != item.quirk or digest(copy) != digest(item.quirk):
+        yield _error(item, "it comes back from JSON as another quirk: keep to data, and to lists where order matters")
+
+
+def expiry(item: Loaded) -> Iterator[Problem]:
+    """Some supported version still needs it."""
+    found = lifecycle(item, {})
+    if found.stage is Stage.EXPIRED:
+        yield _error(item, f"delete me: {found.evidence[-1]}")
+
+
+def patches(item: Loaded) -> Iterator[Problem]:
+    """The installed source of what it patches is one that the patch was written against."""
+    for patch in item.quirk.adjustments:
+        if not isinstance(patch, Patch):
+            continue
+        if fingerprints.fingerprint(patch.source) == fingerprints.HOMELESS:
+            yield _error(item, f"the patch of {patch.target} comes from {patch.source}, and there is no such module or class")
+        if why := unpatchable(item.quirk, patch):
+            yield Problem(Level.NOTE, item.quirk.id, f"the patch of {patch.target} is not checked: {why}")
+        elif not fingerprints.is_expected(patch.target, patch.expects):
+            yield _error(
+                item,
+                f"{patch.target} has drifted from the source that the patch was written against; look at what changed, then "
+                f"add what 'quirks fingerprint {patch.target}' prints to expects, or bound the quirk's versions",
+            )
+
+
+#: Every law that a declaration can be held against where it stands.
+LAWS: tuple[Callable[[Loaded], Iterable[Problem]], ...] = (
+    metadata,
+    examples,
+    facts,
+    slots,
+    reasons,
+    round_trip,
+    expiry,
+    patches,
+)
+
+
+def supersedes(quirk_id: str, replaced: Iterable[str], known: Iterable[str]) -> Iterator[Problem]:
+    """Every quirk that it replaces exists."""
+    names = set(known)
+    for name in replaced:
+        if name not in names:
+            yield Problem(Level.ERROR, quirk_id, f"it supersedes {name!r}, which does not exist{nearest(name, names)}")
+
+
+def documentation(quirk: Quirk) -> str:
+    """Returns the docstring of the module that declares a quirk; empty if there is none."""
+    module = declaring_module(quirk)
+    return (inspect.getdoc(module) or "") if module else ""
+
+
+def declaring_module(quirk: Quirk) -> ModuleType | None:
+    """Returns the imported module in whose file a quirk is declared."""
+    wanted = quirk.location.file
+    for module in list(sys.modules.values()):
+        # By the dictionary: asking a lazy module (transformers) for an attribute would import half of it.
+        file = str(getattr(module, "__dict__", {}).get("__file__"))
+        if file == wanted or file.endswith(f"{os.sep}{wanted}"):
+            return module
+    return None
+
+
+def unpatchable(quirk: Quirk, patch: Patch) -> str:
+    """Says why no run on this installation can need a patch; empty if one can."""
+    package = patch.target.partition(":")[0].partition(".")[0]
+    if sources.module_source(package) is None:
+        return f"{package} is not installed"
+    here = _Installation()
+    ranges = [InRange(affected).trace(here) for affected in quirk.affected]
+    for trace in (quirk.match.trace(here), *([any_of(ranges)] if ranges else [])):
+        if trace.answer is Answer.NO:
+            return f"no run on this installation needs it ({trace.decisive})"
+    return ""
+
+
+class _Installation:
+    """The facts that hold for every run on this installation; all others are unknown."""
+
+    def fact(self, name: str) -> object:
+        """Returns the platform or a package's version."""
+        family, _, rest = name.partition(".")
+        found = installed_platform() if name == "platform" else installed_version(rest) if family == "packages" else None
+        return UNKNOWN if found is None else found
+
+
+def _asked(quirk: Quirk) -> set[str]:
+    conditions = [quirk.match, *(item.when for item in quirk.adjustments if item.when is not None)]
+    return {name for condition in conditions for name in condition.facts()}
+
+
+def _error(item: Loaded, message: str) -> Problem:
+    return Problem(Level.ERROR, item.quirk.id, message)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, QuirksError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,132 @@
+"""Tensor parallelism over two processes, with a third party's patch: every process acknowledges, or the run stops."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from quirks_core.fingerprints import fingerprint
+from worker.errors import EngineStartError
+
+_TARGET = "vllm.v1.worker.cpu_worker:CPUWorker.init_device"
+
+#: Two quirks on one target. The second wrapper raises, and only where a worker puts it on.
+_MODULE = '''
+import functools
+import multiprocessing
+
+from quirks_core import Fact, ModelFlag, Patch, Quirk, Severity, hookimpl, report
+
+
+def quirk(name, recipe):
+    return Quirk(
+        id=f"acme-workers/{name}",
+        title="a patch of a worker's method",
+        flag=ModelFlag.ENVIRONMENT,
+        match=Fact("recipe").one_of(*recipe),
+        adjustments=(Patch(TARGET, wrapper=f"acme_workers:{name}", expects=(EXPECTS,)),),
+        severity=Severity.NOISE,
+        references=(report("https://example.org/1"),),
+    )
+
+
+def passes(original):
+    return functools.wraps(original)(lambda self: original(self))
+
+
+def fails(original):
+    if "VllmWorker" in multiprocessing.current_process().name:
+        raise RuntimeError("the wrapper fails in workers only")
+    return original
+
+
+@hookimpl
+def quirks_declare():
+    return [quirk("passes", ["good", "bad"]), quirk("fails", ["bad"])]
+'''
+
+# One thread each: without it, vLLM's CPU build wants a NUMA node per rank.
+_TWO_RANKS = {
+    "purpose": "eval",
+    "engine": {"tensor_parallel_size": 2},
+    "env": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def third_party(tmp_path_factory):
+    """Lays an installed distribution where the engine's processes find it too."""
+    site: Path = tmp_path_factory.mktemp("site")
+    info = site / "acme_workers-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-workers\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[model_quirks]\nworkers = acme_workers\n", encoding="utf-8")
+    declared = f"TARGET = {_TARGET!r}\nEXPECTS = {fingerprint(_TARGET)!r}\n{_MODULE}"
+    (site / "acme_workers.py").write_text(declared, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+        yield
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def worker(checkpoint, running):
+    async with running(checkpoint("qwen3"), {**_TWO_RANKS, "recipe": "good"}) as started:
+        yield started
+
+
+def test_every_process_acknowledges_the_same_digest(worker):
+    acknowledged = {ack.process: ack.digest for ack in worker.receipt.processes}
+
+    names = ["MainProcess", "EngineCore", "EngineCore/VllmWorker-0", "EngineCore/VllmWorker-1"]
+    assert acknowledged == dict.fromkeys(names, worker.plan.digest)
+
+
+def test_the_receipt_says_what_was_there_before_the_patch_and_that_it_is_in_force_in_both_workers(worker):
+    effects = {ack.process: ack.effects for ack in worker.receipt.processes if "VllmWorker" in ack.process}
+
+    assert len(effects) == 2
+    for (effect,) in effects.values():
+        assert (effect.slot, effect.before, effect.after) == (f"patch.{_TARGET}", fingerprint(_TARGET), "acme_workers:passes")
+        assert not effect.pending
+
+
+def test_each_worker_reports_the_configuration_that_it_runs_with(worker):
+    reported = [ack.engine for ack in worker.receipt.processes if "VllmWorker" in ack.process]
+
+    assert len(reported) == 2
+    for engine in reported:
+        assert (engine["engine.tensor_parallel_size"], engine["engine.enforce_eager"]) == (2, True)
+
+
+async def test_two_ranks_generate_what_one_does(worker, checkpoint, lab):
+    expected = lab.Reference(checkpoint("qwen3")).greedy()
+
+    got = await lab.generate(worker)
+
+    assert lab.share_of_equal_tokens(got, expected) == 1.0
+
+
+@pytest.mark.usefixtures("worker_is_down")
+async def test_a_plugin_that_fails_in_a_worker_only_stops_the_run_and_is_named(checkpoint, running):
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+
+    with pytest.raises(EngineStartError) as caught:
+        async with running(checkpoint("qwen3"), {**_TWO_RANKS, "recipe": "bad"}):
+            pass
+
+    assert "VllmWorker" in str(caught.value)
+    assert "the wrapper fails in workers only" in str(caught.value)
+    assert any("active quirk: acme-workers/fails" in note for note in caught.value.__notes__)
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def worker_is_down(worker):
+    """One plan per process: the good engine makes room for the next."""
+    await worker.shutdown()
