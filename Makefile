@@ -5,7 +5,7 @@ VENV := .venv
 STAMP := $(VENV)/.model-quirks-ready
 PYTEST_ARGS ?=
 
-.PHONY: demo test lint setup bench clean
+.PHONY: demo test lint setup docs bench prove clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -19,8 +19,16 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+docs: $(STAMP)
+	$(VENV)/bin/quirks docs
+	$(VENV)/bin/sphinx-build -W --keep-going -q -b html docs build/site
+	@echo "open build/site/index.html"
+
+prove: $(STAMP)
+	$(VENV)/bin/quirks prove --all --output docs/evidence.json --markdown docs/evidence.md
+
 bench: $(STAMP)
-	$(VENV)/bin/python benchmarks/resolve.py
+	@for script in benchmarks/*.py; do $(VENV)/bin/python $$script; done
 
 setup: $(STAMP)
 

@@ -1,48 +1,322 @@
-"""The documentation says what the code does."""
+"""The documentation says what the code does: links lead somewhere, blocks run, every name is there."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
+import os
 import re
+import shlex
 import subprocess
-import sys
+import sysconfig
+import venv
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
-from quirks_core.cli.main import main
+from quirks_core import Severity, SlotKind, hookspecs
+from quirks_core.cli.docs import pages
+from quirks_core.cli.main import VERBS, main, make_parser
+from quirks_core.lifecycle import Stage
+from quirks_core.plan import Contributor, Plan, PlannedAdjustment, PlannedPatch, Refusal, State, Status, Verdict
+from quirks_core.receipt import Acknowledgement, Effect, ReadBack, Receipt
+from quirks_core.testing import plugin
+from quirks_core.testing.proof import Conclusion
+from quirks_core.trace import Answer, Leaf
+from worker.config import GenerationConfig
 
 _ROOT = Path(__file__).resolve().parent.parent
-_PAGES = sorted([_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *(_ROOT / "docs").glob("*.md")])
+_DOCS = _ROOT / "docs"
+_PAGES = sorted([_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *_DOCS.glob("*.md"), *_DOCS.glob("quirks/*.md")])
+_FENCE = re.compile(r"^```(?P<language>\w*) *(?P<mark>.*)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE)
+_ANY_LINES = "…"
+#: Models that the pages speak of; of a model only its configuration is read.
+_MODELS = {"gemma-3": "gemma3", "gemma-4": "gemma4", "qwen-3": "qwen3"}
 
 
-def test_the_generated_pages_are_up_to_date():
-    done = subprocess.run(
-        [sys.executable, "scripts/catalogue.py", "--check"], cwd=_ROOT, capture_output=True, text=True, check=False
-    )
+class Block(NamedTuple):
+    """A fenced block of a page."""
 
-    assert done.returncode == 0, done.stderr
+    page: Path
+    line: int
+    language: str
+    mark: str
+    text: str
+    before: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(_ROOT)}:{self.line}"
+
+    @property
+    def runs(self) -> bool:
+        """It is not marked as one that cannot."""
+        return self.mark != "notest"
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
-def test_every_link_to_a_file_leads_somewhere(page):
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
-
-    assert not [link for link in links if not (page.parent / link).exists()]
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
 
 
-def test_every_quirk_is_in_the_readmes_catalogue_and_the_changelog(capsys):
-    main(["list", "--json"])
-    ids = re.findall(r'"id": "([^"]+)"', capsys.readouterr().out)
+def _blocks(*languages: str, page: Path | None = None) -> list[Block]:
+    found = []
+    for name in [page] if page else _PAGES:
+        text = _text(name)
+        for match in _FENCE.finditer(text):
+            if match["language"] in languages:
+                before = text[: match.start()]
+                found.append(Block(name, before.count("\n") + 1, match["language"], match["mark"], match["text"], before))
+    return found
 
-    changelog = (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+def _commands(block: Block) -> Iterator[tuple[str, list[str]]]:
+    """Each command of a console block with the output that the page shows."""
+    command, shown = "", []
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield command, shown
+            command, shown = line[2:], []
+        elif command.endswith("\\"):
+            command = command[:-1] + line
+        else:
+            shown.append(line)
+    if command:
+        yield command, shown
+
+
+def _words(page: Path) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", _FENCE.sub("", _text(page))))
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub, and MyST with it, gives the headings of a page."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", _FENCE.sub("", _text(page)), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()).strip().replace(" ", "-")
+        found.add(slug if slug not in found else f"{slug}-1")
+    return found
+
+
+def _ids(blocks: list[Block]) -> dict[str, Any]:
+    return {"argvalues": blocks, "ids": [str(block) for block in blocks]}
+
+
+def test_the_generated_pages_are_up_to_date(monkeypatch, capsys):
+    monkeypatch.chdir(_ROOT)
+
+    assert main(["docs", "--check"]) == 0, capsys.readouterr().out
+
+
+def test_a_changed_page_and_one_of_a_quirk_that_is_gone_are_stale_until_written(tmp_path, capsys):
+    docs = ["docs", "--folder", str(tmp_path)]
+    assert main([*docs, "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)["written"]
+    changed = tmp_path / "slots.md"
+    changed.write_text(_text(changed) + "more\n", encoding="utf-8")
+    gone, own = tmp_path / "quirks/gone.md", tmp_path / "quirks/own.md"
+    gone.write_text(_text(changed), encoding="utf-8")
+    own.write_text("# written by hand\n", encoding="utf-8")
+
+    assert main([*docs, "--check", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["stale"] == ["quirks/gone.md", "slots.md"]
+    assert gone.exists()
+
+    assert main(docs) == 0
+    assert main([*docs, "--check"]) == 0
+    assert sorted(written) == sorted(pages())
+    assert not gone.exists()
+    assert own.exists()
+
+
+def test_a_missing_folder_is_a_usage_error(tmp_path, capsys):
+    assert main(["docs", "--check", "--folder", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_the_pages_do_not_depend_on_what_is_installed(monkeypatch):
+    before = pages()
+    for name in ("quirks_core.packages.installed_version", "quirks_core.sources.module_source"):
+        monkeypatch.setattr(name, lambda *_: None)
+    monkeypatch.setenv("COLUMNS", "40")
+
+    assert pages() == before
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
+def test_every_link_and_anchor_leads_somewhere(page):
+    prose = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", _text(page)))
+    wrong = []
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            wrong.append(link)
+
+    assert not wrong
+
+
+def test_every_page_is_reached_from_the_index():
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", _text(_DOCS / "index.md")))
+
+    assert linked | {"index.md"} == {page.name for page in _DOCS.glob("*.md")}
+
+
+def test_every_hook_is_a_heading_with_its_exact_signature():
+    headings = re.findall(r"^## `(.+)`$", _text(_DOCS / "hooks.md"), re.MULTILINE)
+
+    hooks = [value for name, value in vars(hookspecs).items() if name.startswith("quirks_") and inspect.isfunction(value)]
+    assert len(hooks) >= 3
+    assert headings == [f"{hook.__name__}{inspect.signature(hook)}".replace("'", "") for hook in hooks]
+
+
+def test_every_verb_and_every_option_is_on_the_page_of_the_command_line():
+    text = _text(_DOCS / "cli.md")
+    commands = make_parser()._subparsers._group_actions[0].choices
+
+    assert [verb.name for verb in VERBS] == re.findall(r"^## quirks (\w+)$", text, re.MULTILINE)
+    for name, parser in commands.items():
+        section = text.partition(f"## quirks {name}\n")[2].partition("\n## ")[0]
+        words = [word for action in parser._actions for word in action.option_strings or [action.metavar or action.dest]]
+        assert not [word for word in words if word not in section], name
+
+
+def test_every_environment_variable_of_ours_is_in_operations():
+    sources = [file for folder in ("quirks_core", "quirks_plugins", "worker") for file in (_ROOT / folder).rglob("*.py")]
+    used = {name for file in sources for name in re.findall(r"\bMODEL_QUIRKS_[A-Z_]*[A-Z]\b", _text(file))}
+
+    assert len(used) >= 6
+    assert used <= set(re.findall(r"MODEL_QUIRKS_[A-Z_]+", _text(_DOCS / "operations.md")))
+
+
+def test_every_key_of_plan_and_receipt_is_in_the_reference():
+    records = (Plan, PlannedAdjustment, Contributor, Verdict, Refusal, PlannedPatch, Receipt, Acknowledgement, Effect, ReadBack)
+
+    keys = {key for record in records for key in record.model_fields} | set(Leaf._fields)
+    assert keys <= _words(_DOCS / "reference.md")
+
+
+def test_every_fixture_of_the_kit_is_described():
+    fixtures = {name for name, value in vars(plugin).items() if type(value).__name__ == "FixtureFunctionDefinition"}
+
+    assert len(fixtures) >= 6
+    assert fixtures <= _words(_DOCS / "writing-a-quirk.md")
+
+
+@pytest.mark.parametrize(
+    "words", [State, Status, Severity, Stage, Answer, SlotKind, Conclusion], ids=lambda words: words.__name__
+)
+def test_every_word_of_a_plan_is_in_the_glossary(words):
+    assert {word.value for word in words} <= _words(_DOCS / "glossary.md")
+
+
+def test_every_quirk_is_in_the_changelog():
+    changelog = _text(_ROOT / "CHANGELOG.md")
+    ids = [name.removeprefix("quirks/").removesuffix(".md") for name in pages() if name.startswith("quirks/")]
+
     assert ids
     assert not [name for name in ids if f"`{name}`" not in changelog]
 
 
-@pytest.mark.parametrize("command", ["list", "show", "plan", "explain", "doctor", "generate", "demo"])
+@pytest.mark.parametrize("command", [verb.name for verb in VERBS])
 def test_every_command_explains_itself(command, capsys):
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
 
     assert caught.value.code == 0
     assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("block", **_ids([block for block in _blocks("python", "console") if block.mark]))
+def test_a_block_that_is_not_run_says_why(block):
+    assert block.mark == "notest"
+    assert re.search(r"<!-- .+ -->\n$", block.before), "put the reason into a comment on the line above"
+
+
+@pytest.mark.parametrize("block", **_ids([block for block in _blocks("python") if not block.runs]))
+def test_a_python_block_that_is_not_run_compiles_and_imports_what_exists(block):
+    tree = compile(block.text, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+    exec(compile(ast.Module(imports, []), str(block), "exec"), {})  # noqa: S102  # our own pages
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in _blocks("python")}), ids=lambda page: page.name)
+def test_every_python_block_runs(page):
+    namespace: dict[str, Any] = {"__name__": f"page_{page.stem}"}
+    for block in _blocks("python", page=page):
+        if block.runs:
+            exec(compile(block.text, str(block), "exec"), namespace)  # noqa: S102  # our own pages
+
+
+@pytest.mark.parametrize("block", **_ids(_blocks("yaml")))
+def test_every_configuration_is_one(block):
+    GenerationConfig.parse(yaml.safe_load(block.text))
+
+
+@pytest.mark.parametrize("block", **_ids(_blocks("console")))
+def test_every_command_line_parses(block):
+    for command, _ in _commands(block):
+        words = shlex.split(command, comments=True)
+        words = words[: next((index for index, word in enumerate(words) if word in ("|", ">", "&&")), len(words))]
+        while words and re.match(r"\w+=", words[0]):
+            words.pop(0)
+        if words[0] == "quirks":
+            make_parser().parse_args(words[1:])
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """An environment of its own, in a folder with the models that the pages speak of; it sees what is installed here."""
+    folder = tmp_path / "work"
+    for name, model_type in _MODELS.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
+    venv.create(tmp_path / "venv", symlinks=True)
+    python = tmp_path / "venv/bin/python"
+    scheme = {"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}
+    here = Path(sysconfig.get_path("purelib", vars=scheme), "here.pth")
+    here.write_text(f"{sysconfig.get_path('purelib')}\n{_ROOT}\n", encoding="utf-8")
+    for name, module in (("quirks", "quirks_core.cli"), ("pip", "pip"), ("pytest", "pytest")):
+        script = python.with_name(name)
+        script.write_text(f'#!/bin/sh\nexec "{python}" -P -m {module} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MODEL_QUIRKS_", "PIP_", "VLLM_"))}
+    # Nothing is fetched: what the pages install is built with the tools that are here.
+    offline = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment = {**kept, **offline, "PATH": f"{python.parent}:{os.environ['PATH']}", "COLUMNS": "100", "NO_COLOR": "1"}
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["/bin/bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+
+    run.folder = folder  # type: ignore[attr-defined]
+    return run
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in _blocks("console")}), ids=lambda page: page.name)
+def test_every_command_runs_and_prints_what_the_page_shows(page, shell):
+    for block in _blocks("console", "python", "toml", page=page):
+        if not block.runs:
+            continue
+        if block.language != "console":
+            if name := re.match(r"# ([\w.]+\.(?:py|toml))\n", block.text):
+                (shell.folder / name[1]).write_text(block.text, encoding="utf-8")
+            continue
+        for command, shown in _commands(block):
+            done = shell(command)
+            printed = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
+            # 1 means findings, and pages show some; what is no command of ours must work.
+            good = (0, 1) if re.match(r"(\w+=\S+ )*quirks ", command) else (0,)
+            assert done.returncode in good, f"{block}: {command}\n{done.stdout}{done.stderr}"
+            assert "Traceback" not in done.stderr, f"{block}: {command}\n{done.stderr}"
+            assert not shown or _agree(shown, printed), f"{block}: {command}\n" + "\n".join(printed)
+
+
+def _agree(shown: list[str], printed: list[str]) -> bool:
+    pattern = "".join(r"(?:.*\n)*" if line == _ANY_LINES else re.escape(line.rstrip()) + r"\n" for line in shown)
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None

@@ -1,0 +1,56 @@
+"""How the site is built: ``sphinx-build -W --keep-going -b html docs build/site``.
+
+Every page is plain Markdown that reads as well on GitHub; what only the site needs (the menu) is added here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+project = "model-quirks"
+author = "the model-quirks authors"
+release = version = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+
+extensions = ["myst_parser"]
+exclude_patterns = ["_static"]
+myst_heading_anchors = 4  # the anchors that GitHub gives headings
+
+html_theme = "furo"
+html_title = f"{project} {release}"
+html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
+html_css_files = ["site.css"]
+html_js_files = ["catalogue.js"]
+html_copy_source = False
+html_show_search_summary = False  # it needs a server, and the search works without one
+html_show_copyright = False
+html_show_sphinx = False
+
+#: The menu: page by page, which pages stand below it.
+_MENU = {
+    "index": {
+        "Start": ("why", "tutorial", "writing-a-quirk", "hooks"),
+        "Use": ("worker", "operations", "cli"),
+        "Look up": ("catalogue", "slots", "reference", "glossary"),
+    },
+    "catalogue": {"": ("quirks/*",)},
+}
+_NAMED = {"index", *(page for entries in _MENU["index"].values() for page in entries)}
+_MENU["index"]["Results"] = tuple(sorted({page.stem for page in Path(__file__).parent.glob("*.md")} - _NAMED))
+
+
+def _add_menu(_app: Sphinx, page: str, text: list[str]) -> None:
+    for caption, entries in _MENU.get(page, {}).items():
+        options = [":hidden:", ":glob:", *([f":caption: {caption}"] if caption else [])]
+        text[0] += "\n".join(["", "```{toctree}", *options, "", *entries, "```", ""])
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Adds the menu to the pages that open a section."""
+    app.connect("source-read", _add_menu)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

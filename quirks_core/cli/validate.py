@@ -1,0 +1,173 @@
+"""``quirks validate``: holds the quirks of a distribution against every law, without an engine.
+
+Plugins are loaded in processes of their own (`quirks_core.fresh`), so whatever they do ends up as a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import PackageNotFoundError, distributions, version
+
+from packaging.utils import canonicalize_name
+from rich.markup import escape
+from rich.table import Table
+
+from quirks_core.cli.screen import Screen
+from quirks_core.discovery import PROJECT, Discovered, discover
+from quirks_core.errors import UsageError, nearest
+from quirks_core.flags import BUILT_IN
+from quirks_core.fresh import Seen, look
+from quirks_core.validate import Level, Problem, supersedes
+
+_COLOURS = {Level.NOTE: "cyan", Level.ERROR: "bold red"}
+_Plugins = Sequence[tuple[Discovered, Seen]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a distribution's quirks do not keep to.
+
+    Attributes:
+        level: ``note``, ``error``, or ``broken`` for a plugin that does not load.
+        distribution: The distribution.
+        quirk: The quirk's id, or the entry point's name.
+        message: What is wrong and what to do.
+    """
+
+    level: str
+    distribution: str
+    quirk: str
+    message: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the distribution."""
+    parser.add_argument("distribution", metavar="DIST", nargs="?", help="what to check; every third party's quirks if left out")
+
+
+def run_validate(options: argparse.Namespace) -> int:
+    """Checks quirks; 3 if a plugin does not load, 1 if something else has to be mended, 0 if there are notes at most.
+
+    Raises:
+        UsageError: There is no such distribution.
+    """
+    everything = discover()
+    wanted = _wanted(options.distribution, everything)
+    plugins = list(zip(everything, look(everything), strict=True))
+    checked = [(item, seen) for item, seen in plugins if item.distribution in wanted]
+    findings = [finding for item, seen in checked for finding in _findings(item, seen, plugins)]
+    findings += [
+        Finding(Level.ERROR, name, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}")
+        for name in wanted
+        if all(item.distribution != name for item, _ in checked)
+    ]
+    levels = {finding.level for finding in findings}
+    if options.json:
+        found = {"distributions": [_row(name, checked) for name in wanted], "findings": [asdict(item) for item in findings]}
+        print(json.dumps(found, indent=2, sort_keys=True))
+    else:
+        _show(wanted, checked, findings)
+    return 3 if "broken" in levels else 1 if Level.ERROR in levels else 0
+
+
+def _wanted(name: str | None, plugins: Iterable[Discovered]) -> list[str]:
+    """The names of the distributions to check, as their metadata spells them."""
+    declaring = list(dict.fromkeys(item.distribution for item in plugins))
+    if name is None:
+        return [distribution for distribution in declaring if distribution != BUILT_IN]
+    installed = {canonicalize_name(other): other for other in (*_installed(), *declaring)}
+    if (known := canonicalize_name(name)) in installed:
+        return [installed[known]]
+    raise UsageError(f"no distribution {name!r} is installed{nearest(name, declaring) or nearest(name, installed.values())}")
+
+
+def _installed() -> Iterator[str]:
+    for distribution in distributions():
+        if name := distribution.metadata["Name"]:  # a folder that pip left half removed has none
+            yield name
+
+
+def _findings(item: Discovered, seen: Seen, plugins: _Plugins) -> Iterator[Finding]:
+    if seen.error:
+        yield Finding("broken", item.distribution, item.name, f"{item.entry_point.value} does not load: {seen.error}")
+    if seen.heavy:
+        names = ", ".join(seen.heavy)
+        message = f"importing and judging it imports {names}: import that inside the function that needs it"
+        yield Finding(Level.ERROR, item.distribution, item.name, message)
+    if seen.environment:
+        message = f"importing it changes {', '.join(seen.environment)}: a quirk asks for an env.* slot instead"
+        yield Finding(Level.ERROR, item.distribution, item.name, message)
+    for problem in _problems(item, seen, plugins):
+        yield Finding(problem.level, item.distribution, problem.quirk, problem.message)
+
+
+def _problems(item: Discovered, seen: Seen, plugins: _Plugins) -> Iterator[Problem]:
+    """What the laws say about each quirk, and what only the others' ids can tell."""
+    declared = [(other, quirk) for other, found in plugins for quirk in found.quirks]
+    # What does not load can still be superseded.
+    known = {quirk.id for _, quirk in declared} | {other.name for other, found in plugins if found.error}
+    circle = _circle({quirk.id: quirk.supersedes for _, quirk in declared})
+    for quirk in seen.quirks:
+        yield from quirk.problems
+        yield from supersedes(quirk.id, quirk.supersedes, known)
+        if quirk.id in circle:
+            yield Problem(Level.ERROR, quirk.id, f"quirks supersede each other in a circle: {' → '.join(circle)}")
+        owners = [f"{other.distribution} {other.version} ({twin.location})" for other, twin in declared if twin.id == quirk.id]
+        if len(owners) > 1:
+            yield Problem(
+                Level.ERROR,
+                quirk.id,
+                f"{len(owners)} plugins declare this id, and only a built-in keeps it then: {' and '.join(owners)}; "
+                f"rename it, for example {canonicalize_name(item.distribution)}/{quirk.id.rpartition('/')[2]}",
+            )
+
+
+def _circle(replaced: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns a circle of ids; empty if there is none."""
+    try:
+        TopologicalSorter(replaced).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
+def _row(name: str, checked: _Plugins) -> dict[str, object]:
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        installed = ""
+    own = [(item, seen) for item, seen in checked if item.distribution == name]
+    return {
+        "name": name,
+        "version": installed,
+        "plugins": [item.name for item, _ in own],
+        "quirks": sorted(quirk.id for _, seen in own for quirk in seen.quirks),
+    }
+
+
+def _show(wanted: Sequence[str], checked: _Plugins, findings: Sequence[Finding]) -> None:
+    screen = Screen()
+    if not wanted:
+        screen.print("no third party's quirks are installed (quirks validate model-quirks checks the built-in ones)")
+        return
+    if findings:
+        table = Table()
+        for heading in ("", "distribution", "quirk", "finding"):
+            table.add_column(heading, overflow="fold")
+        for finding in findings:
+            colour = _COLOURS[Level.NOTE if finding.level == Level.NOTE else Level.ERROR]
+            cells = [finding.distribution, finding.quirk, finding.message]
+            table.add_row(f"[{colour}]{finding.level}[/]", *map(escape, cells))
+        screen.print(table)
+    for name in wanted:
+        own = [seen for item, seen in checked if item.distribution == name]
+        wrong = sum(finding.distribution == name and finding.level != Level.NOTE for finding in findings)
+        quirks = sum(len(seen.quirks) for seen in own)
+        screen.print(
+            f"{escape(name)}: {quirks} quirk{'' if quirks == 1 else 's'}, {wrong or 'nothing'} to mend", highlight=False
+        )
