@@ -23,6 +23,7 @@ from quirks_core import guard
 from quirks_core.context import Record
 from quirks_core.declaration import digest
 from quirks_core.discovery import PROJECT, Discovered
+from quirks_core.errors import QuirksError, words
 from quirks_core.loaded import Loaded
 from quirks_core.plan import sha256
 from quirks_core.registry import Registry
@@ -161,7 +162,7 @@ def _main(orders_file: str, result_file: str) -> None:
             try:
                 seen = guard.call(partial(_look, row), limit_s)
             except Exception as error:
-                seen = Seen(error=str(error) if isinstance(error, guard.TimeLimitError) else f"{type(error).__name__}: {error}")
+                seen = Seen(error=str(error) if isinstance(error, QuirksError) else words(error))
             _write(seen, result)
             if seen.error or seen.heavy or seen.environment:
                 os._exit(0)  # the next plugin starts in a clean process; a hanging thread cannot be waited for

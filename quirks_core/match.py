@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -170,11 +170,13 @@ class Condition(Match):
         name: The fact's dotted name.
         operator: One of `OPERATORS`.
         operand: What the fact is compared with; None for an operator that needs nothing.
+        wanted: What is wanted, in words.
     """
 
     name: str
     operator: str
     operand: Any = None
+    wanted: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.operand, list):
@@ -188,20 +190,20 @@ class Condition(Match):
                 _compiled(self.operand)
             except (re.error, TypeError) as error:
                 raise DeclarationError(f"condition on {self.name}: {self.operand!r} is no pattern: {error}") from None
+        object.__setattr__(self, "wanted", OPERATORS[self.operator].words(self.operand))
 
     def trace(self, facts: Facts) -> Trace:
         """Compares; a known absence (None) is no, a fact that nobody can tell, or of an unexpected type, is unknown."""
-        test, words = OPERATORS[self.operator]
         got = facts.fact(self.name)
         if got is UNKNOWN:
-            return Trace.of(Leaf(self.name, words(self.operand), None, Answer.UNKNOWN))
+            return Trace.of(Leaf(self.name, self.wanted, None, Answer.UNKNOWN))
         if got is None:
-            return Trace.of(Leaf(self.name, words(self.operand), None, Answer.NO))
+            return Trace.of(Leaf(self.name, self.wanted, None, Answer.NO))
         try:
-            answer = Answer.YES if test(got, self.operand) else Answer.NO
+            answer = Answer.YES if OPERATORS[self.operator].test(got, self.operand) else Answer.NO
         except TypeError:
             answer = Answer.UNKNOWN
-        return Trace.of(Leaf(self.name, words(self.operand), got, answer))
+        return Trace.of(Leaf(self.name, self.wanted, got, answer))
 
     def facts(self) -> Iterator[str]:
         """The one that is compared."""

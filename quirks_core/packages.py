@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.version import InvalidVersion, Version
@@ -22,6 +23,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu")
 
 
+@lru_cache(maxsize=1024)
 def distribution_of(import_name: str) -> str:
     """Returns the package that a top-level import name belongs to, under the name that version ranges use."""
     return re.sub(r"[-_.]+", "-", import_name).lower()

@@ -7,7 +7,6 @@ wins (call, command line, environment, configuration); within one layer the more
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from quirks_core.errors import UsageError, nearest
 from quirks_core.flags import BUILT_IN, ModelFlag
 from quirks_core.loaded import Loaded
+from quirks_core.packages import distribution_of
 
 #: Comma-separated names to turn off.
 DISABLE_VARIABLE = "MODEL_QUIRKS_DISABLE"
@@ -99,6 +99,8 @@ class Switches:
 
     def of(self, item: Loaded) -> Switch | None:
         """Returns the switch that decides about a quirk; None if the user leaves it to its declaration."""
+        if not any(self.layers):
+            return None
         names = (item.quirk.id, item.quirk.flag, *_of_distribution(item.distribution))
         return next((layer[name] for layer in self.layers for name in names if name in layer), None)
 
@@ -124,18 +126,17 @@ class Switches:
         """
         known = {*ModelFlag, _THIRD_PARTY, _ALL, _DISTRIBUTION + BUILT_IN}
         for item in loaded:
-            known |= {item.quirk.id, item.quirk.flag, _DISTRIBUTION + _normal(item.distribution)}
+            known |= {item.quirk.id, item.quirk.flag, _DISTRIBUTION + distribution_of(item.distribution)}
         for name, distribution in not_loaded:
-            known |= {name, _DISTRIBUTION + _normal(distribution)}
-        wrong = [
-            f"{name!r} in {switch.layer}{nearest(name, known)}"
-            for layer in self.layers
-            for name, switch in layer.items()
-            if name not in known
-        ]
-        if wrong and not not_loaded:
-            raise UsageError("no quirk, flag or distribution of that name: " + "; ".join(wrong))
-        return [f"no quirk of that name, unless a plugin that was not loaded has it: {text}" for text in wrong]
+            known |= {name, _DISTRIBUTION + distribution_of(distribution)}
+        wrong: list[str] = []
+        doubtful: list[str] = []
+        for name, switch in (item for layer in self.layers for item in layer.items() if item[0] not in known):
+            could_be = not_loaded and not name.startswith(_DISTRIBUTION)  # of distributions, metadata knows all
+            (doubtful if could_be else wrong).append(f"{name!r} in {switch.layer}{nearest(name, known)}")
+        if wrong:
+            raise UsageError("no quirk, flag or distribution of that name: " + "; ".join([*wrong, *doubtful]))
+        return [f"no quirk of that name, unless a plugin that was not loaded has it: {text}" for text in doubtful]
 
 
 def _layer(wishes: Wishes, off: str, on: str) -> Mapping[str, Switch]:
@@ -151,16 +152,12 @@ def _canonical(names: Iterable[str]) -> Iterator[str]:
         if name.lower() in set(ModelFlag):
             yield name.lower()
         elif name.startswith(_DISTRIBUTION):
-            yield _DISTRIBUTION + _normal(name.removeprefix(_DISTRIBUTION))
+            yield _DISTRIBUTION + distribution_of(name.removeprefix(_DISTRIBUTION))
         elif name:
             yield name
 
 
 def _of_distribution(distribution: str) -> tuple[str, ...]:
     """The names that take in every quirk of a distribution, the most specific first."""
-    own = _DISTRIBUTION + _normal(distribution)
-    return (own, _ALL) if _normal(distribution) == BUILT_IN else (own, _THIRD_PARTY, _ALL)
-
-
-def _normal(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
+    own = _DISTRIBUTION + distribution_of(distribution)
+    return (own, _ALL) if distribution_of(distribution) == BUILT_IN else (own, _THIRD_PARTY, _ALL)

@@ -15,20 +15,18 @@ from packaging.utils import canonicalize_name
 
 from quirks_core import fingerprints, sources
 from quirks_core.adjustments import Patch, Refuse
-from quirks_core.context import FACTS, always_known, is_known_fact
+from quirks_core.context import FACTS, Installation, always_known, is_known_fact
 from quirks_core.declaration import decode, digest, encode
 from quirks_core.discovery import discover
-from quirks_core.errors import QuirksError, nearest
-from quirks_core.judge import judge
+from quirks_core.errors import QuirksError, nearest, words
+from quirks_core.judge import affected, judge
 from quirks_core.lifecycle import Stage, lifecycle
 from quirks_core.loaded import Loaded
-from quirks_core.match import UNKNOWN, InRange
-from quirks_core.packages import installed_platform, installed_version
 from quirks_core.quirk import Quirk
 from quirks_core.resolve import resolve
 from quirks_core.slots import SLOTS
 from quirks_core.switches import Switches
-from quirks_core.trace import Answer, any_of
+from quirks_core.trace import Answer
 from quirks_core.versions import parse_version
 
 
@@ -61,7 +59,7 @@ def problems(item: Loaded) -> list[Problem]:
         try:
             found += law(item)
         except Exception as error:  # a match or a value of a third party may do anything
-            found.append(_error(item, f"its {law.__name__.replace('_', ' ')} cannot be checked: {_words(error)}"))
+            found.append(_error(item, f"its {law.__name__.replace('_', ' ')} cannot be checked: {words(error)}"))
     return found
 
 
@@ -231,22 +229,11 @@ def unpatchable(quirk: Quirk, patch: Patch) -> str:
     package = patch.target.partition(":")[0].partition(".")[0]
     if sources.module_source(package) is None:
         return f"{package} is not installed"
-    here = _Installation()
-    ranges = [InRange(affected).trace(here) for affected in quirk.affected]
-    for trace in (quirk.match.trace(here), *([any_of(ranges)] if ranges else [])):
+    here = Installation()
+    for trace in (quirk.match.trace(here), affected(here, quirk)):
         if trace.answer is Answer.NO:
             return f"no run on this installation needs it ({trace.decisive})"
     return ""
-
-
-class _Installation:
-    """The facts that hold for every run on this installation; all others are unknown."""
-
-    def fact(self, name: str) -> object:
-        """Returns the platform or a package's version."""
-        family, _, rest = name.partition(".")
-        found = installed_platform() if name == "platform" else installed_version(rest) if family == "packages" else None
-        return UNKNOWN if found is None else found
 
 
 def _asked(quirk: Quirk) -> set[str]:
@@ -256,7 +243,3 @@ def _asked(quirk: Quirk) -> set[str]:
 
 def _error(item: Loaded, message: str) -> Problem:
     return Problem(Level.ERROR, item.quirk.id, message)
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, QuirksError) else f"{type(error).__name__}: {error}"
