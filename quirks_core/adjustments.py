@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.errors import DeclarationError, UsageError
+from quirks_core.errors import DeclarationError, UsageError, problem_of_text, shown
 from quirks_core.fingerprints import ABSENT
 from quirks_core.match import Match
-from quirks_core.slots import checked_value, find_slot
+from quirks_core.slots import SLOTS, checked_value, find_slot
 
 if TYPE_CHECKING:
     from quirks_core.context import RunContext
@@ -18,10 +18,22 @@ if TYPE_CHECKING:
 def _check_slot(adjustment: Default | Require) -> None:
     try:
         find_slot(adjustment.slot) if callable(adjustment.value) else checked_value(adjustment.slot, adjustment.value)
-    except (UsageError, RecursionError) as error:
+    except UsageError as error:
         raise DeclarationError(str(error)) from None
-    if isinstance(adjustment.value, tuple | set | frozenset):
-        object.__setattr__(adjustment, "value", sorted(adjustment.value))  # as JSON gives it back
+    if not callable(adjustment.value):
+        object.__setattr__(adjustment, "value", SLOTS[adjustment.slot].plain(adjustment.value))
+    _check_texts(adjustment)
+
+
+def _check_texts(adjustment: Adjustment) -> None:
+    for name in ("reason", "remedy", "message"):
+        value = getattr(adjustment, name, "")
+        if not (name == "message" and callable(value)) and (problem := problem_of_text(name, value)):
+            raise DeclarationError(f"{type(adjustment).__name__}: {problem}")
+    if adjustment.when is not None and not isinstance(adjustment.when, Match):
+        raise DeclarationError(
+            f"{type(adjustment).__name__}: when must be made by quirks_core.match, not {shown(adjustment.when)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,9 @@ class Require:
     when: Match | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.instead_of, str) or not isinstance(self.instead_of, list | tuple):
+            raise DeclarationError(f"Require of {self.slot}: instead_of must be a list of values, not {shown(self.instead_of)}")
+        object.__setattr__(self, "instead_of", tuple(self.instead_of))
         _check_slot(self)
 
 
@@ -82,6 +97,9 @@ class Refuse:
     remedy: str
     when: Match | None = None
 
+    def __post_init__(self) -> None:
+        _check_texts(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Advise:
@@ -94,6 +112,9 @@ class Advise:
 
     message: str | Callable[[RunContext], str]
     when: Match | None = None
+
+    def __post_init__(self) -> None:
+        _check_texts(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +153,7 @@ class Patch:
             raise DeclarationError(
                 f"Patch of {self.target}: name the fingerprints it was written against (quirks fingerprint {self.target})"
             )
+        _check_texts(self)
         if self.wrapper and ABSENT in self.expects:
             raise DeclarationError(f"Patch of {self.target}: what is absent cannot be wrapped; give a replacement")
 

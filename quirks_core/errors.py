@@ -43,11 +43,37 @@ class ReceiptError(QuirksError):
 
 
 def words(error: BaseException) -> str:
-    """Says what an error of somebody else's code is, also if it cannot say so itself."""
+    """Says what an error of somebody else's code is: on one line, not too long, also if it cannot say so itself."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return shortened(f"{type(error).__name__}: {error}")
     except Exception:
-        return type(error).__name__
+        return f"{type(error).__name__} (its message cannot be shown)"
+
+
+def shown(value: object) -> str:
+    """Returns a short `repr` of somebody else's value, also if it has none."""
+    try:
+        return shortened(repr(value))
+    except Exception:
+        return f"a {type(value).__name__} (it cannot be shown)"
+
+
+def shortened(text: str, most: int = 500) -> str:
+    """Returns a text on one line, cut to a number of characters, that any terminal and file can take."""
+    line = " ".join(text[: 4 * most].split())
+    line = line if len(line) <= most else f"{line[:most]}…"
+    return line.encode("utf-8", "backslashreplace").decode()
+
+
+def problem_of_text(name: str, value: object) -> str | None:
+    """Says what is wrong with a text of a declaration, or None if it is one."""
+    if not isinstance(value, str):
+        return f"{name} must be a text, not {shown(value)}"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return f"{name} holds characters that cannot be written: {shown(value)}"
+    return None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pydantic import TypeAdapter
 
@@ -62,7 +62,7 @@ class Seen(Record):
     Attributes:
         error: Why it does not load; empty if it does.
         heavy: The packages of `HEAVY` that importing it and judging its examples imported.
-        environment: The environment variables that it changed.
+        environment: The environment variables that importing it and judging its examples set or removed.
         quirks: What it declares.
     """
 
@@ -117,17 +117,27 @@ def _end(code: int, stderr: str) -> str:
     return ": ".join([f"a process that loads it {how}", *last])
 
 
+#: The environment variables that were set or removed. Comparing before and after would miss what this process inherited from
+#: one that has imported the plugin already.
+_touched: set[str] = set()
+
+
+def _watch_environment(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in ("os.putenv", "os.unsetenv"):
+        _touched.add(os.fsdecode(arguments[0]))
+
+
 def _look(row: Sequence[str]) -> Seen:
     name, distribution, version, value = row
-    modules, environ = set(sys.modules), dict(os.environ)
+    modules = set(sys.modules)
+    _touched.clear()
     item = Discovered(name, distribution, version, EntryPoint(name, value, PROJECT))
     registry = Registry.load([item], strict=False)
     seen = [_quirk(loaded) for loaded in registry.loaded]
-    changed = {key for key in {*environ, *os.environ} if environ.get(key) != os.environ.get(key)}
     return Seen(
         error=registry.broken[0].error if registry.broken else "",
         heavy=tuple(sorted(HEAVY & (set(sys.modules) - modules))),
-        environment=tuple(sorted(changed)),
+        environment=tuple(sorted(_touched)),
         quirks=tuple(seen),
     )
 
@@ -155,6 +165,7 @@ def _write(seen: Seen, result: IO[str]) -> None:
 
 def _main(orders_file: str, result_file: str) -> None:
     orders = TypeAdapter(dict[str, list[str] | list[list[str]]]).validate_json(Path(orders_file).read_bytes())
+    sys.addaudithook(_watch_environment)
     sys.path[:] = [str(entry) for entry in orders["path"]]
     limit_s = guard.time_limit_s()
     with Path(result_file).open("a", encoding="utf-8") as result:

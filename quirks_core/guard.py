@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from quirks_core.errors import QuirksError, UsageError, words
+from quirks_core.errors import QuirksError, UsageError, shortened, words
 
 _T = TypeVar("_T")
 
@@ -40,6 +43,34 @@ def time_limit_s() -> float:
     return limit
 
 
+def call_each(functions: Sequence[Callable[[], _T]], limit_s: float) -> list[_T | Exception]:
+    """Calls functions one after the other in one thread, which is cheaper than a thread for each; a limit holds for each.
+
+    Returns:
+        What each returned, or the error that it raised, `TimeLimitError` among them.
+    """
+    outcomes: list[_T | Exception] = []
+    while len(outcomes) < len(functions):
+        arrived: SimpleQueue[_T | Exception] = SimpleQueue()
+        given_up = threading.Event()
+
+        def run(arrived: SimpleQueue[_T | Exception] = arrived, given_up: threading.Event = given_up) -> None:
+            for function in functions[len(outcomes) :]:
+                outcome = _outcome(function)
+                if given_up.is_set():
+                    return
+                arrived.put(outcome)
+
+        threading.Thread(target=run, name="model-quirks plugin", daemon=True).start()
+        try:
+            while len(outcomes) < len(functions):
+                outcomes.append(arrived.get(timeout=limit_s))
+        except Empty:
+            given_up.set()
+            outcomes.append(TimeLimitError(_too_long(limit_s)))
+    return outcomes
+
+
 def call(function: Callable[[], _T], limit_s: float) -> _T:
     """Calls a function and gives it up after the limit.
 
@@ -50,22 +81,52 @@ def call(function: Callable[[], _T], limit_s: float) -> _T:
         ExitError: It raised something that is no `Exception`.
         Exception: Whatever else it raised.
     """
-    outcome: list[_T] = []
-    failure: list[BaseException] = []
+    (outcome,) = call_each([function], limit_s)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
-    def run() -> None:
-        try:
-            outcome.append(function())
-        except BaseException as error:
-            failure.append(error)
 
-    thread = threading.Thread(target=run, name="model-quirks plugin", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if thread.is_alive():
-        raise TimeLimitError(f"did not return within {limit_s:g} s ({LIMIT_VARIABLE} raises the limit)")
-    if failure and not isinstance(failure[0], Exception):
-        raise ExitError(words(failure[0])) from failure[0]
-    if failure:
-        raise failure[0]
-    return outcome[0]
+def _outcome(function: Callable[[], _T]) -> _T | Exception:
+    try:
+        return function()
+    except Exception as error:
+        return error
+    except BaseException as error:  # a real Ctrl-C comes to the main thread, so this one is the plugin's
+        return ExitError(words(error))
+
+
+def _too_long(limit_s: float) -> str:
+    return f"did not return within {limit_s:g} s ({LIMIT_VARIABLE} raises the limit)"
+
+
+@contextmanager
+def surroundings(who: str) -> Iterator[list[str]]:
+    """Keeps the environment and the working directory as they are, and standard output free of what plugins print.
+
+    Args:
+        who: The plugin whose code is called, for the notes.
+
+    Yields:
+        A list that holds, afterwards, what the plugin changed and we changed back, in words.
+    """
+    notes: list[str] = []
+    before, folder = dict(os.environ), _working_directory()
+    try:
+        with redirect_stdout(sys.stderr):
+            yield notes
+    finally:
+        if changed := sorted(name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)):
+            os.environ.clear()
+            os.environ.update(before)
+            notes.append(f"{who} changed environment variables, which was undone: {shortened(', '.join(changed))}")
+        if folder is not None and _working_directory() != folder:
+            os.chdir(folder)
+            notes.append(f"{who} changed the working directory, which was undone")
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()  # noqa: PTH109  # as text, to compare
+    except OSError:
+        return None

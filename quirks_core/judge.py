@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
+from quirks_core import guard
 from quirks_core.context import FACTS, InstalledFacts, RunContext, is_known_fact
-from quirks_core.errors import nearest, words
+from quirks_core.errors import nearest, shown, words
 from quirks_core.loaded import Loaded
-from quirks_core.match import InRange
+from quirks_core.match import InRange, Match, is_plain
 from quirks_core.plan import State, Verdict
 from quirks_core.probes import Probe, ask
 from quirks_core.quirk import Quirk
@@ -77,9 +79,22 @@ def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
         types = quirk.model_types
         if types is not None and (model_type := context.model.model_type) is not None and model_type not in types:
             return Trace.of(Leaf("model.model_type", " or ".join(sorted(types)), model_type, Answer.NO)), nothing
-        return quirk.match.trace(context), affected(context, quirk)
+        return traced(quirk.match, context), affected(context, quirk)
     except Exception as error:  # a third party's own kind of match may raise; then only that quirk is unknown
         return Trace.of(Leaf("match", "an answer", words(error), Answer.UNKNOWN)), nothing
+
+
+def traced(match: Match, context: RunContext) -> Trace:
+    """Evaluates a match; one of a third party's own kind under the time limit.
+
+    Raises:
+        TypeError: It did not return a trace.
+        Exception: Whatever else a third party's own kind of match raises.
+    """
+    trace = match.trace(context) if is_plain(match) else guard.call(partial(match.trace, context), guard.time_limit_s())
+    if not isinstance(trace, Trace):
+        raise TypeError(f"trace returned {shown(trace)}, which is no Trace")
+    return trace
 
 
 def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:

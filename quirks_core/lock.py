@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from quirks_core import declaration
 from quirks_core.context import Record
-from quirks_core.errors import QuirksError, UsageError
+from quirks_core.errors import DeclarationError, QuirksError, UsageError
+from quirks_core.loaded import Loaded
 from quirks_core.registry import Registry
 
 #: Lock file that every plan is held against.
@@ -60,7 +61,7 @@ class Lock(Record):
                     id=item.quirk.id,
                     distribution=item.distribution,
                     version=item.version,
-                    digest=declaration.digest(item.quirk),
+                    digest=_digest(item),
                 )
                 for item in registry.loaded
             )
@@ -110,6 +111,15 @@ class Lock(Record):
             elif before != after:
                 words.append(f"{before} is declared differently (digest {before.digest[:12]}, now {after.digest[:12]})")
         return tuple(words)
+
+
+def _digest(item: Loaded) -> str:
+    try:
+        return declaration.digest(item.quirk)
+    except RecursionError:
+        raise UsageError(f"{item} cannot be locked: its declaration is nested too deeply") from None
+    except DeclarationError as error:
+        raise UsageError(f"{item} cannot be locked: {error}") from None
 
 
 def check_lock(registry: Registry, file: str | Path | None = None) -> None:

@@ -58,13 +58,18 @@ class Match(ABC):
         return None
 
     def __and__(self, other: Match) -> Match:
-        return All((self, other))
+        return All((*_flat(All, self), *_flat(All, other)))
 
     def __or__(self, other: Match) -> Match:
-        return AnyOf((self, other))
+        return AnyOf((*_flat(AnyOf, self), *_flat(AnyOf, other)))
 
     def __invert__(self) -> Match:
         return Not(self)
+
+
+def _flat(kind: type[All] | type[AnyOf], match: Match) -> tuple[Match, ...]:
+    """The parts of a match of that kind, so that a long chain does not nest."""
+    return match.parts if type(match) is kind else (match,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +278,19 @@ class InRange(Match):
     def facts(self) -> Iterator[str]:
         """The package's version."""
         yield f"packages.{self.affected.package}"
+
+
+_PLAIN = (Condition, InRange)
+
+
+def is_plain(match: Match) -> bool:
+    """Tells whether a match is made of our own kinds only, which neither raise nor hang."""
+    kind = type(match)
+    if kind is All or kind is AnyOf:
+        return all(map(is_plain, match.parts))  # type: ignore[attr-defined]
+    if kind is Not:
+        return is_plain(match.part)  # type: ignore[attr-defined]
+    return kind in _PLAIN
 
 
 def package(name: str, *, introduced: str | None = None, fixed: str | None = None) -> InRange:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from quirks_core.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.context import always_known
-from quirks_core.errors import DeclarationError, UsageError
+from quirks_core.errors import DeclarationError, UsageError, problem_of_text, shown
 from quirks_core.examples import Example
 from quirks_core.flags import ModelFlag, flag_name
 from quirks_core.match import Match
@@ -151,6 +151,9 @@ class Quirk:
             yield "the id must be lower-case words joined by dashes, at most one slash"
         elif self.id in _RESERVED:
             yield "the id is a word of the switches: choose another"
+        for name in ("title", "cost", "since"):
+            if problem := problem_of_text(name, getattr(self, name)):
+                yield problem
         if not self.title:
             yield "the title is empty"
         try:
@@ -163,11 +166,11 @@ class Quirk:
             yield "no adjustments"
         for adjustment in self.adjustments:
             if not isinstance(adjustment, Default | Require | Refuse | Advise | Patch):
-                yield f"{adjustment!r} is not an adjustment"
+                yield f"{shown(adjustment)} is not an adjustment"
         if not self.references:
             yield "no references: say where the problem is reported"
         if not isinstance(self.severity, Severity):
-            yield f"{self.severity!r} is not a severity"
+            yield f"{shown(self.severity)} is not a severity"
         ranges = [item for item in self.affected if isinstance(item, Affected)]
         for one, other in itertools.combinations(ranges, 2):
             if one.overlaps(other):
@@ -181,7 +184,7 @@ class Quirk:
         ):
             for item in getattr(self, name):
                 if not isinstance(item, kind):
-                    yield f"{item!r} in {name} is of the wrong type"
+                    yield f"{shown(item)} in {name} is of the wrong type"
 
 
 def _as_tuple(value: object) -> tuple[object, ...]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pluggy
 
 from quirks_core import guard, hookspecs
-from quirks_core.context import RunContext
+from quirks_core.context import RunContext, is_known_fact
 from quirks_core.discovery import PROJECT, Discovered, discover
-from quirks_core.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, words
+from quirks_core.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown, words
 from quirks_core.flags import BUILT_IN
 from quirks_core.hookspecs import hookimpl
 from quirks_core.loaded import Loaded
@@ -74,11 +76,13 @@ class Registry:
         loaded: Every quirk with where it comes from, sorted by id.
         broken: Every plugin that did not load.
         skipped: Every plugin that was not loaded because its distribution is switched off.
+        notes: What plugins did while they were loaded and should not have, in words.
     """
 
     loaded: tuple[Loaded, ...]
     broken: tuple[Broken, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
     _manager: pluggy.PluginManager = field(default_factory=lambda: _new_manager(), repr=False, compare=False)
 
     @classmethod
@@ -102,6 +106,7 @@ class Registry:
             BrokenPluginsError: There are broken plugins, and `strict` holds.
         """
         manager, limit_s = _new_manager(), guard.time_limit_s()
+        notes: list[str] = []
         plugins: list[tuple[Discovered, list[Quirk]]] = []
         broken: list[Broken] = []
         skipped: list[Skipped] = []
@@ -111,9 +116,11 @@ class Registry:
                 continue
             progress(item)
             try:
-                plugins.append((item, _declared(manager, item, limit_s)))
+                with guard.surroundings(f"plugin {_plugin_name(item)}") as changes:
+                    plugins.append((item, _declared(manager, item, limit_s)))
             except Exception as error:
                 broken.append(_broken(item, error))
+            notes += changes
         for check in (_duplicate_ids, _circular_supersedes):
             wrong = check(plugins)
             for item, problem in wrong:
@@ -124,7 +131,8 @@ class Registry:
         if broken and (_strict_by_environment() if strict is None else strict):
             raise BrokenPluginsError([str(item) for item in broken])
         loaded = [Loaded(quirk, item.distribution, item.version, item.name) for item, quirks in plugins for quirk in quirks]
-        return cls(tuple(sorted(loaded, key=lambda item: item.quirk.id)), tuple(broken), tuple(skipped), manager)
+        loaded.sort(key=lambda item: item.quirk.id)
+        return cls(tuple(loaded), tuple(broken), tuple(skipped), tuple(notes), manager)
 
     def find(self, quirk_id: str) -> Loaded:
         """Returns the quirk of that id.
@@ -142,6 +150,16 @@ class Registry:
         """The packages whose versions quirks ask for."""
         return frozenset().union(*(_packages(item.quirk) for item in self.loaded))
 
+    def check_names(self, switches: Switches) -> list[str]:
+        """Makes sure that every name of the switches exists; returns warnings about those that nobody can know.
+
+        Raises:
+            UsageError: A switch names nothing.
+        """
+        not_loaded = [(item.name, item.distribution) for item in self.broken]
+        not_loaded += [(row.plugin.name, row.plugin.distribution) for row in self.skipped]
+        return switches.check(self.loaded, not_loaded)
+
     def resolve(self, context: RunContext, switches: Switches | None = None) -> Plan:
         """Makes the plan for a run.
 
@@ -153,11 +171,9 @@ class Registry:
             UsageError: A switch names nothing.
         """
         switches = switches or Switches()
-        others = [(item.name, item.distribution) for item in self.broken]
-        others += [(row.plugin.name, row.plugin.distribution) for row in self.skipped]
-        doubtful = switches.check(self.loaded, others)
+        doubtful = self.check_names(switches)
         context, troubles = self._with_plugin_facts(context.with_packages(self.packages))
-        warnings = [*map(str, self.broken), *map(str, self.skipped), *doubtful, *troubles]
+        warnings = [*map(str, self.broken), *map(str, self.skipped), *self.notes, *doubtful, *troubles]
         return resolve(context, self.loaded, switches, warnings=warnings)
 
     def observe(self, plan: Plan, receipt: object) -> list[str]:
@@ -178,6 +194,9 @@ class Registry:
                 continue
             for key, value in values.items():
                 name = f"{plugin.partition(':')[0]}.{key}"
+                if is_known_fact(name):
+                    troubles.append(f"quirks_facts of {plugin} failed: {name} is a fact of every run, not a plugin's to give")
+                    continue
                 if extra.setdefault(name, value) != value:
                     contested.add(name)
         for name in sorted(contested):
@@ -212,7 +231,12 @@ def _plugin_name(item: Discovered) -> str:
 
 def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -> list[Quirk]:
     """Imports one plugin, registers it and asks it for its quirks; a plugin with anything wrong stays unregistered."""
+    if item.problem:
+        raise DeclarationError(item.problem)
     plugin = guard.call(item.entry_point.load, limit_s)
+    if not isinstance(plugin, Quirk | ModuleType) and isinstance(type(plugin).__eq__, FunctionType):
+        # pluggy compares plugins, so that one that equals others would keep them out.
+        raise DeclarationError(f"{item.entry_point.value} is an object with an __eq__ of its own: give a Quirk or a module")
     name = _plugin_name(item)
     manager.register(_SingleQuirk(plugin) if isinstance(plugin, Quirk) else plugin, name)
     own = [impl for impl in manager.hook.quirks_declare.get_hookimpls() if impl.plugin_name == name]
@@ -224,7 +248,7 @@ def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -
         if len(quirks) > _MOST_QUIRKS:
             raise DeclarationError(f"quirks_declare returned more than {_MOST_QUIRKS} quirks")
         if wrong := [quirk for quirk in quirks if not isinstance(quirk, Quirk)]:
-            raise DeclarationError(f"quirks_declare returned {wrong[0]!r}, which is no Quirk")
+            raise DeclarationError(f"quirks_declare returned {shown(wrong[0])}, which is no Quirk")
         if isinstance(plugin, Quirk) and plugin.id != item.name:
             raise DeclarationError(f"the entry point is named {item.name!r} but the quirk's id is {plugin.id!r}")
     except BaseException:
@@ -249,9 +273,7 @@ def _duplicate_ids(plugins: _Plugins) -> _Problems:
             for item, quirk in claims:
                 if item.distribution == BUILT_IN:
                     continue
-                others = [
-                    (other, other_quirk) for other, other_quirk in claims if other_quirk is not quirk or other is not item
-                ]
+                others = [(other, same) for other, same in claims[:4] if same is not quirk or other is not item]
                 words = " and ".join(f"{other.distribution} {other.version} ({q.location})" for other, q in others) or "itself"
                 found[id(item)] = (item, f"quirk id {quirk_id!r} is taken by {words}")
     return list(found.values())
@@ -296,8 +318,8 @@ def _circles(replaced: Mapping[str, Sequence[str]]) -> list[list[str]]:
 
 def _broken(item: Discovered, error: BaseException) -> Broken:
     expected = isinstance(error, DeclarationError | guard.TimeLimitError | guard.ExitError)
-    text = str(error) if expected else words(error)
-    return Broken(item.name, item.distribution, item.version, item.entry_point.value, " ".join(text.split()))
+    text = shortened(str(error)) if expected else words(error)
+    return Broken(item.name, item.distribution, item.version, item.entry_point.value, text)
 
 
 def _call_each(manager: pluggy.PluginManager, hook: str, **arguments: object) -> tuple[list[tuple[str, Any]], list[str]]:
@@ -309,10 +331,13 @@ def _call_each(manager: pluggy.PluginManager, hook: str, **arguments: object) ->
     answers: list[tuple[str, Any]] = []
     troubles: list[str] = []
     for impl in sorted(getattr(manager.hook, hook).get_hookimpls(), key=lambda impl: str(impl.plugin_name)):
-        given = {name: arguments[name] for name in impl.argnames}
+        # Copies: what a hook does to its arguments must not reach the plan.
+        given = {name: copy.deepcopy(arguments[name]) for name in impl.argnames}
         try:
-            answers.append((impl.plugin_name, guard.call(partial(impl.function, **given), guard.time_limit_s())))
+            with guard.surroundings(f"{hook} of {impl.plugin_name}") as changes:
+                answers.append((impl.plugin_name, guard.call(partial(impl.function, **given), guard.time_limit_s())))
         except Exception as error:
             why = str(error) if isinstance(error, guard.TimeLimitError | guard.ExitError) else words(error)
             troubles.append(f"{hook} of {impl.plugin_name} failed: {why}")
+        troubles += changes
     return answers, troubles

@@ -6,16 +6,16 @@ slot become one value is the slot's own law (`quirks_core.merge`), and a conflic
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from quirks_core import fingerprints
+from quirks_core import fingerprints, guard
 from quirks_core.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.context import RunContext
-from quirks_core.errors import QuirksError, words
-from quirks_core.judge import judge_all
+from quirks_core.errors import QuirksError, problem_of_text, words
+from quirks_core.judge import judge_all, traced
 from quirks_core.loaded import Loaded
 from quirks_core.merge import Wish
 from quirks_core.packages import distribution_of
@@ -23,7 +23,7 @@ from quirks_core.plan import Plan, PlannedPatch, Refusal, State
 from quirks_core.settle import off_switch, settle
 from quirks_core.slots import SLOTS
 from quirks_core.switches import Switches
-from quirks_core.trace import Answer
+from quirks_core.trace import Answer, Leaf, Trace
 
 
 @dataclass(slots=True)
@@ -34,6 +34,7 @@ class _Draft:
     patches: list[tuple[Patch, PlannedPatch]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    computed: dict[int, Any] = field(default_factory=dict)  # by the id of the function: what it returned, or its error
 
 
 def resolve(
@@ -50,10 +51,10 @@ def resolve(
     Returns:
         The plan. Refusals are part of it; `Plan.check` raises them.
     """
+    judged = judge_all(context, loaded, switches or Switches())
     draft = _Draft(warnings=list(warnings))
-    verdicts = []
-    for item, verdict in judge_all(context, loaded, switches or Switches()):
-        verdicts.append(verdict)
+    draft.computed = _computed(context, [item for item, verdict in judged if verdict.state is State.ACTIVE])
+    for item, verdict in judged:
         if verdict.state is State.ACTIVE:
             _collect(context, item, draft)
         elif verdict.state is State.UNKNOWN:
@@ -64,18 +65,33 @@ def resolve(
         context,
         changes=settled.changes,
         adjustments=settled.adjustments,
-        verdicts=tuple(verdicts),
+        verdicts=tuple(verdict for _, verdict in judged),
         refusals=(*draft.refusals, *settled.refusals),
         warnings=tuple(draft.warnings),
         patches=tuple(sorted((planned for _, planned in draft.patches), key=lambda item: (item.target, item.quirk.id))),
     )
 
 
+def _computed(context: RunContext, active: Sequence[Loaded]) -> dict[int, Any]:
+    """Calls the functions among the values of active quirks: on a copy of the facts, under the time limit."""
+    adjustments = [adjustment for item in active for adjustment in item.quirk.adjustments]
+    found = [getattr(adjustment, "value", getattr(adjustment, "message", None)) for adjustment in adjustments]
+    functions = list({id(value): value for value in found if callable(value)}.values())
+    if not functions:
+        return {}
+    facts = context.model_copy(deep=True)
+    outcomes = guard.call_each([partial(function, facts) for function in functions], guard.time_limit_s())
+    return {id(function): outcome for function, outcome in zip(functions, outcomes, strict=True)}
+
+
 def _collect(context: RunContext, item: Loaded, draft: _Draft) -> None:
     """Adds what an active quirk asks for to the draft."""
     for adjustment in item.quirk.adjustments:
         if adjustment.when is not None:
-            condition = adjustment.when.trace(context)
+            try:
+                condition = traced(adjustment.when, context)
+            except Exception as error:  # a third party's own kind of match may raise
+                condition = Trace.of(Leaf("when", "an answer", words(error), Answer.UNKNOWN))
             if condition.answer is Answer.UNKNOWN:
                 draft.warnings.append(f"{item.quirk.id}: a condition cannot be decided: {condition.decisive}")
             if condition.answer is not Answer.YES:
@@ -91,26 +107,24 @@ def _collect(context: RunContext, item: Loaded, draft: _Draft) -> None:
 def _collect_one(context: RunContext, item: Loaded, adjustment: Adjustment, draft: _Draft) -> None:
     match adjustment:
         case Default() | Require():
-            draft.wishes.append(_wish(context, item, adjustment))
+            draft.wishes.append(_wish(item, adjustment, draft))
         case Refuse():
             draft.refusals.append(_refusal("refuse", item, adjustment.reason, adjustment.remedy))
         case Advise():
-            draft.warnings.append(f"{item.quirk.id}: {_value(adjustment.message, context)}")
+            message = _value(adjustment.message, draft)
+            draft.warnings.append(f"{item.quirk.id}: {problem_of_text('its message', message) or message}")
         case Patch():
             _collect_patch(context, item, adjustment, draft)
 
 
-def _wish(context: RunContext, item: Loaded, adjustment: Default | Require) -> Wish:
-    value = _value(adjustment.value, context)
-    if problem := SLOTS[adjustment.slot].problem(value):
+def _wish(item: Loaded, adjustment: Default | Require, draft: _Draft) -> Wish:
+    value, slot = _value(adjustment.value, draft), SLOTS[adjustment.slot]
+    if problem := slot.problem(value):
         raise QuirksError(problem)
-    value = copy.deepcopy(value)  # nobody can change what a declaration holds
-    if SLOTS[adjustment.slot].type is float:
-        value = float(value)  # 600 and 600.0 are the same wish
     required = isinstance(adjustment, Require)
     return Wish(
         slot=adjustment.slot,
-        value=value,
+        value=slot.plain(value),
         required=required,
         contributor=item.contributor(adjustment.reason),
         flag=item.quirk.flag,
@@ -119,13 +133,15 @@ def _wish(context: RunContext, item: Loaded, adjustment: Default | Require) -> W
     )
 
 
-def _value(value: Any | Callable[[RunContext], Any], context: RunContext) -> Any:
+def _value(value: Any, draft: _Draft) -> Any:
     if not callable(value):
         return value
-    try:
-        return value(context)
-    except (Exception, SystemExit) as error:
-        raise QuirksError(words(error)) from error
+    outcome = draft.computed[id(value)]
+    if isinstance(outcome, guard.TimeLimitError | guard.ExitError):
+        raise outcome
+    if isinstance(outcome, Exception):
+        raise QuirksError(words(outcome)) from outcome
+    return outcome
 
 
 def _collect_patch(context: RunContext, item: Loaded, patch: Patch, draft: _Draft) -> None:

@@ -6,14 +6,14 @@ and a quirk speak of the same thing. ``env.*`` slots are variables of the enviro
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from types import MappingProxyType
 from typing import Any
 
-from quirks_core.errors import UsageError, nearest
+from quirks_core.errors import UsageError, nearest, shown
 
 
 class SlotKind(StrEnum):
@@ -48,25 +48,45 @@ class Slot:
         """Says what is wrong with a value, or None if the slot can take it."""
         if self.kind is SlotKind.SET:
             if not isinstance(value, list | tuple | set | frozenset):
-                return f"{self.name} takes a list of {self.type.__name__}, not {value!r}"
+                return f"{self.name} takes a list of {self.type.__name__}, not {shown(value)}"
             return next((problem for member in value if (problem := self._problem_of_one(member))), None)
         if self.kind is SlotKind.MAPPING and isinstance(value, Mapping):
-            try:
-                is_json = _is_json(value)
-            except RecursionError:
-                return f"{self.name} takes JSON values, not a mapping that holds itself"
-            return None if is_json else f"{self.name} takes JSON values with texts as keys, not {value!r}"
+            return None if _is_json(value) else f"{self.name} takes JSON values with texts as keys, not {shown(value)}"
         return self._problem_of_one(value)
 
     def _problem_of_one(self, value: object) -> str | None:
         number = self.type is float and isinstance(value, int) and not isinstance(value, bool)
         if not number and (not isinstance(value, self.type) or (isinstance(value, bool) and self.type is not bool)):
-            return f"{self.name} takes a value of type {self.type.__name__}, not {value!r}"
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"{self.name} takes a finite number, not {value!r}"
+            return f"{self.name} takes a value of type {self.type.__name__}, not {shown(value)}"
+        if not _is_json(value):
+            return f"{self.name} takes a value that JSON can hold, not {shown(value)}"
         if self.choices and value not in self.choices:
             return f"{self.name} takes one of {', '.join(self.choices)}, not {value!r}{nearest(str(value), self.choices)}"
         return None
+
+    def plain(self, value: Any) -> Any:
+        """Returns a value that the slot can take as JSON gives it back: a copy, of Python's own types."""
+        if self.kind is SlotKind.SET:
+            return sorted(set(json.loads(json.dumps(list(value)))))
+        found = json.loads(json.dumps(value))
+        return float(found) if self.type is float else found  # 600 and 600.0 are the same wish
+
+
+def _is_json(value: object) -> bool:
+    """Tells whether JSON can hold a value and give the same back, but for tuples, which become lists."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        if isinstance(value, int):
+            float(value)
+        return _has_text_keys(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return False
+
+
+def _has_text_keys(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _has_text_keys(item) for key, item in value.items())
+    return not isinstance(value, list | tuple) or all(map(_has_text_keys, value))
 
 
 _SLOTS = (
@@ -111,19 +131,6 @@ _SLOTS = (
     Slot("train.sequence_parallel", bool, "the trainer shards activations along the sequence over its TP ranks"),
     Slot("train.tensor_parallel_size", int, "the trainer's tensor-parallel ranks"),
 )
-
-
-def _is_json(value: object) -> bool:
-    match value:
-        case None | bool() | int() | str():
-            return True
-        case float():
-            return math.isfinite(value)
-        case list() | tuple():
-            return all(map(_is_json, value))
-        case Mapping():
-            return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
-    return False
 
 
 #: Every slot by name, in alphabetical order.

@@ -11,13 +11,14 @@ from rich.table import Table
 from quirks_core.cli.screen import Screen
 from quirks_core.lifecycle import SUPPORTED_FLOOR, Stage, lifecycle
 from quirks_core.registry import Registry
+from quirks_core.switches import Switches
 
 _COLOURS = {Stage.ACTIVE: "green", Stage.DORMANT: "cyan", Stage.EXPIRED: "bold red"}
 
 
 def run_audit(options: argparse.Namespace) -> int:
     """Lists every quirk's stage with its evidence; 1 if one is expired."""
-    registry = Registry.load()
+    registry = Registry.load(switches=Switches.gather())
     stages = [(item, lifecycle(item)) for item in registry.loaded]
     if options.json:
         rows = [

@@ -22,7 +22,6 @@ from rich.markup import escape
 from quirks_core.bisect import Finding, bisect
 from quirks_core.cli.run import load_config, load_registry, make_plan
 from quirks_core.cli.screen import Screen
-from quirks_core.discovery import discover
 from quirks_core.errors import UsageError
 from quirks_core.lock import check_lock
 from quirks_core.plan import State
@@ -83,7 +82,7 @@ def candidates(options: argparse.Namespace) -> list[str]:
         return [verdict.id for verdict in plan.verdicts if verdict.state in (State.ACTIVE, State.SUPERSEDED)]
     switches = Switches.gather(command_line=Wishes(options.disable, options.force))
     registry = load_registry(options, switches)
-    switches.check(registry.loaded, [(item.name, item.distribution) for item in discover()])
+    registry.check_names(switches)
     check_lock(registry, options.locked)
     return [item.quirk.id for item in registry.loaded if (switch := switches.of(item)) is None or switch.on]
 

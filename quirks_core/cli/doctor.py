@@ -22,6 +22,7 @@ from quirks_core.loaded import Loaded
 from quirks_core.packages import installed_platform, installed_versions
 from quirks_core.probes import Probe, ask
 from quirks_core.registry import Registry
+from quirks_core.switches import Switches
 from quirks_core.trace import Answer
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
@@ -39,7 +40,7 @@ class Finding:
 
 def run_doctor(options: argparse.Namespace) -> int:
     """Checks the installation; 3 if a plugin is broken, 1 if something else is wrong."""
-    registry = Registry.load()
+    registry = Registry.load(switches=Switches.gather())
     findings = [*_versions(), *_environment(), *_plugins(registry), *_evidence(registry)]
     broken = bool(registry.broken)
     wrong = any(finding.level == "error" for finding in findings)
@@ -87,6 +88,8 @@ def _plugins(registry: Registry) -> list[Finding]:
     found = [Finding("error", item.name, str(item)) for item in registry.broken]
     return [
         *found,
+        *(Finding("note", item.plugin.name, str(item)) for item in registry.skipped),
+        *(Finding("error", "plugins", note) for note in registry.notes),
         Finding("ok", "plugins", f"{len(registry.loaded)} quirks loaded, {len(registry.broken)} plugins broken"),
     ]
 

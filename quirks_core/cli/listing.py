@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from rich.markup import escape
 from rich.table import Table
 
 from quirks_core.cli.screen import Screen
@@ -25,6 +26,6 @@ def run_list(options: argparse.Namespace) -> int:
     for heading in ("id", "distribution", "version", "module"):
         table.add_column(heading, overflow="fold", no_wrap=heading == "id")
     for item in found:
-        table.add_row(item.name, item.distribution, item.version, item.module)
+        table.add_row(*map(escape, (item.name, item.distribution, item.version, item.module)))
     Screen().print(table)
     return 0

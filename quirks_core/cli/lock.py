@@ -9,6 +9,7 @@ from rich.markup import escape
 from quirks_core.cli.screen import Screen
 from quirks_core.lock import Lock
 from quirks_core.registry import Registry
+from quirks_core.switches import Switches
 
 _FILE = "quirks.lock"
 
@@ -25,7 +26,7 @@ def run_lock(options: argparse.Namespace) -> int:
         BrokenPluginsError: There are broken plugins.
         UsageError: The file cannot be written.
     """
-    lock = Lock.of(Registry.load(strict=True))
+    lock = Lock.of(Registry.load(strict=True, switches=Switches.gather()))
     lock.write(options.output)
     if options.json:
         print(lock.model_dump_json(indent=2))

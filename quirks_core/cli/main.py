@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import sys
@@ -70,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no more than ASCII
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
     try:

@@ -21,6 +21,7 @@ from rich.markup import escape
 from quirks_core.cli.screen import Screen
 from quirks_core.discovery import discover
 from quirks_core.errors import DeclarationError, UsageError
+from quirks_core.flags import BUILT_IN
 
 #: Import names that a package of somebody else must not take.
 _TAKEN = {"quirks_core", "quirks_plugins", "tests", "worker", *sys.stdlib_module_names}
@@ -90,7 +91,7 @@ def _words(typed: str, quirk_id: str | None) -> dict[str, str]:
 def _is_taken(package: str, name: str) -> bool:
     """The import name belongs to somebody else; a package of this name with quirks may be made anew."""
     own = {canonicalize_name(item.distribution) for item in discover()}
-    return package in _TAKEN or (name not in own and find_spec(package) is not None)
+    return name == BUILT_IN or package in _TAKEN or (name not in own and find_spec(package) is not None)
 
 
 def _check_id(quirk_id: str, name: str) -> None:

@@ -74,7 +74,7 @@ def describe(item: Loaded) -> dict[str, Any]:
 def _adjustment(adjustment: Adjustment) -> str:
     match adjustment:
         case Default() | Require():
-            value = f"{adjustment.value.__name__}(context)" if callable(adjustment.value) else repr(adjustment.value)
+            value = f"{_name(adjustment.value)}(context)" if callable(adjustment.value) else repr(adjustment.value)
             return f"{type(adjustment).__name__.lower()} {adjustment.slot} = {value}"
         case Refuse():
             return f"refuse: {adjustment.reason}; remedy: {adjustment.remedy}"
@@ -82,6 +82,11 @@ def _adjustment(adjustment: Adjustment) -> str:
             return "advise" if callable(adjustment.message) else f"advise: {adjustment.message}"
         case Patch():
             return f"patch {adjustment.target} by {adjustment.source}"
+
+
+def _name(function: object) -> str:
+    """Of an object that is called like a function, its type's."""
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _evidence(evidence: Probe | PairedRun) -> str:
