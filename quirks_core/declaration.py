@@ -14,7 +14,7 @@ from typing import Any
 
 from quirks_core import adjustments, examples, fingerprints, match, probes, quirk, versions
 from quirks_core.adjustments import Patch
-from quirks_core.errors import DeclarationError
+from quirks_core.errors import DeclarationError, shown
 from quirks_core.plan import sha256
 from quirks_core.quirk import Quirk
 from quirks_core.trace import Answer
@@ -45,6 +45,9 @@ _RECORDS: Mapping[str, type] = {
         versions.Affected,
     )
 }
+
+#: What a record can be that is not our own: a third party's kind of match or probe.
+_OURS = (*_RECORDS.values(), match.Match, probes.Probe)
 
 
 def encode(value: Any) -> Any:
@@ -85,16 +88,17 @@ def decode(value: Any) -> Any:
     fields = {key: decode(item) for key, item in value.items() if key != _TYPE}
     if _TYPE not in value:
         return fields
-    record = _RECORDS.get(value[_TYPE]) or _imported(value[_TYPE])
+    record = _RECORDS.get(str(value[_TYPE])) or _imported(value[_TYPE])
+    if not (isinstance(record, type) and dataclasses.is_dataclass(record) and issubclass(record, _OURS)):
+        raise DeclarationError(f"{value[_TYPE]} is no part of a declaration")  # JSON must not be a way to run code
     # JSON has no tuples: what a record holds as one comes as a list. Values of slots are lists by convention.
     fields = {name: tuple(item) if isinstance(item, list) and name != "value" else item for name, item in fields.items()}
-    if "answer" in fields:
-        fields["answer"] = Answer(fields["answer"])
-    if "severity" in fields:
-        fields["severity"] = quirk.Severity(fields["severity"])
     try:
+        for name, kind in (("answer", Answer), ("severity", quirk.Severity)):
+            if name in fields:
+                fields[name] = kind(fields[name])
         return record(**fields)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise DeclarationError(f"{value[_TYPE]} cannot be made from {sorted(fields)}: {error}") from None
 
 
@@ -119,7 +123,9 @@ def _function_digest(function: Callable[..., Any]) -> str:
         return ""
 
 
-def _imported(name: str) -> Any:
+def _imported(name: Any) -> Any:
+    if not isinstance(name, str):
+        raise DeclarationError(f"{shown(name)} is no name of a record or function")
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -84,4 +84,5 @@ def _name_and_version(dist: Distribution) -> tuple[str, str]:
 
 def _discovered(point: EntryPoint, name_and_version: tuple[str, str]) -> Discovered:
     name, version = name_and_version
-    return Discovered(name=point.name, distribution=name, version=version, entry_point=point)
+    problem = "" if point.pattern.match(point.value) else f"{point.value!r} is not of the form package.module:attribute"
+    return Discovered(point.name, name, version, point, problem)

@@ -91,7 +91,7 @@ def look(plugins: Sequence[Discovered], *, hash_seed: str | None = None) -> list
 
 def _run(plugins: Sequence[Discovered], hash_seed: str | None) -> tuple[list[Seen], str]:
     """Starts one process; returns what it got to see, and how it ended in words."""
-    rows = [(item.name, item.distribution, item.version, item.entry_point.value) for item in plugins]
+    rows = [(item.name, item.distribution, item.version, item.entry_point.value, item.problem) for item in plugins]
     environ = {**os.environ, **({"PYTHONHASHSEED": hash_seed} if hash_seed else {})}
     limit_s = guard.time_limit_s() * len(plugins) + _GRACE_S
     with tempfile.TemporaryDirectory(prefix="quirks-fresh-") as folder:
@@ -128,12 +128,18 @@ def _watch_environment(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _look(row: Sequence[str]) -> Seen:
-    name, distribution, version, value = row
+    name, distribution, version, value, problem = row
     modules = set(sys.modules)
     _touched.clear()
-    item = Discovered(name, distribution, version, EntryPoint(name, value, PROJECT))
+    item = Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem)
     registry = Registry.load([item], strict=False)
-    seen = [_quirk(loaded) for loaded in registry.loaded]
+    limit_s = guard.time_limit_s()
+    seen = []
+    for loaded in registry.loaded:
+        try:
+            seen.append(guard.call(partial(_quirk, loaded), limit_s))
+        except guard.TimeLimitError as error:
+            return Seen(error=f"judging {loaded.quirk.id} {error}")
     return Seen(
         error=registry.broken[0].error if registry.broken else "",
         heavy=tuple(sorted(HEAVY & (set(sys.modules) - modules))),
@@ -167,11 +173,10 @@ def _main(orders_file: str, result_file: str) -> None:
     orders = TypeAdapter(dict[str, list[str] | list[list[str]]]).validate_json(Path(orders_file).read_bytes())
     sys.addaudithook(_watch_environment)
     sys.path[:] = [str(entry) for entry in orders["path"]]
-    limit_s = guard.time_limit_s()
     with Path(result_file).open("a", encoding="utf-8") as result:
         for row in orders["plugins"]:
             try:
-                seen = guard.call(partial(_look, row), limit_s)
+                seen = _look(row)
             except Exception as error:
                 seen = Seen(error=str(error) if isinstance(error, QuirksError) else words(error))
             _write(seen, result)

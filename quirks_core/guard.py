@@ -112,6 +112,7 @@ def surroundings(who: str) -> Iterator[list[str]]:
     """
     notes: list[str] = []
     before, folder = dict(os.environ), _working_directory()
+    ours = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "quirks_core"}
     try:
         with redirect_stdout(sys.stderr):
             yield notes
@@ -120,6 +121,9 @@ def surroundings(who: str) -> Iterator[list[str]]:
             os.environ.clear()
             os.environ.update(before)
             notes.append(f"{who} changed environment variables, which was undone: {shortened(', '.join(changed))}")
+        if any(sys.modules.get(name) is not module for name, module in ours.items()):
+            sys.modules.update(ours)
+            notes.append(f"{who} changed our entries in sys.modules, which was undone")
         if folder is not None and _working_directory() != folder:
             os.chdir(folder)
             notes.append(f"{who} changed the working directory, which was undone")

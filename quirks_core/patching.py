@@ -117,6 +117,8 @@ def install(patch: Patch, quirk: str, *, when_in_force: Callable[[], None] = lam
     others = [name for name, other in site.patches.items() if name != quirk and (other.replacement or patch.replacement)]
     if others:
         raise QuirksError(f"{patch.target} has an owner already, {others[0]}, and {quirk} cannot be put on it as well")
+    if _is_being_imported(site.module):
+        raise QuirksError(f"{patch.target} cannot be patched while its module is being imported")
     site.patches[quirk] = patch
     try:
         if site.module in sys.modules:
@@ -130,6 +132,11 @@ def install(patch: Patch, quirk: str, *, when_in_force: Callable[[], None] = lam
         raise
     _watch_imports()
     return installed
+
+
+def _is_being_imported(module: str) -> bool:
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
 
 
 def check_drift(patch: Patch) -> None:

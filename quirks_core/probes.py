@@ -90,7 +90,7 @@ class SymbolProbe(Probe):
 
     def answer(self) -> Answer:
         """Looks; a missing module is an answer as long as its package is installed."""
-        if sources.module_source(self.source().partition(".")[0]) is None:
+        if sources.module_source(self.source().partition(".")[0]) is None or not sources.is_readable(self.source()):
             return Answer.UNKNOWN
         if ":" in self.target:
             present = fingerprints.fingerprint(self.target) not in (ABSENT, HOMELESS)
@@ -114,6 +114,9 @@ class FingerprintProbe(Probe):
     fixed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("affected", "fixed"):
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, (getattr(self, name),))
         if not (self.affected or self.fixed):
             raise DeclarationError(f"FingerprintProbe of {self.target}: name fingerprints that are affected or fixed")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,8 @@ from quirks_core.context import RunContext, is_known_fact
 from quirks_core.discovery import PROJECT, Discovered, discover
 from quirks_core.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown, words
 from quirks_core.flags import BUILT_IN
-from quirks_core.hookspecs import hookimpl
 from quirks_core.loaded import Loaded
+from quirks_core.plain import plain
 from quirks_core.plan import Plan
 from quirks_core.quirk import Quirk
 from quirks_core.resolve import resolve
@@ -44,17 +43,6 @@ class Broken:
 
     def __str__(self) -> str:
         return f"plugin {self.name!r} of {self.distribution} {self.version} ({self.entry_point}) is broken: {self.error}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _SingleQuirk:
-    """Stands for an entry point that names a `Quirk`; pluggy compares plugins by equality, so it must not have one."""
-
-    quirk: Quirk
-
-    @hookimpl
-    def quirks_declare(self) -> list[Quirk]:
-        return [self.quirk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +112,8 @@ class Registry:
         for check in (_duplicate_ids, _circular_supersedes):
             wrong = check(plugins)
             for item, problem in wrong:
-                manager.unregister(name=_plugin_name(item))
+                if manager.has_plugin(_plugin_name(item)):
+                    manager.unregister(name=_plugin_name(item))
                 broken.append(_broken(item, DeclarationError(problem)))
             gone = {id(item) for item, _ in wrong}
             plugins = [(item, quirks) for item, quirks in plugins if id(item) not in gone]
@@ -178,21 +167,15 @@ class Registry:
 
     def observe(self, plan: Plan, receipt: object) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
-        _, troubles = _call_each(self._manager, "quirks_observe", plan=plan, receipt=receipt)
+        _, troubles = _call_each(self._manager, "quirks_observe", lambda _: None, plan=plan, receipt=receipt)
         return troubles
 
     def _with_plugin_facts(self, context: RunContext) -> tuple[RunContext, list[str]]:
-        answers, troubles = _call_each(self._manager, "quirks_facts", context=context)
+        answers, troubles = _call_each(self._manager, "quirks_facts", _facts, context=context)
         extra: dict[str, Any] = {}
         contested: set[str] = set()
         for plugin, facts in answers:
-            try:
-                # Facts are part of the plan, which is JSON; a copy, so that the plugin cannot change them afterwards.
-                values = json.loads(json.dumps(dict(facts), allow_nan=False))
-            except (TypeError, ValueError, RecursionError) as error:
-                troubles.append(f"quirks_facts of {plugin} failed: it must return JSON values by name: {error}")
-                continue
-            for key, value in values.items():
+            for key, value in facts.items():
                 name = f"{plugin.partition(':')[0]}.{key}"
                 if is_known_fact(name):
                     troubles.append(f"quirks_facts of {plugin} failed: {name} is a fact of every run, not a plugin's to give")
@@ -237,8 +220,12 @@ def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -
     if not isinstance(plugin, Quirk | ModuleType) and isinstance(type(plugin).__eq__, FunctionType):
         # pluggy compares plugins, so that one that equals others would keep them out.
         raise DeclarationError(f"{item.entry_point.value} is an object with an __eq__ of its own: give a Quirk or a module")
+    if isinstance(plugin, Quirk):
+        if plugin.id != item.name:
+            raise DeclarationError(f"the entry point is named {item.name!r} but the quirk's id is {plugin.id!r}")
+        return [plugin]  # it has no hooks, so that pluggy need not know it
     name = _plugin_name(item)
-    manager.register(_SingleQuirk(plugin) if isinstance(plugin, Quirk) else plugin, name)
+    manager.register(plugin, name)
     own = [impl for impl in manager.hook.quirks_declare.get_hookimpls() if impl.plugin_name == name]
     try:
         manager.check_pending()  # a misspelt hook would never be called
@@ -249,8 +236,6 @@ def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -
             raise DeclarationError(f"quirks_declare returned more than {_MOST_QUIRKS} quirks")
         if wrong := [quirk for quirk in quirks if not isinstance(quirk, Quirk)]:
             raise DeclarationError(f"quirks_declare returned {shown(wrong[0])}, which is no Quirk")
-        if isinstance(plugin, Quirk) and plugin.id != item.name:
-            raise DeclarationError(f"the entry point is named {item.name!r} but the quirk's id is {plugin.id!r}")
     except BaseException:
         manager.unregister(name=name)
         raise
@@ -322,8 +307,29 @@ def _broken(item: Discovered, error: BaseException) -> Broken:
     return Broken(item.name, item.distribution, item.version, item.entry_point.value, text)
 
 
-def _call_each(manager: pluggy.PluginManager, hook: str, **arguments: object) -> tuple[list[tuple[str, Any]], list[str]]:
+def _read(function: Callable[..., Any], given: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
+    return read(function(**given))
+
+
+def _facts(answer: Any) -> dict[str, Any]:
+    """Reads what `quirks_facts` returned: facts are part of the plan, which is JSON; a copy, so that nobody changes them."""
+    try:
+        facts: dict[str, Any] = plain(dict(answer))
+    except (TypeError, ValueError):
+        raise DeclarationError(f"it must return JSON values by name, not {shown(answer)}") from None
+    return facts
+
+
+def _call_each(
+    manager: pluggy.PluginManager, hook: str, read: Callable[[Any], Any], **arguments: object
+) -> tuple[list[tuple[str, Any]], list[str]]:
     """Calls a hook implementation by implementation: pluggy's own call would lose all results when one raises.
+
+    Args:
+        manager: Where the implementations are.
+        hook: The hook's name.
+        read: Makes of an answer what is wanted of it; also under the time limit, as answers can be anything.
+        **arguments: The hook's arguments.
 
     Returns:
         Each answer with the name of its plugin, in order of the plugins' names, and what went wrong in words.
@@ -335,9 +341,10 @@ def _call_each(manager: pluggy.PluginManager, hook: str, **arguments: object) ->
         given = {name: copy.deepcopy(arguments[name]) for name in impl.argnames}
         try:
             with guard.surroundings(f"{hook} of {impl.plugin_name}") as changes:
-                answers.append((impl.plugin_name, guard.call(partial(impl.function, **given), guard.time_limit_s())))
+                answers.append((impl.plugin_name, guard.call(partial(_read, impl.function, given, read), guard.time_limit_s())))
         except Exception as error:
-            why = str(error) if isinstance(error, guard.TimeLimitError | guard.ExitError) else words(error)
+            ours = guard.TimeLimitError | guard.ExitError | DeclarationError
+            why = str(error) if isinstance(error, ours) else words(error)
             troubles.append(f"{hook} of {impl.plugin_name} failed: {why}")
         troubles += changes
     return answers, troubles

@@ -6,7 +6,6 @@ and a quirk speak of the same thing. ``env.*`` slots are variables of the enviro
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum, auto
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quirks_core.errors import UsageError, nearest, shown
+from quirks_core.plain import is_plain, plain
 
 
 class SlotKind(StrEnum):
@@ -51,14 +51,14 @@ class Slot:
                 return f"{self.name} takes a list of {self.type.__name__}, not {shown(value)}"
             return next((problem for member in value if (problem := self._problem_of_one(member))), None)
         if self.kind is SlotKind.MAPPING and isinstance(value, Mapping):
-            return None if _is_json(value) else f"{self.name} takes JSON values with texts as keys, not {shown(value)}"
+            return None if is_plain(value) else f"{self.name} takes JSON values with texts as keys, not {shown(value)}"
         return self._problem_of_one(value)
 
     def _problem_of_one(self, value: object) -> str | None:
         number = self.type is float and isinstance(value, int) and not isinstance(value, bool)
         if not number and (not isinstance(value, self.type) or (isinstance(value, bool) and self.type is not bool)):
             return f"{self.name} takes a value of type {self.type.__name__}, not {shown(value)}"
-        if not _is_json(value):
+        if not is_plain(value):
             return f"{self.name} takes a value that JSON can hold, not {shown(value)}"
         if self.choices and value not in self.choices:
             return f"{self.name} takes one of {', '.join(self.choices)}, not {value!r}{nearest(str(value), self.choices)}"
@@ -67,26 +67,9 @@ class Slot:
     def plain(self, value: Any) -> Any:
         """Returns a value that the slot can take as JSON gives it back: a copy, of Python's own types."""
         if self.kind is SlotKind.SET:
-            return sorted(set(json.loads(json.dumps(list(value)))))
-        found = json.loads(json.dumps(value))
+            return sorted(set(plain(list(value))))
+        found = plain(value)
         return float(found) if self.type is float else found  # 600 and 600.0 are the same wish
-
-
-def _is_json(value: object) -> bool:
-    """Tells whether JSON can hold a value and give the same back, but for tuples, which become lists."""
-    try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        if isinstance(value, int):
-            float(value)
-        return _has_text_keys(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return False
-
-
-def _has_text_keys(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _has_text_keys(item) for key, item in value.items())
-    return not isinstance(value, list | tuple) or all(map(_has_text_keys, value))
 
 
 _SLOTS = (

@@ -57,6 +57,11 @@ def _parsed(module: str) -> ast.Module | None:
         return None
 
 
+def is_readable(module: str) -> bool:
+    """Tells whether a module's source could be read as Python, also if there is none."""
+    return module_source(module) is None or _parsed(module) is not None
+
+
 def attribute_source(target: str) -> str | None:
     """Returns the source of a function or class, its decorators included, without indentation.
 

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from types import ModuleType
@@ -128,7 +128,6 @@ def slots(item: Loaded) -> Iterator[Problem]:
 
 def facts(item: Loaded) -> Iterator[Problem]:
     """Every fact that it asks for is one that a run can have."""
-    others = {plugin.distribution for plugin in discover()} | {item.distribution}
     for name in sorted(_asked(item.quirk)):
         if is_known_fact(name):
             if name.startswith("env.") and not always_known(name):
@@ -136,7 +135,7 @@ def facts(item: Loaded) -> Iterator[Problem]:
                     item,
                     f"{name} is never known: only NCCL_*, NRL_* and VLLM_* variables are read, and none that may be a secret",
                 )
-        elif not any(other and name.startswith(f"{other}.") for other in others):
+        elif not any(other and name.startswith(f"{other}.") for other in (item.distribution, *_declaring())):
             yield _error(item, f"no run has a fact {name!r}{nearest(name, (*FACTS, *SLOTS))}")
 
 
@@ -205,12 +204,11 @@ LAWS: tuple[Callable[[Loaded], Iterable[Problem]], ...] = (
 )
 
 
-def supersedes(quirk_id: str, replaced: Iterable[str], known: Iterable[str]) -> Iterator[Problem]:
+def supersedes(quirk_id: str, replaced: Iterable[str], known: Collection[str]) -> Iterator[Problem]:
     """Every quirk that it replaces exists."""
-    names = set(known)
     for name in replaced:
-        if name not in names:
-            yield Problem(Level.ERROR, quirk_id, f"it supersedes {name!r}, which does not exist{nearest(name, names)}")
+        if name not in known:
+            yield Problem(Level.ERROR, quirk_id, f"it supersedes {name!r}, which does not exist{nearest(name, known)}")
 
 
 def documentation(quirk: Quirk) -> str:
@@ -240,6 +238,11 @@ def unpatchable(quirk: Quirk, patch: Patch) -> str:
         if trace.answer is Answer.NO:
             return f"no run on this installation needs it ({trace.decisive})"
     return ""
+
+
+def _declaring() -> Iterator[str]:
+    """The distributions that may give facts of their own."""
+    yield from (plugin.distribution for plugin in discover())
 
 
 def _asked(quirk: Quirk) -> set[str]:

@@ -23,7 +23,8 @@ def parse_version(text: str) -> Version | None:
         version = Version(text)
     except InvalidVersion:
         return None
-    source_build = version.release[:2] in ((0, 0), (0, 1)) and version.is_devrelease
+    significant = version.release[: max((n for n, part in enumerate(version.release, 1) if part), default=0)]
+    source_build = significant in ((), (0, 1)) and version.is_devrelease
     return None if source_build else version
 
 

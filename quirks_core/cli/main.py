@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import importlib
 import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ from rich.markup import escape
 
 from quirks_core.errors import QuirksError
 
+_PYDANTIC = "PYDANTIC_DISABLE_PLUGINS"
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
 
 
@@ -71,10 +74,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    codecs.register_error("quirks", _as_in_json)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no more than ASCII
+            stream.reconfigure(errors="quirks")  # the terminal may know no more than ASCII
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with _without_pydantic_plugins():
+        return _run(words)
+
+
+def _run(words: list[str]) -> int:
     options = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
     try:
         code: int = options.run(options)
@@ -89,6 +98,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _as_in_json(error: UnicodeError) -> tuple[str, int]:
+    """Writes what a stream cannot take as JSON would escape it, so that JSON stays JSON."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+@contextmanager
+def _without_pydantic_plugins() -> Iterator[None]:
+    """Keeps pydantic from reading every distribution's metadata while it is imported: one that is broken would end us."""
+    before = os.environ.get(_PYDANTIC)
+    os.environ[_PYDANTIC] = "__all__"
+    try:
+        yield
+    finally:
+        os.environ.pop(_PYDANTIC)
+        if before is not None:
+            os.environ[_PYDANTIC] = before
 
 
 def _report(error: QuirksError, *, as_json: bool) -> None:

@@ -11,7 +11,6 @@ from rich.markup import escape
 from quirks_core.cli.render import show_plan
 from quirks_core.cli.run import gather_switches, load_config, load_registry, make_plan
 from quirks_core.cli.screen import Screen
-from quirks_core.errors import UsageError
 from quirks_core.plan import Plan, State
 
 
@@ -34,8 +33,8 @@ def run_explain(options: argparse.Namespace) -> int:
     """Says whether one quirk concerns a run, with the one comparison that decided."""
     config = load_config(options)
     registry = load_registry(options, gather_switches(options, config))
-    if (off := next((row for row in registry.skipped if row.plugin.name == options.id), None)) is not None:
-        raise UsageError(str(off))
+    if registry.skipped and options.id not in {item.quirk.id for item in registry.loaded}:
+        registry = load_registry(options)  # the user asks about it, so it may be imported
     registry.find(options.id)
     plan = make_plan(options, config, registry)
     verdict = next(verdict for verdict in plan.verdicts if verdict.id == options.id)

@@ -59,7 +59,8 @@ def run_validate(options: argparse.Namespace) -> int:
     wanted = _wanted(options.distribution, everything)
     plugins = list(zip(everything, look(everything), strict=True))
     checked = [(item, seen) for item, seen in plugins if item.distribution in wanted]
-    findings = [finding for item, seen in checked for finding in _findings(item, seen, plugins)]
+    everybody = _Everybody.of(plugins)
+    findings = [finding for item, seen in checked for finding in _findings(item, seen, everybody)]
     findings += [
         Finding(Level.ERROR, name, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}")
         for name in wanted
@@ -91,9 +92,10 @@ def _installed() -> Iterator[str]:
             yield name
 
 
-def _findings(item: Discovered, seen: Seen, plugins: _Plugins) -> Iterator[Finding]:
+def _findings(item: Discovered, seen: Seen, everybody: _Everybody) -> Iterator[Finding]:
     if seen.error:
-        yield Finding("broken", item.distribution, item.name, f"{item.entry_point.value} does not load: {seen.error}")
+        message = item.problem or f"{item.entry_point.value} does not load: {seen.error}"
+        yield Finding("broken", item.distribution, item.name, message)
     if seen.heavy:
         names = ", ".join(seen.heavy)
         message = f"importing and judging it imports {names}: import that inside the function that needs it"
@@ -101,22 +103,44 @@ def _findings(item: Discovered, seen: Seen, plugins: _Plugins) -> Iterator[Findi
     if seen.environment:
         message = f"importing it changes {', '.join(seen.environment)}: a quirk asks for an env.* slot instead"
         yield Finding(Level.ERROR, item.distribution, item.name, message)
-    for problem in _problems(item, seen, plugins):
+    for problem in _problems(item, seen, everybody):
         yield Finding(problem.level, item.distribution, problem.quirk, problem.message)
 
 
-def _problems(item: Discovered, seen: Seen, plugins: _Plugins) -> Iterator[Problem]:
+@dataclass(frozen=True, slots=True)
+class _Everybody:
+    """What only the quirks of all plugins together tell.
+
+    Attributes:
+        owners: By id, whoever declares it.
+        known: Every id that can be superseded.
+        circle: Ids that supersede each other in a circle; empty if none do.
+    """
+
+    owners: Mapping[str, Sequence[str]]
+    known: frozenset[str]
+    circle: Sequence[str]
+
+    @classmethod
+    def of(cls, plugins: _Plugins) -> _Everybody:
+        """Gathers it."""
+        owners: dict[str, list[str]] = {}
+        for item, seen in plugins:
+            for quirk in seen.quirks:
+                owners.setdefault(quirk.id, []).append(f"{item.distribution} {item.version} ({quirk.location})")
+        # What does not load can still be superseded.
+        known = frozenset(owners) | {item.name for item, seen in plugins if seen.error}
+        return cls(owners, known, _circle({quirk.id: quirk.supersedes for _, seen in plugins for quirk in seen.quirks}))
+
+
+def _problems(item: Discovered, seen: Seen, everybody: _Everybody) -> Iterator[Problem]:
     """What the laws say about each quirk, and what only the others' ids can tell."""
-    declared = [(other, quirk) for other, found in plugins for quirk in found.quirks]
-    # What does not load can still be superseded.
-    known = {quirk.id for _, quirk in declared} | {other.name for other, found in plugins if found.error}
-    circle = _circle({quirk.id: quirk.supersedes for _, quirk in declared})
     for quirk in seen.quirks:
         yield from quirk.problems
-        yield from supersedes(quirk.id, quirk.supersedes, known)
-        if quirk.id in circle:
-            yield Problem(Level.ERROR, quirk.id, f"quirks supersede each other in a circle: {' → '.join(circle)}")
-        owners = [f"{other.distribution} {other.version} ({twin.location})" for other, twin in declared if twin.id == quirk.id]
+        yield from supersedes(quirk.id, quirk.supersedes, everybody.known)
+        if quirk.id in everybody.circle:
+            yield Problem(Level.ERROR, quirk.id, f"quirks supersede each other in a circle: {' → '.join(everybody.circle)}")
+        owners = everybody.owners[quirk.id]
         if len(owners) > 1:
             yield Problem(
                 Level.ERROR,

@@ -1,0 +1,90 @@
+"""Puts one quirk into force in this process and takes it off again, whatever happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from quirks_core import bootstrap
+from quirks_core.adjustments import Patch
+from quirks_core.apply import Applied, apply
+from quirks_core.context import RunContext
+from quirks_core.discovery import discover
+from quirks_core.errors import UsageError
+from quirks_core.loaded import Loaded
+from quirks_core.patching import install
+from quirks_core.plan import State
+from quirks_core.quirk import Quirk
+from quirks_core.registry import Registry
+from quirks_core.resolve import resolve
+from quirks_core.validate import declaring_module
+
+
+@contextmanager
+def applied(quirk: Quirk, context: RunContext) -> Iterator[Applied]:
+    """Puts a quirk's plan for one run into force: environment and patches; undoes both at the end.
+
+    For example::
+
+        with applied(QUIRK, quirk_context(config={"model_type": "acme"})) as in_force:
+            assert in_force.plan.value("engine.enforce_eager") is True
+
+    A patch whose module is not imported yet comes into force when it is.
+
+    Args:
+        quirk: The quirk; no other one is in the plan.
+        context: The facts of the run.
+
+    Yields:
+        The plan, and what it changed in this process's environment.
+
+    Raises:
+        UsageError: The quirk is not active in that run, so that a test could only pass by accident.
+        RefusedError: The plan refuses the run.
+        PatchDriftError: The installed source of a patch's target is none that the patch was written against.
+        QuirksError: Another plan is in force in this process.
+    """
+    item, is_installed = _installed(quirk)
+    plan = resolve(context, [item])
+    (verdict,) = plan.verdicts
+    if verdict.state is not State.ACTIVE:
+        raise UsageError(f"{quirk.id} is {verdict.state} in this run, so there is nothing to apply: {verdict.because}")
+    in_force = apply(plan)
+    with ExitStack() as stack:
+        stack.callback(in_force.undo)
+        if is_installed:
+            bootstrap.bootstrap()  # what every engine process does
+        else:
+            wanted = {(planned.target, planned.source) for planned in plan.patches}
+            for patch in quirk.adjustments:
+                if isinstance(patch, Patch) and (patch.target, patch.source) in wanted:
+                    stack.callback(install(patch, quirk.id).undo)
+        yield in_force
+
+
+def entry_point_value(quirk: Quirk) -> str:
+    """Returns where an entry point would find the quirk: ``module:NAME``, or the module of a ``quirks_declare`` hook.
+
+    Raises:
+        UsageError: The module that declares the quirk offers neither.
+    """
+    module = declaring_module(quirk)
+    for name, value in vars(module).items() if module else ():
+        if value is quirk:
+            return f"{module.__name__}:{name}"  # type: ignore[union-attr]  # without a module there are no names
+    if module and hasattr(module, "quirks_declare"):
+        return module.__name__
+    raise UsageError(
+        f"{quirk.id} ({quirk.location}) is no global of the module that declares it, so that no entry point could name it"
+    )
+
+
+def _installed(quirk: Quirk) -> tuple[Loaded, bool]:
+    """Finds the quirk among the installed plugins; one that is not installed counts as that of the tests."""
+    module = declaring_module(quirk)
+    names = {quirk.id, module.__name__ if module else ""}
+    plugins = [item for item in discover() if names & {item.name, item.module}]
+    for item in Registry.load(plugins, strict=False).loaded:
+        if item.quirk == quirk:
+            return item, True
+    return Loaded(quirk, "tests", "0", quirk.id), False

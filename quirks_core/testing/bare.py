@@ -1,0 +1,137 @@
+"""A registry that holds what a test puts into it, and nothing that happens to be installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
+from typing import Any, NoReturn, cast
+
+from quirks_core.context import RunContext
+from quirks_core.discovery import PROJECT, Discovered
+from quirks_core.errors import DeclarationError, UsageError
+from quirks_core.loaded import Loaded
+from quirks_core.plan import Plan
+from quirks_core.quirk import Quirk
+from quirks_core.registry import Registry
+from quirks_core.switches import Switches, Wishes
+
+_HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.load('package.module:QUIRK')"
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Stands for an entry point whose object is at hand."""
+
+    plugin: object
+    value: str
+    module: str
+
+    def load(self) -> object:
+        return self.plugin
+
+
+@dataclass(slots=True)
+class BareRegistry:
+    """A registry that refuses discovery; the fixture ``quirk_registry``.
+
+    What is added goes the real way: one plugin each, loaded by `Registry.load`, duplicate ids and hooks included.
+    """
+
+    _plugins: list[Discovered] = field(default_factory=list)
+    _registry: Registry = field(default_factory=lambda: Registry.load([], strict=False))
+
+    def add(self, *plugins: Quirk | object, distribution: str = "tests", version: str = "0") -> BareRegistry:
+        """Adds quirks, or plugins with hooks.
+
+        Args:
+            *plugins: Quirks, or modules and objects with hooks.
+            distribution: The distribution that they count as part of.
+            version: Its version.
+
+        Raises:
+            DeclarationError: One of them is broken, as it would be when it is installed.
+        """
+        for plugin in plugins:
+            name = plugin.id if isinstance(plugin, Quirk) else str(getattr(plugin, "__name__", type(plugin).__name__))
+            point = cast("EntryPoint", _Given(plugin, f"tests:{name}", "tests"))
+            self._take(Discovered(name, distribution, version, point))
+        return self
+
+    def load(self, value: str, *, name: str = "", distribution: str = "tests", version: str = "0") -> BareRegistry:
+        """Loads a plugin as an installed entry point would.
+
+        Args:
+            value: ``package.module:QUIRK``, or ``package.module`` of a module with hooks.
+            name: The entry point's name; the quirk's own id if empty.
+            distribution: The distribution that it counts as part of.
+            version: Its version.
+
+        Raises:
+            DeclarationError: It is broken.
+        """
+        point = EntryPoint(name or value, value, PROJECT)
+        if not name:
+            try:
+                plugin = point.load()
+            except Exception as error:
+                raise DeclarationError(f"{value} cannot be loaded: {type(error).__name__}: {error}") from error
+            name = plugin.id if isinstance(plugin, Quirk) else value
+        self._take(Discovered(name, distribution, version, point))
+        return self
+
+    @property
+    def loaded(self) -> tuple[Loaded, ...]:
+        """What was added, sorted by id."""
+        return self._registry.loaded
+
+    def find(self, quirk_id: str) -> Loaded:
+        """Returns the quirk of that id.
+
+        Raises:
+            UsageError: It was not added.
+        """
+        try:
+            return self._registry.find(quirk_id)
+        except UsageError as error:
+            raise UsageError(f"{error}; {_HOW}") from None
+
+    def resolve(
+        self, context: RunContext, switches: Switches | None = None, *, disable: Sequence[str] = (), force: Sequence[str] = ()
+    ) -> Plan:
+        """Makes the plan for a run; the environment's switches do not count.
+
+        Args:
+            context: The facts.
+            switches: What the user turned off or on.
+            disable: Names to turn off, if there are no `switches`.
+            force: Names to turn on, if there are no `switches`.
+
+        Raises:
+            UsageError: Nothing was added, or a switch names nothing.
+        """
+        if not self._plugins:
+            raise UsageError(f"this registry is empty, because it does not look at what is installed; {_HOW}")
+        wishes = Wishes(disable, force)
+        return self._registry.resolve(context, switches or Switches.gather(api=wishes, environ={}))
+
+    def observe(self, plan: Plan, receipt: Any) -> list[str]:
+        """Shows plan and receipt to every observer; returns what went wrong in words."""
+        return self._registry.observe(plan, receipt)
+
+    def discover(self) -> NoReturn:
+        """Refuses.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(f"a test's registry does not look at what is installed; {_HOW}")
+
+    def _take(self, plugin: Discovered) -> None:
+        if any((item.distribution, item.name) == (plugin.distribution, plugin.name) for item in self._plugins):
+            raise DeclarationError(f"{plugin.name!r} was added already, as a part of {plugin.distribution!r}")
+        registry = Registry.load([*self._plugins, plugin], strict=False)
+        if registry.broken:
+            raise DeclarationError("; ".join(map(str, registry.broken)))
+        self._plugins.append(plugin)
+        self._registry = registry

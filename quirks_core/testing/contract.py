@@ -1,0 +1,225 @@
+"""The tests that every quirk gets for free: name it in a class, and pytest holds it against every law.
+
+For example::
+
+    class TestAcmeQuirk(QuirkContract):
+        quirk = QUIRK
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
+from typing import Any, ClassVar
+
+import pytest
+
+from quirks_core import sources, validate
+from quirks_core.adjustments import Patch
+from quirks_core.discovery import PROJECT, Discovered, discover
+from quirks_core.errors import QuirksError
+from quirks_core.fresh import HEAVY, Seen, look
+from quirks_core.loaded import Loaded
+from quirks_core.packages import installed_platform
+from quirks_core.plan import RefusedError
+from quirks_core.quirk import Quirk
+from quirks_core.registry import Registry
+from quirks_core.testing.applied import applied, entry_point_value
+from quirks_core.trace import Answer
+from quirks_core.validate import Level, Problem
+
+#: Two seeds under which sets of texts have different orders.
+_HASH_SEEDS = ("1", "2")
+
+
+class QuirkContract:
+    """What holds for every good quirk, as tests; subclass it and set `quirk`.
+
+    Attributes:
+        quirk: The quirk.
+        distribution: The distribution that it belongs to; found from its entry point if empty.
+    """
+
+    quirk: ClassVar[Quirk]
+    distribution: ClassVar[str] = ""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def quirk_in_fresh_processes(cls) -> tuple[Seen, ...]:
+        """What two processes see of the quirk that do nothing else and hash texts differently."""
+        item = cls._item()
+        value = entry_point_value(item.quirk)
+        name = item.quirk.id if ":" in value else item.entry_point
+        plugin = Discovered(name, item.distribution, item.version, EntryPoint(name, value, PROJECT))
+        with ThreadPoolExecutor(len(_HASH_SEEDS)) as pool:
+            seen = tuple(one for (one,) in pool.map(lambda seed: look([plugin], hash_seed=seed), _HASH_SEEDS))
+        if error := next((one.error for one in seen if one.error), ""):
+            pytest.fail(
+                f"{item.quirk.id} cannot be loaded in a process of its own, as every engine process must: {error}",
+                pytrace=False,
+            )
+        return seen
+
+    def test_the_metadata_is_complete(self) -> None:
+        """The id, since, references, the module's docstring and the evidence are all there."""
+        _accept(validate.metadata(self._item()))
+
+    def test_every_answer_has_an_example_and_every_example_gets_its_answer(self) -> None:
+        """Yes, no, and unknown where the quirk can be unknown."""
+        _accept(validate.examples(self._item()))
+
+    def test_every_fact_that_it_asks_for_exists(self) -> None:
+        """A typo would make the quirk unknown for ever."""
+        _accept(validate.facts(self._item()))
+
+    def test_every_value_that_it_asks_for_fits_its_slot(self) -> None:
+        """Also one that a function of the context returns, in each example."""
+        _accept(validate.slots(self._item()))
+
+    def test_a_refusal_and_a_patch_say_why(self) -> None:
+        """The stronger the adjustment, the more it owes a reason."""
+        _accept(validate.reasons(self._item()))
+
+    def test_what_it_supersedes_exists(self) -> None:
+        """Another quirk's id."""
+        if self._item().quirk.supersedes:
+            known = [item.quirk.id for item in Registry.load(strict=False).loaded]
+            _accept(validate.supersedes(self.quirk.id, self.quirk.supersedes, known))
+
+    def test_it_goes_to_json_and_comes_back_the_same(self) -> None:
+        """A declaration is data."""
+        _accept(validate.round_trip(self._item()))
+
+    def test_importing_and_judging_it_is_pure(self, quirk_in_fresh_processes: tuple[Seen, ...]) -> None:
+        """No torch, vllm, ray or transformers, and no changed environment."""
+        for seen in quirk_in_fresh_processes:
+            if seen.heavy:
+                pytest.fail(
+                    f"importing and judging {self.quirk.id} imports {', '.join(seen.heavy)}: import it inside the function "
+                    "that needs it, or keep patches in a module of their own",
+                    pytrace=False,
+                )
+            if seen.environment:
+                names = ", ".join(seen.environment)
+                pytest.fail(f"importing {self.quirk.id} changes {names}: a quirk asks for an env.* slot instead", pytrace=False)
+
+    def test_the_same_facts_give_the_same_plan_in_every_process(self, quirk_in_fresh_processes: tuple[Seen, ...]) -> None:
+        """Two processes that hash texts differently agree on the declaration and on the plan of each example."""
+        (one,), (other,) = ([found for found in seen.quirks if found.id == self.quirk.id] for seen in quirk_in_fresh_processes)
+        advice = "sort what comes from a set, and keep times and random numbers out of it"
+        if one.digest != other.digest:
+            pytest.fail(f"the declaration of {self.quirk.id} differs from process to process: {advice}", pytrace=False)
+        for number, pair in enumerate(zip(one.plans, other.plans, strict=True), 1):
+            if len(set(pair)) > 1:
+                pytest.fail(f"the plan for example {number} differs from process to process: {advice}", pytrace=False)
+
+    def test_undoing_it_restores_everything(self) -> None:
+        """Environment, patched attributes and the import system are as before, for every example that it is active in."""
+        quirk, skipped, done = self._item().quirk, "", 0
+        for number, example in enumerate(quirk.examples, 1):
+            if example.answer is not Answer.YES:
+                continue
+            if why := _not_here(quirk, example.platform):
+                skipped = f"example {number}: {why}"
+                continue
+            before, trouble, done = _state(quirk), "", done + 1
+            try:
+                with applied(quirk, example.context()):
+                    _import_targets(quirk)
+            except RefusedError:
+                pass  # a refused plan changes nothing, which is looked at like the rest
+            except QuirksError as error:
+                trouble = str(error)
+            if trouble:
+                pytest.fail(f"example {number}: {quirk.id} cannot be put into force: {trouble}", pytrace=False)
+            _accept_same(number, before, _state(quirk))
+        if skipped and not done:
+            pytest.skip(skipped)
+
+    def test_its_patches_fit_the_installed_source(self) -> None:
+        """A patch whose target has drifted is refused in every run."""
+        item = self._item()
+        patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
+        _accept(validate.patches(item))
+        missing = [why for patch in patches if (why := validate.unpatchable(item.quirk, patch))]
+        if missing and len(missing) == len(patches):
+            pytest.skip(missing[0])
+
+    def test_it_is_not_expired(self) -> None:
+        """A quirk goes when no supported version needs it."""
+        _accept(validate.expiry(self._item()))
+
+    @classmethod
+    def _item(cls) -> Loaded:
+        quirk = getattr(cls, "quirk", None)
+        if not isinstance(quirk, Quirk):
+            pytest.fail(f"{cls.__name__}: set the quirk in the class: quirk = QUIRK", pytrace=False)
+        distribution, name = cls.distribution, quirk.id
+        if not distribution:
+            module = validate.declaring_module(quirk)
+            names = {quirk.id, module.__name__ if module else ""}
+            for found in discover():
+                if names & {found.name, found.entry_point.value}:
+                    distribution, name = found.distribution, found.name
+        try:
+            return Loaded(quirk, distribution, version(distribution), name)
+        except (PackageNotFoundError, ValueError):
+            return Loaded(quirk, distribution, "0", name)
+
+
+def _accept(problems: Iterable[Problem]) -> None:
+    """Fails with all problems at once; notes pass."""
+    errors = [f"{problem.quirk}: {problem.message}" for problem in problems if problem.level is Level.ERROR]
+    if errors:
+        pytest.fail("\n".join(errors), pytrace=False)
+
+
+def _not_here(quirk: Quirk, platform: str | None) -> str:
+    """Says why patches cannot be tried on this installation; empty if they can, or if there are none."""
+    patches = [patch for patch in quirk.adjustments if isinstance(patch, Patch)]
+    here = installed_platform()
+    if patches and platform not in (None, here):
+        return f"it is a run on {platform}, and this is {here}"
+    return next((why for patch in patches if (why := validate.unpatchable(quirk, patch))), "")
+
+
+def _import_targets(quirk: Quirk) -> None:
+    """Lets patches come into force that wait for an import; a heavy package is left to the tests that run an engine."""
+    for module in _target_modules(quirk):
+        if module.partition(".")[0] not in HEAVY:
+            importlib.import_module(module)
+
+
+def _target_modules(quirk: Quirk) -> Iterator[str]:
+    for patch in quirk.adjustments:
+        if isinstance(patch, Patch) and sources.module_source(module := patch.target.partition(":")[0]) is not None:
+            yield module
+
+
+def _state(quirk: Quirk) -> dict[str, Any]:
+    """Everything that a quirk may change in this process, by name."""
+    _import_targets(quirk)  # so that there is a state before
+    found: dict[str, Any] = {f"environment variable {name}": value for name, value in os.environ.items()}
+    found["sys.meta_path"] = list(sys.meta_path)
+    for patch in quirk.adjustments:
+        if isinstance(patch, Patch):
+            module, _, path = patch.target.partition(":")
+            found[patch.target] = _attribute(sys.modules.get(module), path)
+    return found
+
+
+def _attribute(owner: Any, path: str) -> Any:
+    """Looks an attribute up without calling descriptors."""
+    for name in path.split("."):
+        owner = getattr(owner, "__dict__", {}).get(name)
+    return owner
+
+
+def _accept_same(number: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    if changed:
+        pytest.fail(f"example {number}: undoing the quirk leaves {', '.join(changed)} changed", pytrace=False)

@@ -1,0 +1,142 @@
+"""The marker ``@pytest.mark.quirk(ID)``: a test that holds with a quirk and fails without it, or the quirk is not needed.
+
+``@pytest.mark.quirk("acme-quirk")`` runs a test twice: ``test_x[with]`` as it is, and ``test_x[without]`` with the quirk
+switched off in MODEL_QUIRKS_DISABLE. The second run must fail in its body; if it passes, the quirk is not needed and the item
+fails. Skips and errors of fixtures stay what they are, and ``xfail`` counts for the first run only. A fixture that is shared
+by several tests is shared by both runs, so let an engine start in the body.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from quirks_core.loaded import Loaded
+
+_MARKER = "quirk"
+_PARAMETER = "_quirk_run"
+
+
+class _Run(NamedTuple):
+    """One of the two runs of a test."""
+
+    quirk: str
+    with_quirk: bool
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the marker."""
+    config.addinivalue_line(
+        "markers", f"{_MARKER}(id): run the test with the quirk and without it; without, its body must fail (model-quirks)"
+    )
+
+
+@pytest.hookimpl(trylast=True)  # after the test's own parameters, so that its name ends in [...-with]
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Makes two items of a marked test."""
+    marker = metafunc.definition.get_closest_marker(_MARKER)
+    if marker is None:
+        return
+    if len(marker.args) != 1 or not isinstance(marker.args[0], str) or marker.kwargs:
+        raise pytest.Collector.CollectError('the marker takes the id of one quirk: @pytest.mark.quirk("acme-quirk")')
+    try:
+        quirk_id = _find(marker.args[0]).quirk.id
+    except _errors() as error:
+        raise pytest.Collector.CollectError(f"@pytest.mark.quirk: {error}") from None
+    metafunc.fixturenames.append(_PARAMETER)
+    metafunc.parametrize(_PARAMETER, [_Run(quirk_id, True), _Run(quirk_id, False)], ids=["with", "without"])
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuses the marker where pytest makes no parameters, rather than running the body once and proving nothing."""
+    if item.get_closest_marker(_MARKER) and _run_of(item) is None:
+        raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.quirk works on test functions and plain classes only")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Switches the quirk off around everything that belongs to the run without it."""
+    run = _run_of(item)
+    if run is None:
+        return (yield)
+    from quirks_core.switches import DISABLE_VARIABLE
+
+    before = os.environ.get(DISABLE_VARIABLE)
+    if not run.with_quirk:
+        os.environ[DISABLE_VARIABLE] = ",".join(filter(None, [before, run.quirk]))
+    try:
+        return (yield)
+    finally:
+        os.environ.pop(DISABLE_VARIABLE, None)
+        if before is not None:
+            os.environ[DISABLE_VARIABLE] = before
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Makes sure that the shell does not contradict the run."""
+    run = _run_of(item)
+    if run is None:
+        return
+    from quirks_core.switches import Switches
+
+    try:
+        switch = Switches.gather().of(_find(run.quirk))
+    except _errors() as error:
+        pytest.fail(str(error), pytrace=False)
+    if run.with_quirk and switch and not switch.on:
+        pytest.fail(f"{run.quirk} is {switch}, so there is no run with it: take the name out", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around xfail, which must not excuse a pass without the quirk
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turns the body's end around in the run without the quirk."""
+    report = yield
+    run = _run_of(item)
+    if run is None or run.with_quirk or call.when != "call":
+        return report
+    if call.excinfo is None:
+        report.outcome, report.longrepr = "failed", _not_needed(run.quirk)
+    elif not call.excinfo.errisinstance(pytest.skip.Exception):
+        report.sections.append((f"fails without {run.quirk}, as it should", call.excinfo.exconly()))
+        report.outcome, report.longrepr = "passed", None
+    else:
+        return report
+    if hasattr(report, "wasxfail"):
+        del report.wasxfail
+    return report
+
+
+def _not_needed(quirk_id: str) -> str:
+    from quirks_core.packages import installed_version
+
+    version = installed_version("vllm")
+    where = f"vLLM {version}" if version else "this installation, which has no vLLM"
+    return f"passes without {quirk_id} on {where}: the quirk is not needed here (quirks prove {quirk_id})"
+
+
+def _run_of(item: pytest.Item) -> _Run | None:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    run = parameters.get(_PARAMETER)
+    return run if isinstance(run, _Run) else None
+
+
+def _find(quirk_id: str) -> Loaded:
+    """Loads only what bears the name; everything if nothing does, for a plugin may declare several quirks."""
+    from quirks_core.discovery import discover
+    from quirks_core.registry import Registry
+
+    plugins = discover()
+    return Registry.load([item for item in plugins if item.name == quirk_id] or plugins, strict=False).find(quirk_id)
+
+
+def _errors() -> type[Exception]:
+    from quirks_core.errors import QuirksError
+
+    return QuirksError
