@@ -280,6 +280,8 @@ class RunContext(Record):
     @cached_property
     def unread_environment(self) -> tuple[str, ...] | None:
         """The ``VLLM_*`` variables that the user set and the installed engine does not read; None if it cannot be told."""
+        if (told := self.extra.get("environment.unread")) is not None:  # by an example; no distribution has that name
+            return tuple(told)
         given = [name for name in self.environment if name.startswith("VLLM_")]
         if not given:
             return ()

@@ -27,7 +27,7 @@ class Example:
         purpose: What the run is for.
         recipe: Name of the training recipe.
         name: Name of the model.
-        extra: Facts of plugins, by ``distribution.name``.
+        extra: Facts of plugins, by ``distribution.name``; and ``environment.unread``, which is else read from installed source.
     """
 
     answer: Answer

@@ -52,10 +52,6 @@ class Problem:
     message: str
 
 
-#: Only the installed engine's source tells this fact, and an example looks at nothing installed: it cannot be a yes.
-_TOLD_BY_SOURCE = "environment.unread"
-
-
 def problems(item: Loaded) -> list[Problem]:
     """Checks one quirk against every law. A law that its code makes raise is a problem of the quirk."""
     found: list[Problem] = []
@@ -101,8 +97,6 @@ def examples(item: Loaded) -> Iterator[Problem]:
     quirk = item.quirk
     given = {example.answer for example in quirk.examples}
     wanted = [Answer.YES, Answer.NO, *([Answer.UNKNOWN] if quirk.can_be_unknown else [])]
-    if _TOLD_BY_SOURCE in quirk.match.facts():
-        wanted.remove(Answer.YES)
     for answer in wanted:
         if answer not in given:
             yield _error(

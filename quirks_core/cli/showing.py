@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
-import sys
 from typing import Any
 
 from rich.markup import escape
@@ -16,8 +14,9 @@ from quirks_core.discovery import discover
 from quirks_core.errors import DeclarationError
 from quirks_core.loaded import Loaded
 from quirks_core.probes import Probe
-from quirks_core.quirk import PairedRun, Quirk
+from quirks_core.quirk import PairedRun
 from quirks_core.registry import Registry
+from quirks_core.validate import documentation
 
 
 def add_show_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +66,7 @@ def describe(item: Loaded) -> dict[str, Any]:
         "since": quirk.since,
         "distribution": f"{item.distribution} {item.version}",
         "location": str(quirk.location),
-        "documentation": _documentation(quirk),
+        "documentation": documentation(quirk),
     }
 
 
@@ -93,12 +92,3 @@ def _evidence(evidence: Probe | PairedRun) -> str:
     if isinstance(evidence, PairedRun):
         return f"paired run {evidence.scenario}: {evidence.observed}"
     return f"static probe: {evidence}"
-
-
-def _documentation(quirk: Quirk) -> str:
-    """The docstring of the module that declares the quirk."""
-    for module in list(sys.modules.values()):
-        # By the dictionary: asking a lazy module (transformers) for an attribute would import half of it.
-        if str(getattr(module, "__dict__", {}).get("__file__")).endswith(quirk.location.file):
-            return inspect.getdoc(module) or ""
-    return ""

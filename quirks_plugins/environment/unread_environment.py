@@ -45,7 +45,7 @@ QUIRK = Quirk(
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """Whoever sets a variable that the installed vLLM does not read is told so before the engine starts."""
+    """The plan tells whoever sets a variable that the installed vLLM does not read; vLLM itself only logs a line."""
     from quirks_core.testing.lab import Outcome
 
     name = "VLLM_USE_V1"
@@ -53,7 +53,7 @@ async def scenario(lab: Lab) -> Outcome:
     import vllm.envs
 
     if name in vllm.envs.environment_variables:
-        return Outcome(True, f"{name} is set", "vLLM reads it", "read, or the user is told")
+        return Outcome(True, f"{name} is set", "vLLM reads it", "read, or the plan says so")
     told = any(name in warning for warning in plan.warnings)
-    got = "vLLM does not read it, and the plan says so" if told else "vLLM does not read it, and nobody says so"
-    return Outcome(told, f"{name} is set", got, "read, or the user is told")
+    got = "vLLM does not read it, and the plan says so" if told else "vLLM does not read it, and the plan is silent"
+    return Outcome(told, f"{name} is set", got, "read, or the plan says so")

@@ -136,5 +136,7 @@ async def sharded_experts(lab: Lab) -> Outcome:
 
 async def _same_as_transformers(lab: Lab, engine: dict[str, object]) -> Outcome:
     model = lab.checkpoint("qwen3_moe")
-    async with lab.worker(model, {"purpose": "eval", "engine": engine}) as worker:
+    # By itself vLLM wants a NUMA node for each tensor-parallel rank.
+    values = {"purpose": "eval", "engine": engine, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}}
+    async with lab.worker(model, values) as worker:
         return lab.same_tokens(await lab.greedy(worker), lab.reference(model))
