@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -14,10 +14,10 @@ from typing import Any
 import pluggy
 
 from quirks_core import guard, hookspecs
+from quirks_core.consistency import circular_supersedes, duplicate_ids
 from quirks_core.context import RunContext, is_known_fact
 from quirks_core.discovery import PROJECT, Discovered, discover
 from quirks_core.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown, words
-from quirks_core.flags import BUILT_IN
 from quirks_core.loaded import Loaded
 from quirks_core.plain import plain
 from quirks_core.plan import Plan
@@ -80,7 +80,6 @@ class Registry:
         *,
         strict: bool | None = None,
         switches: Switches | None = None,
-        progress: Callable[[Discovered], None] = lambda _: None,
     ) -> Registry:
         """Loads plugins one by one; a broken one becomes a `Broken` row and the others work.
 
@@ -88,7 +87,6 @@ class Registry:
             found: What to load; everything that is installed if None.
             strict: A broken plugin is an error; whether MODEL_QUIRKS_STRICT is 1 if None.
             switches: What the user turned off or on; a distribution that is off is not even imported.
-            progress: Told of each plugin before it is loaded.
 
         Raises:
             BrokenPluginsError: There are broken plugins, and `strict` holds.
@@ -102,14 +100,13 @@ class Registry:
             if switches and (switch := switches.turns_off(item.distribution)):
                 skipped.append(Skipped(item, switch))
                 continue
-            progress(item)
             try:
                 with guard.surroundings(f"plugin {_plugin_name(item)}") as changes:
                     plugins.append((item, _declared(manager, item, limit_s)))
             except Exception as error:
                 broken.append(_broken(item, error))
             notes += changes
-        for check in (_duplicate_ids, _circular_supersedes):
+        for check in (duplicate_ids, circular_supersedes):
             wrong = check(plugins)
             for item, problem in wrong:
                 if manager.has_plugin(_plugin_name(item)):
@@ -240,65 +237,6 @@ def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -
         manager.unregister(name=name)
         raise
     return quirks
-
-
-_Plugins = Sequence[tuple[Discovered, list[Quirk]]]
-_Problems = list[tuple[Discovered, str]]
-
-
-def _duplicate_ids(plugins: _Plugins) -> _Problems:
-    """An id belongs to model-quirks if that declares it; otherwise nobody can tell, and all who declare it are broken."""
-    owners: dict[str, list[tuple[Discovered, Quirk]]] = {}
-    for item, quirks in plugins:
-        for quirk in quirks:
-            owners.setdefault(quirk.id, []).append((item, quirk))
-    found: dict[int, tuple[Discovered, str]] = {}
-    for quirk_id, claims in owners.items():
-        if len(claims) > 1:
-            for item, quirk in claims:
-                if item.distribution == BUILT_IN:
-                    continue
-                others = [(other, same) for other, same in claims[:4] if same is not quirk or other is not item]
-                words = " and ".join(f"{other.distribution} {other.version} ({q.location})" for other, q in others) or "itself"
-                found[id(item)] = (item, f"quirk id {quirk_id!r} is taken by {words}")
-    return list(found.values())
-
-
-def _circular_supersedes(plugins: _Plugins) -> _Problems:
-    """Quirks that replace each other in a circle replace nothing; a third party's circle does not break what is built in."""
-    left = list(plugins)
-    found: _Problems = []
-    while circles := _circles({quirk.id: quirk.supersedes for _, quirks in left for quirk in quirks if quirk.supersedes}):
-        owner = {quirk.id: item for item, quirks in left for quirk in quirks}
-        guilty: dict[int, tuple[Discovered, str]] = {}
-        for circle in circles:
-            third_party = [name for name in circle if owner[name].distribution != BUILT_IN]
-            for name in third_party or circle:
-                words = f"circular supersedes: {' → '.join([*circle, circle[0]])}"
-                guilty.setdefault(id(owner[name]), (owner[name], words))
-        found += guilty.values()
-        left = [(item, quirks) for item, quirks in left if id(item) not in guilty]
-    return found
-
-
-def _circles(replaced: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """Returns circles, none of them twice, and at least one if there is any: a depth-first search."""
-    circles: list[list[str]] = []
-    done: set[str] = set()
-    for start in replaced:
-        way: dict[str, Iterator[str]] = {} if start in done else {start: iter(replaced[start])}
-        while way:
-            last = next(reversed(way))
-            following = next(way[last], None)
-            if following is None:
-                done.add(last)
-                del way[last]
-            elif following in way:
-                names = list(way)
-                circles.append(names[names.index(following) :])
-            elif following in replaced and following not in done:
-                way[following] = iter(replaced[following])
-    return circles
 
 
 def _broken(item: Discovered, error: BaseException) -> Broken:
