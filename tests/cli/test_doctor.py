@@ -9,7 +9,7 @@ DRIFTED = """
 from quirks_core import Patch, Quirk, Severity, model_type, report
 QUIRK = Quirk(
     id="acme-patch", title="t", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
-    adjustments=Patch("pluggy:PluginManager.register", "acme:make", fingerprints=("0" * 64,)),
+    adjustments=Patch("pluggy:PluginManager.register", wrapper="acme:make", expects=("0" * 64,)),
     references=report("https://example.org"),
 )
 """
@@ -95,7 +95,7 @@ def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
 
 
 def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):
-    monkeypatch.setattr("quirks_core.cli.doctor.installed_platform", lambda: "cuda")
+    monkeypatch.setattr("quirks_core.context.installed_platform", lambda: "cuda")
 
     examined = quirks("doctor", "--json")
 

@@ -78,7 +78,10 @@ def test_a_quirk_that_cannot_be_decided_prints_the_missing_fact(quirks, model):
 def test_a_quirk_that_is_off_prints_the_switch(quirks, model):
     explained = quirks("explain", QUIRK, "--model", model(GEMMA), "--disable", "load_format")
 
-    assert explained.out.splitlines() == [f"{QUIRK} is switched off", "  switched off by the command line (--disable)"]
+    assert explained.out.splitlines() == [
+        f"{QUIRK} is switched off",
+        "  switched off by 'load_format' in the command line (--disable)",
+    ]
 
 
 def test_the_json_is_the_verdict_with_every_comparison(quirks, model):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from quirks_core.registry import discover
+from quirks_core.discovery import discover
 
 BUILT_IN = "gemma-normalizer-dummy-load"
 RAISES = "raise RuntimeError('imported')\n"
@@ -16,7 +16,7 @@ PATCHES_PLUGGY = """
 from quirks_core import Patch, Quirk, Severity, model_type, report
 QUIRK = Quirk(
     id="acme-patch", title="t", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
-    adjustments=Patch("pluggy:PluginManager.register", "acme:make", fingerprints=("0" * 64,)),
+    adjustments=Patch("pluggy:PluginManager.register", wrapper="acme:make", expects=("0" * 64,)),
     references=report("https://example.org"),
 )
 """
@@ -82,7 +82,7 @@ def test_show_json_has_the_same_keys_for_every_quirk(quirks, quirk_id):
     assert shown.code == 0
     assert shown.json.keys() == {
         "id", "title", "flag", "severity", "affected", "adjustments", "references", "evidence", "cost", "since",
-        "distribution", "location", "documentation",
+        "supersedes", "distribution", "location", "documentation",
     }  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def test_the_json_has_the_keys_that_are_promised(quirks, model):
 
     adjustment = find(plan["adjustments"], slot="engine.load_format")
     verdict = find(plan["verdicts"], id="gemma-normalizer-dummy-load")
-    assert plan.keys() == {"digest", "context", "adjustments", "verdicts", "refusals", "warnings", "patches"}
+    assert plan.keys() == {"digest", "context", "changes", "adjustments", "verdicts", "refusals", "warnings", "patches"}
     assert {"slot", "value", "strength", "flag", "status", "quirks"} <= adjustment.keys()
     assert {"id", "distribution", "version", "location", "reason"} <= adjustment["quirks"][0].keys()
     assert {"id", "verdict", "trace"} <= verdict.keys()
@@ -120,7 +120,9 @@ def test_the_plan_names_the_layer_that_switched_a_quirk_off(quirks, model, monke
 
     planned = quirks("plan", "--config", file, *flags, "--json")
 
-    assert find(planned.json["verdicts"], id="rollout-logprobs-processed")["because"] == f"switched off by {words}"
+    assert (
+        find(planned.json["verdicts"], id="rollout-logprobs-processed")["because"] == f"switched off by 'logprobs' in {words}"
+    )
 
 
 @pytest.mark.parametrize(("purpose", "load_format"), [("rollout", "dummy"), ("eval", "auto"), ("serve", "auto")])

@@ -15,23 +15,24 @@ import pytest
 
 from quirks_core import (
     Default,
+    Discovered,
     Loaded,
     ModelFacts,
     ModelFlag,
     Plan,
     Quirk,
+    Registry,
     RunContext,
     Severity,
     Switches,
+    Wishes,
     bootstrap,
+    discover,
     purpose,
     report,
-    resolve,
     sources,
 )
-
-#: One object: conditions compare by the functions they hold, so equal declarations need the same match.
-ROLLOUT = purpose("rollout")
+from quirks_core.resolve import resolve
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +62,7 @@ def make_quirk() -> Callable[..., Quirk]:
             "id": "example",
             "title": "Something goes wrong",
             "flag": ModelFlag.ENFORCE_EAGER,
-            "match": ROLLOUT,
+            "match": purpose("rollout"),
             "adjustments": (Default("engine.enforce_eager", True),),
             "severity": Severity.SLOW,
             "references": (report("https://example.org/1"),),
@@ -85,8 +86,10 @@ def loaded() -> Callable[..., Loaded]:
 def make_plan(make_context: Callable[..., RunContext], loaded: Callable[..., Loaded]) -> Callable[..., Plan]:
     """Resolves quirks for a context."""
 
-    def make(*quirks: Quirk, context: RunContext | None = None, disable: tuple[str, ...] = ()) -> Plan:
-        switches = Switches.gather(command_line=disable, environ={})
+    def make(
+        *quirks: Quirk, context: RunContext | None = None, disable: tuple[str, ...] = (), force: tuple[str, ...] = ()
+    ) -> Plan:
+        switches = Switches.gather(command_line=Wishes(disable, force), environ={})
         return resolve(context or make_context(), [loaded(quirk) for quirk in quirks], switches)
 
     return make
@@ -147,6 +150,62 @@ def fake_distribution(site: Path, write_modules: Callable[[Mapping[str, str]], N
         write_modules(modules or {})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def plugin_prelude() -> str:
+    """The first lines of a fake plugin: the public names, and a function that makes a valid quirk."""
+    return textwrap.dedent(
+        """
+        from quirks_core import *
+
+        def make(name, **overrides):
+            declaration = {
+                "id": name,
+                "title": "Something goes wrong",
+                "flag": "enforce_eager",
+                "match": purpose("rollout"),
+                "adjustments": Default("engine.enforce_eager", True),
+                "severity": Severity.SLOW,
+                "references": report("https://example.org/1"),
+            }
+            return Quirk(**{**declaration, **overrides})
+
+        """
+    )
+
+
+@pytest.fixture
+def fake_plugins(fake_distribution: Callable[..., None], plugin_prelude: str) -> Callable[..., None]:
+    """Installs one distribution with a plugin per keyword: its source, without the prelude."""
+
+    def install(distribution: str = "fake-dist", /, **plugins: str) -> None:
+        fake_distribution(
+            distribution,
+            entry_points={
+                name.replace("_", "-"): f"{name}:QUIRK" if "QUIRK =" in text else name for name, text in plugins.items()
+            },
+            modules={f"{name}.py": plugin_prelude + text for name, text in plugins.items()},
+        )
+
+    return install
+
+
+@pytest.fixture
+def find_fakes() -> Callable[[], list[Discovered]]:
+    """Finds the plugins of every fake distribution."""
+    return lambda: [item for item in discover() if item.distribution.startswith("fake-")]
+
+
+@pytest.fixture
+def load_fakes(fake_plugins: Callable[..., None], find_fakes: Callable[[], list[Discovered]]) -> Callable[..., Registry]:
+    """Installs one more distribution with a plugin per keyword, and loads all fakes."""
+
+    def load(distribution: str = "fake-dist", /, **plugins: str) -> Registry:
+        fake_plugins(distribution, **plugins)
+        return Registry.load(find_fakes())
+
+    return load
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from quirks_core import Default, Plan, Quirk, QuirksError, Refuse, RefusedError, UsageError, apply
+from quirks_core import Default, Plan, Quirk, QuirksError, Refuse, RefusedError, UsageError
+from quirks_core.apply import apply
 from quirks_core.bootstrap import FOLDER_VARIABLE, ORDERS_VARIABLE
 from quirks_core.plan import Orders
 

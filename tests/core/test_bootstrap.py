@@ -14,18 +14,20 @@ from typing import Any
 
 import pytest
 
-from quirks_core import Applied, Plan, QuirksError, Registry, RunContext, Switches, apply, bootstrap, discover
+from quirks_core import Applied, Plan, QuirksError, Registry, RunContext, Switches, Wishes, bootstrap, discover
+from quirks_core.apply import apply
 from quirks_core.receipt import read_acknowledgements
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 
 ENGINE = 'class Engine:\n    def step(self):\n        return "step"\n\n    def stop(self):\n        return "stop"\n'
 PLUGIN = """
-from quirks_core import Default, Patch, Quirk, Severity, hookimpl, purpose, report, sources
+from quirks_core import Default, Patch, Quirk, Severity, hookimpl, purpose, report
+from quirks_core.fingerprints import fingerprint
 
 def patch(name):
     target = f"fake_engine.module:Engine.{name}"
-    return Patch(target, "fake_plugin:wrap", (sources.fingerprint(target),))
+    return Patch(target, wrapper="fake_plugin:wrap", expects=fingerprint(target))
 
 def wrap(original):
     return lambda self: f"patched {original(self)}"
@@ -60,8 +62,8 @@ def make_orders(
 
     def make(*disable: str) -> Plan:
         registry = Registry.load(item for item in discover() if item.distribution == "fake-dist")
-        context = make_context(packages={"fake_engine": "1.0"})
-        return registry.resolve(context, Switches.gather(command_line=disable, environ={}))
+        context = make_context(packages={"fake-engine": "1.0"})
+        return registry.resolve(context, Switches.gather(command_line=Wishes(disable), environ={}))
 
     return make
 
@@ -113,6 +115,7 @@ def test_the_acknowledgement_carries_process_digest_and_effects(make_orders: Cal
 def test_a_second_call_changes_nothing(make_orders: Callable[..., Plan]) -> None:
     applied = apply(make_orders())
     bootstrap.bootstrap()
+    step_and_stop()  # imports the engine, so that its patches come into force and are acknowledged
     (file,) = applied.folder.glob("ack-*.json")
     written = file.stat().st_mtime_ns
 

@@ -134,8 +134,8 @@ def test_a_model_with_a_vision_tower_is_multimodal(make_context: MakeContext) ->
 
 
 @pytest.mark.parametrize("config", [{"model_type": 3}, {}])
-def test_a_model_type_that_is_no_text_is_absent(make_context: MakeContext, config: dict[str, Any]) -> None:
-    assert make_context(config=config).fact("model.model_type") is None
+def test_a_model_type_that_is_no_text_is_unknown(make_context: MakeContext, config: dict[str, Any]) -> None:
+    assert make_context(config=config).fact("model.model_type") is UNKNOWN
 
 
 def test_any_key_of_the_config_is_a_fact(make_context: MakeContext) -> None:

@@ -42,7 +42,7 @@ def full_plan(make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeCont
         make_quirk(id="needs-auto", adjustments=Require(SLOT, "auto"), flag=ModelFlag.LOAD_FORMAT),
         make_quirk(id="hangs", adjustments=Refuse("it hangs", "use fewer ranks")),
         make_quirk(id="slow", adjustments=(Default("request.timeout_s", 600), Advise("look out"))),
-        make_quirk(id="patches", adjustments=Patch("vllm.module:f", "mine:function", (ABSENT,))),
+        make_quirk(id="patches", adjustments=Patch("vllm.module:f", replacement="mine:function", expects=(ABSENT,))),
         make_quirk(id="old", affected=Affected("vllm", fixed="0.9.2")),
         context=context,
     )
@@ -51,9 +51,16 @@ def full_plan(make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeCont
 def test_the_json_has_the_documented_keys(full_plan: Plan) -> None:
     document = json.loads(full_plan.to_json())
 
-    assert set(document) == {"digest", "context", "adjustments", "verdicts", "refusals", "warnings", "patches"}
+    assert set(document) == {"digest", "context", "changes", "adjustments", "verdicts", "refusals", "warnings", "patches"}
     assert {"slot", "value", "strength", "flag", "status", "quirks"} <= set(document["adjustments"][0])
-    assert set(document["adjustments"][0]["quirks"][0]) == {"id", "distribution", "version", "location", "reason"}
+    assert set(document["adjustments"][0]["quirks"][0]) == {
+        "id",
+        "distribution",
+        "version",
+        "location",
+        "reason",
+        "reference",
+    }
     assert {"id", "verdict", "trace"} <= set(document["verdicts"][0])
     assert {"fact", "wanted", "got"} <= set(document["verdicts"][0]["trace"][0])
     assert {"reason", "remedy", "switch", "quirks"} <= set(document["refusals"][0])
@@ -79,7 +86,7 @@ def test_the_orders_survive_json_with_their_digest(full_plan: Plan) -> None:
 
 
 def test_the_digest_ignores_file_and_line(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    adjustments = (Require(SLOT, "auto"), Patch("no_such.module:f", "mine:function", (ABSENT,)))
+    adjustments = (Require(SLOT, "auto"), Patch("no_such.module:f", replacement="mine:function", expects=(ABSENT,)))
 
     plans = [make_plan(make_quirk(adjustments=adjustments, location=Location("a.py", line))) for line in (1, 2)]
 
@@ -104,7 +111,7 @@ def test_the_digest_sees_facts_quirks_and_their_versions(
         make_plan(make_quirk()).digest,
         make_plan(make_quirk(id="other")).digest,
         make_plan(make_quirk(adjustments=Refuse("no", "none"))).digest,
-        make_plan(make_quirk(adjustments=Patch("no_such.module:f", "mine:function", (ABSENT,)))).digest,
+        make_plan(make_quirk(adjustments=Patch("no_such.module:f", replacement="mine:function", expects=(ABSENT,)))).digest,
     }
 
     assert len(digests) == 8
@@ -113,7 +120,8 @@ def test_the_digest_sees_facts_quirks_and_their_versions(
 @pytest.mark.parametrize("part", ["to_json()", "digest"])
 def test_every_process_makes_the_same_plan_of_the_same_facts(part: str) -> None:
     program = f"""
-from quirks_core import ModelFacts, RunContext, resolve
+from quirks_core import ModelFacts, RunContext
+from quirks_core.resolve import resolve
 names = frozenset(["vllm", "torch", "ray", "transformers", "flash-attn"])
 facts = RunContext(model=ModelFacts(name="m", path="m", config={{}}), typed=names, assumed=names)
 print(resolve(facts, []).{part})

@@ -11,14 +11,21 @@ import pytest
 from quirks_core import (
     ABSENT,
     Advise,
+    Affected,
     DeclarationError,
     Default,
+    Fact,
     ModelFlag,
+    PairedRun,
     Patch,
     Quirk,
     Require,
     Severity,
     StaticProbe,
+    environment,
+    model_type,
+    package,
+    platform,
     purpose,
     report,
     setting,
@@ -162,14 +169,85 @@ def test_the_slot_of_a_value_function_is_checked_too() -> None:
 @pytest.mark.parametrize("text", ["vllm.module", "vllm.module:", ":attribute", ""])
 def test_a_patch_names_module_and_attribute(text: str) -> None:
     with pytest.raises(DeclarationError, match="not of the form"):
-        Patch(text, "mine:function", (ABSENT,))
+        Patch(text, replacement="mine:function", expects=(ABSENT,))
 
 
 def test_a_patch_names_the_source_it_was_written_against() -> None:
     with pytest.raises(DeclarationError, match="name the fingerprints"):
-        Patch("vllm.module:attribute", "mine:function", ())
+        Patch("vllm.module:attribute", wrapper="mine:function", expects=())
 
 
 def test_a_probe_with_a_broken_pattern_is_refused_where_it_is_declared() -> None:
     with pytest.raises(DeclarationError, match="is no pattern"):
         StaticProbe("vllm.envs", "(", found_means_affected=True)
+
+
+@pytest.mark.parametrize("sources", [{}, {"wrapper": "mine:a", "replacement": "mine:b"}])
+def test_a_patch_has_either_a_wrapper_or_a_replacement(sources: dict[str, str]) -> None:
+    with pytest.raises(DeclarationError, match="give either a wrapper or a replacement"):
+        Patch("vllm.module:attribute", expects="0" * 64, **sources)
+
+
+@pytest.mark.parametrize("kind", ["wrapper", "replacement"])
+def test_a_patch_names_module_and_attribute_of_its_code_too(kind: str) -> None:
+    with pytest.raises(DeclarationError, match="'mine' is not of the form"):
+        Patch("vllm.module:attribute", expects="0" * 64, **{kind: "mine"})
+
+
+def test_what_is_absent_cannot_be_wrapped() -> None:
+    with pytest.raises(DeclarationError, match="what is absent cannot be wrapped; give a replacement"):
+        Patch("vllm.module:attribute", wrapper="mine:a", expects=("0" * 64, ABSENT))
+
+
+def test_a_single_fingerprint_will_do_for_a_tuple() -> None:
+    assert Patch("vllm.module:attribute", wrapper="mine:a", expects="0" * 64).expects == ("0" * 64,)
+
+
+@pytest.mark.parametrize("quirk_id", ["all", "third-party", "logprobs", "load_format"])
+def test_an_id_that_a_switch_could_mistake_is_refused(make_quirk: MakeQuirk, quirk_id: str) -> None:
+    with pytest.raises(DeclarationError, match=f"quirk {quirk_id!r}"):
+        make_quirk(id=quirk_id)
+
+
+@pytest.mark.parametrize("field", ["supersedes", "examples"])
+def test_a_new_part_of_the_wrong_type_is_refused(make_quirk: MakeQuirk, field: str) -> None:
+    with pytest.raises(DeclarationError, match=f"3 in {field} is of the wrong type"):
+        make_quirk(**{field: 3})
+
+
+def test_one_id_will_do_for_several_that_are_superseded(make_quirk: MakeQuirk) -> None:
+    assert make_quirk(supersedes="old").supersedes == ("old",)
+
+
+def test_ranges_of_one_package_that_overlap_are_refused(make_quirk: MakeQuirk) -> None:
+    with pytest.raises(DeclarationError, match="overlap"):
+        make_quirk(affected=(Affected("vllm", fixed="0.9"), Affected("vllm", introduced="0.8")))
+
+
+def test_ranges_that_touch_do_not_overlap(make_quirk: MakeQuirk) -> None:
+    ranges = (Affected("vllm", fixed="0.9"), Affected("vllm", introduced="0.9"), Affected("torch", fixed="9"))
+
+    assert make_quirk(affected=ranges).affected == ranges
+
+
+@pytest.mark.parametrize("text", ["mine", "mine:", ":run", ""])
+def test_a_paired_run_names_module_and_function(text: str) -> None:
+    with pytest.raises(DeclarationError, match=r"not of the form 'package\.module:function'"):
+        PairedRun(text, "seen")
+
+
+@pytest.mark.parametrize(
+    ("condition", "answer"),
+    [
+        (purpose("rollout") & setting("engine.seed").is_set(), False),
+        (environment("VLLM_USE_V1").is_set(), False),
+        (environment("HOME").is_set(), True),
+        (platform("cpu"), True),
+        (model_type("gemma3"), True),
+        (Fact("acme.nodes").above(1), True),
+        (package("vllm", fixed="0.9"), True),
+    ],
+)
+def test_a_quirk_knows_whether_some_run_leaves_it_open(make_quirk: MakeQuirk, condition: object, answer: bool) -> None:
+    assert make_quirk(match=condition).can_be_unknown is answer
+    assert make_quirk(match=condition, affected=Affected("vllm", fixed="0.9")).can_be_unknown

@@ -7,43 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from quirks_core import Plan, Registry, RunContext, Switches, UsageError, discover
+from quirks_core import Registry, RunContext, Switches, UsageError, Wishes, discover
 
 FakeDistribution = Callable[..., None]
 LoadFakes = Callable[..., Registry]
 
-QUIRK = """
-from quirks_core import Default, Quirk, Severity, hookimpl, purpose, report
-
-def make(name):
-    return Quirk(
-        id=name,
-        title="Something goes wrong",
-        flag="enforce_eager",
-        match=purpose("rollout"),
-        adjustments=Default("engine.enforce_eager", True),
-        severity=Severity.SLOW,
-        references=report("https://example.org/1"),
-    )
-
-"""
-SEVERAL = QUIRK + '@hookimpl\ndef quirks_declare():\n    return [make("fake-one"), make("fake-two")]\n\n'
-
-
-@pytest.fixture
-def load_fakes(fake_distribution: FakeDistribution) -> LoadFakes:
-    """Installs one distribution with a plugin per keyword, its source given, and loads all fakes."""
-
-    def load(distribution: str = "fake-dist", /, **plugins: str) -> Registry:
-        names = {name: name.replace("_", "-") for name in plugins}
-        fake_distribution(
-            distribution,
-            entry_points={names[name]: f"{name}" + (":QUIRK" if "QUIRK =" in text else "") for name, text in plugins.items()},
-            modules={f"{name}.py": text for name, text in plugins.items()},
-        )
-        return Registry.load(item for item in discover() if item.distribution.startswith("fake-"))
-
-    return load
+SEVERAL = '@hookimpl\ndef quirks_declare():\n    return [make("fake-one"), make("fake-two")]\n\n'
 
 
 def ids(registry: Registry) -> list[str]:
@@ -85,7 +54,7 @@ def test_the_same_distribution_twice_on_the_path_counts_once(
 
 
 def test_an_entry_point_may_name_a_quirk(load_fakes: LoadFakes) -> None:
-    registry = load_fakes(fake_one=QUIRK + 'QUIRK = make("fake-one")')
+    registry = load_fakes(fake_one='QUIRK = make("fake-one")')
 
     (item,) = registry.loaded
     assert (item.quirk.id, item.distribution, item.version, item.entry_point) == ("fake-one", "fake-dist", "1.2", "fake-one")
@@ -105,18 +74,18 @@ def test_a_plugin_may_declare_several_quirks(load_fakes: LoadFakes) -> None:
         ("other = 1  # QUIRK = 1\n", "AttributeError"),
         ("QUIRK = 'text'\n", "is neither a Quirk nor a plugin with a quirks_declare hook"),
         ("x = 1\n", "is neither a Quirk nor a plugin with a quirks_declare hook"),
-        (QUIRK + 'QUIRK = make("another")', "the entry point is named 'fake-bad' but the quirk's id is 'another'"),
-        (QUIRK + 'QUIRK = make("Not An Id")', "quirk 'Not An Id': the id must be"),
-        (QUIRK + "@hookimpl\ndef quirks_declare():\n    raise OSError('no disk')\n", "OSError: no disk"),
-        (QUIRK + "@hookimpl\ndef quirks_declare():\n    return None\n", "TypeError"),
-        (QUIRK + "@hookimpl\ndef quirks_declare():\n    return [1]\n", "quirks_declare returned 1, which is no Quirk"),
-        (QUIRK + "@hookimpl\ndef quirks_declare(colour):\n    return []\n", "colour"),
+        ('QUIRK = make("another")', "the entry point is named 'fake-bad' but the quirk's id is 'another'"),
+        ('QUIRK = make("Not An Id")', "quirk 'Not An Id': the id must be"),
+        ("@hookimpl\ndef quirks_declare():\n    raise OSError('no disk')\n", "OSError: no disk"),
+        ("@hookimpl\ndef quirks_declare():\n    return None\n", "TypeError"),
+        ("@hookimpl\ndef quirks_declare():\n    return [1]\n", "quirks_declare returned 1, which is no Quirk"),
+        ("@hookimpl\ndef quirks_declare(colour):\n    return []\n", "colour"),
         (SEVERAL + "@hookimpl\ndef quirks_fact(context):\n    return {}\n", "unknown hook 'quirks_fact'"),
         (SEVERAL.replace("fake-two", "fake-one"), "quirk id 'fake-one' is taken by fake-dist 1.2"),
     ],
 )
 def test_a_broken_plugin_is_one_named_row_and_the_others_work(load_fakes: LoadFakes, source: str, words: str) -> None:
-    registry = load_fakes(fake_bad=source, fake_good=QUIRK + 'QUIRK = make("fake-good")')
+    registry = load_fakes(fake_bad=source, fake_good='QUIRK = make("fake-good")')
 
     (row,) = registry.broken
     assert (row.name, row.distribution, row.version) == ("fake-bad", "fake-dist", "1.2")
@@ -141,22 +110,53 @@ def test_a_malformed_entry_point_is_a_broken_plugin(fake_distribution: FakeDistr
     assert [row.name for row in registry.broken] == ["bad"]
 
 
-def test_an_id_that_is_taken_breaks_the_second_plugin_and_names_the_first(
-    load_fakes: LoadFakes, fake_distribution: FakeDistribution
+def test_an_id_that_two_third_parties_declare_breaks_both_and_each_names_the_other(
+    load_fakes: LoadFakes, fake_distribution: FakeDistribution, plugin_prelude: str
 ) -> None:
-    taken = QUIRK + 'QUIRK = make("same-id")'
-    fake_distribution("fake-first", entry_points={"same-id": "fake_first:QUIRK"}, modules={"fake_first.py": taken})
+    for name in ("first", "second"):
+        source = f'{plugin_prelude}QUIRK = make("same-id")'
+        fake_distribution(
+            f"fake-{name}", entry_points={"same-id": f"{name}_pack:QUIRK"}, modules={f"{name}_pack/__init__.py": source}
+        )
 
-    registry = load_fakes("fake-second", same_id=taken)
+    registry = load_fakes(fake_good='QUIRK = make("fake-good")')
 
-    assert [item.distribution for item in registry.loaded] == ["fake-first"]
-    assert "quirk id 'same-id' is taken by fake-first 1.2" in registry.broken[0].error
+    assert [item.quirk.id for item in registry.loaded] == ["fake-good"]
+    errors = {row.distribution: row.error for row in registry.broken}
+    assert "quirk id 'same-id' is taken by fake-second 1.2 (second_pack/__init__.py:" in errors["fake-first"]
+    assert "quirk id 'same-id' is taken by fake-first 1.2 (first_pack/__init__.py:" in errors["fake-second"]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_an_id_of_ours_stays_ours_whoever_loads_first(load_fakes: LoadFakes, backwards: bool) -> None:
+    load_fakes(v1_runtime='QUIRK = make("v1-runtime")')
+    found = [item for item in discover() if item.name == "v1-runtime"]
+
+    registry = Registry.load(found[::-1] if backwards else found)
+
+    assert [item.distribution for item in registry.loaded] == ["model-quirks"]
+    assert [row.distribution for row in registry.broken] == ["fake-dist"]
+    assert "quirk id 'v1-runtime' is taken by model-quirks" in registry.broken[0].error
+
+
+def test_two_distributions_may_use_one_entry_point_name(load_fakes: LoadFakes, fake_distribution: FakeDistribution) -> None:
+    pack = "from quirks_core import *\nfrom fake_pack import make\n@hookimpl\ndef quirks_declare():\n    return [make('two')]\n"
+    fake_distribution("fake-other", entry_points={"fake-pack": "fake_other_pack"}, modules={"fake_other_pack.py": pack})
+
+    registry = load_fakes(fake_pack=SEVERAL)
+
+    assert {(item.quirk.id, item.distribution, item.entry_point) for item in registry.loaded} == {
+        ("fake-one", "fake-dist", "fake-pack"),
+        ("fake-two", "fake-dist", "fake-pack"),
+        ("two", "fake-other", "fake-pack"),
+    }
+    assert registry.broken == ()
 
 
 def test_equal_quirks_of_two_distributions_can_both_be_registered(
-    load_fakes: LoadFakes, fake_distribution: FakeDistribution
+    load_fakes: LoadFakes, fake_distribution: FakeDistribution, plugin_prelude: str
 ) -> None:
-    shared = QUIRK + "ONE, TWO = make('same-one'), make('same-two')\n"
+    shared = plugin_prelude + "ONE, TWO = make('same-one'), make('same-two')\n"
     fake_distribution("fake-shared", modules={"fake_shared.py": shared})
 
     registry = load_fakes(
@@ -176,93 +176,24 @@ def test_an_unknown_id_is_an_error_with_the_nearest_name(load_fakes: LoadFakes) 
 
 
 def test_a_broken_plugin_is_a_warning_of_the_plan(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    plan = load_fakes(fake_bad="QUIRK = 1\n", fake_pack=SEVERAL).resolve(make_context(), Switches({}))
+    plan = load_fakes(fake_bad="QUIRK = 1\n", fake_pack=SEVERAL).resolve(make_context(), Switches())
 
     assert (plan.value("engine.enforce_eager"), len(plan.warnings)) == (True, 1)
     assert plan.warnings[0].startswith("plugin 'fake-bad' of fake-dist 1.2")
 
 
+def switched_off(name: str) -> Switches:
+    """The switches of a command line that turns one name off."""
+    return Switches.gather(command_line=Wishes([name]), environ={})
+
+
 def test_a_broken_plugin_can_be_switched_off_by_name(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    load_fakes(fake_bad="QUIRK = 1\n").resolve(make_context(), Switches({"fake-bad": "the command line"}))
+    load_fakes(fake_bad="QUIRK = 1\n").resolve(make_context(), switched_off("fake-bad"))
 
 
 def test_a_switch_that_names_nothing_is_an_error(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    with pytest.raises(UsageError, match="'fake-too' in the command line; did you mean 'fake-two'"):
-        load_fakes(fake_pack=SEVERAL).resolve(make_context(), Switches({"fake-too": "the command line"}))
-
-
-def plugin_with(hook: str) -> str:
-    """A plugin with a quirk and one more hook."""
-    return f"{SEVERAL}@hookimpl\n{hook}\n"
-
-
-def test_facts_of_a_plugin_carry_its_distributions_name(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    registry = load_fakes(
-        fake_facts=plugin_with("def quirks_facts(context):\n    return {'nodes': 4, 'name': context.model.name}")
-    )
-
-    plan = registry.resolve(make_context(), Switches({}))
-
-    assert plan.context.extra == {"fake-dist.nodes": 4, "fake-dist.name": "tiny-qwen3"}
-
-
-def test_a_quirk_can_match_on_a_plugins_fact(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    asks = SEVERAL.replace('purpose("rollout")', 'Fact("fake-dist.nodes").above(2)').replace("purpose,", "Fact,")
-    registry = load_fakes(fake_facts=asks + "@hookimpl\ndef quirks_facts():\n    return {'nodes': 4}\n")
-
-    assert [verdict.id for verdict in registry.resolve(make_context(), Switches({})).active] == ["fake-one", "fake-two"]
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ("raise OSError('no network')", "OSError: no network"),
-        ("return None", "must return JSON values by name"),
-        ("return 3", "must return JSON values by name"),
-        ("return {'thing': object()}", "must return JSON values by name"),
-    ],
-)
-def test_a_facts_hook_that_fails_is_a_warning_and_the_plan_is_made(
-    load_fakes: LoadFakes, make_context: Callable[..., RunContext], body: str, words: str
-) -> None:
-    plan = load_fakes(fake_facts=plugin_with(f"def quirks_facts():\n    {body}")).resolve(make_context(), Switches({}))
-
-    (warning,) = plan.warnings
-    assert warning.startswith("quirks_facts of fake-dist:fake-facts failed")
-    assert words in warning
-    assert (plan.context.extra, len(plan.active)) == ({}, 2)
-
-
-def test_a_broken_plugin_supplies_no_facts(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    duplicate = plugin_with("def quirks_facts():\n    return {'nodes': 4}")
-    registry = load_fakes(fake_pack=SEVERAL, fake_zweit=duplicate)
-
-    plan = registry.resolve(make_context(), Switches({}))
-
-    assert ([row.name for row in registry.broken], plan.context.extra) == (["fake-zweit"], {})
-
-
-def test_observers_see_plan_and_receipt(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    observer = "seen = []\n" + plugin_with("def quirks_observe(plan, receipt):\n    seen.append((plan.digest, receipt))")
-    registry = load_fakes(fake_observer=observer)
-    plan: Plan = registry.resolve(make_context(), Switches({}))
-
-    troubles = registry.observe(plan, "receipt")
-
-    assert (sys.modules["fake_observer"].seen, troubles) == ([(plan.digest, "receipt")], [])
-
-
-def test_an_observer_that_fails_is_reported_and_the_others_still_see(
-    load_fakes: LoadFakes, make_context: Callable[..., RunContext]
-) -> None:
-    fails = plugin_with("def quirks_observe():\n    raise OSError('no disk')")
-    sees = "seen = []\n" + plugin_with("def quirks_observe(plan):\n    seen.append(plan.digest)").replace("fake-", "seen-")
-    registry = load_fakes(fake_a_sees=sees, fake_fails=fails, fake_z_sees=sees.replace("seen-", "zeen-"))
-
-    troubles = registry.observe(registry.resolve(make_context(), Switches({})), "receipt")
-
-    assert troubles == ["quirks_observe of fake-dist:fake-fails failed: OSError: no disk"]
-    assert [len(sys.modules[name].seen) for name in ("fake_a_sees", "fake_z_sees")] == [1, 1]
+    with pytest.raises(UsageError, match=r"'fake-too' in the command line \(--disable\); did you mean 'fake-two'"):
+        load_fakes(fake_pack=SEVERAL).resolve(make_context(), switched_off("fake-too"))
 
 
 def test_two_registries_do_not_share_plugins(load_fakes: LoadFakes) -> None:

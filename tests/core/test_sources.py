@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from quirks_core import ABSENT, sources
+from quirks_core.fingerprints import fingerprint
 
 WriteModules = Callable[[dict[str, str]], None]
 
@@ -88,7 +89,7 @@ def test_decorators_belong_to_the_source() -> None:
 
 @pytest.mark.parametrize("path", ["Outer", "Outer.coroutine", "Outer.Inner", "Outer.Inner.deep"])
 def test_classes_coroutines_and_nested_classes_are_found(path: str) -> None:
-    assert sources.fingerprint(f"fake_read.sub.module:{path}") != ABSENT
+    assert fingerprint(f"fake_read.sub.module:{path}") != ABSENT
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_classes_coroutines_and_nested_classes_are_found(path: str) -> None:
     ],
 )
 def test_what_its_module_or_class_does_not_define_is_absent(target: str) -> None:
-    assert sources.fingerprint(target) == ABSENT
+    assert fingerprint(target) == ABSENT
 
 
 @pytest.mark.parametrize(
@@ -108,36 +109,36 @@ def test_what_its_module_or_class_does_not_define_is_absent(target: str) -> None
     ["fake_read.sub.module:Nothing.method", "fake_read.nothing:Outer", "no_such_package.module:Outer"],
 )
 def test_what_has_no_module_or_class_to_be_added_to_is_not_absent_but_homeless(target: str) -> None:
-    assert sources.fingerprint(target) == "homeless"
+    assert fingerprint(target) == "homeless"
 
 
 def test_an_inherited_attribute_is_absent_from_the_child() -> None:
-    assert sources.fingerprint("fake_read.sub.module:Child.method") == ABSENT
+    assert fingerprint("fake_read.sub.module:Child.method") == ABSENT
 
 
 def test_a_fingerprint_is_the_sha256_of_the_source() -> None:
     expected = hashlib.sha256(b"async def coroutine(self):\n    return 2").hexdigest()
 
-    assert sources.fingerprint("fake_read.sub.module:Outer.coroutine") == expected
+    assert fingerprint("fake_read.sub.module:Outer.coroutine") == expected
 
 
 def test_a_fingerprint_does_not_depend_on_where_the_definition_stands(write_modules: WriteModules) -> None:
-    before = sources.fingerprint("fake_read.sub.module:Outer.method")
+    before = fingerprint("fake_read.sub.module:Outer.method")
 
     write_modules({"fake_read/sub/module.py": "x = 1\n\n\n" + MODULE})
 
-    assert sources.fingerprint("fake_read.sub.module:Outer.method") == before
+    assert fingerprint("fake_read.sub.module:Outer.method") == before
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [("return 1", "return 2"), ("a comment counts", "another comment"), ("(self)", "(this)")]
 )
 def test_a_fingerprint_sees_every_change_of_the_text(write_modules: WriteModules, old: str, new: str) -> None:
-    before = sources.fingerprint("fake_read.sub.module:Outer.method")
+    before = fingerprint("fake_read.sub.module:Outer.method")
 
     write_modules({"fake_read/sub/module.py": MODULE.replace(old, new)})
 
-    assert sources.fingerprint("fake_read.sub.module:Outer.method") != before
+    assert fingerprint("fake_read.sub.module:Outer.method") != before
 
 
 def test_the_last_of_two_definitions_counts(write_modules: WriteModules) -> None:

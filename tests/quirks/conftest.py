@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from quirks_core import Plan, Registry, RunContext, Switches
+from quirks_core import Plan, Registry, RunContext, Switches, Wishes
 from quirks_core.plan import PlannedAdjustment, Refusal, State, Verdict
 from worker import GenerationConfig
 
@@ -110,7 +110,7 @@ def plan_for(context_for: Any, registry: Registry, quirk_id: str) -> PlanFor:
         model_config: Mapping[str, Any], values: Mapping[str, Any] | None = None, *, disable: Sequence[str] = (), **run: Any
     ) -> Outcome:
         context = context_for(model_config, values, **run)
-        switches = Switches.gather(command_line=disable, environ={})
+        switches = Switches.gather(command_line=Wishes(disable), environ={})
         return Outcome(registry.resolve(context, switches), quirk_id)
 
     return plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core import ModelFlag, PairedRun, Quirk, resolve
-from quirks_core.cli.listing import describe
-from quirks_core.registry import BUILT_IN, Discovered, discover
-from quirks_core.resolve import Loaded
+from quirks_core import ModelFlag, PairedRun, Quirk
+from quirks_core.cli.showing import describe
+from quirks_core.discovery import Discovered, discover
+from quirks_core.flags import BUILT_IN
+from quirks_core.loaded import Loaded
+from quirks_core.resolve import resolve
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = [item for item in discover() if item.distribution == BUILT_IN]
@@ -106,11 +109,12 @@ def test_its_description_is_json(plugin):
 
 @every_quirk
 def test_the_paired_run_that_it_names_exists(plugin):
-    runs = [evidence.test for evidence in quirk_of(plugin).evidence if isinstance(evidence, PairedRun)]
+    runs = [evidence.scenario.partition(":") for evidence in quirk_of(plugin).evidence if isinstance(evidence, PairedRun)]
 
-    missing = [run for run in runs if not (ROOT / run.partition("::")[0]).is_file()]
+    functions = [getattr(importlib.import_module(module), name, None) for module, _, name in runs]
 
-    assert missing == []
+    assert all(map(inspect.iscoroutinefunction, functions))
+    assert [len(inspect.signature(function).parameters) for function in functions] == [1] * len(functions)
 
 
 @every_quirk

@@ -18,12 +18,19 @@ def test_an_affected_engine_reads_the_checkpoint_of_every_gemma_up_to_3(plan_for
     assert outcome.plan.refusals == ()
 
 
-@pytest.mark.parametrize("model_type", ["gemma3n_text", "gemma4_text", "qwen3", None])
+@pytest.mark.parametrize("model_type", ["gemma3n_text", "gemma4_text", "qwen3"])
 def test_other_models_keep_their_dummy_weights(plan_for, model_type):
     outcome = plan_for({"model_type": model_type}, assume=OLD)
 
     assert outcome.state == "not_matched"
     assert outcome.plan.value("engine.load_format") == "dummy"
+
+
+def test_a_model_that_does_not_say_its_type_is_unknown_and_the_plan_says_so(plan_for):
+    outcome = plan_for({}, assume=OLD)
+
+    assert (outcome.state, outcome.changes) == ("unknown", {})
+    assert any("model.model_type" in warning for warning in outcome.warnings)
 
 
 def test_explicit_dummy_weights_are_refused_with_remedy_and_switch(plan_for):

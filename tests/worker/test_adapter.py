@@ -29,6 +29,9 @@ EVERYTHING = {
         "enable_prefix_caching": False,
         "logprobs_mode": "raw_logprobs",
         "seed": 3,
+        "max_num_seqs": 8,
+        "compilation_config": {"level": 0},
+        "hf_overrides": {"rope_theta": 5},
     },
 }
 
@@ -56,6 +59,7 @@ def test_an_engine_that_nobody_adjusted_gets_little(arguments, model_folder):
         "data_parallel_size": 1,
         "enable_expert_parallel": False,
         "disable_log_stats": True,
+        "worker_extension_cls": "worker.extension.ConfigurationReport",
     }
 
 
@@ -100,9 +104,9 @@ def test_a_falsy_value_is_a_value(arguments):
 
 
 def test_vllm_kwargs_reach_the_engine_as_they_are(arguments):
-    built = arguments({"engine": {"vllm_kwargs": {"max_num_seqs": 4, "distributed_executor_backend": "uni"}}})
+    built = arguments({"engine": {"vllm_kwargs": {"block_size": 16, "distributed_executor_backend": "uni"}}})
 
-    assert (built["max_num_seqs"], built["distributed_executor_backend"]) == (4, "uni")
+    assert (built["block_size"], built["distributed_executor_backend"]) == (16, "uni")
 
 
 def test_an_argument_that_the_engine_lacks_is_an_error_with_the_nearest_one(arguments):

@@ -100,11 +100,12 @@ def test_numbers_in_the_env_section_become_text(parse):
 
 
 def test_a_key_of_ours_under_vllm_kwargs_counts_as_typed_in_its_own_place(parse):
-    config = parse(engine={"vllm_kwargs": {"load_format": "dummy", "max_num_seqs": 4}})
+    config = parse(engine={"vllm_kwargs": {"load_format": "dummy", "max_num_seqs": 4, "block_size": 16}})
 
     assert config.engine.load_format == "dummy"
     assert "engine.load_format" in config.typed_slots()
-    assert config.engine.vllm_kwargs == {"max_num_seqs": 4}
+    assert "engine.max_num_seqs" in config.typed_slots()
+    assert config.engine.vllm_kwargs == {"block_size": 16}
 
 
 def test_the_same_key_typed_twice_with_one_value_is_fine(parse):

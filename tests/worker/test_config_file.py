@@ -68,9 +68,9 @@ def test_a_setting_reaches_into_a_model_that_was_given_as_plain_text(yaml):
 
 
 def test_a_setting_reaches_into_vllm_kwargs():
-    config = GenerationConfig.load(model="m", settings=["engine.vllm_kwargs.max_num_seqs=4"])
+    config = GenerationConfig.load(model="m", settings=["engine.vllm_kwargs.block_size=16"])
 
-    assert config.engine.vllm_kwargs == {"max_num_seqs": 4}
+    assert config.engine.vllm_kwargs == {"block_size": 16}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,5 @@
+"""Needs what is not installed."""
+
+import acme_telemetry
+
+QUIRK = acme_telemetry.QUIRK

@@ -1,0 +1,5 @@
+"""Waits for a server that is down."""
+
+import threading
+
+threading.Event().wait()

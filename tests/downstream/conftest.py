@@ -1,0 +1,170 @@
+"""What the downstream tests share: environments with third-party packages really installed, used from outside only.
+
+The packages beside this file are built into wheels once. An environment is a virtual environment of its own that sees our
+site-packages through a ``.pth`` file, so that nothing is downloaded, and into which pip installs some of the wheels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import venv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+PACKAGES = ("acme-broken", "acme-engine", "acme-quirks", "acme-rival", "acme-slow", "zeta-quirks")
+#: Seconds that one command may take; far above what it needs, so that only a hang meets it.
+_TIMEOUT_S = 90
+_OURS = ("ACME_", "HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "PIP_", "PYTHON", "VLLM_")
+
+#: The packages have tests of their own, which run in their own environment.
+collect_ignore_glob = [f"{name}/*" for name in PACKAGES]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a process left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output, which must be JSON and nothing else."""
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A Python environment, and how to run something in it.
+
+    Attributes:
+        python: Its interpreter.
+        home: A folder for what the tests make.
+        variables: What is added to every process's environment.
+    """
+
+    python: Path
+    home: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, *arguments: str | Path, **variables: str) -> Outcome:
+        """Runs the interpreter; nothing of the developer's environment counts."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+        quiet = {"COLUMNS": "220", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb"}
+        process = subprocess.run(
+            [self.python, *arguments],
+            capture_output=True,
+            cwd=self.home,
+            encoding="utf-8",
+            env={**inherited, **quiet, **self.variables, **variables},
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        return Outcome(process.returncode, process.stdout, process.stderr)
+
+    def quirks(self, *arguments: str | Path, **variables: str) -> Outcome:
+        """Runs one command of the command line; whatever it meets, it must not end in a traceback."""
+        outcome = self.run("-m", "quirks_core.cli", *arguments, **variables)
+        _, traceback, text = (outcome.out + outcome.err).rpartition("Traceback (most recent call last)")
+        if traceback:
+            pytest.fail(f"quirks {' '.join(map(str, arguments))} ends in a traceback:{text}", pytrace=False)
+        return outcome
+
+    def script(self, text: str, **variables: str) -> Any:
+        """Runs a program that prints JSON, and returns what it printed."""
+        outcome = self.run("-c", textwrap.dedent(text), **variables)
+        assert outcome.code == 0, outcome.err
+        return outcome.json
+
+    def pip(self, *arguments: str | Path) -> None:
+        """Runs pip for this environment; needs no network."""
+        pip = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check", "--quiet"]
+        subprocess.run([*pip, *arguments], check=True, capture_output=True, timeout=_TIMEOUT_S)
+
+    def model(self, model_type: str, **config: Any) -> Path:
+        """Makes a model folder that holds a ``config.json`` and nothing else."""
+        folder = self.home / "models" / model_type
+        folder.mkdir(exist_ok=True, parents=True)
+        (folder / "config.json").write_text(json.dumps({"model_type": model_type, **config}), encoding="utf-8")
+        return folder
+
+    def with_site(self, folder: Path) -> Environment:
+        """The same environment with one more folder of installed packages."""
+        return Environment(self.python, self.home, {**self.variables, "PYTHONPATH": str(folder)})
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a wheel of every package beside this file."""
+    sources, built = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheels")
+    for name in PACKAGES:  # a build leaves folders behind, which do not belong into the repository
+        shutil.copytree(HERE / name, sources / name)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run(
+        [*build, "--wheel-dir", built, *(sources / name for name in PACKAGES)],
+        check=True,
+        capture_output=True,
+        timeout=_TIMEOUT_S,
+    )
+    return built
+
+
+@pytest.fixture(scope="session")
+def make_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Environment]:
+    """Makes environments in which ours is the only distribution with quirks."""
+
+    def make() -> Environment:
+        folder = tmp_path_factory.mktemp("environment")
+        venv.create(folder, symlinks=True)
+        site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+        ours = sysconfig.get_path("purelib")
+        Path(site, "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n", encoding="utf-8")
+        home = folder / "home"
+        home.mkdir()
+        return Environment(folder / "bin" / "python", home)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def bare(make_environment: Callable[[], Environment]) -> Environment:
+    """An environment without third parties; no test installs anything into it."""
+    return make_environment()
+
+
+@pytest.fixture(scope="session")
+def installed(make_environment: Callable[[], Environment], wheels: Path) -> Callable[..., Environment]:
+    """Gives the environment in which exactly these third parties are installed; they are made once."""
+    made: dict[tuple[str, ...], Environment] = {}
+
+    def get(*distributions: str) -> Environment:
+        if distributions not in made:
+            made[distributions] = make_environment()
+            made[distributions].pip("install", "--no-index", "--no-deps", *(wheel(wheels, name) for name in distributions))
+        return made[distributions]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def acme(installed: Callable[..., Environment]) -> Environment:
+    """The environment of a user of acme-quirks."""
+    return installed("acme-engine", "acme-quirks")
+
+
+def wheel(folder: Path, distribution: str) -> Path:
+    """The wheel of a distribution."""
+    (found,) = folder.glob(f"{distribution.replace('-', '_')}-*.whl")
+    return found
