@@ -117,9 +117,9 @@ def _digest(item: Loaded) -> str:
     try:
         return declaration.digest(item.quirk)
     except RecursionError:
-        raise UsageError(f"{item} cannot be locked: its declaration is nested too deeply") from None
+        raise DeclarationError(f"{item} cannot be locked: its declaration is nested too deeply") from None
     except DeclarationError as error:
-        raise UsageError(f"{item} cannot be locked: {error}") from None
+        raise DeclarationError(f"{item} cannot be locked: {error}") from None
 
 
 def check_lock(registry: Registry, file: str | Path | None = None) -> None:

@@ -126,13 +126,14 @@ def _satisfies(kind: SlotKind, value: Any, wanted: Any) -> bool:
 def _change(changes: dict[str, Any], context: RunContext, place: tuple[str, ...], value: Any) -> None:
     """Notes a slot's new value; members are added to a set, a key of a mapping is set in it."""
     slot, *keys = place
-    before = changes.get(slot, context.settings.get(slot))
     if SLOTS[slot].kind is SlotKind.SET:
-        changes[slot] = sorted({*(before or ()), *value})
+        changes[slot] = sorted({*(changes.get(slot) or context.settings.get(slot) or ()), *value})
     elif not keys:
         changes[slot] = value
     else:
-        here = changes[slot] = copy.deepcopy(before) or {}
+        if slot not in changes:
+            changes[slot] = copy.deepcopy(context.settings.get(slot)) or {}
+        here = changes[slot]
         for key in keys[:-1]:
             if not isinstance(here.get(key), dict):
                 here[key] = {}

@@ -17,7 +17,7 @@ async def worker(checkpoint, running):
 
 async def test_xielu_buffers_are_lost_without_the_quirk_and_kept_with_it(worker, checkpoint, lab):
     """Quirk apertus-xielu-buffers, paired. The engine is its own reference: vLLM keeps xIELU in bfloat16."""
-    trainer = lab.Reference(checkpoint("apertus")).model
+    trainer = lab.trainer(checkpoint("apertus"))
     scope_with_the_quirk = Registry.load().resolve(RunContext.gather(worker.config)).value("refit.scope")
     expected = await lab.generate(worker)
 

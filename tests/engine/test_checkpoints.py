@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.testing.lab import Lab
-
 
 # Each stands for a family; a start takes 20 s. Why Nemotron-H's logprobs are further off is not known.
 @pytest.mark.parametrize(("kind", "tolerance"), [("gpt_oss", 1e-3), ("nemotron_h", 2e-2), ("glm4_moe", 1e-3)])
-async def test_an_engine_generates_what_transformers_does(kind, tolerance, tmp_path):
-    lab = Lab(tmp_path)
-    model = lab.checkpoint(kind)
+async def test_an_engine_generates_what_transformers_does(kind, tolerance, shared_lab):
+    model = shared_lab.checkpoint(kind)
 
-    async with lab.worker(model, {"purpose": "eval"}) as worker:
-        got = await lab.greedy(worker)
+    async with shared_lab.worker(model, {"purpose": "eval"}) as worker:
+        got = await shared_lab.greedy(worker)
 
-    tokens = lab.same_tokens(got, lab.reference(model))
-    logprobs = lab.close_logprobs(got, lab.rescored(lab.trainer(model), got), tolerance=tolerance)
+    tokens = shared_lab.same_tokens(got, shared_lab.reference(model))
+    logprobs = shared_lab.close_logprobs(got, shared_lab.rescored(shared_lab.trainer(model), got), tolerance=tolerance)
     assert tokens.passed, tokens
     assert logprobs.passed, logprobs

@@ -18,15 +18,15 @@ _TEMPERATURE = 0.5
 
 
 @pytest.fixture(scope="module")
-def reference(checkpoint, lab):
-    return lab.Reference(checkpoint("gemma3"))
+def trainer(checkpoint, lab):
+    return lab.trainer(checkpoint("gemma3"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def worker(checkpoint, running, reference):
-    """An engine that started from dummy weights and got the reference's by a refit."""
+async def worker(checkpoint, running, trainer):
+    """An engine that started from dummy weights and got the trainer's by a refit."""
     async with running(checkpoint("gemma3"), {"sampling": {"temperature": _TEMPERATURE}}) as started:
-        await started.refit_async(reference.model)
+        await started.refit_async(trainer)
         yield started
 
 
@@ -38,25 +38,22 @@ def test_a_rollout_starts_from_dummy_weights_because_the_old_quirk_is_dormant(wo
     assert worker.plan.value("engine.load_format") == "dummy"
 
 
-async def test_without_the_gemma_quirk_dummy_load_plus_refit_is_correct_on_this_engine(worker, reference, lab):
+async def test_without_the_gemma_quirk_dummy_load_plus_refit_is_correct_on_this_engine(worker, trainer, lab):
     """Quirk gemma-normalizer-dummy-load, shown unnecessary: the refit sends parameters only and the output is right."""
-    expected = reference.greedy()
+    expected = lab.reference(trainer)
 
     got = await lab.generate(worker)
 
     assert worker.plan.value("refit.scope") == "parameters"
     assert lab.share_of_equal_tokens(got, expected) == 1.0
-    assert lab.largest_difference([row.logprobs for row in got], [row.logprobs for row in expected]) < 1e-3
+    assert lab.largest_difference(got, expected) < 1e-3
 
 
-async def test_with_the_logprobs_quirk_rollout_logprobs_are_those_of_the_sampled_distribution(worker, reference, lab):
+async def test_with_the_logprobs_quirk_rollout_logprobs_are_those_of_the_sampled_distribution(worker, trainer, lab):
     """Quirk rollout-logprobs-processed, with: the other half of the pair runs on the Gemma-4 engine."""
     got = await lab.generate(worker, greedy=False)
 
-    sampled = [
-        reference.logprobs(prompt, row.tokens, temperature=_TEMPERATURE) for prompt, row in zip(lab.PROMPTS, got, strict=True)
-    ]
-    assert lab.largest_difference([row.logprobs for row in got], sampled) < 1e-3
+    assert lab.largest_difference(got, lab.rescored(trainer, got, _TEMPERATURE)) < 1e-3
 
 
 def test_every_process_acknowledges_the_same_plan(worker):
@@ -197,13 +194,13 @@ async def test_a_request_over_its_time_limit_is_aborted_and_says_how_to_raise_it
         await lab.generate(worker)
 
 
-async def test_requests_in_flight_survive_a_refit(worker, reference, lab, sampling):
+async def test_requests_in_flight_survive_a_refit(worker, trainer, lab, sampling):
     sampling(max_new_tokens=200)
     rows = asyncio.create_task(_lengths(worker, lab))
     while not unfinished(worker):  # noqa: ASYNC110 - the engine offers no event for it
         await asyncio.sleep(0.01)
 
-    await worker.refit_async(reference.model)
+    await worker.refit_async(trainer)
     in_flight = unfinished(worker)
 
     assert in_flight == 3

@@ -13,8 +13,8 @@ _WITHOUT = ("gemma4-layer-scalar", "rollout-logprobs-processed")
 
 
 @pytest.fixture(scope="module")
-def reference(checkpoint, lab):
-    return lab.Reference(checkpoint("gemma4"))
+def trainer(checkpoint, lab):
+    return lab.trainer(checkpoint("gemma4"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -28,13 +28,13 @@ def scope_with_the_quirk(worker):
     return RefitScope(Registry.load().resolve(RunContext.gather(worker.config)).value("refit.scope"))
 
 
-async def test_layer_scalar_is_garbage_without_the_quirk_and_right_with_it(worker, reference, scope_with_the_quirk, lab):
+async def test_layer_scalar_is_garbage_without_the_quirk_and_right_with_it(worker, trainer, scope_with_the_quirk, lab):
     """Quirk gemma4-layer-scalar, paired: dummy load, then the refit that the plan says without and with the quirk."""
-    expected = reference.greedy()
+    expected = lab.reference(trainer)
 
-    await worker.refit_async(reference.model)
+    await worker.refit_async(trainer)
     without = await lab.generate(worker)
-    await worker.refit_async(reference.model, scope_with_the_quirk)
+    await worker.refit_async(trainer, scope_with_the_quirk)
     with_quirk = await lab.generate(worker)
 
     assert worker.plan.value("refit.scope") == "parameters"
@@ -42,15 +42,11 @@ async def test_layer_scalar_is_garbage_without_the_quirk_and_right_with_it(worke
     assert lab.share_of_equal_tokens(with_quirk, expected) == 1.0
 
 
-async def test_without_the_logprobs_quirk_rollout_logprobs_ignore_the_temperature(worker, reference, scope_with_the_quirk, lab):
+async def test_without_the_logprobs_quirk_rollout_logprobs_ignore_the_temperature(worker, trainer, scope_with_the_quirk, lab):
     """Quirk rollout-logprobs-processed, without: the other half of the pair runs on the Gemma-3 engine."""
-    await worker.refit_async(reference.model, scope_with_the_quirk)
+    await worker.refit_async(trainer, scope_with_the_quirk)
 
     got = await lab.generate(worker, greedy=False)
 
-    def logprobs_at(temperature):
-        return [reference.logprobs(p, row.tokens, temperature=temperature) for p, row in zip(lab.PROMPTS, got, strict=True)]
-
-    reported = [row.logprobs for row in got]
-    assert lab.largest_difference(reported, logprobs_at(_TEMPERATURE)) > 0.1
-    assert lab.largest_difference(reported, logprobs_at(1.0)) < 1e-3
+    assert lab.largest_difference(got, lab.rescored(trainer, got, _TEMPERATURE)) > 0.1
+    assert lab.largest_difference(got, lab.rescored(trainer, got)) < 1e-3
