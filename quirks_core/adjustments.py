@@ -154,6 +154,8 @@ class Patch:
                 f"Patch of {self.target}: name the fingerprints it was written against (quirks fingerprint {self.target})"
             )
         _check_texts(self)
+        if wrong := [item for item in self.expects if type(item) is not str]:
+            raise DeclarationError(f"Patch of {self.target}: {shown(wrong[0])} in expects is no fingerprint")
         if self.wrapper and ABSENT in self.expects:
             raise DeclarationError(f"Patch of {self.target}: what is absent cannot be wrapped; give a replacement")
 

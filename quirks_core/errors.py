@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+#: Characters of a text in a declaration; more is a mistake, and no screen can show it.
+_LONGEST_TEXT = 10_000
+
 
 class QuirksError(Exception):
     """Base of every error this project raises on purpose. The command line prints it on one line, without a traceback."""
@@ -67,8 +70,10 @@ def shortened(text: str, most: int = 500) -> str:
 
 def problem_of_text(name: str, value: object) -> str | None:
     """Says what is wrong with a text of a declaration, or None if it is one."""
-    if not isinstance(value, str):
+    if type(value) is not str:  # a kind of text of somebody's own can do anything when it is compared
         return f"{name} must be a text, not {shown(value)}"
+    if len(value) > _LONGEST_TEXT:
+        return f"{name} must not be longer than {_LONGEST_TEXT} characters"
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 
-from quirks_core import fingerprints, sources
+from quirks_core import fingerprints, guard, sources
 from quirks_core.errors import DeclarationError
 from quirks_core.fingerprints import ABSENT, HOMELESS
 from quirks_core.packages import distribution_of
@@ -142,10 +143,16 @@ def ask(probe: Probe, package: str | None = None) -> Answer:
         probe: The probe.
         package: The package in question; a probe of another one says nothing about it.
     """
+    own_kind = type(probe) not in (StaticProbe, SymbolProbe, FingerprintProbe)
     try:
-        return probe.answer() if package in (None, probe.package) else Answer.UNKNOWN
+        answer = guard.call(partial(_ask, probe, package), guard.time_limit_s()) if own_kind else _ask(probe, package)
     except Exception:
         return Answer.UNKNOWN
+    return answer if isinstance(answer, Answer) else Answer.UNKNOWN
+
+
+def _ask(probe: Probe, package: str | None) -> Answer:
+    return probe.answer() if package in (None, probe.package) else Answer.UNKNOWN
 
 
 def _yes(value: bool) -> Answer:

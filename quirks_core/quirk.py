@@ -124,11 +124,19 @@ class Quirk:
     def __post_init__(self) -> None:
         for name in ("adjustments", "affected", "references", "evidence", "examples", "supersedes"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
-        if problems := list(self._problems()):
-            raise DeclarationError(f"quirk {self.id!r}: " + "; ".join(problems))
+        self.check()
         object.__setattr__(self, "flag", flag_name(self.flag))
         if self.location.line == 0:
             object.__setattr__(self, "location", _caller())
+
+    def check(self) -> None:
+        """Makes sure that the declaration is sound; the registry asks again, as Python can change any object.
+
+        Raises:
+            DeclarationError: It is not; the message lists everything.
+        """
+        if problems := list(self._problems()):
+            raise DeclarationError(f"quirk {shown(self.id)}: " + "; ".join(problems))
 
     @property
     def can_be_unknown(self) -> bool:
@@ -147,11 +155,11 @@ class Quirk:
         return self.match.model_types()
 
     def _problems(self) -> Iterable[str]:
-        if not isinstance(self.id, str) or not _ID.fullmatch(self.id):
+        if not _ID.fullmatch(str(self.id)):
             yield "the id must be lower-case words joined by dashes, at most one slash"
         elif self.id in _RESERVED:
             yield "the id is a word of the switches: choose another"
-        for name in ("title", "cost", "since"):
+        for name in ("id", "title", "cost", "since"):
             if problem := problem_of_text(name, getattr(self, name)):
                 yield problem
         if not self.title:
@@ -183,7 +191,8 @@ class Quirk:
             ("supersedes", str),
         ):
             for item in getattr(self, name):
-                if not isinstance(item, kind):
+                # A kind of range of somebody's own could raise wherever versions are compared.
+                if not isinstance(item, kind) or (name == "affected" and type(item) is not Affected):
                     yield f"{shown(item)} in {name} is of the wrong type"
 
 

@@ -220,6 +220,7 @@ def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -
     if isinstance(plugin, Quirk):
         if plugin.id != item.name:
             raise DeclarationError(f"the entry point is named {item.name!r} but the quirk's id is {plugin.id!r}")
+        plugin.check()
         return [plugin]  # it has no hooks, so that pluggy need not know it
     name = _plugin_name(item)
     manager.register(plugin, name)
@@ -233,6 +234,8 @@ def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -
             raise DeclarationError(f"quirks_declare returned more than {_MOST_QUIRKS} quirks")
         if wrong := [quirk for quirk in quirks if not isinstance(quirk, Quirk)]:
             raise DeclarationError(f"quirks_declare returned {shown(wrong[0])}, which is no Quirk")
+        for quirk in quirks:
+            quirk.check()
     except BaseException:
         manager.unregister(name=name)
         raise
