@@ -1,29 +1,25 @@
-"""How long a plan takes with 10, 100 and 500 quirks, what importing costs, and that nothing heavy is imported.
+"""How long a plan takes with 10, 100, 500 and 10 000 quirks, what importing costs, and that nothing heavy is imported.
 
     python benchmarks/resolve.py            a table
     python benchmarks/resolve.py --json     the same as JSON
 
 The quirks are a mix like that of real projects: most concern other models, some are dormant, some active, a few refuse or
-warn. The sizes are timed in turns, within one loop, so that a busy machine slows all of them alike. Exit code 1 if
-importing or planning pulls in torch, vllm, ray or transformers.
+warn. The sizes are timed in turns, so that a busy machine slows all of them alike. Exit code 1 if importing or planning pulls
+in torch, vllm, ray or transformers.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import measure
 
 from quirks_core import (
     Advise,
@@ -48,10 +44,10 @@ from quirks_core.loaded import Loaded
 from quirks_core.resolve import resolve
 from worker import GenerationConfig
 
-SIZES = (10, 100, 500)
+SIZES = (10, 100, 500, 10_000)
 HEAVY = ("torch", "vllm", "ray", "transformers")
-#: The aim for the largest size, on two CPU cores.
-LIMIT_MS = 10.0
+#: The aim, on two CPU cores.
+AIMS = {"plan, 500 quirks": 10.0}
 
 _FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe", "mixtral", "phi3", "olmo2", "gpt_oss")
 _REPORT = report("https://example.org/issues/1")
@@ -143,46 +139,36 @@ def gemma(folder: str) -> RunContext:
     return RunContext.gather(GenerationConfig.parse({"model": folder}), environ={})
 
 
-def timed(call: Callable[[], object]) -> float:
-    """Milliseconds of one call."""
-    start = time.perf_counter()
-    call()
-    return (time.perf_counter() - start) * 1e3
-
-
 def plan_times(context: RunContext, rounds: int) -> dict[str, list[float]]:
-    """Times `resolve` for every size, in turns."""
-    sets = {str(size): quirks(size) for size in SIZES}
-    switches = Switches({})
-    times: dict[str, list[float]] = {name: [] for name in sets}
-    for loaded in sets.values():
-        resolve(context, loaded, switches)
+    """Times `resolve` for every size, in turns; the largest only in every tenth round."""
+    calls = {size: partial(resolve, context, quirks(size), Switches()) for size in SIZES}
+    times: dict[str, list[float]] = {f"plan, {size} quirks": [] for size in SIZES}
+    for call in calls.values():
+        call()
     gc.collect()
     gc.disable()
     try:
-        for _ in range(rounds):
-            for name, loaded in sets.items():
-                times[name].append(timed(lambda loaded=loaded: resolve(context, loaded, switches)))
-            gc.collect(0)
+        for number in range(rounds):
+            for size, call in calls.items():
+                if size <= 500 or number % 10 == 0:
+                    times[f"plan, {size} quirks"].append(measure.timed(call))
+                    gc.collect(0)
     finally:
         gc.enable()
     return times
 
 
 def import_times(rounds: int) -> list[float]:
-    """Milliseconds that a Python process takes longer with ``import quirks_core``, bare and importing in turns."""
-
-    def process(code: str) -> float:
-        return timed(lambda: subprocess.run([sys.executable, "-c", code], check=True))  # noqa: S603  # our own text
-
-    process("import quirks_core")  # writes the byte code
-    pairs = [(process("pass"), process("import quirks_core")) for _ in range(rounds)]
-    bare = statistics.median(first for first, _ in pairs)
-    return [second - bare for _, second in pairs]
+    """Milliseconds that a Python process takes longer with ``import quirks_core.registry``, bare and importing in turns."""
+    codes = {"bare": "pass", "import": "import quirks_core.registry"}
+    calls = {name: partial(measure.timed, partial(measure.child, code)) for name, code in codes.items()}
+    times = measure.in_turns(calls, rounds)
+    bare = statistics.median(times["bare"])
+    return [milliseconds - bare for milliseconds in times["import"]]
 
 
 def heavy_imports() -> list[str]:
-    """The heavy packages that a process holds after it imported us, loaded every quirk and made a plan."""
+    """Says which heavy packages a process holds after it imported us, loaded every quirk and made a plan."""
     code = (
         "import sys, tempfile, pathlib, worker, quirks_core as core\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
@@ -191,65 +177,25 @@ def heavy_imports() -> list[str]:
         "    core.Registry.load().resolve(context).to_json()\n"
         f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603  # our own text
-    return run.stdout.split()
+    return [f"{name} is imported although a plan does not need it" for name in measure.child(code)]
 
 
-def summary(times: Sequence[float]) -> dict[str, float]:
-    """Minimum and median in milliseconds."""
-    return {"min_ms": round(min(times), 3), "median_ms": round(statistics.median(times), 3), "runs": len(times)}
-
-
-def measure(rounds: int) -> dict[str, Any]:
+def results(rounds: int) -> Iterator[measure.Row]:
     """Measures everything."""
     with tempfile.TemporaryDirectory() as folder:
         context = gemma(folder)
-        plans = plan_times(context, rounds)
-        gather = [timed(lambda: gemma(folder)) for _ in range(rounds)]
-        result = {f"plan, {name} quirks": summary(times) for name, times in plans.items()}
-        smallest = result[f"plan, {SIZES[0]} quirks"]["median_ms"]
-        for row in result.values():
-            row["ratio"] = round(row["median_ms"] / smallest, 2)
-        result["gather the facts"] = summary(gather)
-        result["discover plugins"] = summary([timed(discover) for _ in range(rounds)])
-        result["load the registry"] = summary([timed(Registry.load) for _ in range(rounds)])
+        yield from measure.rows(plan_times(context, rounds), to=f"plan, {SIZES[0]} quirks", aims=AIMS)
         registry = Registry.load()
-        built_in = [timed(lambda: registry.resolve(context)) for _ in range(rounds)]
-        result[f"plan, {len(registry.loaded)} built-in quirks"] = summary(built_in)
-    result["import quirks_core, above bare Python"] = summary(import_times(max(5, rounds // 10)))
-    return result
-
-
-def main() -> int:
-    """Measures, prints, and fails if something heavy was imported."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--rounds", type=int, default=200, help="runs of each measurement (default 200)")
-    options = parser.parse_args()
-    result, heavy = measure(options.rounds), heavy_imports()
-    if options.json:
-        print(json.dumps({"results": result, "heavy_imports": heavy}, indent=2))
-    else:
-        show(result, heavy)
-    return 1 if heavy else 0
-
-
-def show(result: dict[str, Any], heavy: list[str]) -> None:
-    """Prints the table."""
-    table = Table(title="model-quirks: the pure part", title_justify="left")
-    table.add_column("what")
-    for heading in ("min ms", "median ms", f"ratio to {SIZES[0]}", "runs"):
-        table.add_column(heading, justify="right")
-    for name, row in result.items():
-        table.add_row(name, f"{row['min_ms']:.2f}", f"{row['median_ms']:.2f}", str(row.get("ratio", "")), str(row["runs"]))
-    console = Console()
-    console.print(table)
-    median = result[f"plan, {SIZES[-1]} quirks"]["median_ms"]
-    console.print(
-        f"{SIZES[-1]} quirks: {median:.1f} ms, {'within' if median <= LIMIT_MS else 'over'} the aim of {LIMIT_MS:g} ms"
-    )
-    console.print(f"imported although not needed: {', '.join(heavy)}" if heavy else f"not imported: {', '.join(HEAVY)}")
+        calls: dict[str, Callable[[], object]] = {
+            "gather the facts": partial(gemma, folder),
+            "discover plugins, once more": discover,
+            "load the registry, once more": Registry.load,
+            f"plan, {len(registry.loaded)} built-in quirks": partial(registry.resolve, context),
+        }
+        timed = {name: partial(measure.timed, call) for name, call in calls.items()}
+        yield from measure.rows(measure.in_turns(timed, rounds))
+    yield from measure.rows({"import quirks_core.registry, above bare Python": import_times(max(5, rounds // 10))})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure.main(__doc__ or "", results, rounds=200, notes=heavy_imports))

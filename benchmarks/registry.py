@@ -1,0 +1,126 @@
+"""How long loading 500 quirks takes, and what the time limit of every plugin costs.
+
+    python benchmarks/registry.py            a table
+    python benchmarks/registry.py --json     the same as JSON
+
+The quirks are fake and third party: 500 modules with one quirk each, and one module that declares 500. Every load is a process
+of its own, for a second one would find the modules imported.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import measure
+
+from quirks_core import guard
+
+COUNT = 500
+_LIMIT_S = 10.0
+_CALLS = 100
+_MODULES = f"load {COUNT} quirks of {COUNT} modules"
+_LOAD = """
+import time
+import quirks_core.registry, quirks_core.quirk, quirks_core.match, quirks_core.adjustments
+from quirks_core import Registry, discover
+found = [item for item in discover() if item.distribution.startswith("acme")]
+start = time.perf_counter()
+registry = Registry.load(found)
+print((time.perf_counter() - start) * 1e3, len(registry.loaded), len(registry.broken))
+"""
+_IMPORT = """
+import importlib, time
+import quirks_core.registry, quirks_core.quirk, quirks_core.match, quirks_core.adjustments
+from quirks_core import discover
+found = [item for item in discover() if item.distribution.startswith("acme")]
+start = time.perf_counter()
+modules = [importlib.import_module(item.module) for item in found]
+print((time.perf_counter() - start) * 1e3, len(modules), 0)
+"""
+_HEAD = """from quirks_core import Affected, Default, Quirk, Severity, hookimpl, model_type, report
+
+def make(number):
+    return Quirk(
+        id=f"acme-{number}",
+        title=f"Something goes wrong, number {number}",
+        flag="sleep",
+        match=model_type(f"acme{number % 50}"),
+        affected=Affected("vllm", fixed=f"0.{number % 30 + 1}"),
+        adjustments=Default("engine.enforce_eager", True),
+        severity=Severity.SLOW,
+        references=report("https://example.org/1"),
+    )
+
+"""
+_PACK = f"{_HEAD}@hookimpl\ndef quirks_declare():\n    return [make(number) for number in range({COUNT})]\n"
+
+
+def sites(root: Path) -> dict[str, Path]:
+    """Makes a folder of installed distributions for every case."""
+    points = {f"acme-{number}": f"acme_{number}:QUIRK" for number in range(COUNT)}
+    modules = {f"acme_{number}": f"from acme_head import make\nQUIRK = make({number})\n" for number in range(COUNT)}
+    measure.install(root / "modules", "acme-modules", points, {"acme_head": _HEAD, **modules})
+    measure.install(root / "pack", "acme-pack", {"acme-pack": "acme_pack"}, {"acme_pack": _PACK})
+    return {
+        _MODULES: root / "modules",
+        f"load {COUNT} quirks of 1 module": root / "pack",
+    }
+
+
+def load(site: Path, code: str = _LOAD) -> float:
+    """Milliseconds of loading, or of importing alone, in a process of its own.
+
+    Raises:
+        RuntimeError: Not everything was loaded.
+    """
+    milliseconds, loaded, broken = measure.child(code, site)
+    if (int(loaded), int(broken)) != (COUNT, 0):
+        raise RuntimeError(f"{loaded} quirks were loaded and {broken} plugins are broken")
+    return float(milliseconds)
+
+
+def per_call(call: Callable[[], object]) -> float:
+    """Milliseconds of one call, as the mean of many."""
+
+    def several() -> None:
+        for _ in range(_CALLS):
+            call()
+
+    return measure.timed(several) / _CALLS
+
+
+def _nothing() -> None:
+    return None
+
+
+def _guarded() -> None:
+    guard.call(_nothing, _LIMIT_S)
+
+
+def _thread() -> None:
+    thread = threading.Thread(target=_nothing, daemon=True)
+    thread.start()
+    thread.join()
+
+
+def results(rounds: int) -> Iterator[measure.Row]:
+    """Measures loading, then the guard alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = sites(Path(folder))
+        bare = f"import {COUNT} modules with a quirk each"
+        cases = {bare: partial(load, found[_MODULES], _IMPORT), **{name: partial(load, site) for name, site in found.items()}}
+        yield from measure.rows(measure.in_turns(cases, rounds), to=bare)
+    threads = {
+        "start a thread and wait for it": partial(per_call, _thread),
+        "call a plugin with a time limit": partial(per_call, _guarded),
+    }
+    yield from measure.rows(measure.in_turns(threads, rounds * 5), to=next(iter(threads)))
+
+
+if __name__ == "__main__":
+    sys.exit(measure.main(__doc__ or "", results, rounds=10))
