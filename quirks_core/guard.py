@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from queue import Empty, SimpleQueue
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from quirks_core.errors import QuirksError, UsageError, shortened, words
 
@@ -43,38 +44,56 @@ def time_limit_s() -> float:
     return limit
 
 
+@dataclass(slots=True)
+class _Batch(Generic[_T]):
+    """Functions that one thread calls, one after the other."""
+
+    functions: Sequence[Callable[[], _T]]
+    outcomes: list[_T | Exception] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)  # when the present function was called
+    given_up: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Calls them; stops if nobody waits any more."""
+        for function in self.functions:
+            outcome = _outcome(function)
+            with self.lock:
+                if self.given_up:
+                    return
+                self.outcomes.append(outcome)
+                self.started = time.monotonic()
+        self.done.set()
+
+    def wait(self, limit_s: float) -> list[_T | Exception]:
+        """Waits until all are done, or one takes longer than the limit; its place then holds the error."""
+        while not self.done.wait(max(0.0, self.started + limit_s - time.monotonic())):
+            with self.lock:
+                if not self.done.is_set() and time.monotonic() - self.started >= limit_s:
+                    self.given_up = True
+                    return [*self.outcomes, TimeLimitError(_too_long(limit_s))]
+        return self.outcomes
+
+
 def call_each(functions: Sequence[Callable[[], _T]], limit_s: float) -> list[_T | Exception]:
     """Calls functions one after the other in one thread, which is cheaper than a thread for each; a limit holds for each.
+
+    Python cannot end a thread: one that hangs goes on in the background, and ends with the process.
 
     Returns:
         What each returned, or the error that it raised, `TimeLimitError` among them.
     """
     outcomes: list[_T | Exception] = []
     while len(outcomes) < len(functions):
-        arrived: SimpleQueue[_T | Exception] = SimpleQueue()
-        given_up = threading.Event()
-
-        def run(arrived: SimpleQueue[_T | Exception] = arrived, given_up: threading.Event = given_up) -> None:
-            for function in functions[len(outcomes) :]:
-                outcome = _outcome(function)
-                if given_up.is_set():
-                    return
-                arrived.put(outcome)
-
-        threading.Thread(target=run, name="model-quirks plugin", daemon=True).start()
-        try:
-            while len(outcomes) < len(functions):
-                outcomes.append(arrived.get(timeout=limit_s))
-        except Empty:
-            given_up.set()
-            outcomes.append(TimeLimitError(_too_long(limit_s)))
+        batch = _Batch(functions[len(outcomes) :])
+        threading.Thread(target=batch.run, name="model-quirks plugin", daemon=True).start()
+        outcomes += batch.wait(limit_s)
     return outcomes
 
 
 def call(function: Callable[[], _T], limit_s: float) -> _T:
     """Calls a function and gives it up after the limit.
-
-    Python cannot end a thread: one that hangs goes on in the background, and ends with the process.
 
     Raises:
         TimeLimitError: It did not return in time.

@@ -269,10 +269,10 @@ def test_what_hangs_anywhere_is_given_up_and_named_with_the_limit(bare: Environm
     site = make_site({name: textwrap.dedent(HANGING[name])})
     install(site, "json", "", version="0.1.dev1")  # a version that says nothing, so that the probe is asked
 
-    plan = plan_of(bare.with_site(site))
+    plan = plan_of(bare.with_site(site), MODEL_QUIRKS_TIME_LIMIT_S="1")
 
     said = [*plan["warnings"], *(str(refusal) for refusal in plan["refusals"])]
-    ends = ("did not return within 2 s", "cannot be decided")
+    ends = ("did not return within 1 s", "cannot be decided")
     assert any(name in text and any(words in text for words in ends) for text in said), said
     assert is_good(plan)
 
