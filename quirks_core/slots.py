@@ -79,6 +79,7 @@ _SLOTS = (
     Slot("engine.dtype", str, "dtype of the weights; auto takes the checkpoint's"),
     Slot("engine.enable_expert_parallel", bool, "shard experts over data x tensor parallel ranks"),
     Slot("engine.enable_prefix_caching", bool, "reuse the KV cache of shared prefixes"),
+    Slot("engine.enable_sleep_mode", bool, "lets sleep_async give memory back while the trainer works; GPUs only"),
     Slot("engine.enforce_eager", bool, "eager execution: no compilation, no CUDA graphs"),
     Slot("engine.gpu_memory_utilization", float, "share of device memory the engine may use; at most", kind=SlotKind.AT_MOST),
     Slot("engine.hf_overrides", dict, "changes to the checkpoint's config.json", kind=SlotKind.MAPPING),
@@ -96,6 +97,7 @@ _SLOTS = (
     Slot("engine.seed", int, "seed of the engine's random numbers"),
     Slot("engine.tensor_parallel_size", int, "tensor-parallel ranks"),
     Slot("env.VLLM_USE_V1", str, "selects vLLM's runtime; read by vLLM before V0 was removed", ("0", "1")),
+    Slot("refit.clear_cache", bool, "drop the KV cache at a refit: requests in flight are computed anew under the new weights"),
     Slot(
         "refit.scope",
         str,

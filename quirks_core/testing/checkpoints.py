@@ -34,8 +34,7 @@ _CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
 
-#: What all kinds share. vLLM's CPU attention needs heads of at least 32. The head is untied because vLLM's CPU build
-#: keeps a packed copy of a tied one, which no refit renews (see `worker.refit.tensors`).
+#: What all kinds share. vLLM's CPU attention needs heads of at least 32. The head is untied: the kinds with a tied one say so.
 _SHARED: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
@@ -103,10 +102,10 @@ def _gemma2() -> PreTrainedConfig:
     return Gemma2Config(**shared, **_SLIDING, head_dim=32, query_pre_attn_scalar=32)
 
 
-def _llama() -> PreTrainedConfig:
+def _llama(*, tied: bool = False) -> PreTrainedConfig:
     from transformers import LlamaConfig
 
-    return LlamaConfig(**_SHARED)
+    return LlamaConfig(**{**_SHARED, "tie_word_embeddings": tied})
 
 
 def _mistral() -> PreTrainedConfig:
@@ -255,6 +254,7 @@ _CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "qwen3_moe": _qwen3_moe,
     "gemma2": _gemma2,
     "llama": _llama,
+    "llama_tied": partial(_llama, tied=True),
     "mistral": _mistral,
     "olmo2": _olmo2,
     "phi3": _phi3,

@@ -126,7 +126,7 @@ def test_the_time_limit_is_a_failure_and_ends_the_whole_process_group(bisected, 
     file = tmp_path / "pid"
     child = f"import os, time; open({str(file)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(600)"
     hangs = f"import subprocess; {Y!r} in off or subprocess.run([sys.executable, '-c', {child!r}])"
-    only_y = ("--model", model(), "--disable", "async-rollout-timeout", "--disable", Z)
+    only_y = ("--model", model(tie_word_embeddings=False), "--disable", "async-rollout-timeout", "--disable", Z)
 
     outcome = bisected(hangs, "--timeout", "4", *only_y)
 
@@ -232,7 +232,7 @@ def test_without_a_candidate_the_command_is_not_run(bisected, model, tmp_path):
     file = tmp_path / "ran"
     options = [option for name in (X, Y, Z, "async-rollout-timeout") for option in ("--disable", name)]
 
-    outcome = bisected(f"open({str(file)!r}, 'w')", "--model", model(), *options)
+    outcome = bisected(f"open({str(file)!r}, 'w')", "--model", model(tie_word_embeddings=False), *options)
 
     assert outcome.code == 1
     assert outcome.json["candidates"] == []

@@ -1,0 +1,63 @@
+"""The functions that ``cpu-tied-head-refit`` and ``cpu-moe-experts-refit`` put into vLLM.
+
+vLLM's CPU kernels take weights in a packed form, which is made when a layer's weights have been loaded. A refit brings the new
+weights in, and in two places leaves out the packing. Only engine processes import this module; vLLM is imported when a function
+runs, because a patch may come into force while vLLM is being imported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["wrap_finalize", "wrap_setup_kernel"]
+
+
+def wrap_finalize(original: Callable[..., None]) -> Callable[..., None]:
+    """Make the end of a layerwise reload pack a tied weight anew in every layer that has it.
+
+    A reload takes the model apart into layers with tensors of their own, so a tied weight arrives in one of its layers alone.
+    The others see the new values, as all share the storage, but keep what they had packed.
+    """
+
+    @wraps(original)
+    def finalize_layerwise_processing(model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(model, *args, **kwargs)
+        for layer in _packed_and_tied(model):
+            layer.quant_method.process_weights_after_loading(layer)
+
+    return finalize_layerwise_processing
+
+
+def wrap_setup_kernel(original: Callable[..., None]) -> Callable[..., None]:
+    """Make `UnquantizedFusedMoEMethod._setup_kernel` pack the experts on every call, not on the first one only.
+
+    By then the layer's ``w13_weight`` and ``w2_weight`` ``[experts, rows, columns]`` hold the new weights in the checkpoint's
+    layout. What this leaves in the layer is copied into the tensors that the kernel reads.
+    """
+
+    @wraps(original)
+    def _setup_kernel(self: Any, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        is_update = self.moe_kernel is not None
+        original(self, layer, *args, **kwargs)
+        if is_update:
+            self.moe_kernel.fused_experts.process_weights_after_loading(layer)
+
+    return _setup_kernel
+
+
+def _packed_and_tied(model: torch.nn.Module) -> list[Any]:
+    """Returns the embeddings and heads that packed a weight ``[padded vocabulary, hidden]`` which another layer has, too."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
+
+    embeddings: list[Any] = [layer for layer in model.modules() if isinstance(layer, VocabParallelEmbedding)]
+    # A quantized layer has no tensor of this name, and its method packs in its own way.
+    plain = [layer for layer in embeddings if isinstance(layer.quant_method, UnquantizedEmbeddingMethod)]
+    owners = Counter(id(layer.weight) for layer in plain)
+    # `cpu_linear` is what packing leaves behind: at the end of an engine's very first load there is none.
+    return [layer for layer in plain if owners[id(layer.weight)] > 1 and hasattr(layer, "cpu_linear")]

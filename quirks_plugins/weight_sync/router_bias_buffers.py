@@ -1,0 +1,123 @@
+"""MoE routers that choose experts by a bias: transformers keeps it in a buffer, which many refits do not send.
+
+What happens: routers in the manner of DeepSeek-V3 add a bias to the scores that they choose experts by, one number per expert
+(``e_score_correction_bias``). It is balanced rather than trained by gradients, so in transformers it is a persistent buffer,
+and a refit that walks ``named_parameters()`` never sends it. In vLLM it is a parameter, which a reload leaves as it is until it
+is sent (vllm-project/vllm#38746): after a dummy start it is noise, after a real one it is what the checkpoint held, however the
+trainer has balanced it since. Tokens then go to other experts than the trainer's.
+
+What this changes: the cheaper of two cures, sending the state dict, unless the user insists on parameters: then the weights
+come from the checkpoint, and the plan says that the bias stays what it is there.
+
+When it can go: when vLLM's weight transfer refuses to finish without them. Of each model type listed, transformers 5.19.0 was
+asked for the buffer and for its name in a checkpoint, and the source of vLLM 0.32.0 was read for the parameter of that name.
+Ernie-4.5-MoE and Laguna have a parameter on both sides. That such a buffer is easily lost: deepspeedai/DeepSpeed#8369.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Advise,
+    Answer,
+    Example,
+    ModelFlag,
+    PairedRun,
+    Quirk,
+    Require,
+    Severity,
+    model_type,
+    purpose,
+    report,
+    setting,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
+
+_only_parameters = setting("refit.scope").one_of("parameters")
+_insists_on_parameters = typed("refit.scope") & _only_parameters
+_insists_on_dummy = typed("engine.load_format") & setting("engine.load_format").one_of("dummy")
+
+QUIRK = Quirk(
+    id="router-bias-buffers",
+    title="A refit of parameters leaves out the bias that MoE routers in the manner of DeepSeek-V3 choose experts by",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=model_type(
+        "axk1",
+        "deepseek_v3",
+        "deepseek_v32",
+        "exaone_moe",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "glm4v_moe",
+        "glm5_next",
+        "glm_moe_dsa",
+        "hy_v3",
+        "hy_v4",
+        "kimi_linear",
+        "lfm2_moe",
+        "longcat_flash",
+        "mimo_v2_flash",
+        "minimax_m2",
+        "minimax_m3_vl",
+        "nemotron_h",
+    )
+    & purpose("rollout")
+    & _only_parameters,
+    adjustments=(
+        Require(
+            "refit.scope",
+            "state_dict",
+            remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
+            when=~_insists_on_parameters | _insists_on_dummy,
+        ),
+        Require(
+            "engine.load_format",
+            "auto",
+            reason="the router's bias comes from the checkpoint, because refits send parameters only",
+            when=_insists_on_parameters & ~_insists_on_dummy,
+        ),
+        Advise(
+            "refits send parameters only, so the router's bias stays what it is in the checkpoint: "
+            "right as long as the trainer does not balance it",
+            when=_insists_on_parameters & ~_insists_on_dummy,
+        ),
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=(
+        report("https://github.com/deepspeedai/DeepSpeed/pull/8369"),
+        report("https://github.com/vllm-project/vllm/pull/38746"),
+    ),
+    evidence=(PairedRun("quirks_plugins.weight_sync.router_bias_buffers:scenario", "live on vLLM 0.32.0"),),
+    examples=(
+        Example(answer=Answer.YES, config={"model_type": "glm4_moe"}, settings={"refit.scope": "parameters"}),
+        Example(
+            answer=Answer.YES,
+            config={"model_type": "deepseek_v3"},
+            settings={"engine.load_format": "dummy", "refit.scope": "parameters"},
+        ),
+        Example(answer=Answer.NO, config={"model_type": "glm4_moe"}, settings={"refit.scope": "state_dict"}),
+        Example(answer=Answer.NO, config={"model_type": "glm4_moe"}, settings={"refit.scope": "parameters"}, purpose="serve"),
+        Example(answer=Answer.NO, config={"model_type": "qwen3_moe"}, settings={"refit.scope": "parameters"}),
+        Example(answer=Answer.NO, config={"model_type": "ernie4_5_moe"}, settings={"refit.scope": "parameters"}),
+        Example(answer=Answer.UNKNOWN, settings={"refit.scope": "parameters"}),
+    ),
+    cost="one number per expert more in each refit",
+    since="0.1.0",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine that started from a checkpoint generates what the trainer's model does, which has been balanced since."""
+    model = lab.checkpoint("glm4_moe")
+    trainer = lab.trainer(model)
+    for name, buffer in trainer.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.neg_().mul_(10)  # to about one, so that it decides: the scores are between 0 and 1
+    # Not from dummy weights: a worker that checks what it is sent refuses to generate then, and says why.
+    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
+        await worker.refit_async(trainer)
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))
