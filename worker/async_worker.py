@@ -2,46 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import tempfile
-import uuid
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from quirks_core.apply import Applied, apply, check_engine_environment
-from quirks_core.bootstrap import bootstrap
-from quirks_core.checkpoint import require_weights
-from quirks_core.context import RunContext
-from quirks_core.errors import QuirksError, UsageError
-from quirks_core.lock import check_lock
+from quirks_core.errors import QuirksError
 from quirks_core.plan import Plan
-from quirks_core.receipt import Receipt, collect
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches, Wishes
-from worker import processes, vllm_adapter
-from worker.batch import Batch, prompts, sample
+from quirks_core.receipt import Receipt
+from quirks_core.switches import Wishes
+from worker import vllm_adapter
+from worker.batch import Batch, prompts, stop_strings
 from worker.config import GenerationConfig
-from worker.errors import BatchError, EngineStartError, GenerationTimeoutError
-from worker.refit import RefitScope, tensors, write
+from worker.engine import Engine
+from worker.errors import BatchError, SleepError
+from worker.generation import Requests
+from worker.launch import Bundles, prepare
+from worker.refit.manifest import Manifest
+from worker.refit.scope import RefitScope
+from worker.refitting import Refitting
 
 if TYPE_CHECKING:
-    import psutil
     import torch
+    from fastapi import FastAPI
 
-_T = TypeVar("_T")
-_E = TypeVar("_E", bound=BaseException)
-
-#: How many error lines of each process go into our error when an engine dies.
-_ERROR_LINES = 4
-#: Seconds that a process may acknowledge after the engine is up; it does so before it loads the model.
-_ACKNOWLEDGE_S = 5.0
+    from worker.server import OpenAIServer
 
 
 class VllmAsyncGenerationWorker:
-    """Generates with one vLLM engine.
+    """Generates with one vLLM engine, and takes new weights from a trainer between two optimiser steps.
 
     Making the worker resolves the plan, so a configuration that is refused fails here, before any engine starts;
     `post_init_async` starts the engine. All calls must come from one event loop::
@@ -50,18 +38,19 @@ class VllmAsyncGenerationWorker:
         await worker.post_init_async()
         async for index, output in worker.generate_async(batch):
             ...
+        await worker.refit_async(policy)
         await worker.shutdown()
 
     Attributes:
         config: The configuration.
         plan: What applies and why.
-        warnings: What the user should know: the plan's warnings, then those of putting it into force.
+        warnings: What the user should know: the plan's warnings, those of putting it into force, those of refits.
     """
 
     def __init__(
         self,
         config: GenerationConfig | Mapping[str, Any],
-        bundle_indices: Sequence[int] | None = None,
+        bundle_indices: Bundles | None = None,
         fraction_of_gpus: float = 1.0,
         seed: int | None = None,
         *,
@@ -72,9 +61,10 @@ class VllmAsyncGenerationWorker:
 
         Args:
             config: The configuration, or a nested mapping of one.
-            bundle_indices: Bundles of the current Ray placement group that belong to this worker.
+            bundle_indices: Bundles of the current Ray placement group that belong to this worker; also ``(node, bundles)``.
             fraction_of_gpus: Share of a GPU that each engine process takes, in (0, 1].
-            seed: Seed of the engine; replicas that share nothing need different ones. The configuration's if None.
+            seed: Seed of the engine. Replicas that share nothing need different ones, or they sample the same from the same
+                prompts. If None it is the configuration's, else one made of the bundles, else the engine's.
             disable: Names to turn off: quirks, flags, ``distribution:NAME``, ``third-party``, ``all``. Stronger than
                 environment and configuration.
             force: Names to turn on, whatever their match and version ranges say.
@@ -85,29 +75,18 @@ class VllmAsyncGenerationWorker:
             LockError: The loaded quirks are not those of the lock file.
             BrokenPluginsError: There are broken plugins, and MODEL_QUIRKS_STRICT is 1.
         """
-        self.config = config if isinstance(config, GenerationConfig) else GenerationConfig.parse(config)
-        if not 0 < fraction_of_gpus <= 1:
-            raise UsageError(f"fraction_of_gpus must lie in (0, 1], not {fraction_of_gpus}")
-        if not self.config.engine.async_engine:
-            raise UsageError("engine.async_engine is false, but VllmAsyncGenerationWorker runs the asynchronous engine")
-        self._bundle_indices = tuple(bundle_indices) if bundle_indices is not None else None
-        self._fraction_of_gpus = fraction_of_gpus
-        self._seed = seed
-        asked = self.config.quirks
-        switches = Switches.gather(api=Wishes(disable, force), config_file=Wishes(asked.disable, asked.force))
-        self._registry = Registry.load(switches=switches)
-        check_lock(self._registry, asked.locked)
-        self.plan: Plan = self._registry.resolve(RunContext.gather(self.config), switches)
-        self.plan.check()
-        self._arguments = self._engine_arguments()
-        check_engine_environment({**os.environ, **self.config.env})
-        if self.plan.value("engine.load_format") != "dummy":
-            require_weights(self.config.model.path)
+        launch = prepare(config, bundle_indices, fraction_of_gpus, seed, Wishes(disable, force))
+        self.config: GenerationConfig = launch.config
+        self.plan: Plan = launch.plan
+        self.warnings: list[str] = list(launch.plan.warnings)
+        self._launch = launch
+        self._engine: Engine | None = None
         self._receipt: Receipt | None = None
-        self.warnings: list[str] = list(self.plan.warnings)
-        self._applied: Applied | None = None
-        self._engine: Any = None
-        self._processes: frozenset[psutil.Process] = frozenset()
+        self._requests: Requests | None = None
+        self._refitting: Refitting | None = None
+        self._server: OpenAIServer | None = None
+
+    # ---- start and stop
 
     @property
     def receipt(self) -> Receipt:
@@ -121,44 +100,77 @@ class VllmAsyncGenerationWorker:
         return self._receipt
 
     async def post_init_async(self) -> None:
-        """Puts the plan into force, starts the engine and collects the receipt.
+        """Starts the engine and, if ``server.enabled``, the OpenAI-compatible server.
 
         The event loop stands still until the engine is up: 20 to 60 s on two CPU cores.
 
         Raises:
             EngineStartError: The engine died; its last error lines are in the message, the active quirks in the notes.
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
+            ServerStartError: The server cannot listen.
         """
         if self._engine is not None:
             raise QuirksError("the engine is running already; call post_init_async once")
-        before = processes.descendants()
-        self._applied = apply(self.plan)
-        self._set_environment(self._applied)
-        try:
-            # vLLM loads plugins once per process, so a second engine in this one would be without its plan.
-            bootstrap()
-            self._engine = vllm_adapter.start_engine(self._arguments)
-            self._processes = processes.engine_processes(before)
-            if not await vllm_adapter.report_configuration(self._engine):
-                own = "engine.vllm_kwargs.worker_extension_cls"
-                self.warnings.append(f"workers do not report their configuration, because {own} takes the place of ours")
-            self._receipt = collect(
-                self._applied.folder,
-                self.plan.digest,
-                processes.expected_to_acknowledge(before),
-                vllm_adapter.read_back(self._engine, self.plan),
-                wait_s=_ACKNOWLEDGE_S,
-            )
-        except BaseException as error:
-            lines = _last_errors(self._applied.folder)
-            self._processes |= processes.descendants() - before  # nobody else started any meanwhile
-            await self.shutdown()
-            if isinstance(error, QuirksError) or not isinstance(error, Exception):
-                self._note_quirks(error)
+        await self._create_engine(self._launch.arguments)
+        if self.config.server.enabled:
+            try:
+                await self._setup_vllm_server()
+            except BaseException:
+                await self.shutdown()
                 raise
-            raise self._note_quirks(_start_error(error, lines)) from error
-        self.warnings += self._applied.warnings
-        self.warnings += self._registry.observe(self.plan, self._receipt)
+
+    async def _create_engine(self, llm_kwargs: Mapping[str, Any]) -> None:
+        """Starts an engine with these arguments of vLLM's ``AsyncEngineArgs``."""
+        engine = Engine(self.plan, llm_kwargs, self._launch.environment)
+        await engine.start()
+        self._engine, self._receipt = engine, engine.receipt
+        sampling = vllm_adapter.planned_sampling(self.config, self.plan)
+        self._requests = Requests(engine, sampling, self.plan.value("request.timeout_s"))
+        self._refitting = Refitting(engine, self.config.refit, self.plan, self._abort, self._warn)
+        self.warnings += [text for text in engine.warnings if text not in self.warnings]
+        if engine.receipt is not None:
+            self.warnings += self._launch.registry.observe(self.plan, engine.receipt)
+
+    async def shutdown(self) -> bool:
+        """Stops server and engine, ends every process that was started and takes the plan out of force; may be called again.
+
+        What is still being generated ends with `GenerationAbortedError`.
+        """
+        requests, self._requests = self._requests, None
+        refitting, self._refitting = self._refitting, None
+        server, self._server = self._server, None
+        engine, self._engine = self._engine, None
+        try:
+            if requests is not None:
+                await requests.close("the worker was shut down")
+            if server is not None:
+                await server.stop()
+        finally:
+            if refitting is not None:
+                refitting.give_up()
+            if engine is not None:
+                await engine.stop()
+            if refitting is not None:
+                await refitting.close()
+        return True
+
+    async def restart_async(self) -> None:
+        """Starts a new engine in place of one that died or was left with weights of two versions.
+
+        An engine that starts from dummy weights does not generate before the next refit. What was announced of refits stays
+        so. A collective has to be joined anew; the server gets a new port, and a new key unless one is configured.
+
+        Raises:
+            EngineStartError: As for `post_init_async`.
+        """
+        announced = self._refitting.announced if self._refitting is not None else None
+        await self.shutdown()
+        await self.post_init_async()
+        self._refits().announced = announced
+        if self.plan.value("engine.load_format") == "dummy":
+            self._running().readiness.broken("the engine was restarted from dummy weights; refit before generating")
+
+    # ---- generation
 
     async def generate_async(self, data: Mapping[str, Any], greedy: bool = False) -> AsyncGenerator[tuple[int, Batch], None]:
         """Generates from a batch of prompts; yields each sample as it finishes.
@@ -166,7 +178,8 @@ class VllmAsyncGenerationWorker:
         Leaving the loop early aborts what is still running.
 
         Args:
-            data: ``input_ids`` [B, S] int64, padded on the right; ``input_lengths`` [B] int64.
+            data: ``input_ids`` [B, S] int64, padded on the right; ``input_lengths`` [B] int64; optionally ``stop_strings``, for
+                each row None or a list of texts: together with the configured ones they end every sample of the batch.
             greedy: Take the most probable token instead of sampling.
 
         Yields:
@@ -175,33 +188,27 @@ class VllmAsyncGenerationWorker:
 
         Raises:
             BatchError: The batch does not have that form; nothing was sent.
-            GenerationTimeoutError: A sample took longer than ``request.timeout_s``.
+            NotReadyError: The engine sleeps, or its weights are not those of one policy.
+            GenerationTimeoutError: Samples took longer than ``request.timeout_s``; raised after all others were yielded.
+            GenerationAbortedError: A refit failed half-way meanwhile, or the worker was shut down.
+            EngineDiedError: A process of the engine died.
         """
         rows = prompts(data)
-        longest = self._running().model_config.max_model_len
+        longest = self._running().llm.model_config.max_model_len
         if too_long := [index for index, row in enumerate(rows) if len(row) > longest]:
             raise BatchError(f"batch: rows {too_long} are longer than engine.max_model_len = {longest}")
-
-        async def one(index: int, row: list[int]) -> tuple[int, Batch]:
-            room = longest - len(row)
-            if room == 0:
-                return index, sample(row, [], [], truncated=False)
-            output = await self._finish(index, {"prompt_token_ids": row}, greedy=greedy, room=room)
-            completion = output.outputs[0]
-            logprobs = vllm_adapter.sampled_logprobs(completion)
-            return index, sample(row, list(completion.token_ids), logprobs, truncated=completion.finish_reason == "length")
-
-        async with aclosing(_as_finished([one(index, row) for index, row in enumerate(rows)])) as finished:
-            async for item in finished:
+        stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
+        async with aclosing(self._ready().samples(rows, stop, greedy=greedy)) as samples:
+            async for item in samples:
                 yield item
 
     async def generate_text_async(
-        self, data: Mapping[str, Sequence[str]], greedy: bool = False
+        self, data: Mapping[str, Any], greedy: bool = False
     ) -> AsyncGenerator[tuple[int, dict[str, list[str]]], None]:
         """Generates text from a batch of text prompts; yields each sample as it finishes.
 
         Args:
-            data: ``prompts``, B texts.
+            data: ``prompts``, B texts; optionally ``stop_strings``, as for `generate_async`.
             greedy: Take the most probable token instead of sampling.
 
         Yields:
@@ -209,121 +216,230 @@ class VllmAsyncGenerationWorker:
 
         Raises:
             BatchError: The batch does not have that form, or a prompt does not fit; nothing was sent.
-            GenerationTimeoutError: A sample took longer than ``request.timeout_s``.
+            NotReadyError, GenerationTimeoutError, GenerationAbortedError, EngineDiedError: As for `generate_async`.
         """
         texts = data.get("prompts")
         if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise BatchError("batch: 'prompts' must be a list of texts")
-        engine = self._running()
-        longest = engine.model_config.max_model_len
-        encoded = [list(engine.get_tokenizer().encode(text)) for text in texts]
-        if wrong := [index for index, ids in enumerate(encoded) if not 0 < len(ids) < longest]:
+        llm = self._running().llm
+        longest = llm.model_config.max_model_len
+        rows = [list(llm.get_tokenizer().encode(text)) for text in texts]
+        if wrong := [index for index, row in enumerate(rows) if not 0 < len(row) < longest]:
             raise BatchError(f"batch: prompts {wrong} are empty or leave no room below engine.max_model_len = {longest}")
+        stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
+        async with aclosing(self._ready().texts(rows, stop, greedy=greedy)) as finished:
+            async for index, text in finished:
+                yield index, {"texts": [text]}
 
-        async def one(index: int, ids: list[int]) -> tuple[int, dict[str, list[str]]]:
-            output = await self._finish(index, {"prompt_token_ids": ids}, greedy=greedy, room=longest - len(ids), text=True)
-            return index, {"texts": [output.outputs[0].text]}
+    # ---- refit
 
-        async with aclosing(_as_finished([one(index, ids) for index, ids in enumerate(encoded)])) as finished:
-            async for item in finished:
-                yield item
+    async def prepare_refit_info_async(self, state_dict_info: Mapping[str, Any]) -> None:
+        """Announces what every refit from now on will send; one that sends anything else is rejected.
 
-    async def refit_async(self, model: torch.nn.Module, scope: RefitScope | None = None) -> None:
-        """Gives the engine the trainer's weights through vLLM's native weight transfer.
+        Args:
+            state_dict_info: ``{name: (shape, dtype)}`` of every tensor, with a checkpoint's names and full shapes: parameters,
+                and persistent buffers if the plan's ``refit.scope`` is ``state_dict``.
+
+        Raises:
+            RefitRejectedError: It does not have that form.
+        """
+        self._refits().announced = Manifest.parse(state_dict_info)
+
+    async def report_refit_addresses_async(self) -> list[str]:
+        """Returns the path of every engine process' socket, in the order of their ranks; a sender connects to all of them."""
+        return await self._refits().addresses()
+
+    async def update_weights_via_ipc_zmq_async(self, version: str | None = None, clear_cache: bool | None = None) -> bool:
+        """Takes new weights from trainers that run `worker.refit.send_ipc_zmq` on this machine.
+
+        Generation pauses meanwhile; requests in flight are kept and go on under the new weights.
+
+        Args:
+            version: Label of the new weights; a running number if None.
+            clear_cache: Drop the KV cache, so that requests in flight are computed anew; ``refit.clear_cache`` if None.
+
+        Returns:
+            True.
+
+        Raises:
+            RefitRejectedError: What comes is not what was announced; the engine keeps the weights it had.
+            RefitError: The transfer failed; the message says whether the engine still has the weights it had. If not, it does
+                not generate until a complete refit or `restart_async`.
+            EngineDiedError: A process of the engine died.
+        """
+        return await self._refits().by_ipc_zmq(version=version, clear_cache=clear_cache)
+
+    async def init_collective_async(
+        self, rank_prefix: int, ip: str, port: int, world_size: int, train_world_size: int = 1
+    ) -> None:
+        """Joins the group that `worker.refit.CollectiveSender` opens: NCCL on GPUs, gloo on the CPU.
+
+        Args:
+            rank_prefix: Engine ranks of the replicas before this one.
+            ip: Address of trainer rank 0.
+            port: Its port.
+            world_size: Trainer ranks and engine ranks of all replicas.
+            train_world_size: Trainer ranks; they come first.
+
+        Raises:
+            RefitError: Not all came within ``refit.timeout_s``.
+        """
+        await self._refits().join(rank_prefix, ip, port, world_size, train_world_size)
+
+    async def update_weights_from_collective_async(self, version: str | None = None, clear_cache: bool | None = None) -> bool:
+        """Takes new weights from the group; arguments, result and errors as for `update_weights_via_ipc_zmq_async`."""
+        return await self._refits().by_collective(version=version, clear_cache=clear_cache)
+
+    async def refit_async(
+        self,
+        model: torch.nn.Module,
+        scope: RefitScope | str | None = None,
+        *,
+        version: str | None = None,
+        clear_cache: bool | None = None,
+    ) -> None:
+        """Gives the engine the weights of a model in this process, by ``refit.transport``.
 
         Args:
             model: The trainer's model, with a checkpoint's names.
             scope: What to send; what the plan says (``refit.scope``) if None.
+            version: Label of the new weights; a running number if None.
+            clear_cache: As for `update_weights_via_ipc_zmq_async`.
+
+        Raises:
+            RefitRejectedError, RefitError, EngineDiedError: As for `update_weights_via_ipc_zmq_async`.
         """
-        scope = scope or RefitScope(self.plan.value("refit.scope"))
+        await self._refits().from_model(model, scope, version=version, clear_cache=clear_cache)
+
+    async def verify_refit_async(
+        self, model: torch.nn.Module | None = None, scope: RefitScope | str | None = None
+    ) -> dict[str, str]:
+        """Compares what the engine holds, fused, sharded and packed as it is, with what the trainer sends.
+
+        Every engine process receives the weights once more, into a second model, so there must be room for one.
+
+        Args:
+            model: The trainer's model, if it is in this process. Without, the trainer has to send as for the last refit.
+            scope: As for `refit_async`.
+
+        Returns:
+            For each of the engine's tensors that differs, what is different about it; empty if the engine is right.
+
+        Raises:
+            RefitError: The transfer failed, or there is no room; the engine's weights are as they were.
+        """
+        return await self._refits().verify(model, scope)
+
+    # ---- memory
+
+    async def reset_prefix_cache_async(self) -> bool:
+        """Forgets the KV cache of past requests.
+
+        Returns:
+            False if the engine could not, because requests are running that use it.
+        """
+        async with self._running().watched() as llm:
+            return bool(await llm.reset_prefix_cache())
+
+    async def sleep_async(self, level: int = 1) -> None:
+        """Gives the GPU's memory back: the KV cache, and the weights, which level 1 keeps on the host and level 2 drops.
+
+        What is still being generated is aborted. After level 2 the engine does not generate before a complete refit.
+
+        Raises:
+            SleepError: The engine cannot sleep: it runs on the CPU, or without ``engine.enable_sleep_mode``.
+        """
         engine = self._running()
-        with tempfile.TemporaryDirectory(prefix="model-quirks-refit-") as folder:  # created with mode 0700
-            file = Path(folder) / "weights.safetensors"
-            await asyncio.to_thread(lambda: write(tensors(model, scope), file))
-            await vllm_adapter.update_weights(engine, str(file))
+        if self.plan.context.platform == "cpu":
+            raise SleepError("sleep_async: vLLM's CPU platform cannot give memory back; call shutdown instead")
+        if not self._launch.arguments.get("enable_sleep_mode"):
+            raise SleepError("sleep_async: the engine was started without engine.enable_sleep_mode: true")
+        if level not in (1, 2):
+            raise SleepError(f"sleep_async: level is 1 (weights to the host) or 2 (weights dropped), not {level!r}")
+        self._abort("the engine was put to sleep")
+        async with engine.watched() as llm:
+            await vllm_adapter.sleep(llm, level)
+        engine.readiness.slept(level)
 
-    async def shutdown(self) -> bool:
-        """Stops the engine, ends every process that it started and takes the plan out of force; may be called again."""
-        engine, self._engine = self._engine, None
-        try:
-            if engine is not None:
-                engine.shutdown()
-        finally:
-            if self._applied is not None:
-                await asyncio.to_thread(processes.end, self._processes)
-                self._applied.undo()
-                self._applied = None
-        return True
+    async def wake_up_async(self, **kwargs: Any) -> None:
+        """Takes memory again.
 
-    def _running(self) -> Any:
+        Args:
+            **kwargs: ``tags``: a list of ``weights`` and ``kv_cache``; both if missing. Around a refit wake the weights first,
+                refit, then wake the KV cache: the trainer's copy and the cache need not fit together.
+
+        Raises:
+            SleepError: A tag is unknown, or the engine does not sleep.
+        """
+        engine = self._running()
+        if unknown := sorted(kwargs.keys() - {"tags"}):
+            raise SleepError(f"wake_up_async takes tags, not {', '.join(unknown)}")
+        tags = engine.readiness.checked_tags(kwargs.get("tags"))
+        async with engine.watched() as llm:
+            await vllm_adapter.wake_up(llm, tags)
+        engine.readiness.woke(tags)
+
+    async def report_device_id_async(self) -> list[str]:
+        """Returns the GPU's UUID of every engine process in the order of their ranks; ``cpu`` on the CPU."""
+        async with self._running().watched() as llm:
+            return await vllm_adapter.device_ids(llm)
+
+    # ---- OpenAI-compatible server
+
+    async def report_dp_openai_server_base_url(self) -> str | None:
+        """Returns ``http://host:port/v1``, None if there is no server (``server.enabled``)."""
+        return None if self._server is None else self._server.base_url
+
+    @property
+    def openai_api_key(self) -> str | None:
+        """The bearer key that the server asks for; None if it asks for none or there is no server."""
+        return None if self._server is None else self._server.api_key
+
+    def _setup_vllm_openai_api_server(self, app: FastAPI) -> FastAPI:
+        """Adds the server's routes to an application of the caller's, who then guards and serves it."""
+        self._openai_server().add_routes(app)
+        return app
+
+    async def _setup_vllm_server(self) -> str:
+        """Starts the server in this event loop; returns its base URL."""
+        server = self._openai_server()
+        await server.start()
+        self._server = server
+        self.warnings += [text for text in server.warnings if text not in self.warnings]
+        return server.base_url
+
+    def _openai_server(self) -> OpenAIServer:
+        from worker.server import OpenAIServer
+
+        engine = self._running()
+        sampling = vllm_adapter.planned_sampling(self.config, self.plan)
+        return OpenAIServer(engine.llm, self.config, sampling, check=engine.readiness.check)
+
+    # ---- parts
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def _abort(self, why: str) -> None:
+        """Ends every request, from here and over HTTP."""
+        if self._requests is not None:
+            self._requests.abort(why)
+        if self._server is not None:
+            self._server.abort(why)
+
+    def _running(self) -> Engine:
         if self._engine is None:
             raise QuirksError("the engine is not running; call post_init_async first")
         return self._engine
 
-    def _engine_arguments(self) -> dict[str, Any]:
-        arguments = vllm_adapter.engine_arguments(self.config, self.plan, in_placement_group=self._bundle_indices is not None)
-        if self._seed is not None and "engine.seed" not in self.plan.context.typed:
-            arguments["seed"] = self._seed
-        return arguments
+    def _ready(self) -> Requests:
+        """The way to tokens, if they may be made now."""
+        self._running().readiness.check()
+        assert self._requests is not None  # noqa: S101  # they are made together
+        return self._requests
 
-    def _set_environment(self, applied: Applied) -> None:
-        for variable, value in self.config.env.items():
-            applied.set(variable, self.plan.changes.get(f"env.{variable}", value))
-        if self._bundle_indices is not None:
-            applied.set("VLLM_RAY_BUNDLE_INDICES", ",".join(map(str, self._bundle_indices)))
-            applied.set("VLLM_RAY_PER_WORKER_GPUS", str(self._fraction_of_gpus))
-
-    async def _finish(self, index: int, prompt: dict[str, Any], *, greedy: bool, room: int, text: bool = False) -> Any:
-        """Sends one request and waits for its end; gives it up after the time limit."""
-        limit = self.plan.value("request.timeout_s")
-        sampling = vllm_adapter.planned_sampling(self.config, self.plan)
-        params = vllm_adapter.sampling_params(sampling, greedy=greedy, max_tokens=min(sampling.max_new_tokens, room), text=text)
-        try:
-            async with asyncio.timeout(limit) as deadline:
-                # Leaving the loop by an exception closes the generator, and that aborts the request.
-                async for output in self._running().generate(prompt, params, f"{uuid.uuid4().hex}-{index}"):
-                    final = output
-        except TimeoutError:
-            if not deadline.expired():
-                raise  # the engine's own
-            raise GenerationTimeoutError(
-                f"sample {index} took longer than request.timeout_s = {limit:g} s and was aborted; "
-                f"raise it with request.timeout_s or export NRL_VLLM_ASYNC_TIMEOUT_SECONDS={int(limit * 2) or 1}"
-            ) from None
-        return final
-
-    def _note_quirks(self, error: _E) -> _E:
-        for verdict in self.plan.active:
-            error.add_note(f"active quirk: {verdict.id} ({verdict.title}); to run without it: --disable {verdict.id}")
-        return error
-
-
-async def _as_finished(waiting: Sequence[Awaitable[_T]]) -> AsyncGenerator[_T, None]:
-    """Yields results in the order in which they come; leaving early, by error or by choice, cancels the rest.
-
-    Use it under `aclosing`: who leaves a generator does not leave the one that it iterates over.
-    """
-    tasks = [asyncio.ensure_future(item) for item in waiting]
-    try:
-        for finished in asyncio.as_completed(tasks):
-            yield await finished
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _start_error(error: Exception, lines: list[str]) -> EngineStartError:
-    reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return EngineStartError("\n".join([f"the engine died while it started: {reason}", *(f"  {line}" for line in lines)]))
-
-
-def _last_errors(folder: Path) -> list[str]:
-    """The last lines that each of the engine's processes logged as errors; the process that failed first comes first."""
-    last: list[str] = []
-    for file in sorted(folder.glob("errors-*.log"), key=lambda file: file.stat().st_mtime):
-        text = file.read_text(encoding="utf-8", errors="replace")
-        process = text.partition(": ")[0]
-        lines = [line.strip().removeprefix(f"{process}: ") for line in text.splitlines() if line.strip(" ^~")]
-        last += [f"{process}: {line}" for line in lines[-_ERROR_LINES:]]
-    return last
+    def _refits(self) -> Refitting:
+        self._running()
+        assert self._refitting is not None  # noqa: S101  # they are made together
+        return self._refitting

@@ -9,8 +9,8 @@ import torch
 
 from worker.errors import BatchError
 
-#: Tensors by name; the rows of all of them belong together.
-Batch = dict[str, torch.Tensor]
+#: Tensors and lists by name; the rows of all of them belong together.
+Batch = dict[str, Any]
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -54,7 +54,37 @@ def prompts(data: Mapping[str, Any]) -> list[list[int]]:
     return rows
 
 
-def sample(prompt: Sequence[int], generated: Sequence[int], logprobs: Sequence[float], *, truncated: bool) -> Batch:
+def stop_strings(data: Mapping[str, Any], rows: int, configured: Sequence[str] = ()) -> tuple[str, ...]:
+    """Puts the stop strings of a batch together: every sample stops at any of them.
+
+    Args:
+        data: ``stop_strings``, if it is there: for each row None or a list of texts.
+        rows: B.
+        configured: Those of the configuration.
+
+    Returns:
+        All of them, each once, sorted.
+
+    Raises:
+        BatchError: They do not have that form.
+    """
+    given = data.get("stop_strings")
+    if given is None:
+        return tuple(sorted(set(configured)))
+    listed = isinstance(given, Sequence) and not isinstance(given, str)
+    if not listed or len(given) != rows or not all(_is_texts(item) for item in given):
+        raise BatchError(f"batch: 'stop_strings' must hold None or a list of texts that are not empty for each of {rows} rows")
+    return tuple(sorted({*configured, *(text for item in given for text in item or ())}))
+
+
+def sample(
+    prompt: Sequence[int],
+    generated: Sequence[int],
+    logprobs: Sequence[float],
+    *,
+    truncated: bool,
+    weight_versions: Sequence[tuple[str, int, int]] = (),
+) -> Batch:
     """Puts one finished sample into the form that trainers take.
 
     Args:
@@ -62,10 +92,11 @@ def sample(prompt: Sequence[int], generated: Sequence[int], logprobs: Sequence[f
         generated: G token ids.
         logprobs: G logprobs, one per generated token.
         truncated: The generation ended because of its length.
+        weight_versions: Which weights made which of the G tokens: ``(version, start, end)``.
 
     Returns:
         ``output_ids`` [1, P+G] int64; ``logprobs`` [1, P+G] float32, 0.0 on the prompt; ``generation_lengths`` [1] int64;
-        ``unpadded_sequence_lengths`` [1] int64, P+G; ``truncated`` [1] bool.
+        ``unpadded_sequence_lengths`` [1] int64, P+G; ``truncated`` [1] bool; ``weight_versions``, a list of one list of spans.
     """
     return {
         "output_ids": torch.tensor([[*prompt, *generated]], dtype=torch.int64),
@@ -73,6 +104,7 @@ def sample(prompt: Sequence[int], generated: Sequence[int], logprobs: Sequence[f
         "generation_lengths": torch.tensor([len(generated)], dtype=torch.int64),
         "unpadded_sequence_lengths": torch.tensor([len(prompt) + len(generated)], dtype=torch.int64),
         "truncated": torch.tensor([truncated], dtype=torch.bool),
+        "weight_versions": [list(weight_versions)],
     }
 
 
@@ -89,7 +121,17 @@ def collate(samples: Sequence[tuple[int, Batch]], pad_token_id: int) -> Batch:
     rows = [row for _, row in sorted(samples, key=lambda item: item[0])]
     if not rows:
         raise BatchError("batch: no samples to put together")
-    joined = {name: torch.cat([row[name] for row in rows]) for name in rows[0] if rows[0][name].dim() == 1}
+    joined: Batch = {}
+    for name, first in rows[0].items():
+        if isinstance(first, list):
+            joined[name] = [item for row in rows for item in row[name]]
+        elif first.dim() == 1:
+            joined[name] = torch.cat([row[name] for row in rows])
     for name, fill in (("output_ids", pad_token_id), ("logprobs", 0.0)):
         joined[name] = torch.nn.utils.rnn.pad_sequence([row[name][0] for row in rows], batch_first=True, padding_value=fill)
     return joined
+
+
+def _is_texts(value: Any) -> bool:
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    return value is None or (listed and all(isinstance(text, str) and text for text in value))

@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from quirks_core import sources
 from quirks_core.context import Purpose
 from quirks_core.errors import UsageError, nearest
 from quirks_core.slots import SLOTS
-
-
-class Section(BaseModel):
-    """Base of every part of the configuration: frozen, and strict about its keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+from worker.section import Section
+from worker.server.config import ServerSection
 
 
 class ModelSection(Section):
@@ -55,6 +51,7 @@ class EngineSection(Section):
         gpu_memory_utilization: Share of device memory.
         enforce_eager: No compilation, no CUDA graphs.
         enable_prefix_caching: Reuse the KV cache of shared prefixes.
+        enable_sleep_mode: Lets ``sleep_async`` give memory back while the trainer works; GPUs only.
         logprobs_mode: What a logprob means.
         seed: Seed of the engine's random numbers.
         compilation_config: vLLM's compilation settings.
@@ -75,6 +72,7 @@ class EngineSection(Section):
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     enforce_eager: bool | None = None
     enable_prefix_caching: bool | None = None
+    enable_sleep_mode: bool | None = None
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"] | None = None
     seed: int | None = None
     compilation_config: dict[str, Any] | None = None
@@ -102,6 +100,8 @@ class SamplingSection(Section):
         top_p: Smallest share of probability to sample from.
         top_k: Number of most probable tokens to sample from; -1 for all.
         max_new_tokens: Most tokens to generate.
+        min_new_tokens: Fewest tokens to generate; stop tokens and stop strings wait until then.
+        stop_strings: Texts that end a generation; they stay part of it.
         stop_token_ids: Tokens that end a generation, besides the model's end of sequence.
         ignore_eos: Generate on after the end of sequence.
         pad_token_id: Fills rows to equal length; from the checkpoint if None.
@@ -111,6 +111,8 @@ class SamplingSection(Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=-1, ge=-1)
     max_new_tokens: int = Field(default=128, ge=1)
+    min_new_tokens: int = Field(default=0, ge=0)
+    stop_strings: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     pad_token_id: int | None = None
@@ -149,9 +151,24 @@ class ClusterSection(Section):
 
 
 class RefitSection(Section):
-    """What the trainer sends at a refit: named parameters only, or the whole state dict with its persistent buffers."""
+    """How new weights come from the trainer.
+
+    Attributes:
+        scope: What it sends: named parameters only, or the whole state dict with its persistent buffers.
+        transport: How ``refit_async`` and ``verify_refit_async`` send a model of this process.
+        clear_cache: Drop the KV cache: requests in flight are computed anew under the new weights. Without, they go on with
+            what the old weights left in it.
+        timeout_s: Seconds to wait for the trainer at each step of a transfer.
+        buffer_mb: Size of a transfer's buffers in MiB; there are two, and they grow to the largest tensor.
+        socket_dir: Folder for the sockets of ``ipc_zmq``, of mode 0700 and with a short path; a temporary one if None.
+    """
 
     scope: Literal["parameters", "state_dict"] = "parameters"
+    transport: Literal["ipc_zmq", "collective", "file"] = "ipc_zmq"
+    clear_cache: bool = True
+    timeout_s: float = Field(default=120.0, gt=0)
+    buffer_mb: int = Field(default=512, ge=1)
+    socket_dir: str | None = None
 
 
 class RequestSection(Section):
@@ -187,6 +204,7 @@ class GenerationConfig(Section):
         cluster: The machines.
         refit: What a refit sends.
         request: A request's limits.
+        server: The OpenAI-compatible server.
         env: Environment variables for the engine's processes.
         quirks: Switches.
     """
@@ -200,6 +218,7 @@ class GenerationConfig(Section):
     cluster: ClusterSection = ClusterSection()
     refit: RefitSection = RefitSection()
     request: RequestSection = RequestSection()
+    server: ServerSection = ServerSection()
     env: dict[str, str] = Field(default_factory=dict)
     quirks: QuirksSection = QuirksSection()
 

@@ -9,11 +9,39 @@ class EngineStartError(QuirksError):
     """The engine died while it started; the message ends with its last error lines."""
 
 
+class EngineDiedError(QuirksError):
+    """A process of the running engine died; the message ends with its last error lines. ``restart_async`` starts anew."""
+
+
+class NotReadyError(QuirksError):
+    """The engine must not generate: it sleeps, or its weights are not those of one policy. The message says the way back."""
+
+
 class GenerationTimeoutError(QuirksError):
-    """A request took longer than ``request.timeout_s``; it was aborted."""
+    """Requests took longer than ``request.timeout_s``; they were aborted."""
+
+
+class GenerationAbortedError(QuirksError):
+    """Requests were aborted by something else than their caller: a refit that failed, sleep, or a shutdown."""
 
 
 class BatchError(QuirksError):
     """A batch does not have the promised form; nothing was sent to the engine."""
 
     exit_code = 2
+
+
+class RefitError(QuirksError):
+    """A refit failed; the message says whether the old weights are still there."""
+
+
+class RefitRejectedError(RefitError):
+    """What the trainer sends is not what was announced; the model was not touched."""
+
+
+class TransferError(RefitError):
+    """The other side of a transfer died, closed its socket or took too long."""
+
+
+class SleepError(QuirksError):
+    """The engine cannot sleep or wake as asked."""

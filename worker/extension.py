@@ -1,4 +1,7 @@
-"""What we add to vLLM's worker class, through its own ``worker_extension_cls``: a report of the configuration it runs with."""
+"""What we add to vLLM's worker class, through its own ``worker_extension_cls``: answers about itself and its weights.
+
+No name may be one that the worker has already, private ones included.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,36 @@ from quirks_core import bootstrap
 from worker.vllm_adapter import read_configuration
 
 
-class ConfigurationReport:
-    """Lets the driver ask every worker what it runs with; the answer goes beside the worker's acknowledgement."""
+class WorkerReports:
+    """Lets the driver ask every worker; all answers are plain values."""
 
     vllm_config: Any
+    weight_transfer_engine: Any
+    device: Any
 
     def report_configuration(self) -> None:
         """Acknowledges once more, with the values that this worker's own configuration holds."""
         bootstrap.report_configuration(read_configuration(self.vllm_config))
+
+    def report_device(self) -> str:
+        """Returns what tells this worker's device from all others: a GPU's UUID, else ``cpu``."""
+        from worker.refit.buffers import device_id
+
+        return device_id(self.device)
+
+    def report_rank(self) -> int:
+        """Returns this worker's rank among all of its engine."""
+        return int(self.weight_transfer_engine.rank)
+
+    def report_refit(self) -> dict[str, Any]:
+        """Returns what the last refit did: whether it changed the model, and the parameters that it did not reach."""
+        engine = self.weight_transfer_engine
+        return {"touched": engine.touched, "unloaded": engine.unloaded}
+
+    def verify_refit(self, update_info: dict[str, Any]) -> dict[str, str]:
+        """Compares the model with one that is loaded anew from the same source; returns what differs, by tensor."""
+        from vllm.config import set_current_vllm_config
+
+        engine = self.weight_transfer_engine
+        with set_current_vllm_config(self.vllm_config):
+            return dict(engine.verify(engine.parse_update_info(update_info)))

@@ -10,7 +10,7 @@ imported (by `worker.transfer_engine`) in those workers alone whose engine asks 
 from __future__ import annotations
 
 #: Value of ``weight_transfer_config.backend`` that selects our engine.
-BACKEND = "model_quirks_safetensors"
+BACKEND = "model_quirks"
 
 _registered = False
 
@@ -29,5 +29,5 @@ def register() -> None:
         return
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    WeightTransferEngineFactory.register_engine(BACKEND, "worker.transfer_engine", "SafetensorsTransferEngine")
+    WeightTransferEngineFactory.register_engine(BACKEND, "worker.transfer_engine", "RefitEngine")
     _registered = True

@@ -6,9 +6,12 @@ and the plan must have set them by then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quirks_core.errors import shortened, words
 from quirks_core.plan import Plan
 from quirks_core.receipt import ReadBack
 from worker.config import GenerationConfig, SamplingSection
@@ -30,7 +33,7 @@ _READ_BACK = {
     "engine.tensor_parallel_size": "parallel_config.tensor_parallel_size",
 }
 #: What the engine mixes into its worker class.
-EXTENSION = "worker.extension.ConfigurationReport"
+EXTENSION = "worker.extension.WorkerReports"
 #: Slots under ``engine.`` that choose between engines and are no arguments of one.
 _NOT_ARGUMENTS = ("engine.async_engine", "engine.runtime")
 
@@ -106,7 +109,9 @@ def planned_sampling(config: GenerationConfig, plan: Plan) -> SamplingSection:
     return config.sampling.model_copy(update=changes)
 
 
-def sampling_params(sampling: SamplingSection, *, greedy: bool, max_tokens: int, text: bool = False) -> Any:
+def sampling_params(
+    sampling: SamplingSection, *, greedy: bool, max_tokens: int, stop: Sequence[str] = (), text: bool = False
+) -> Any:
     """Builds the parameters of one request, for the cheapest way to tokens and their logprobs.
 
     ``logprobs=0`` gives the sampled token's logprob alone, flat logprobs save one dictionary per token, without
@@ -116,6 +121,7 @@ def sampling_params(sampling: SamplingSection, *, greedy: bool, max_tokens: int,
         sampling: The configured sampling.
         greedy: Take the most probable token instead.
         max_tokens: Most tokens to generate.
+        stop: Texts that end the generation.
         text: The caller wants text.
     """
     from vllm import SamplingParams
@@ -126,11 +132,14 @@ def sampling_params(sampling: SamplingSection, *, greedy: bool, max_tokens: int,
         top_p=1.0 if greedy else sampling.top_p,
         top_k=-1 if greedy else sampling.top_k,
         max_tokens=max_tokens,
+        min_tokens=min(sampling.min_new_tokens, max_tokens),
+        stop=list(stop) or None,
+        include_stop_str_in_output=bool(stop),
         stop_token_ids=list(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
         logprobs=0,
         flat_logprobs=True,
-        detokenize=text,
+        detokenize=text or bool(stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
@@ -143,24 +152,105 @@ def sampled_logprobs(completion: Any) -> list[float]:
     return [float(value) for value in completion.logprobs.logprobs]
 
 
-async def update_weights(engine: Any, path: str) -> None:
-    """Refits the engine from a safetensors file through its native weight transfer.
+def engine_died(error: BaseException) -> bool:
+    """Tells whether an error says that the engine's processes are gone."""
+    from vllm.v1.engine.exceptions import EngineDeadError
 
-    Generation pauses meanwhile; requests in flight are kept and go on under the new weights, their KV cache recomputed.
+    return isinstance(error, EngineDeadError)
+
+
+def remote_reason(error: BaseException) -> str:
+    """Returns what a worker process said, without the frames that the engine's processes put around it."""
+    text = " ".join(str(error).split())
+    text = re.sub(r"^Call to \w+ method failed: ", "", text)
+    framed = re.search(r"Worker failed with error ['\"](.*)['\"], please check the stack trace", text)
+    return shortened(framed.group(1) if framed else text) or words(error)
+
+
+def version_spans(completion: Any, version: str) -> list[tuple[str, int, int]]:
+    """Returns which weights made which tokens of a vLLM ``CompletionOutput``.
+
+    Args:
+        completion: The finished output.
+        version: Label of the weights now; an engine that labels nothing (0.26) is taken to have used one set throughout.
+
+    Returns:
+        ``(version, start, end)`` spans over the generated tokens, in order.
+    """
+    spans = getattr(completion, "weight_versions", None)
+    if not spans:
+        return [(version, 0, len(completion.token_ids))]
+    return [(span.version, span.start, span.end) for span in spans]
+
+
+async def pause(engine: Any, *, clear_cache: bool) -> None:
+    """Stops generation without aborting anything; with its cache dropped, a request is computed anew once it goes on."""
+    await engine.pause_generation(mode="keep", clear_cache=clear_cache)
+
+
+async def resume(engine: Any) -> None:
+    """Lets generation go on."""
+    await engine.resume_generation()
+
+
+async def abort_all(engine: Any) -> None:
+    """Ends every request, also those that came in over HTTP; the engine stays paused."""
+    await engine.pause_generation(mode="abort", clear_cache=True)
+
+
+async def join_collective(engine: Any, init_info: dict[str, Any]) -> None:
+    """Has every engine process join the trainer's group."""
+    from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+    await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init_info))
+
+
+async def update_weights(engine: Any, update_info: dict[str, Any], version: str) -> None:
+    """Refits a paused engine through its native weight transfer.
 
     Args:
         engine: The ``AsyncLLM``.
-        path: Absolute path, readable in every worker process.
+        update_info: What `worker.transfer_engine.RefitUpdateInfo` holds.
+        version: Label of the new weights; kept by engines that label what they generate (0.32).
     """
     from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-    await engine.pause_generation(mode="keep", clear_cache=True)
-    try:
-        await engine.start_weight_update()
-        await engine.update_weights(WeightTransferUpdateRequest(update_info={"path": path}))
-        await engine.finish_weight_update()
-    finally:
-        await engine.resume_generation()
+    await engine.start_weight_update()
+    await engine.update_weights(WeightTransferUpdateRequest(update_info=update_info))
+    labels = "weight_version" in inspect.signature(engine.finish_weight_update).parameters
+    await engine.finish_weight_update(**({"weight_version": version} if labels else {}))
+
+
+async def refit_reports(engine: Any) -> list[dict[str, Any]]:
+    """Asks every worker what the last refit did."""
+    return list(await engine.collective_rpc("report_refit"))
+
+
+async def verify_refit(engine: Any, update_info: dict[str, Any]) -> list[dict[str, str]]:
+    """Has every worker compare its model with one that is loaded anew; returns what differs on each."""
+    return list(await engine.collective_rpc("verify_refit", args=(update_info,)))
+
+
+async def device_ids(engine: Any) -> list[str]:
+    """Asks every worker for its device."""
+    return list(await engine.collective_rpc("report_device"))
+
+
+async def ranks(engine: Any) -> list[int]:
+    """Asks every worker for its rank."""
+    return list(await engine.collective_rpc("report_rank"))
+
+
+async def sleep(engine: Any, level: int) -> None:
+    """Gives memory back; what still runs is aborted."""
+    await engine.reset_prefix_cache()
+    await engine.reset_mm_cache()
+    await engine.sleep(level=level)
+
+
+async def wake_up(engine: Any, tags: Sequence[str] | None) -> None:
+    """Takes memory again."""
+    await engine.wake_up(tags=list(tags) if tags is not None else None)
 
 
 def read_back(engine: Any, plan: Plan) -> tuple[ReadBack, ...]:

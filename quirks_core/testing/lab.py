@@ -162,7 +162,7 @@ class Lab:
 
     def engine(self, worker: VllmAsyncGenerationWorker) -> Any:
         """Returns vLLM's engine behind a running worker, for what no public call shows."""
-        return worker._engine
+        return worker._running().llm
 
     async def greedy(self, worker: VllmAsyncGenerationWorker) -> list[Generated]:
         """Generates greedily from `PROMPTS`, `NEW_TOKENS` tokens each unless the worker is configured otherwise."""

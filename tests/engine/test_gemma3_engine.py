@@ -160,7 +160,7 @@ def sampling(worker, monkeypatch):
 
 def unfinished(worker):
     """How many requests the engine still works on."""
-    return worker._engine.output_processor.get_num_unfinished_requests()
+    return worker._engine.llm.output_processor.get_num_unfinished_requests()
 
 
 async def test_a_generation_that_ends_at_a_stop_token_is_not_truncated(worker, lab, sampling):

@@ -27,6 +27,7 @@ EVERYTHING = {
         "gpu_memory_utilization": 0.5,
         "enforce_eager": True,
         "enable_prefix_caching": False,
+        "enable_sleep_mode": True,
         "logprobs_mode": "raw_logprobs",
         "seed": 3,
         "max_num_seqs": 8,
@@ -59,7 +60,7 @@ def test_an_engine_that_nobody_adjusted_gets_little(arguments, model_folder):
         "data_parallel_size": 1,
         "enable_expert_parallel": False,
         "disable_log_stats": True,
-        "worker_extension_cls": "worker.extension.ConfigurationReport",
+        "worker_extension_cls": "worker.extension.WorkerReports",
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.batch import collate, prompts, sample
+from worker.batch import collate, prompts, sample, stop_strings
 from worker.errors import BatchError
 
 IDS = torch.tensor([[5, 6, 7], [8, 9, 0]])
@@ -95,13 +95,33 @@ def test_logprobs_are_zero_on_the_prompt():
 def test_dtypes_are_those_that_the_documentation_promises():
     row = sample([5], [], [], truncated=False)
 
-    assert {name: value.dtype for name, value in row.items()} == {
+    assert {name: value.dtype for name, value in row.items() if isinstance(value, torch.Tensor)} == {
         "output_ids": torch.int64,
         "logprobs": torch.float32,
         "generation_lengths": torch.int64,
         "unpadded_sequence_lengths": torch.int64,
         "truncated": torch.bool,
     }
+
+
+def test_a_sample_keeps_the_spans_of_the_weights_that_made_it_as_one_row():
+    spans = [("1", 0, 2), ("2", 2, 3)]
+
+    row = sample([5, 6], [7, 8, 9], [-0.1, -0.2, -0.3], truncated=True, weight_versions=tuple(spans))
+
+    assert row["weight_versions"] == [spans]
+
+
+def test_a_sample_holds_copies():
+    generated, logprobs, spans = [7, 8], [-0.1, -0.2], [("1", 0, 2)]
+    row = sample([5], generated, logprobs, truncated=False, weight_versions=spans)
+
+    for alive in (generated, logprobs, spans):
+        alive.clear()
+
+    assert row["output_ids"].tolist() == [[5, 7, 8]]
+    assert row["logprobs"].shape == (1, 3)
+    assert row["weight_versions"] == [[("1", 0, 2)]]
 
 
 def test_samples_come_back_in_the_order_of_their_indices_padded_on_the_right():
@@ -122,6 +142,35 @@ def test_what_was_put_together_can_be_cut_apart_again():
 
     cut = prompts({"input_ids": batch["output_ids"], "input_lengths": batch["unpadded_sequence_lengths"]})
     assert cut == [[1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_spans_of_weights_stay_with_their_samples():
+    first = sample([1], [2], [-1.0], truncated=False, weight_versions=[("a", 0, 1)])
+    second = sample([3], [4, 5], [-1.0] * 2, truncated=False, weight_versions=[("a", 0, 1), ("b", 1, 2)])
+
+    batch = collate([(1, second), (0, first)], pad_token_id=0)
+
+    assert batch["weight_versions"] == [[("a", 0, 1)], [("a", 0, 1), ("b", 1, 2)]]
+
+
+def test_every_sample_of_a_batch_stops_at_any_of_its_stop_strings():
+    data = {"stop_strings": [["\n", "END"], None, [], ["END", "?"]]}
+
+    assert stop_strings(data, 4, configured=("</s>", "?")) == ("\n", "</s>", "?", "END")
+
+
+@pytest.mark.parametrize("data", [{}, {"stop_strings": None}, {"stop_strings": [None, None]}])
+def test_without_stop_strings_in_the_batch_those_of_the_configuration_count(data):
+    assert stop_strings(data, 2, configured=("b", "a", "b")) == ("a", "b")
+    assert stop_strings(data, 2) == ()
+
+
+@pytest.mark.parametrize("given", ["ab", [None], [None] * 3, [["a"], "b"], [["a"], [1]], [["a"], [""]], 7, [["a"], {"b": 1}]])
+def test_stop_strings_of_another_form_are_refused(given):
+    with pytest.raises(
+        BatchError, match=r"'stop_strings' must hold None or a list of texts that are not empty for each of 2 rows"
+    ):
+        stop_strings({"stop_strings": given}, 2)
 
 
 def test_no_samples_make_no_batch():

@@ -29,6 +29,8 @@ def problem(values: dict) -> str:
         ({"train": {"context_parallel": 2}}, "train.context_parallel: unknown key; did you mean 'context_parallel_size'?"),
         ({"cluster": {"nodes": 2}}, "cluster.nodes: unknown key; did you mean 'num_nodes'?"),
         ({"refit": {"scop": "parameters"}}, "refit.scop: unknown key; did you mean 'scope'?"),
+        ({"refit": {"transprot": "file"}}, "refit.transprot: unknown key; did you mean 'transport'?"),
+        ({"sampling": {"stop_string": ["a"]}}, "sampling.stop_string: unknown key; did you mean 'stop_strings'?"),
         ({"request": {"timeout": 5}}, "request.timeout: unknown key; did you mean 'timeout_s'?"),
         ({"quirks": {"disabled": []}}, "quirks.disabled: unknown key; did you mean 'disable'?"),
     ],
@@ -63,6 +65,14 @@ def test_everything_that_is_wrong_is_said_at_once():
         {"sampling": {"top_p": 0}},
         {"train": {"backend": "ddp"}},
         {"refit": {"scope": "everything"}},
+        {"refit": {"transport": "pickle"}},
+        {"refit": {"timeout_s": 0}},
+        {"refit": {"buffer_mb": 0}},
+        {"refit": {"clear_cache": "perhaps"}},
+        {"sampling": {"min_new_tokens": -1}},
+        {"sampling": {"stop_strings": "END"}},
+        {"sampling": {"top_k": -2}},
+        {"engine": {"enable_sleep_mode": "deep"}},
         {"request": {"timeout_s": 0}},
         {"env": {"VLLM_USE_V1": "yes"}},
         {"env": {"VLLM_USE_V1": True}},
@@ -187,6 +197,16 @@ def test_every_engine_key_is_documented():
     text = EngineSection.__doc__
 
     assert [key for key in EngineSection.model_fields if f"{key}:" not in text] == []
+
+
+def test_a_refit_drops_stale_caches_and_waits_two_minutes_unless_told_otherwise(parse):
+    refit = parse().refit
+
+    assert (refit.transport, refit.clear_cache, refit.timeout_s, refit.socket_dir) == ("ipc_zmq", True, 120.0, None)
+
+
+def test_a_list_of_stop_strings_is_kept_in_its_order(parse):
+    assert parse(sampling={"stop_strings": ["b", "a"]}).sampling.stop_strings == ("b", "a")
 
 
 def test_null_leaves_a_slot_open(parse):

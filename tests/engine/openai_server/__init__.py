@@ -1,0 +1,1 @@
+"""One engine and its server for all modules of this folder."""

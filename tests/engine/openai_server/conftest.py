@@ -1,0 +1,143 @@
+"""One engine with its server, clients for it, and ways to wait; shared by all modules of this folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import httpx
+import openai
+import pytest
+
+from worker.config import GenerationConfig
+from worker.server import OpenAIServer
+
+LONGEST = 256
+NEW_TOKENS = 16
+TEMPERATURE = 0.7
+KEY = "open-sesame"
+NAME = "tiny"
+#: Ends every turn, and strips the reasoning of all assistants but the last, as Qwen-3's does.
+TEMPLATE = (
+    "{% for m in messages %}{{ '<bos>' + m['role'] + '\\n' }}"
+    "{% if m['role'] == 'assistant' and not loop.last %}{{ m['content'].split('</think>')[-1] }}"
+    "{% else %}{{ m['content'] }}{% endif %}{{ '<eos>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<bos>assistant\\n' }}{% endif %}"
+)
+#: What other policies' sampling the checkpoint recommends; none of it may reach a rollout.
+FOREIGN = {"temperature": 0.05, "top_k": 2, "top_p": 0.1, "repetition_penalty": 3.0, "max_new_tokens": 3}
+
+
+@pytest.fixture(scope="package")
+def model(checkpoint, tmp_path_factory):
+    """A tiny checkpoint whose byte-level tokenizer says most of what the random model makes in other ids."""
+    folder = tmp_path_factory.mktemp("served") / "model"
+    shutil.copytree(checkpoint("qwen3"), folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    recommended = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**recommended, **FOREIGN}))
+    return folder
+
+
+def values(**server):
+    return {
+        "engine": {"load_format": "auto", "max_model_len": LONGEST},
+        "sampling": {"temperature": TEMPERATURE, "max_new_tokens": NEW_TOKENS},
+        "server": {"enabled": True, "api_key": KEY, "served_model_name": NAME, "shutdown_s": 1, **server},
+    }
+
+
+@pytest.fixture(scope="package")
+async def served(model, running):
+    """The one engine of this folder, its worker and its server."""
+    async with running(model, values()) as worker:
+        yield SimpleNamespace(
+            worker=worker,
+            llm=worker._engine.llm,
+            server=worker._server,
+            base_url=await worker.report_dp_openai_server_base_url(),
+            key=worker.openai_api_key,
+        )
+
+
+@pytest.fixture
+def second(served):
+    """Starts another server on the same engine, configured otherwise, and stops it whatever happens."""
+
+    @asynccontextmanager
+    async def start(*, check=lambda: None, purpose="rollout", sampling=None, **section):
+        config = served.worker.config
+        asked = {**config.model_dump(mode="json"), "purpose": purpose, "server": {**values()["server"], **section}}
+        asked["sampling"].update(sampling or {})
+        config = GenerationConfig.parse(asked)
+        server = OpenAIServer(served.llm, config, config.sampling, check=check)
+        await server.start()
+        try:
+            yield server
+        finally:
+            await server.stop()
+
+    return start
+
+
+@pytest.fixture
+async def client(served):
+    async with openai.AsyncOpenAI(base_url=served.base_url, api_key=served.key, max_retries=0, timeout=60) as found:
+        yield found
+
+
+@pytest.fixture
+async def http(served):
+    async with plain_client(served.base_url) as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def raw():
+    """Makes a plain HTTP client for a server."""
+    return plain_client
+
+
+def plain_client(base_url, key=KEY):
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    return httpx.AsyncClient(base_url=base_url.removesuffix("/v1"), headers=headers, timeout=60)
+
+
+@pytest.fixture(scope="package")
+def settled():
+    """Waits until something is true, and fails if it does not come true soon."""
+
+    async def wait(true, *, within_s=20.0):
+        end = time.monotonic() + within_s
+        while not true():
+            assert time.monotonic() < end
+            await asyncio.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture(scope="package")
+def idle(served, settled):
+    """Waits until the engine has nothing left to do."""
+
+    async def wait(*, within_s=20.0):
+        await settled(lambda: served.llm.get_num_unfinished_requests() == 0, within_s=within_s)
+
+    return wait
+
+
+@pytest.fixture
+def aborted(served, monkeypatch):
+    """The requests that were aborted in the engine, as they come."""
+    found, abort = [], type(served.llm).abort
+
+    async def noting(llm, request_id, *args, **kwargs):
+        await abort(llm, request_id, *args, **kwargs)
+        found.append(request_id)
+
+    monkeypatch.setattr(type(served.llm), "abort", noting)
+    return found

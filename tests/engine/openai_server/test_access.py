@@ -1,0 +1,91 @@
+"""Who may use the server, and what there is to use."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+
+from quirks_core import QuirksError
+from worker.server import ServerStartError
+
+KEY = "open-sesame"
+NAME = "tiny"
+LONGEST = 256
+HELLO = [{"role": "user", "content": "hello there"}]
+
+
+async def test_nothing_but_health_answers_without_the_key(served, raw):
+    wrong = {"no key": None, "another key": "sesame", "the beginning of the key": KEY[:-1], "no ASCII": "schlüssel".encode()}
+    for key in wrong.values():
+        async with raw(served.base_url, None) as http:
+            headers = {} if key is None else {b"Authorization": b"Bearer " + (key if isinstance(key, bytes) else key.encode())}
+            for method, path in (("GET", "/v1/models"), ("POST", "/v1/chat/completions"), ("POST", "/tokenize"), ("GET", "/x")):
+                reply = await http.request(method, path, headers=headers)
+
+                assert reply.status_code == 401
+                assert "Authorization: Bearer KEY" in reply.json()["error"]["message"]
+            assert (await http.get("/health")).status_code == 200
+    async with openai.AsyncOpenAI(base_url=served.base_url, api_key="sesame") as client:
+        with pytest.raises(openai.AuthenticationError):
+            await client.models.list()
+
+
+async def test_the_model_is_listed_under_its_name(client):
+    models = await client.models.list()
+
+    assert [model.id for model in models.data] == [NAME]
+    assert models.data[0].max_model_len == LONGEST
+
+
+async def test_vllms_development_routes_are_not_there_even_in_its_development_mode(second, monkeypatch, raw):
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    paths = (
+        "pause resume sleep wake_up is_sleeping collective_rpc reset_prefix_cache init_weight_transfer_engine update_weights "
+        "start_weight_update finish_weight_update server_info abort_requests get_world_size weight_info inference/v1/generate "
+        "v1/completions v1/load_lora_adapter docs redoc openapi.json metrics invocations ping version load tokenizer_info"
+    )
+    async with second() as server, raw(server.base_url) as http:
+        for path in paths.split():
+            for method in ("GET", "POST"):
+                reply = await http.request(method, f"/{path}", json={})
+
+                assert reply.status_code == 404, path
+                assert reply.json()["error"]["code"] == 404
+
+
+async def test_without_auth_there_is_a_warning_and_no_key(second, caplog, raw):
+    async with second(auth=False, api_key=None) as server, raw(server.base_url, key=None) as http:
+        assert (await http.get("/v1/models")).status_code == 200
+        assert server.api_key is None
+        assert "every user of this machine can use the engine" in server.warnings[0]
+        assert server.warnings[0] in caplog.text
+
+
+async def test_an_engine_that_must_not_generate_answers_503_with_the_reason(second, raw):
+    def check():
+        raise QuirksError("a refit failed half-way; refit again")
+
+    async with second(check=check) as server, raw(server.base_url) as http:
+        refused = await http.post("/v1/chat/completions", json={"model": NAME, "messages": HELLO})
+        health = await http.get("/health")
+
+    assert refused.status_code == 503
+    assert "a refit failed half-way; refit again" in refused.json()["error"]["message"]
+    assert (health.status_code, health.content) == (503, b"")
+
+
+async def test_a_configuration_that_vllm_refuses_is_an_error_at_the_start(second):
+    with pytest.raises(ServerStartError, match="no_such_parser"):
+        async with second(tool_parser="no_such_parser"):
+            pass
+
+
+async def test_a_dead_engine_answers_503_and_says_so(served, http, monkeypatch):
+    """Only the flag is set: killing the engine would take it from all other tests."""
+    monkeypatch.setattr(type(served.llm), "errored", property(lambda _: True))
+
+    replies = [await http.post("/v1/chat/completions", json={"messages": HELLO, "stream": stream}) for stream in (False, True)]
+    health = await http.get("/health")
+
+    assert [reply.status_code for reply in (*replies, health)] == [503, 503, 503]
+    assert all("the engine is dead" in reply.json()["error"]["message"] for reply in replies)

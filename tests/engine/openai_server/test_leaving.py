@@ -1,0 +1,144 @@
+"""Clients that leave in the middle, and servers that stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+
+import httpx
+import psutil
+import pytest
+
+from worker.server import ServerStartError
+
+KEY = "open-sesame"
+LONGEST = 256
+HELLO = [{"role": "user", "content": "hello there"}]
+LONG = {"messages": HELLO, "max_tokens": LONGEST - 40}
+
+
+async def test_a_client_that_leaves_takes_its_request_out_of_the_engine(http, served, aborted, settled, idle):
+    async with http.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as reply:
+        await anext(reply.aiter_lines())
+        assert served.llm.get_num_unfinished_requests() == 1
+    await settled(lambda: len(aborted) == 1)
+    await idle()
+
+    waiting = asyncio.create_task(http.post("/v1/chat/completions", json={**LONG, "n": 4}))
+    await settled(lambda: served.llm.get_num_unfinished_requests() > 0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await settled(lambda: len(aborted) == 2)
+    await idle()
+    assert len(served.server._requests) == 0
+
+
+async def test_of_200_streams_the_half_that_stays_completes_and_nothing_of_the_others_is_left(served, aborted, settled, idle):
+    tasks = len(asyncio.all_tasks())
+    async with httpx.AsyncClient(
+        base_url=served.base_url.removesuffix("/v1"),
+        headers={"Authorization": f"Bearer {KEY}"},
+        timeout=300,
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+    ) as http:
+
+        async def stream(index):
+            body = {"messages": [{"role": "user", "content": f"stream {index}"}], "stream": True, "max_tokens": 64}
+            events = []
+            async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
+                assert reply.status_code == 200
+                async for line in reply.aiter_lines():
+                    events += [line.removeprefix("data: ")] if line else []
+                    if index % 2 and len(events) == 1 + index // 2 % 2:
+                        return None  # leaves in the middle, after the first or the second event
+            return events
+
+        done = await asyncio.gather(*(stream(index) for index in range(200)))
+
+    stayed = [events for events in done if events is not None]
+    assert len(stayed) == 100
+    for events in stayed:
+        assert events[-1] == "[DONE]"
+        assert len(json.loads(events[-2])["choices"][0]["delta"]["generation_token_ids"]) == 64
+    await idle()
+    assert len(aborted) > 50  # a few of the leavers were through by then
+    assert len(served.server._requests) == 0
+    await settled(lambda: len(asyncio.all_tasks()) <= tasks)
+    port = int(served.base_url.rpartition(":")[2].removesuffix("/v1"))
+    await settled(lambda: not _connections(port))
+
+
+async def test_aborting_ends_what_runs_with_the_reason(second, served, raw, settled, idle):
+    async with second() as server, raw(server.base_url) as http:
+        lines = []
+
+        async def stream():
+            async with http.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as reply:
+                async for line in reply.aiter_lines():
+                    lines.extend([line] if line else [])
+
+        whole = asyncio.create_task(http.post("/v1/chat/completions", json=LONG))
+        streamed = asyncio.create_task(stream())
+        await settled(lambda: lines and served.llm.get_num_unfinished_requests() == 2)
+        server.abort("a refit failed half-way")
+
+        assert (await whole).status_code == 503
+        assert (await whole).json()["error"]["message"] == "a refit failed half-way"
+        await streamed
+        assert json.loads(lines[-2].removeprefix("data: "))["error"]["message"] == "a refit failed half-way"
+        assert lines[-1] == "data: [DONE]"
+        await idle()
+        assert (await http.post("/v1/chat/completions", json={"messages": HELLO})).status_code == 200
+
+
+async def test_stopping_is_bounded_and_leaves_no_task_socket_request_or_signal_handler(second, served, raw, settled, idle):
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = asyncio.all_tasks()
+    async with second(shutdown_s=0) as server, raw(server.base_url) as http:
+        port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+        waiting = asyncio.create_task(http.post("/v1/chat/completions", json={**LONG, "n": 4}))
+        await settled(lambda: served.llm.get_num_unfinished_requests() > 0)
+
+        await server.stop()
+        await server.stop()
+
+        await idle()
+        assert not _connections(port, "LISTEN")
+        await asyncio.gather(waiting, return_exceptions=True)
+        with pytest.raises(httpx.ConnectError):
+            await http.get("/health")
+    async with second(port=port) as again:
+        assert again.base_url == f"http://127.0.0.1:{port}/v1"
+    await settled(lambda: not [task for task in asyncio.all_tasks() - before if not task.done()])
+
+
+async def test_running_requests_get_their_time_when_the_server_stops(second, raw, settled):
+    async with second(shutdown_s=20) as server, raw(server.base_url) as http:
+        waiting = asyncio.create_task(http.post("/v1/chat/completions", json={"messages": HELLO}))
+        await settled(lambda: len(server._requests) == 1)
+
+        await server.stop()
+
+        assert (await waiting).status_code == 200
+
+
+async def test_two_servers_cannot_have_one_port(second):
+    async with second() as server:
+        port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
+        tasks = len(asyncio.all_tasks())
+
+        with pytest.raises(ServerStartError, match=f"port {port}: Address already in use"):
+            async with second(port=port):
+                pass
+
+        assert len(asyncio.all_tasks()) == tasks
+
+
+def _connections(port, *states):
+    """This process's sockets on a port."""
+    found = [item for item in psutil.Process(os.getpid()).net_connections("tcp") if item.laddr and item.laddr.port == port]
+    return [item for item in found if (item.status in states if states else item.status != "LISTEN")]

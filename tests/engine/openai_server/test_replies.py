@@ -1,0 +1,169 @@
+"""What a reply carries, how it is sampled and how long it may be."""
+
+from __future__ import annotations
+
+import pytest
+
+NAME = "tiny"
+LONGEST = 256
+NEW_TOKENS = 16
+TEMPERATURE = 0.7
+HELLO = [{"role": "user", "content": "hello there"}]
+
+
+def begins(served, ids, text):
+    """Whether the ids decode to the text, but for half a character at the end, which is held back."""
+    return len(text) > 5 and served.llm.get_tokenizer().decode(ids, skip_special_tokens=True).rstrip("\ufffd").startswith(
+        text.rstrip("\ufffd")
+    )
+
+
+async def test_a_message_carries_its_ids_and_the_logprobs_of_the_policy_that_made_it(client, served, model, lab):
+    """Processed logprobs: those of softmax(logits / temperature), whatever generation_config.json recommends."""
+    import torch
+
+    reply = await client.chat.completions.create(model=NAME, messages=HELLO)
+
+    message = reply.choices[0].message
+    prompt, generated = message.prompt_token_ids, message.generation_token_ids
+    assert len(generated) == NEW_TOKENS
+    assert begins(served, generated, message.content)
+    with torch.no_grad():
+        logits = lab.trainer(model)(torch.tensor([prompt + generated]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+    expected = (logits.double() / TEMPERATURE).log_softmax(-1).gather(1, torch.tensor(generated)[:, None])[:, 0]
+    assert message.generation_log_probs == pytest.approx(expected.tolist(), abs=1e-3)
+    assert reply.choices[0].logprobs is None  # not asked for
+    assert reply.prompt_token_ids is None
+
+
+async def test_openais_and_vllms_own_fields_say_the_same(client):
+    reply = await client.chat.completions.create(
+        model=NAME, messages=HELLO, logprobs=True, top_logprobs=3, extra_body={"return_token_ids": True}
+    )
+
+    choice, message = reply.choices[0], reply.choices[0].message
+    assert reply.prompt_token_ids == message.prompt_token_ids
+    assert choice.token_ids == message.generation_token_ids
+    assert [entry.logprob for entry in choice.logprobs.content] == pytest.approx(message.generation_log_probs)
+    assert all(len(entry.top_logprobs) == 3 for entry in choice.logprobs.content)
+
+
+async def test_the_last_delta_of_a_stream_carries_what_a_message_does(client, served):
+    chunks = [
+        chunk
+        async for chunk in await client.chat.completions.create(
+            model=NAME, messages=HELLO, stream=True, logprobs=True, extra_body={"return_token_ids": True}
+        )
+    ]
+
+    last = chunks[-1].choices[0]
+    assert last.finish_reason == "length"
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    streamed = [token for chunk in chunks for token in getattr(chunk.choices[0], "token_ids", None) or ()]
+    assert last.delta.generation_token_ids == streamed
+    assert last.delta.prompt_token_ids == chunks[0].prompt_token_ids
+    logprobs = [entry.logprob for chunk in chunks if chunk.choices[0].logprobs for entry in chunk.choices[0].logprobs.content]
+    assert last.delta.generation_log_probs == pytest.approx(logprobs)
+    assert begins(served, streamed, "".join(chunk.choices[0].delta.content or "" for chunk in chunks))
+
+
+async def test_every_choice_carries_its_own(client, served):
+    reply = await client.chat.completions.create(model=NAME, messages=HELLO, n=3)
+
+    made = [choice.message for choice in reply.choices]
+    assert all(begins(served, message.generation_token_ids, message.content) for message in made)
+    assert all(len(message.generation_log_probs) == NEW_TOKENS for message in made)
+    assert len({tuple(message.generation_token_ids) for message in made}) == 3
+
+
+async def test_with_a_tool_parser_messages_carry_the_same(second, raw):
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+    async with second(tool_parser="hermes") as server, raw(server.base_url) as http:
+        reply = await http.post("/v1/chat/completions", json={"messages": HELLO, "tools": tools})
+
+    assert reply.status_code == 200
+    assert len(reply.json()["choices"][0]["message"]["generation_token_ids"]) == NEW_TOKENS
+
+
+async def test_a_request_can_do_without_and_outside_a_rollout_has_to_ask(client, second, raw):
+    without = await client.chat.completions.create(model=NAME, messages=HELLO, extra_body={"return_token_ids": False})
+    async with second(purpose="serve") as server, raw(server.base_url) as http:
+        plain = (await http.post("/v1/chat/completions", json={"messages": HELLO})).json()
+        asked = (await http.post("/v1/chat/completions", json={"messages": HELLO, "return_token_ids": True})).json()
+
+    assert not hasattr(without.choices[0].message, "generation_token_ids")
+    assert "generation_token_ids" not in plain["choices"][0]["message"]
+    assert asked["choices"][0]["message"]["generation_token_ids"] == asked["choices"][0]["token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ({"temperature": 1.0}, "temperature = 1 is not the rollout's temperature = 0.7"),
+        ({"top_p": 0.9}, "top_p = 0.9 is not the rollout's top_p = 1"),
+        ({"top_k": 5}, "top_k = 5 is not the rollout's top_k = -1"),
+        ({"min_p": 0.1}, "min_p = 0.1 is not the rollout's min_p = 0"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty = 1.1 is not the rollout's repetition_penalty = 1"),
+        ({"logit_bias": {"5": 3}}, "logit_bias is not the rollout's"),
+        ({"use_beam_search": True}, "use_beam_search is not the rollout's"),
+    ],
+)
+async def test_a_rollout_refuses_another_distribution_and_names_both(http, field, told):
+    reply = await http.post("/v1/chat/completions", json={"model": NAME, "messages": HELLO, **field})
+
+    assert reply.status_code == 400
+    assert told in reply.json()["error"]["message"]
+    assert reply.json()["error"]["param"] == next(iter(field))
+
+
+async def test_a_rollout_takes_its_own_values_and_what_means_the_same(http):
+    same = {"temperature": TEMPERATURE, "top_p": 1, "top_k": 0, "min_p": 0, "presence_penalty": 0, "repetition_penalty": 1.0}
+
+    reply = await http.post("/v1/chat/completions", json={"model": NAME, "messages": HELLO, **same})
+
+    assert reply.status_code == 200
+
+
+async def test_outside_a_rollout_a_request_says_how_it_is_sampled(second, raw):
+    body = {"messages": HELLO, "temperature": 0, "top_k": 3, "max_tokens": 12}
+    async with second(purpose="serve") as server, raw(server.base_url) as http:
+        replies = [(await http.post("/v1/chat/completions", json=body)).json() for _ in range(2)]
+
+    assert replies[0]["choices"][0]["message"]["content"] == replies[1]["choices"][0]["message"]["content"]
+    assert replies[0]["usage"]["completion_tokens"] == 12
+
+
+async def test_the_configured_least_length_holds_where_there_is_room(second, raw):
+    async with second(sampling={"min_new_tokens": 4}) as server, raw(server.base_url) as http:
+        whole = (await http.post("/v1/chat/completions", json={"messages": HELLO})).json()
+        # Where there is room for two tokens only, two are enough.
+        full = [{"role": "user", "content": "x " * ((LONGEST - 40) // 2)}]
+        length = (await http.post("/tokenize", json={"messages": full})).json()["count"]
+        full[0]["content"] += "x" * (LONGEST - 2 - length)
+        short = (await http.post("/v1/chat/completions", json={"messages": full})).json()
+
+    assert whole["usage"]["completion_tokens"] == NEW_TOKENS
+    assert (short["usage"]["prompt_tokens"], short["usage"]["completion_tokens"]) == (LONGEST - 2, 2)
+
+
+async def test_a_prompt_that_fills_the_context_is_a_400_that_names_both_lengths(http):
+    too_long = [{"role": "user", "content": "x " * LONGEST}]
+    ids = {"required_prefix_token_ids": [5] * LONGEST, "messages": [*HELLO, {"role": "assistant", "content": "x"}]}
+
+    for body in ({"messages": too_long}, ids):
+        for stream in (False, True):
+            reply = await http.post("/v1/chat/completions", json={**body, "stream": stream})
+
+            assert reply.status_code == 400
+            assert str(LONGEST) in reply.json()["error"]["message"]
+            assert "token" in reply.json()["error"]["message"]
+
+
+async def test_a_reply_is_cut_to_the_room_that_is_left(http):
+    body = {"messages": [{"role": "user", "content": "x " * 90}]}
+    length = (await http.post("/tokenize", json=body)).json()["count"]
+
+    reply = (await http.post("/v1/chat/completions", json={**body, "max_tokens": LONGEST})).json()
+
+    assert reply["usage"]["completion_tokens"] == LONGEST - length
+    assert reply["choices"][0]["finish_reason"] == "length"

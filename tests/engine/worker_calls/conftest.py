@@ -1,0 +1,198 @@
+"""One engine with a tied head, two policies for it, and trainers in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from worker.refit import tensors, write
+
+#: Seconds after which something has hung; far more than anything here takes.
+HUNG_S = 60
+#: Longer than the other modules' engines, so that a generation can still be under way when something happens to it.
+LONGEST = 1024
+
+#: Sends the weights of each file that it reads of, and says how that ended.
+_TRAINER = """
+import sys, time
+from safetensors.torch import load_file
+from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
+
+how, *where = sys.argv[1:]
+sender = CollectiveSender("127.0.0.1", int(where[0]), world_size=2, timeout_s=60) if how == "collective" else None
+for line in sys.stdin:
+    file, stop_after = line.split()
+    weights = load_file(file)
+
+    def source():
+        for index, item in enumerate(weights.items()):
+            if index == int(stop_after):
+                print("half-way", flush=True)
+                time.sleep(600)
+            yield item
+
+    options = {"manifest": Manifest.of(weights.items()), "buffer_bytes": 1}
+    try:
+        sender.send(source, **options) if sender else send_ipc_zmq(source, where, timeout_s=60, **options)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    else:
+        print("sent", flush=True)
+"""
+
+
+class Trainer:
+    """A trainer in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    def send(self, file, *, stop_after=-1):
+        """Begins to send; with `stop_after` it hangs after so many tensors."""
+        self.process.stdin.write(f"{file} {stop_after}\n".encode())
+
+    async def says(self):
+        """What it says next: ``sent``, ``half-way``, or what went wrong."""
+        async with asyncio.timeout(HUNG_S):
+            return (await self.process.stdout.readline()).decode().strip()
+
+
+@pytest.fixture(scope="session")
+def trainer_process():
+    """Starts a trainer, given a transport and where its engine is; ends it afterwards."""
+
+    @asynccontextmanager
+    async def start(how, *where):
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _TRAINER, how, *map(str, where), stdin=pipe, stdout=pipe
+        )
+        try:
+            yield Trainer(process)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+    return start
+
+
+@pytest.fixture(scope="package")
+def model(checkpoint):
+    """A tied head, which a refit on the CPU reaches through a quirk alone."""
+    return checkpoint("llama_tied")
+
+
+@pytest.fixture(scope="package")
+def policies(checkpoint, model, shared_lab, tmp_path_factory):
+    """Two sets of weights for the engine: as models, as what transformers makes of the prompts, and as files."""
+    folder = tmp_path_factory.mktemp("policies")
+    found = {}
+    for name, path in (("a", model), ("b", checkpoint("llama_tied", seed=1))):
+        trainer = shared_lab.trainer(path)
+        file = folder / f"{name}.safetensors"
+        write(tensors(trainer, "state_dict"), file)
+        found[name] = SimpleNamespace(model=trainer, tokens=shared_lab.reference(trainer), file=file)
+    return SimpleNamespace(**found)
+
+
+@pytest.fixture(scope="package")
+async def engine(model, running):
+    """The one engine of this folder, from dummy weights."""
+    values = {"engine": {"max_model_len": LONGEST}, "sampling": {"temperature": 0.7}, "refit": {"timeout_s": HUNG_S}}
+    async with running(model, values) as worker:
+        yield worker
+
+
+@pytest.fixture
+async def worker(engine, policies):
+    """The engine with policy ``a``; a test must leave it idle and whole."""
+    async with asyncio.timeout(HUNG_S):
+        engine._refits().announced = None
+        await engine.refit_async(policies.a.model, version="a")
+    yield engine
+    async with asyncio.timeout(HUNG_S):
+        assert not await engine._engine.llm.is_paused()
+        assert engine._engine.llm.output_processor.get_num_unfinished_requests() == 0
+        assert await engine.reset_prefix_cache_async()  # false while the engine's own side still works on a request
+
+
+@pytest.fixture
+def sampling(engine, monkeypatch):
+    """Changes how the worker samples, for one test."""
+
+    def change(**values):
+        monkeypatch.setattr(engine._requests, "_sampling", engine._requests._sampling.model_copy(update=values))
+
+    return change
+
+
+@pytest.fixture
+def unfinished(engine):
+    """How many requests the engine works on."""
+    return engine._engine.llm.output_processor.get_num_unfinished_requests
+
+
+@pytest.fixture(scope="session")
+def until():
+    """Waits until something is so."""
+
+    async def wait(holds):
+        async with asyncio.timeout(HUNG_S):
+            while not holds():  # noqa: ASYNC110 - neither engine nor file system offers an event
+                await asyncio.sleep(0.001)
+
+    return wait
+
+
+@pytest.fixture
+def generated(engine, until):
+    """Waits until every request has made some tokens."""
+    states = engine._engine.llm.output_processor.request_states
+
+    async def wait(requests, tokens=10):
+        await until(
+            lambda: (
+                len(states) == requests and all(state.detokenizer.num_output_tokens() >= tokens for state in states.values())
+            )
+        )
+
+    return wait
+
+
+@pytest.fixture
+def transport(engine, monkeypatch):
+    """Changes how the worker sends a model of this process, for one test."""
+
+    def change(name):
+        monkeypatch.setattr(engine._refitting, "_section", engine.config.refit.model_copy(update={"transport": name}))
+
+    return change
+
+
+@pytest.fixture
+def holds(engine, shared_lab):
+    """Says whether the engine generates what transformers does with a policy."""
+
+    async def check(policy):
+        async with asyncio.timeout(HUNG_S):
+            return shared_lab.same_tokens(await shared_lab.greedy(engine), policy.tokens)
+
+    return check
+
+
+@pytest.fixture
+def logprobs_of(lab):  # noqa: ARG001 - torch is imported once the environment is set
+    """What a policy thinks of each generated token, given everything before it."""
+
+    def rescore(policy, ids, prompt_length):
+        with torch.no_grad():
+            logits = policy.model(ids, use_cache=False).logits[0, prompt_length - 1 : -1].double()
+        return logits.log_softmax(-1).gather(1, ids[0, prompt_length:, None])[:, 0]
+
+    return rescore

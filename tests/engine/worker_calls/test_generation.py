@@ -1,0 +1,243 @@
+"""Generation through the worker: order, ends, limits, and requests that nobody wants any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+
+from worker.batch import collate
+from worker.errors import BatchError, GenerationTimeoutError
+
+pytestmark = pytest.mark.timeout(120)
+
+LONGEST, NEW_TOKENS = 1024, 24
+
+
+async def collected(worker, batch, *, greedy=True):
+    """Outputs in the order of their indices, and the order in which they came."""
+    async with asyncio.timeout(60):
+        came = [item async for item in worker.generate_async(batch, greedy=greedy)]
+    return [output for _, output in sorted(came, key=lambda item: item[0])], [index for index, _ in came]
+
+
+def new_tokens(output, prompt):
+    return output["output_ids"][0, len(prompt) :].tolist()
+
+
+async def test_samples_come_as_they_finish_with_their_own_index(worker, lab):
+    rows = [lab.PROMPTS[0], [7] * (LONGEST - 2), lab.PROMPTS[1], [7] * LONGEST]
+
+    outputs, came = await collected(worker, lab.batch_of(rows))
+
+    assert came[:2] == [3, 1]  # nothing to generate, and two tokens
+    assert [int(output["generation_lengths"]) for output in outputs] == [NEW_TOKENS, 2, NEW_TOKENS, 0]
+    assert all(output["output_ids"][0, : len(row)].tolist() == list(row) for output, row in zip(outputs, rows, strict=True))
+
+
+async def test_a_prompt_that_fills_the_context_comes_back_as_it_is(worker, lab):
+    (output,), _ = await collected(worker, lab.batch_of([[7] * LONGEST]))
+
+    assert output["output_ids"].tolist() == [[7] * LONGEST]
+    assert output["logprobs"].tolist() == [[0.0] * LONGEST]
+    assert (output["truncated"].item(), output["weight_versions"]) == (False, [[]])
+
+
+async def test_a_batch_without_rows_yields_nothing(worker):
+    empty = {"input_ids": torch.zeros((0, 4), dtype=torch.int64), "input_lengths": torch.zeros(0, dtype=torch.int64)}
+
+    assert await collected(worker, empty) == ([], [])
+
+
+async def test_a_prompt_longer_than_the_context_is_refused_with_its_row(worker, lab):
+    with pytest.raises(BatchError, match=r"rows \[1\] are longer than engine\.max_model_len = 1024"):
+        await collected(worker, lab.batch_of([[7], [7] * (LONGEST + 1)]))
+
+
+async def test_the_stop_string_of_one_sample_ends_every_sample_of_the_batch_and_stays_in_it(worker, lab, policies):
+    decode = worker._engine.llm.get_tokenizer().decode
+    whole = [list(row.tokens) for row in policies.a.tokens]
+    stop = decode(whole[1])[8:12]
+    batch = lab.batch_of(lab.PROMPTS) | {"stop_strings": [[stop], None, None]}
+
+    outputs, _ = await collected(worker, batch)
+
+    made = [new_tokens(output, prompt) for output, prompt in zip(outputs, lab.PROMPTS, strict=True)]
+    assert all(tokens == row[: len(tokens)] for tokens, row in zip(made, whole, strict=True))
+    for tokens, row in zip(made, whole, strict=True):
+        assert (stop in decode(tokens)) == (stop in decode(row))
+        assert stop not in decode(tokens[:-1])
+    assert len(made[1]) < NEW_TOKENS
+    assert [output["truncated"].item() for output in outputs] == [len(tokens) == NEW_TOKENS for tokens in made]
+
+
+async def test_configured_stop_strings_count_beside_those_of_the_batch(worker, lab, policies, monkeypatch):
+    decode = worker._engine.llm.get_tokenizer().decode
+    stop = decode(list(policies.a.tokens[0].tokens))[4:8]
+    section = worker.config.sampling.model_copy(update={"stop_strings": (stop,)})
+    monkeypatch.setattr(worker, "config", worker.config.model_copy(update={"sampling": section}))
+
+    (output,), _ = await collected(worker, lab.batch_of(lab.PROMPTS[:1]) | {"stop_strings": [["no such text"]]})
+
+    made = new_tokens(output, lab.PROMPTS[0])
+    assert stop in decode(made)
+    assert stop not in decode(made[:-1])
+
+
+async def test_text_stops_at_a_stop_string_too(worker):
+    async def text(**more):
+        prompts = {"prompts": ["Hello world"], **more}
+        async with asyncio.timeout(60):
+            (output,) = [output async for _, output in worker.generate_text_async(prompts, greedy=True)]
+        return output["texts"][0]
+
+    whole = await text()
+
+    assert await text(stop_strings=[[whole[5:8]]]) == whole[: whole.index(whole[5:8]) + 3]
+
+
+async def test_a_stop_token_waits_for_the_fewest_tokens(worker, lab, policies, sampling):
+    stop = policies.a.tokens[0].tokens[2]
+    lengths = []
+
+    for fewest in (0, 12):
+        sampling(stop_token_ids=(stop,), min_new_tokens=fewest)
+        (output,), _ = await collected(worker, lab.batch_of(lab.PROMPTS[:1]))
+        lengths.append(int(output["generation_lengths"]))
+
+    assert lengths[0] <= 3
+    assert lengths[1] >= 12
+
+
+async def test_the_single_most_probable_token_is_the_greedy_one(worker, lab, policies, sampling):
+    sampling(top_k=1)
+
+    outputs, _ = await collected(worker, lab.batch_of(lab.PROMPTS), greedy=False)
+
+    made = [tuple(new_tokens(output, prompt)) for output, prompt in zip(outputs, lab.PROMPTS, strict=True)]
+    assert made == [row.tokens for row in policies.a.tokens]
+    assert all(torch.all(output["logprobs"] == 0.0) for output in outputs)  # the only token that could be sampled
+
+
+async def test_sampling_differs_from_time_to_time_and_greedy_does_not(worker, lab):
+    batch = lab.batch_of(lab.PROMPTS[:1] * 4)
+
+    sampled, _ = await collected(worker, batch, greedy=False)
+    greedy, _ = await collected(worker, batch)
+
+    assert len({tuple(output["output_ids"][0].tolist()) for output in sampled}) > 1
+    assert len({tuple(output["output_ids"][0].tolist()) for output in greedy}) == 1
+
+
+async def test_outputs_are_the_callers_own(worker, lab):
+    before, _ = await collected(worker, lab.batch_of(lab.PROMPTS))
+    expected = [output["output_ids"].tolist() for output in before]
+
+    for output in before:
+        output["output_ids"].zero_()
+        output["logprobs"].zero_()
+        output["weight_versions"][0].clear()
+
+    after, _ = await collected(worker, lab.batch_of(lab.PROMPTS))
+    assert [output["output_ids"].tolist() for output in after] == expected
+    assert all(output["weight_versions"] == [[("a", 0, NEW_TOKENS)]] for output in after)
+
+
+async def test_samples_that_finished_in_any_order_make_one_batch(worker, lab):
+    outputs, _ = await collected(worker, lab.batch_of(lab.PROMPTS))
+
+    whole = collate(list(enumerate(outputs))[::-1], pad_token_id=0)
+
+    assert whole["unpadded_sequence_lengths"].tolist() == [len(prompt) + NEW_TOKENS for prompt in lab.PROMPTS]
+    assert whole["weight_versions"] == [[("a", 0, NEW_TOKENS)]] * 3
+
+
+async def test_a_consumer_that_is_cancelled_takes_its_requests_out_of_the_engine(worker, lab, sampling, generated, unfinished):
+    sampling(max_new_tokens=900)
+    consumer = asyncio.create_task(collected(worker, lab.batch_of(lab.PROMPTS)))
+    await generated(requests=3)
+
+    consumer.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await consumer
+    assert unfinished() == 0
+
+
+async def test_a_consumer_that_leaves_the_loop_takes_its_requests_out_of_the_engine(worker, lab, sampling, unfinished):
+    sampling(max_new_tokens=900)
+    samples = worker.generate_async(lab.batch_of([[7] * (LONGEST - 2), *lab.PROMPTS]))
+
+    async with asyncio.timeout(60):
+        index, _ = await anext(samples)
+        before = unfinished()
+        await samples.aclose()
+
+    assert (index, before, unfinished()) == (0, 3, 0)
+
+
+async def test_two_consumers_get_their_own_samples(worker, lab, policies):
+    (one, _), (other, _) = await asyncio.gather(
+        collected(worker, lab.batch_of(lab.PROMPTS[:2])), collected(worker, lab.batch_of(lab.PROMPTS[2:]))
+    )
+
+    made = [tuple(new_tokens(output, prompt)) for output, prompt in zip([*one, *other], lab.PROMPTS, strict=True)]
+    assert made == [row.tokens for row in policies.a.tokens]
+
+
+async def test_a_sample_over_its_time_limit_is_aborted_after_the_others_were_yielded(
+    worker, lab, sampling, unfinished, monkeypatch
+):
+    sampling(max_new_tokens=900)
+    monkeypatch.setattr(worker._requests, "_timeout_s", 2.0)
+    samples = worker.generate_async(lab.batch_of([lab.PROMPTS[0], [7] * (LONGEST - 2), [7] * LONGEST]))
+    llm = worker._engine.llm
+    came = []
+
+    async def consume():
+        async for index, _ in samples:
+            came.append(index)
+            if index == 1:
+                await llm.pause_generation(mode="keep", clear_cache=False)  # the engine is slow from now on
+
+    try:
+        with pytest.raises(GenerationTimeoutError) as caught:
+            await asyncio.wait_for(consume(), 60)
+    finally:
+        await llm.resume_generation()
+
+    assert came == [2, 1]
+    assert str(caught.value) == (
+        "sample 0 took longer than request.timeout_s = 2 s, and was aborted; "
+        "raise it with request.timeout_s or export NRL_VLLM_ASYNC_TIMEOUT_SECONDS=4"
+    )
+    assert unfinished() == 0
+
+
+async def test_every_sample_over_the_limit_is_named(worker, lab, monkeypatch):
+    monkeypatch.setattr(worker._requests, "_timeout_s", 0.001)
+
+    with pytest.raises(GenerationTimeoutError, match=r"samples 0, 1, 2 took longer .* and were aborted"):
+        await collected(worker, lab.batch_of(lab.PROMPTS))
+
+
+async def test_the_prefix_cache_of_an_idle_engine_can_be_reset(worker, lab):
+    await collected(worker, lab.batch_of(lab.PROMPTS))
+
+    assert await worker.reset_prefix_cache_async() is True
+
+
+async def test_the_prefix_cache_of_a_busy_engine_cannot_be_reset(worker, lab, sampling, generated):
+    sampling(max_new_tokens=900)
+    consumer = asyncio.create_task(collected(worker, lab.batch_of(lab.PROMPTS)))
+    await generated(requests=3)
+
+    assert await worker.reset_prefix_cache_async() is False
+
+    consumer.cancel()
+    await asyncio.gather(consumer, return_exceptions=True)
+
+
+async def test_a_processor_is_no_gpu(worker):
+    assert await worker.report_device_id_async() == ["cpu"]

@@ -1,0 +1,401 @@
+"""Refits of a running engine: by every transport, from trainers here and elsewhere, and what is left when one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+from worker.errors import (
+    GenerationAbortedError,
+    NotReadyError,
+    RefitError,
+    RefitRejectedError,
+    SleepError,
+    TransferError,
+)
+from worker.refit.sending import free_port
+
+pytestmark = pytest.mark.timeout(120)
+
+IP = "127.0.0.1"
+
+
+def info(policy):
+    """What the policy's trainer would announce."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in policy.model.named_parameters()}
+
+
+def without(policy, *endings):
+    """The policy as a module, some parameters left out."""
+    module = torch.nn.Module()
+    for name, tensor in policy.model.named_parameters():
+        if not name.endswith(endings):
+            _put(module, name, tensor)
+    return module
+
+
+def _put(module, name, tensor):
+    for part in name.split(".")[:-1]:
+        if not hasattr(module, part):
+            module.add_module(part, torch.nn.Module())
+        module = getattr(module, part)
+    module.register_parameter(name.split(".")[-1], tensor)
+
+
+@pytest.fixture
+async def joined(worker, trainer_process):
+    """A trainer with a group of its own and the engine's."""
+    port = free_port(IP)
+    async with trainer_process("collective", port) as trainer:
+        await worker.init_collective_async(0, IP, port, 2)
+        yield trainer
+
+
+@pytest.fixture
+async def connected(worker, trainer_process):
+    """A trainer that knows the engine's sockets."""
+    async with trainer_process("ipc_zmq", *await worker.report_refit_addresses_async()) as trainer:
+        yield trainer
+
+
+@pytest.fixture(params=["ipc_zmq", "collective"])
+def elsewhere(request):
+    """A trainer in a process of its own, and the worker's call that receives from it."""
+    trainer = request.getfixturevalue({"ipc_zmq": "connected", "collective": "joined"}[request.param])
+    worker = request.getfixturevalue("worker")
+    calls = {"ipc_zmq": worker.update_weights_via_ipc_zmq_async, "collective": worker.update_weights_from_collective_async}
+    return trainer, calls[request.param]
+
+
+@pytest.mark.parametrize("name", ["ipc_zmq", "collective", "file"])
+async def test_the_engine_generates_what_the_trainers_model_does_after_each_refit(worker, policies, transport, holds, name):
+    transport(name)
+
+    for policy in (policies.b, policies.a, policies.b):
+        await worker.refit_async(policy.model)
+        outcome = await holds(policy)
+        assert outcome.passed, outcome
+
+    assert await worker.verify_refit_async(policies.b.model) == {}
+
+
+async def test_a_trainers_process_refits_again_and_again(worker, policies, elsewhere, holds):
+    trainer, update = elsewhere
+    await worker.prepare_refit_info_async(info(policies.b))
+
+    for policy in (policies.b, policies.a, policies.b):
+        trainer.send(policy.file)
+        assert await update() is True
+        assert await trainer.says() == "sent"
+        outcome = await holds(policy)
+        assert outcome.passed, outcome
+
+
+async def test_a_refit_that_is_not_as_announced_is_rejected_on_both_sides_and_nothing_changes(
+    worker, policies, elsewhere, holds
+):
+    trainer, update = elsewhere
+    announced = info(policies.b)
+    announced["model.norm.weight"] = ((7,), torch.float32)
+    await worker.prepare_refit_info_async({**announced, "model.extra": ((1,), "int8")})
+
+    trainer.send(policies.b.file)
+    with pytest.raises(RefitRejectedError) as caught:
+        await update()
+
+    told = await trainer.says()
+    assert "1 missing: model.extra; 1 different: model.norm.weight is float32 [64]" in str(caught.value)
+    assert "the engine goes on with the weights it had (version 'a')" in str(caught.value)
+    assert "reject" in told
+    assert (await holds(policies.a)).passed
+
+    await worker.prepare_refit_info_async(info(policies.b))
+    trainer.send(policies.b.file)
+    assert await update()
+    assert (await holds(policies.b)).passed
+
+
+async def test_a_model_of_this_process_must_be_as_announced_too(worker, policies, holds):
+    await worker.prepare_refit_info_async({**info(policies.b), "model.extra": ((1,), "int8")})
+
+    with pytest.raises(RefitRejectedError, match=r"1 missing: model\.extra"):
+        await worker.refit_async(policies.b.model)
+
+    assert (await holds(policies.a)).passed
+
+
+async def test_a_trainer_that_dies_half_way_leaves_an_engine_that_says_so_until_a_complete_refit(
+    worker, policies, elsewhere, lab, holds
+):
+    trainer, update = elsewhere
+    updating = asyncio.create_task(update())
+    trainer.send(policies.b.file, stop_after=6)
+    assert await trainer.says() == "half-way"
+
+    trainer.process.kill()
+
+    with pytest.raises(RefitError, match="a refit failed half-way"):
+        await updating
+    with pytest.raises(NotReadyError, match="refit once more, completely, or call restart_async"):
+        await anext(worker.generate_async(lab.batch_of(lab.PROMPTS)))
+    with pytest.raises(NotReadyError):
+        await anext(worker.generate_text_async({"prompts": ["Hello"]}))
+
+    await worker.refit_async(policies.b.model)
+
+    assert (await holds(policies.b)).passed
+    assert await worker.verify_refit_async(policies.b.model) == {}
+
+
+async def test_a_trainer_that_dies_before_its_first_tensor_leaves_the_old_weights(policies, elsewhere, holds):
+    trainer, update = elsewhere
+    updating = asyncio.create_task(update())
+    trainer.send(policies.b.file, stop_after=0)
+    assert await trainer.says() == "half-way"
+
+    trainer.process.kill()
+
+    with pytest.raises(RefitError, match=r"the engine goes on with the weights it had \(version 'a'\)"):
+        await updating
+    assert (await holds(policies.a)).passed
+
+
+async def test_requests_in_flight_end_when_a_refit_fails(worker, policies, connected, lab, sampling, generated, unfinished):
+    sampling(max_new_tokens=900)
+    consumer = asyncio.create_task(anext(worker.generate_async(lab.batch_of(lab.PROMPTS))))
+    await generated(requests=3)
+    updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
+    connected.send(policies.b.file, stop_after=6)
+    assert await connected.says() == "half-way"
+
+    connected.process.kill()
+
+    with pytest.raises(RefitError):
+        await updating
+    with pytest.raises(GenerationAbortedError, match="generation was aborted: a refit failed half-way"):
+        await consumer
+    assert unfinished() == 0
+
+
+async def test_a_trainer_that_never_comes_is_given_up_after_the_time_limit(worker, policies, holds, monkeypatch):
+    short = worker.config.refit.model_copy(update={"timeout_s": 0.3})
+    monkeypatch.setattr(worker._refitting, "_section", short)
+
+    with pytest.raises(RefitError, match=r"the trainer did not answer within refit\.timeout_s = 0\.3 s.*the weights it had"):
+        await worker.update_weights_via_ipc_zmq_async()
+
+    assert (await holds(policies.a)).passed
+
+
+async def test_a_group_that_nobody_opened_cannot_be_received_from(worker):
+    worker._refitting._joined = False
+
+    with pytest.raises(RefitError, match="call init_collective_async"):
+        await worker.update_weights_from_collective_async()
+
+
+@pytest.mark.parametrize(("rank_prefix", "world_size", "train_world_size"), [(0, 1, 1), (-1, 2, 1), (1, 2, 1), (0, 2, 0)])
+async def test_a_group_without_a_rank_for_this_engine_is_refused(worker, rank_prefix, world_size, train_world_size):
+    with pytest.raises(RefitError, match="leaves no rank for this engine"):
+        await worker.init_collective_async(rank_prefix, IP, 1, world_size, train_world_size)
+
+
+async def test_a_group_whose_trainer_does_not_come_is_an_error_that_names_the_place(worker, policies, holds, monkeypatch):
+    monkeypatch.setattr(worker._refitting, "_section", worker.config.refit.model_copy(update={"timeout_s": 0.3}))
+    port = free_port(IP)
+
+    with pytest.raises(TransferError, match=rf"rank 1 of 2 could not join the group at {IP}:{port}"):
+        await worker.init_collective_async(0, IP, port, 2)
+
+    assert (await holds(policies.a)).passed
+
+
+async def test_a_caller_that_is_cancelled_leaves_a_whole_refit_behind(worker, policies, holds, until):
+    calling = asyncio.create_task(worker.refit_async(policies.b.model, version="b"))
+    await until(worker._refitting._one_at_a_time.locked)
+
+    calling.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert worker._engine.readiness.version == "b"
+    assert (await holds(policies.b)).passed
+
+
+async def test_a_caller_that_is_cancelled_before_its_turn_changes_nothing(worker, policies, holds, until):
+    first = asyncio.create_task(worker.refit_async(policies.b.model, version="b"))
+    second = asyncio.create_task(worker.refit_async(policies.a.model, version="never"))
+    await until(worker._refitting._one_at_a_time.locked)
+
+    second.cancel()
+
+    await asyncio.gather(first, second, return_exceptions=True)
+    assert worker._engine.readiness.version == "b"
+    assert (await holds(policies.b)).passed
+
+
+async def test_refits_that_are_asked_for_at_once_come_one_after_the_other(worker, policies, lab, holds):
+    await asyncio.gather(*(worker.refit_async(policy.model) for policy in (policies.a, policies.b, policies.a, policies.b)))
+
+    assert (await holds(policies.b)).passed
+    (output,) = [output async for _, output in worker.generate_async(lab.batch_of(lab.PROMPTS[:1]))]
+    assert output["weight_versions"][0][0][0] == worker._engine.readiness.version
+
+
+async def test_samples_say_which_weights_made_them(worker, policies, lab):
+    async def versions():
+        batch = lab.batch_of(lab.PROMPTS)
+        return {str(output["weight_versions"]) async for _, output in worker.generate_async(batch, greedy=True)}
+
+    await worker.refit_async(policies.b.model, version="step 7")
+    labelled = await versions()
+    await worker.refit_async(policies.a.model)
+    counted = await versions()
+
+    assert labelled == {"[[('step 7', 0, 24)]]"}
+    assert counted == {f"[[('{worker._engine.readiness.version}', 0, 24)]]"}
+    assert counted != labelled
+
+
+async def test_verification_names_what_differs_and_leaves_the_engine_as_it_was(worker, policies, holds):
+    assert await worker.verify_refit_async(policies.a.model) == {}
+
+    found = await worker.verify_refit_async(policies.b.model)
+
+    assert {
+        "model.embed_tokens.weight",
+        "model.norm.weight",
+        "model.layers.1.self_attn.qkv_proj (as it computes)",
+    } <= found.keys()
+    assert (await holds(policies.a)).passed
+
+
+async def test_verification_finds_the_one_tensor_that_differs(worker, policies):
+    weight = policies.a.model.model.layers[1].mlp.gate_proj.weight
+    with torch.no_grad():
+        before = weight[0, 0].clone()
+        weight[0, 0] += 1.0
+
+    try:
+        found = await worker.verify_refit_async(policies.a.model)
+    finally:
+        with torch.no_grad():
+            weight[0, 0] = before
+
+    assert list(found) == ["model.layers.1.mlp.gate_up_proj (as it computes)"]
+
+
+async def test_verification_takes_the_weights_once_more_from_the_trainers_process(worker, policies, elsewhere):
+    trainer, update = elsewhere
+    trainer.send(policies.b.file)
+    await update()
+    assert await trainer.says() == "sent"
+
+    trainer.send(policies.b.file)
+    same = await worker.verify_refit_async()
+    assert await trainer.says() == "sent"
+    trainer.send(policies.a.file)
+    other = await worker.verify_refit_async()
+    assert await trainer.says() == "sent"
+
+    assert same == {}
+    assert "model.norm.weight" in other
+
+
+async def test_verification_after_a_file_needs_the_model(worker, policies, transport):
+    transport("file")
+    await worker.refit_async(policies.a.model)
+
+    with pytest.raises(RefitError, match="pass that model"):
+        await worker.verify_refit_async()
+
+
+async def test_parameters_that_a_refit_leaves_out_keep_their_values_and_are_named(worker, policies, holds):
+    await worker.refit_async(without(policies.b, "norm.weight"), version="b without norms")
+
+    (note,) = [text for text in worker.warnings if "refits do not reach" in text]
+    assert "model.layers.0.input_layernorm.weight" in note
+    assert "(5 parameters in all)" in note
+    assert not (await holds(policies.b)).passed
+    differing = await worker.verify_refit_async(policies.b.model)
+    assert {name.rpartition(".")[0].rpartition(".")[2] for name in differing} == {
+        "input_layernorm",
+        "post_attention_layernorm",
+        "norm",
+    }
+
+
+@pytest.mark.parametrize(
+    ("left_out", "lacking"), [("k_proj.weight", "qkv_proj lacks k"), ("up_proj.weight", "gate_up_proj lacks 1")]
+)
+async def test_half_of_a_fused_layer_is_an_error_because_the_other_half_would_be_garbage(
+    worker, policies, lab, holds, left_out, lacking
+):
+    with pytest.raises(RefitError, match=rf"the trainer sends only parts: model\.layers\.0\.\w+\.{lacking}"):
+        await worker.refit_async(without(policies.b, left_out))
+
+    with pytest.raises(NotReadyError, match=lacking):
+        await anext(worker.generate_async(lab.batch_of(lab.PROMPTS)))
+    await worker.refit_async(policies.b.model)
+    assert (await holds(policies.b)).passed
+
+
+async def test_a_trainer_whose_tensors_break_half_way_says_so_and_the_engine_too(
+    worker, policies, transport, holds, monkeypatch
+):
+    def broken(model, scope):
+        from worker.refit.scope import tensors
+
+        for index, item in enumerate(tensors(model, scope)):
+            if index == 6 and passes:
+                raise RuntimeError("the optimizer has gone")
+            yield item
+        passes.append(1)
+
+    monkeypatch.setattr("worker.refitting.tensors", broken)
+    for name in ("ipc_zmq", "collective"):
+        passes: list[int] = []
+        transport(name)
+        section = worker._refitting._section.model_copy(update={"buffer_mb": 0})  # a chunk for every tensor
+        monkeypatch.setattr(worker._refitting, "_section", section)
+
+        with pytest.raises(RefitError, match="a refit failed half-way"):
+            await worker.refit_async(policies.b.model)
+
+    monkeypatch.undo()
+    await worker.refit_async(policies.b.model)
+    assert (await holds(policies.b)).passed
+
+
+async def test_the_sockets_lie_in_a_folder_of_this_user_alone_and_only_while_they_are_needed(
+    worker, policies, connected, until
+):
+    (address,) = map(Path, await worker.report_refit_addresses_async())
+    updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
+    await until(lambda: address.exists() and stat.S_IMODE(address.stat().st_mode) == 0o600)
+
+    folder = stat.S_IMODE(address.parent.stat().st_mode)
+    connected.send(policies.a.file)
+    await updating
+
+    assert folder == 0o700
+    assert list(address.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+async def test_an_engine_on_the_processor_says_that_it_cannot_sleep(worker, level, policies, holds):
+    with pytest.raises(SleepError, match="vLLM's CPU platform cannot give memory back; call shutdown instead"):
+        await worker.sleep_async(level)
+
+    assert (await holds(policies.a)).passed
+
+
+async def test_an_engine_that_is_awake_cannot_be_woken(worker):
+    with pytest.raises(SleepError, match="does not sleep"):
+        await worker.wake_up_async(tags=["weights"])
+    with pytest.raises(SleepError, match="takes tags, not level"):
+        await worker.wake_up_async(level=1)

@@ -1,0 +1,156 @@
+"""What a refit will send is agreed on before a model is touched, and both sides lay it into buffers alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.errors import RefitRejectedError
+from worker.refit.manifest import ALIGNMENT, Manifest, TensorSpec, expected_next
+
+DTYPES = ["bool", "uint8", "int8", "int64", "float16", "bfloat16", "float32", "float64", "complex64", "float8_e4m3fn"]
+
+SPECS = st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=3)), min_size=1, max_size=30).map(
+    lambda found: tuple(TensorSpec(f"t{index}", dtype, tuple(shape)) for index, (dtype, shape) in enumerate(found))
+)
+
+
+def manifest(**tensors: tuple[str, tuple[int, ...]]) -> Manifest:
+    return Manifest(tuple(TensorSpec(name, dtype, shape) for name, (dtype, shape) in tensors.items()))
+
+
+def rejection(sent: Manifest, announced: Manifest | None) -> str:
+    with pytest.raises(RefitRejectedError) as caught:
+        sent.check(announced)
+    return str(caught.value)
+
+
+def test_what_was_announced_is_accepted_in_any_order():
+    one, other = manifest(a=("float32", (2,)), b=("int8", ())), manifest(b=("int8", ()), a=("float32", (2,)))
+
+    one.check(other)
+
+
+def test_everything_that_is_wrong_is_in_one_error():
+    announced = manifest(
+        kept=("float32", (2, 2)), lost=("float32", (1,)), reshaped=("float32", (2, 3)), retyped=("bfloat16", (4,))
+    )
+    sent = Manifest(
+        (
+            *manifest(kept=("float32", (2, 2)), reshaped=("float32", (3, 2)), retyped=("float32", (4,))).tensors,
+            TensorSpec("kept", "float32", (2, 2)),
+            TensorSpec("stray", "int8", (1,)),
+        )
+    )
+
+    assert rejection(sent, announced) == (
+        "refit rejected, nothing was loaded: 1 sent twice: kept; 1 missing: lost; 1 unexpected: stray; "
+        "2 different: reshaped is float32 [3, 2], announced as float32 [2, 3], "
+        "retyped is float32 [4], announced as bfloat16 [4]"
+    )
+
+
+def test_a_name_that_comes_twice_is_rejected_even_if_nothing_was_announced():
+    twice = TensorSpec("a", "float32", (2,))
+
+    assert rejection(Manifest((twice, twice)), None) == "refit rejected, nothing was loaded: 1 sent twice: a"
+
+
+def test_a_long_list_of_names_is_cut_and_says_how_many_there_are():
+    announced = manifest(**{f"t{index:02}": ("int8", (1,)) for index in range(20)})
+
+    text = rejection(manifest(t00=("int8", (1,))), announced)
+
+    assert "19 missing: t01, t02, t03, t04, t05, t06, t07, t08 and 11 more" in text
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, "torch.bfloat16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(2, 3), [2, 3], torch.Size([2, 3])])
+def test_a_trainer_announces_shapes_and_dtypes_in_any_of_their_forms(shape, dtype):
+    assert Manifest.parse({"a": (shape, dtype)}) == manifest(a=("bfloat16", (2, 3)))
+
+
+def test_a_manifest_of_tensors_is_what_state_dict_info_would_say():
+    model = torch.nn.Linear(2, 3, dtype=torch.bfloat16)
+    info = {name: (tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()}
+
+    assert Manifest.of(model.state_dict().items()) == Manifest.parse(info)
+
+
+@pytest.mark.parametrize(
+    "value", [(2, 3), "float32", None, ((2, 3),), ((2, 3), "float33"), ((2, 3), "nn"), ((-1,), "int8"), (("x",), "int8"), 7]
+)
+def test_what_makes_no_sense_in_an_announcement_is_named(value):
+    with pytest.raises(RefitRejectedError, match=r"state_dict_info\['odd'\] must be \(shape, dtype\)"):
+        Manifest.parse({"odd": value})
+
+
+def test_every_wrong_line_of_an_announcement_is_named_and_no_right_one():
+    with pytest.raises(RefitRejectedError) as caught:
+        Manifest.parse({"one": None, "fine": ((1,), "int8"), "two": ((1,), "int9")})
+
+    assert "'one'" in str(caught.value)
+    assert "'two'" in str(caught.value)
+    assert "'fine'" not in str(caught.value)
+
+
+def test_an_announcement_of_nothing_is_rejected():
+    with pytest.raises(RefitRejectedError, match="announces no tensors"):
+        Manifest.parse({})
+
+
+@given(SPECS)
+def test_a_manifest_survives_the_way_to_another_process(specs):
+    assert Manifest.decode(Manifest(specs).encode()) == Manifest(specs)
+
+
+@given(SPECS, st.integers(1, 4000))
+def test_chunks_cover_every_tensor_once_in_order_aligned_without_overlap_and_fit_the_buffer(specs, wanted):
+    whole = Manifest(specs)
+    size = whole.buffer_size(wanted)
+
+    chunks = list(whole.chunks(size))
+
+    assert [spec for chunk in chunks for spec, _ in chunk] == list(specs)
+    assert all(chunks)
+    for chunk in chunks:
+        assert chunk[0][1] == 0
+        assert all(offset % ALIGNMENT == 0 for _, offset in chunk)
+        ends = [offset + spec.nbytes for spec, offset in chunk]
+        assert all(end <= start for end, (_, start) in zip(ends, chunk[1:], strict=False))
+        assert ends[-1] <= size
+
+
+@given(SPECS, st.integers(1, 4000))
+def test_a_buffer_is_as_large_as_wanted_unless_a_tensor_needs_more_or_all_need_less(specs, wanted):
+    whole = Manifest(specs)
+    largest = max(spec.nbytes for spec in specs)
+
+    size = whole.buffer_size(wanted)
+
+    assert size >= largest
+    assert size <= max(wanted, largest, ALIGNMENT)
+    assert sum(1 for _ in whole.chunks(whole.buffer_size(1 << 40))) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sizes_are_those_of_torch(dtype):
+    tensor = torch.zeros(3, 5).to(getattr(torch, dtype))
+
+    assert Manifest.of([("a", tensor)]).nbytes == tensor.numel() * tensor.element_size()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "found"),
+    [
+        ([], "the trainer yields nothing"),
+        ([("b", torch.zeros(2))], r"the trainer yields b float32 \[2\]"),
+        ([("a", torch.zeros(3))], r"the trainer yields a float32 \[3\]"),
+        ([("a", torch.zeros(2, dtype=torch.int8))], r"the trainer yields a int8 \[2\]"),
+    ],
+)
+def test_a_trainer_that_strays_from_its_manifest_is_told_where(tensors, found):
+    with pytest.raises(RefitRejectedError, match=rf"{found} .*where its manifest has a float32 \[2\]"):
+        expected_next(iter(tensors), TensorSpec("a", "float32", (2,)))

@@ -1,0 +1,159 @@
+"""Joining the ids that a model produced with what a chat template renders."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quirks_core import QuirksError
+from worker.server.errors import PrefixTokensError, RequestError
+from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried
+
+EOS = 2
+TOKENIZER = SimpleNamespace(eos_token_id=EOS)
+#: No end of turn.
+words = st.lists(st.integers(3, 99), max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("model", "template_prefix", "template", "joined"),
+    [
+        pytest.param([], [9, 2], [9, 2, 33, 44], [9, 2, 33, 44], id="nothing required"),
+        pytest.param([100, 2], [9, 2, 9, 2], [9, 2, 9, 2, 77, 88], [100, 2, 77, 88], id="several turns"),
+        pytest.param([100], [9, 2, 9, 2], [9, 2, 9, 2, 77, 88], [100, 2, 77, 88], id="cut off by its length"),
+        pytest.param(
+            [11, 12, 99, 99, 99, 55, 2],
+            [11, 12, 88, 88, 88, 56, 2],
+            [11, 12, 56, 2, 70, 71, 2, 40, 41],
+            [11, 12, 99, 99, 99, 55, 2, 70, 71, 2, 40, 41],
+            id="reasoning stripped from history",
+        ),
+        pytest.param(
+            [11, 12, 13, 40, 41, 220, 17, 2],
+            [11, 12, 13, 40, 41, 1001, 2],
+            [11, 12, 13, 40, 41, 1001, 2, 21, 22, 40, 41],
+            [11, 12, 13, 40, 41, 220, 17, 2, 21, 22, 40, 41],
+            id="retokenised",
+        ),
+    ],
+)
+def test_the_models_ids_are_followed_by_the_template_after_the_last_turn(model, template_prefix, template, joined):
+    assert replace_prefix_tokens(TOKENIZER, model, template_prefix, template) == joined
+
+
+@pytest.mark.parametrize("model_ends_its_turn", [True, False])
+@pytest.mark.parametrize("with_newline", [True, False])
+@pytest.mark.parametrize("retokenised", [True, False])
+def test_a_long_conversation_comes_back_as_the_model_made_it(model_ends_its_turn, with_newline, retokenised):
+    """Four turns as Qwen-3 renders them: <|im_end|> (151645), newline (198); 457 ids, ends at 247, 293, 440 and 452."""
+    eos, newline = 151645, 198
+    original = [1000 + at % 700 for at in range(457)]
+    for at in (247, 293, 440, 452):
+        original[at : at + 2] = [eos, newline]
+    # The template writes the first assistant's turn with fewer, other tokens.
+    template = [*original[:260], 7, 8, 9, *original[270:]] if retokenised else original
+    shorter = len(original) - len(template)
+    model = original[: 441 if model_ends_its_turn else 440]
+    prefix = template[: 441 - shorter + with_newline]
+
+    joined = replace_prefix_tokens(SimpleNamespace(eos_token_id=eos), model, prefix, template)
+
+    assert joined == original
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "model", "template_prefix", "template", "reason"),
+    [
+        pytest.param(TOKENIZER, [7, 2], [9, 9, 9], [9, 9, 9, 2, 10], "ends no turn of the required prefix", id="no end"),
+        pytest.param(TOKENIZER, [7, 2], [9, 2, 9, 2], [9, 2, 9, 10], "2 turns .* only 1 of the whole", id="template loses one"),
+        pytest.param(TOKENIZER, [7, 2], [9, 2], [], "1 turns .* only 0 of the whole", id="empty template"),
+        pytest.param(SimpleNamespace(eos_token_id=None), [7], [9, 2], [9, 2], "has no eos_token_id", id="no eos"),
+    ],
+)
+def test_renderings_that_do_not_fit_are_an_error_of_ours(tokenizer, model, template_prefix, template, reason):
+    with pytest.raises(PrefixTokensError, match=reason) as caught:
+        replace_prefix_tokens(tokenizer, model, template_prefix, template)
+
+    assert isinstance(caught.value, QuirksError)
+    assert caught.value.status == 400
+
+
+def test_a_turn_may_end_with_another_token_than_the_end_of_sequence():
+    gemma = SimpleNamespace(eos_token_id=1)
+
+    joined = replace_prefix_tokens(gemma, [50, 51, 106], [9, 106, 5, 106], [9, 106, 5, 106, 77], end_token_id=106)
+
+    assert joined == [50, 51, 106, 77]
+
+
+@given(
+    turns=st.lists(words, min_size=1, max_size=4),
+    stripped=st.lists(words, min_size=4, max_size=4),
+    tail=words,
+    model=st.lists(st.integers(0, 200), min_size=1, max_size=20),
+)
+def test_the_result_starts_with_the_models_ids_and_ends_with_the_templates_tail(turns, stripped, tail, model):
+    """Whatever the template makes of history, and whatever the model produced, ends of turns in its midst included."""
+    prefix = [token for turn in turns for token in (*turn, EOS)]
+    template = [token for turn in stripped[: len(turns)] for token in (*turn, EOS)] + tail
+
+    joined = replace_prefix_tokens(TOKENIZER, model, prefix, template)
+
+    assert joined[: len(model)] == model
+    assert joined[len(model) :] == (tail if model[-1] == EOS else [EOS, *tail])
+
+
+def test_an_explicit_prefix_stands_for_all_messages_up_to_the_last_assistants():
+    roles = ["user", "assistant", "tool", "assistant", "user"]
+    body = {"messages": [{"role": role} for role in roles], "required_prefix_token_ids": [5, 6]}
+
+    assert prefix_of(body) == Prefix((5, 6), 4, "required_prefix_token_ids")
+
+
+def test_an_explicit_prefix_without_any_assistant_stands_for_all_messages():
+    assert prefix_of({"messages": [{"role": "system"}, {"role": "user"}], "required_prefix_token_ids": [5]}).messages == 2
+
+
+def test_without_an_explicit_prefix_the_last_message_that_carries_ids_counts():
+    carrying = [{"role": "assistant", "prompt_token_ids": [n], "generation_token_ids": [n, n]} for n in (1, 2)]
+    messages = [{"role": "user"}, carrying[0], {"role": "user"}, carrying[1], {"role": "assistant"}, {"role": "user"}]
+
+    assert prefix_of({"messages": messages}) == Prefix((2, 2, 2), 4, "messages[3]")
+    assert prefix_of({"messages": messages, "required_prefix_token_ids": [9]}).token_ids == (9,)
+
+
+@pytest.mark.parametrize("body", [{}, {"messages": 5}, {"messages": [{"role": "user"}, 7, None]}, {"prompt": "x"}])
+def test_a_request_without_ids_requires_none(body):
+    assert prefix_of(body) is None
+
+
+@pytest.mark.parametrize("ids", [5, "5", [1, -1], [1.0], [True], ["a"], [None], {"a": 1}])
+def test_ids_that_are_none_are_named(ids):
+    with pytest.raises(RequestError, match="required_prefix_token_ids must be a list of token ids"):
+        prefix_of({"messages": [{"role": "user"}], "required_prefix_token_ids": ids})
+
+
+def test_a_message_that_carries_one_half_is_named():
+    messages = [{"role": "user"}, {"role": "assistant", "prompt_token_ids": [1]}]
+
+    with pytest.raises(RequestError, match=r"messages\[1\]\.generation_token_ids must be a list") as caught:
+        prefix_of({"messages": messages})
+
+    assert caught.value.parameter == "messages[1].generation_token_ids"
+
+
+def test_what_a_message_carries_never_reaches_a_template():
+    message = {
+        "role": "assistant",
+        "content": "x",
+        "prompt_token_ids": [1],
+        "generation_token_ids": [2],
+        "generation_log_probs": [],
+    }
+    body = {"model": "m", "messages": [message, 3]}
+
+    assert without_carried(body) == {"model": "m", "messages": [{"role": "assistant", "content": "x"}, 3]}
+    assert "prompt_token_ids" in message

@@ -1,0 +1,120 @@
+"""An engine generates only with the weights of one policy, and awake."""
+
+from __future__ import annotations
+
+import pytest
+
+from worker.errors import NotReadyError, RefitError, SleepError
+from worker.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Readiness
+
+
+@pytest.fixture
+def readiness() -> Readiness:
+    return Readiness()
+
+
+def test_a_fresh_engine_may_generate_under_the_first_version(readiness):
+    readiness.check()
+    readiness.check_refit()
+
+    assert readiness.version == FIRST_VERSION
+
+
+def test_refits_without_a_label_are_counted_also_between_labelled_ones(readiness):
+    labels = []
+    for given in (None, "step-7", None):
+        labels.append(given or readiness.next_version())
+        readiness.refitted(labels[-1])
+
+    assert labels == ["1", "step-7", "3"]
+    assert readiness.version == "3"
+
+
+def test_a_broken_engine_says_why_until_a_refit(readiness):
+    readiness.refitted("1")
+    readiness.broken("half of it is new")
+
+    with pytest.raises(NotReadyError, match="half of it is new"):
+        readiness.check()
+    assert readiness.version == "1"
+
+    readiness.refitted("2")
+
+    readiness.check()
+
+
+def test_a_broken_engine_may_be_refitted(readiness):
+    readiness.broken("half of it is new")
+
+    readiness.check_refit()
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_sleeping_engine_neither_generates_nor_takes_weights(readiness, level):
+    readiness.slept(level)
+
+    with pytest.raises(NotReadyError):
+        readiness.check()
+    with pytest.raises(RefitError, match=r"wake_up_async\(tags=\['weights'\]\) before a refit"):
+        readiness.check_refit()
+
+
+def test_an_engine_whose_weights_are_awake_can_be_refitted_but_does_not_generate(readiness):
+    readiness.slept(1)
+
+    readiness.woke([WEIGHTS])
+
+    readiness.check_refit()
+    with pytest.raises(NotReadyError, match=r"the engine sleeps \(kv_cache\); call wake_up_async"):
+        readiness.check()
+
+
+@pytest.mark.parametrize("tags", [[None], [[WEIGHTS], [KV_CACHE]], [[KV_CACHE], None], [[WEIGHTS, KV_CACHE]]])
+def test_after_a_light_sleep_a_whole_wake_up_is_enough(readiness, tags):
+    readiness.slept(1)
+
+    for each in tags:
+        readiness.woke(each)
+
+    readiness.check()
+
+
+def test_after_a_deep_sleep_only_a_refit_makes_the_engine_ready(readiness):
+    readiness.slept(2)
+    readiness.woke(None)
+
+    with pytest.raises(NotReadyError, match="level 2, which keeps no weights; refit before generating"):
+        readiness.check()
+
+    readiness.refitted("2")
+
+    readiness.check()
+
+
+def test_a_refit_between_the_two_wake_ups_is_enough_after_a_deep_sleep(readiness):
+    readiness.slept(2)
+    readiness.woke([WEIGHTS])
+    readiness.refitted("2")
+    readiness.woke([KV_CACHE])
+
+    readiness.check()
+
+
+@pytest.mark.parametrize("tags", [["weight"], "weights", [WEIGHTS, "scheduling"]])
+def test_a_tag_that_does_not_exist_is_named(readiness, tags):
+    readiness.slept(1)
+
+    with pytest.raises(SleepError, match="tags are a list of 'weights' and 'kv_cache', not"):
+        readiness.checked_tags(tags)
+
+
+def test_tags_are_passed_on_and_none_stays_none(readiness):
+    readiness.slept(1)
+
+    assert readiness.checked_tags((WEIGHTS,)) == [WEIGHTS]
+    assert readiness.checked_tags(None) is None
+
+
+def test_what_does_not_sleep_cannot_be_woken(readiness):
+    with pytest.raises(SleepError, match="the engine does not sleep"):
+        readiness.checked_tags(None)

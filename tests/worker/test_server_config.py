@@ -1,0 +1,171 @@
+"""How the server listens and who may use it, before any engine is there."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from quirks_core import UsageError
+from worker.config import GenerationConfig
+from worker.server import OpenAIServer, ServerSection, ServerStartError
+
+KEY = "sesame-1234"
+EVERYWHERE = "0.0.0.0"  # noqa: S104
+
+
+def server_of(**section):
+    cluster = section.pop("cluster", {})
+    config = GenerationConfig.parse({"model": "m", "server": section, "cluster": cluster})
+    return OpenAIServer(SimpleNamespace(), config, config.sampling, check=lambda: None)
+
+
+@pytest.fixture
+def reserved():
+    """Reserves addresses, and gives them back whatever happens."""
+    servers = []
+
+    def reserve(**section):
+        servers.append(server_of(**section))
+        servers[-1].reserve()
+        return servers[-1]
+
+    yield reserve
+    for server in servers:
+        if server._socket is not None:
+            server._socket.close()
+
+
+def test_nothing_listens_unless_asked():
+    assert ServerSection().enabled is False
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"prot": 1}, "server.prot: unknown key; did you mean 'port'"),
+        ({"port": 70000}, "server.port"),
+        ({"port_range_low": 3000}, "port_range_low and port_range_high belong together"),
+        ({"port_range_low": 3001, "port_range_high": 3000}, "port_range_low = 3001 is above port_range_high = 3000"),
+        ({"port": 8000, "port_range_low": 3000, "port_range_high": 4000}, "exclude each other"),
+        ({"auth": False, "api_key": KEY}, "auth is false but there is an api_key"),
+        ({"host": ""}, "server.host"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(section, told):
+    with pytest.raises(UsageError) as caught:
+        GenerationConfig.parse({"model": "m", "server": section})
+
+    assert told in str(caught.value)
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["two words", "", "schlüssel-4711", 471147114711, ["471147114711"], "a\nb-4711"])
+def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(key):
+    with pytest.raises(UsageError, match=r"server\.api_key: must be a text of visible ASCII") as caught:
+        GenerationConfig.parse({"model": "m", "server": {"api_key": key}})
+
+    assert "4711" not in str(caught.value)
+
+
+def test_a_key_shows_nowhere():
+    server = server_of(api_key=KEY)
+    config = server._config
+
+    assert server.api_key == KEY
+    assert KEY not in f"{config!r} {config} {config.model_dump()} {config.model_dump_json()} {vars(server)} {server!r}"
+    assert not [value for slot, value in config.slots().items() if KEY in str(value)]
+
+
+def test_a_key_is_made_anew_for_each_server_unless_one_is_given(monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+
+    made = {server_of().api_key, server_of().api_key}
+
+    assert len(made) == 2
+    assert all(len(key) >= 32 for key in made)
+
+
+def test_the_environments_key_counts_where_the_configuration_has_none(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "from-outside")
+
+    assert server_of().api_key == "from-outside"
+    assert server_of(api_key=KEY).api_key == KEY
+
+
+def test_without_auth_there_is_no_key(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "from-outside")
+
+    assert server_of(auth=False).api_key is None
+
+
+def test_the_loopback_is_the_default_and_the_port_is_a_free_one(reserved):
+    one, other = reserved(), reserved()
+
+    assert one.base_url.startswith("http://127.0.0.1:")
+    assert one.base_url.endswith("/v1")
+    assert one.base_url != other.base_url
+
+
+def test_a_reserved_port_is_taken_for_everybody_else(reserved):
+    port = int(reserved().base_url.split(":")[-1].removesuffix("/v1"))
+
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+    with pytest.raises(ServerStartError, match=f"cannot listen on 127.0.0.1, port {port}: Address already in use"):
+        reserved(port=port)
+
+
+def test_a_range_gives_a_free_port_of_it_until_there_is_none(reserved):
+    low = _two_free_ports()
+    asked = {"port_range_low": low, "port_range_high": low + 1}
+
+    taken = {reserved(**asked).base_url for _ in range(2)}
+
+    assert taken == {f"http://127.0.0.1:{port}/v1" for port in (low, low + 1)}
+    with pytest.raises(ServerStartError, match=f"none of the ports {low} to {low + 1}: Address already in use"):
+        reserved(**asked)
+
+
+@pytest.mark.parametrize("section", [{"host": EVERYWHERE}, {"cluster": {"num_nodes": 2}}])
+def test_a_server_on_every_interface_reports_an_address_that_others_can_reach(reserved, monkeypatch, section):
+    monkeypatch.delenv("VLLM_HOST_IP", raising=False)
+
+    host, _, port = reserved(**section).base_url.removeprefix("http://").removesuffix("/v1").rpartition(":")
+
+    assert host != EVERYWHERE
+    with socket.create_connection((host, int(port)), timeout=5):
+        pass
+
+
+def test_the_reported_name_can_be_given(reserved, monkeypatch):
+    monkeypatch.setenv("VLLM_HOST_IP", "10.1.2.3")
+
+    assert reserved(host=EVERYWHERE).base_url.startswith("http://10.1.2.3:")
+    assert reserved(host=EVERYWHERE, advertised_host="fd00::7").base_url.startswith("http://[fd00::7]:")
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "203.0.113.7"])
+def test_an_address_that_is_not_ours_is_an_error_that_names_it(reserved, host):
+    with pytest.raises(ServerStartError, match=host):
+        reserved(host=host)
+
+
+def test_there_is_no_address_before_there_is_a_port():
+    with pytest.raises(ServerStartError, match="no address before it is started"):
+        _ = server_of().base_url
+
+
+def _two_free_ports() -> int:
+    for low in range(20_011, 30_000, 2):
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", low))
+                other.bind(("127.0.0.1", low + 1))
+            except OSError:
+                continue
+            return low
+    raise AssertionError("no two free ports")

@@ -1,0 +1,144 @@
+"""Requests to one engine: sent, awaited under a time limit, aborted when nobody waits any more, and turned into samples."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from worker import vllm_adapter
+from worker.batch import Batch, sample
+from worker.config import SamplingSection
+from worker.engine import Engine
+from worker.errors import GenerationAbortedError, GenerationTimeoutError
+
+_T = TypeVar("_T")
+
+
+class Requests:
+    """Every request of a worker to its engine."""
+
+    def __init__(self, engine: Engine, sampling: SamplingSection, timeout_s: float | None) -> None:
+        """Keeps what every request needs.
+
+        Args:
+            engine: The engine.
+            sampling: How to sample, as planned.
+            timeout_s: Seconds after which a request is given up; None for never.
+        """
+        self._engine = engine
+        self._sampling = sampling
+        self._timeout_s = timeout_s
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def samples(
+        self, rows: Sequence[list[int]], stop: Sequence[str], *, greedy: bool
+    ) -> AsyncGenerator[tuple[int, Batch], None]:
+        """Yields a sample for each prompt, as it finishes."""
+
+        async def one(index: int, row: list[int]) -> tuple[int, Batch]:
+            room = self._engine.llm.model_config.max_model_len - len(row)
+            if room == 0:
+                return index, sample(row, [], [], truncated=False)
+            completion = await self._finish(index, row, room=room, greedy=greedy, stop=stop)
+            return index, sample(
+                row,
+                list(completion.token_ids),  # the engine's own list is alive
+                vllm_adapter.sampled_logprobs(completion),
+                truncated=completion.finish_reason == "length",
+                weight_versions=vllm_adapter.version_spans(completion, self._engine.readiness.version),
+            )
+
+        async with aclosing(self._as_finished([one(index, row) for index, row in enumerate(rows)])) as finished:
+            async for item in finished:
+                yield item
+
+    async def texts(
+        self, rows: Sequence[list[int]], stop: Sequence[str], *, greedy: bool
+    ) -> AsyncGenerator[tuple[int, str], None]:
+        """Yields a text for each prompt, as it finishes."""
+
+        async def one(index: int, row: list[int]) -> tuple[int, str]:
+            room = self._engine.llm.model_config.max_model_len - len(row)
+            completion = await self._finish(index, row, room=room, greedy=greedy, stop=stop, text=True)
+            return index, completion.text
+
+        async with aclosing(self._as_finished([one(index, row) for index, row in enumerate(rows)])) as finished:
+            async for item in finished:
+                yield item
+
+    def abort(self, why: str) -> None:
+        """Ends every request; those who wait for one get an error that says why."""
+        for task in self._running:
+            task.cancel(why)
+
+    async def close(self, why: str) -> None:
+        """Ends every request, and waits until the engine has been told."""
+        self.abort(why)
+        if self._running:
+            await asyncio.wait(tuple(self._running))
+
+    async def _finish(
+        self, index: int, row: list[int], *, room: int, greedy: bool, stop: Sequence[str], text: bool = False
+    ) -> Any:
+        """Sends one request and waits for its end; gives it up after the time limit."""
+        most = min(self._sampling.max_new_tokens, room)
+        params = vllm_adapter.sampling_params(self._sampling, greedy=greedy, max_tokens=most, stop=stop, text=text)
+        prompt = {"prompt_token_ids": row}
+        try:
+            async with self._engine.watched() as llm:
+                async with asyncio.timeout(self._timeout_s) as deadline:
+                    # Leaving the loop by an exception closes the generator, and that aborts the request.
+                    async for output in llm.generate(prompt, params, f"{uuid.uuid4().hex}-{index}"):
+                        final = output
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # the engine's own
+            raise GenerationTimeoutError(str(index)) from None
+        completion = final.outputs[0]
+        if completion.finish_reason in ("abort", "error"):
+            raise GenerationAbortedError(f"sample {index} was ended by the engine ({completion.finish_reason})")
+        return completion
+
+    async def _as_finished(self, waiting: Sequence[Awaitable[_T]]) -> AsyncGenerator[_T, None]:
+        """Yields results in the order in which they come; leaving early, by error or by choice, cancels the rest.
+
+        Use it under `aclosing`: who leaves a generator does not leave the one that it iterates over.
+
+        Raises:
+            GenerationTimeoutError: Once all others are through, if samples took too long.
+            GenerationAbortedError: `abort` was called.
+        """
+        tasks = [asyncio.ensure_future(item) for item in waiting]
+        self._running.update(tasks)
+        late = []
+        try:
+            for finished in asyncio.as_completed(tasks):
+                try:
+                    result = await finished
+                except GenerationTimeoutError as error:
+                    late.append(str(error))
+                    continue
+                except asyncio.CancelledError as error:
+                    caller = asyncio.current_task()
+                    if caller is None or caller.cancelling() or not error.args:
+                        raise  # the caller does not want it any more
+                    raise GenerationAbortedError(f"generation was aborted: {error.args[0]}") from None
+                yield result
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._running.difference_update(tasks)
+        if late:
+            raise GenerationTimeoutError(_too_long(late, self._timeout_s or 0.0))
+
+
+def _too_long(indices: Sequence[str], limit_s: float) -> str:
+    which = f"sample {indices[0]} took" if len(indices) == 1 else f"samples {', '.join(sorted(indices, key=int))} took"
+    return (
+        f"{which} longer than request.timeout_s = {limit_s:g} s, and {'was' if len(indices) == 1 else 'were'} "
+        f"aborted; raise it with request.timeout_s or export NRL_VLLM_ASYNC_TIMEOUT_SECONDS={int(limit_s * 2) or 1}"
+    )

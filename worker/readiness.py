@@ -1,0 +1,84 @@
+"""Whether an engine may generate: whose weights it holds, and whether it is awake."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from worker.errors import NotReadyError, RefitError, SleepError
+
+#: What an engine can give back while it sleeps, in the engine's words.
+WEIGHTS, KV_CACHE = "weights", "kv_cache"
+#: The version before the first refit; vLLM calls it so as well.
+FIRST_VERSION = "default"
+
+
+class Readiness:
+    """The state of one engine's weights and memory.
+
+    Attributes:
+        version: Label of the weights; `FIRST_VERSION` before the first refit.
+    """
+
+    def __init__(self) -> None:
+        self.version = FIRST_VERSION
+        self._refits = 0
+        self._problem: str | None = None
+        self._asleep: frozenset[str] = frozenset()
+
+    def check(self) -> None:
+        """Makes sure that tokens may be generated.
+
+        Raises:
+            NotReadyError: They may not; the message says why and what to do.
+        """
+        if self._problem is not None:
+            raise NotReadyError(self._problem)
+        if self._asleep:
+            raise NotReadyError(f"the engine sleeps ({', '.join(sorted(self._asleep))}); call wake_up_async first")
+
+    def check_refit(self) -> None:
+        """Makes sure that there is memory for weights.
+
+        Raises:
+            RefitError: They sleep.
+        """
+        if WEIGHTS in self._asleep:
+            raise RefitError("the weights sleep; call wake_up_async(tags=['weights']) before a refit")
+
+    def next_version(self) -> str:
+        """Returns a label for a refit that the trainer gave none."""
+        return str(self._refits + 1)
+
+    def refitted(self, version: str) -> None:
+        """All weights are those of one policy."""
+        self.version = version
+        self._refits += 1
+        self._problem = None
+
+    def broken(self, why: str) -> None:
+        """No tokens until a complete refit."""
+        self._problem = why
+
+    def slept(self, level: int) -> None:
+        """The engine gave its memory back; at level 2 without a copy of the weights."""
+        self._asleep = frozenset((WEIGHTS, KV_CACHE))
+        if level > 1:
+            self.broken("the engine slept at level 2, which keeps no weights; refit before generating")
+
+    def woke(self, tags: Collection[str] | None) -> None:
+        """Memory is back; all of it if no tags are given."""
+        self._asleep = frozenset() if tags is None else self._asleep - frozenset(tags)
+
+    def checked_tags(self, tags: Collection[str] | None) -> list[str] | None:
+        """Returns tags that the engine knows.
+
+        Raises:
+            SleepError: One is unknown, or the engine does not sleep.
+        """
+        if not self._asleep:
+            raise SleepError("wake_up_async: the engine does not sleep")
+        if tags is None:
+            return None
+        if isinstance(tags, str) or set(tags) - {WEIGHTS, KV_CACHE}:
+            raise SleepError(f"wake_up_async: tags are a list of {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}")
+        return list(tags)

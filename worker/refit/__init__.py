@@ -1,0 +1,30 @@
+"""The trainer's side of a refit: what to send, and the ways to send it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from worker.refit.manifest import Manifest
+from worker.refit.scope import RefitScope, tensors
+
+if TYPE_CHECKING:
+    from worker.refit.collective import CollectiveSender
+    from worker.refit.files import write
+    from worker.refit.ipc_zmq import send as send_ipc_zmq
+
+__all__ = ["CollectiveSender", "Manifest", "RefitScope", "send_ipc_zmq", "tensors", "write"]
+
+_LAZY = {
+    "CollectiveSender": ("worker.refit.collective", "CollectiveSender"),
+    "send_ipc_zmq": ("worker.refit.ipc_zmq", "send"),
+    "write": ("worker.refit.files", "write"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a transport when it is asked for: they need torch."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,142 @@
+"""Memory that a trainer fills and engine processes on the same machine read: anonymous on the host, CUDA IPC on a GPU."""
+
+from __future__ import annotations
+
+import base64
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from worker.errors import RefitError, TransferError
+from worker.refit.manifest import TensorSpec
+
+
+class Buffer:
+    """Bytes that two processes share.
+
+    Host memory is an anonymous file (``memfd``): it has no name that could be left behind, ends with its last process, and
+    does not count against the size of ``/dev/shm``. A peer opens it through ``/proc`` with the rights of the same user.
+
+    Attributes:
+        memory: [nbytes] uint8, on the CPU or a GPU.
+        handle: JSON values with which another process opens the same memory.
+    """
+
+    def __init__(self, memory: torch.Tensor, handle: Mapping[str, Any], file: int | None = None) -> None:
+        self.memory = memory
+        self.handle = dict(handle)
+        self._file = file
+
+    @classmethod
+    def create(cls, nbytes: int, device: torch.device) -> Buffer:
+        """Makes a buffer.
+
+        Args:
+            nbytes: Its size.
+            device: The CPU, or the GPU that the receiving engine process runs on as well.
+
+        Raises:
+            RefitError: There is not enough memory.
+        """
+        if device.type == "cuda":
+            # A multiple of the allocator's 2 MiB blocks gets a segment of its own, so a peer maps nothing else.
+            memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
+            return cls(memory, _cuda_handle(memory))
+        file = os.memfd_create("model-quirks-refit")
+        try:
+            os.truncate(file, nbytes)
+            os.posix_fallocate(file, 0, nbytes)  # now, with an error; a write to memory that is not there kills the process
+            view = mmap.mmap(file, nbytes)
+        except OSError as error:
+            os.close(file)
+            raise RefitError(
+                f"refit: no {nbytes} bytes of shared memory: {error.strerror}; free memory, or lower refit.buffer_mb"
+            ) from error
+        memory = torch.frombuffer(view, dtype=torch.uint8)
+        return cls(memory, {"kind": "file", "path": f"/proc/{os.getpid()}/fd/{file}", "nbytes": nbytes}, file)
+
+    @classmethod
+    def open(cls, handle: Mapping[str, Any], device: torch.device) -> Buffer:
+        """Opens a buffer of another process.
+
+        Args:
+            handle: What its `handle` says.
+            device: Where this process computes.
+
+        Raises:
+            TransferError: It is gone, belongs to another user, or lies on another GPU.
+        """
+        if handle["kind"] == "cuda":
+            if handle["uuid"] != device_id(device):
+                raise TransferError(
+                    f"refit by ipc_zmq: the trainer's buffer is on {handle['uuid']}, this engine process runs on "
+                    f"{device_id(device)}; trainer and engine must share the GPU, else use refit.transport=collective"
+                )
+            return cls(_open_cuda(handle, device), handle)
+        try:
+            with Path(handle["path"]).open("r+b") as file:
+                view = mmap.mmap(file.fileno(), handle["nbytes"])
+        except (OSError, ValueError) as error:
+            raise TransferError(
+                f"refit by ipc_zmq: the trainer's shared memory cannot be opened: {error}; "
+                "both processes must run on one machine, in one process namespace, as one user"
+            ) from error
+        return cls(torch.frombuffer(view, dtype=torch.uint8), handle)
+
+    def view(self, spec: TensorSpec, offset: int) -> torch.Tensor:
+        """Returns the tensor that lies, or will lie, at an offset; it shares the buffer's memory."""
+        return view(self.memory, spec, offset)
+
+    def close(self) -> None:
+        """Gives up the name by which others open it; the memory lives on while somebody has it open."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def view(memory: torch.Tensor, spec: TensorSpec, offset: int) -> torch.Tensor:
+    """Returns the tensor that lies in a buffer.
+
+    Args:
+        memory: [N] uint8.
+        spec: The tensor.
+        offset: Where it starts, in bytes.
+    """
+    return memory[offset : offset + spec.nbytes].view(spec.torch_dtype).view(spec.shape)
+
+
+def device_id(device: torch.device) -> str:
+    """Returns what tells the device from all others: a GPU's UUID, else ``cpu``."""
+    if device.type != "cuda":
+        return "cpu"
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def _cuda_handle(memory: torch.Tensor) -> dict[str, Any]:
+    # What torch.multiprocessing sends, without its pickle.
+    parts = memory.untyped_storage()._share_cuda_()
+    return {
+        "kind": "cuda",
+        "uuid": device_id(memory.device),
+        "nbytes": memory.numel(),
+        "offset": memory.storage_offset(),
+        "parts": [base64.b64encode(part).decode() if isinstance(part, bytes) else part for part in parts],
+        "bytes": [index for index, part in enumerate(parts) if isinstance(part, bytes)],
+    }
+
+
+def _open_cuda(handle: Mapping[str, Any], device: torch.device) -> torch.Tensor:
+    parts = [base64.b64decode(part) if index in handle["bytes"] else part for index, part in enumerate(handle["parts"])]
+    parts[0] = device.index if device.index is not None else torch.cuda.current_device()  # numbered otherwise over there
+    storage = torch.UntypedStorage._new_shared_cuda(*parts)
+    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, handle["offset"], (handle["nbytes"],), (1,))

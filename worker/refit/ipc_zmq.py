@@ -1,0 +1,213 @@
+"""Refit on one machine: tensors through two shared buffers, their order and its acknowledgements over a private socket.
+
+While the engine's processes read one buffer the trainer fills the other. The manifest goes first; a receiver that does not
+agree with it says so before its model is touched. The messages, each answered by ``{}`` or by ``{"error": reason}``::
+
+    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 1}
+    {"chunk": 0}   the tensors of the first chunk are in buffer 0; the answer gives the buffer back
+    {"chunk": 1}   … in buffer 1, and so on in turn
+    {"done": true}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from quirks_core.errors import words
+from worker.errors import TransferError
+from worker.refit.buffers import Buffer, view
+from worker.refit.manifest import Chunk, Manifest, expected_next
+from worker.refit.peer import Peer
+
+#: Version of the messages.
+PROTOCOL = 1
+#: One that is filled while the other is read.
+_BUFFERS = 2
+#: Seconds to wait for a request that an error can answer.
+_LAST_WORDS_S = 2.0
+
+
+def send(
+    tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]],
+    addresses: Sequence[str],
+    *,
+    device: torch.device | str = "cpu",
+    manifest: Manifest | None = None,
+    buffer_bytes: int = 1 << 29,
+    timeout_s: float = 120.0,
+    given_up: Callable[[], bool] = lambda: False,
+) -> None:
+    """Sends a refit from the trainer, while the worker's ``update_weights_via_ipc_zmq_async`` runs; either may start first.
+
+    Args:
+        tensors: Called for each pass over names and tensors, such as ``lambda: refit.tensors(model, scope)``; any device.
+        addresses: What the worker's ``report_refit_addresses_async`` returned, or those of one GPU's processes.
+        device: Where the buffers lie: the GPU that this trainer rank and the engine's processes share, or the CPU.
+        manifest: What will be sent; found out by a pass over the tensors if None.
+        buffer_bytes: Size of each of two buffers; they grow to the largest tensor.
+        timeout_s: Seconds to wait for each answer, the engine's start of the update included.
+        given_up: Asked while it waits; True ends the wait.
+
+    Raises:
+        RefitRejectedError: The tensors are not those of the manifest, or one name comes twice.
+        TransferError: An engine process rejects the refit, died, or took too long; or there is no memory for the buffers.
+    """
+    manifest = manifest or Manifest.of(tensors())
+    manifest.check()
+    size = manifest.buffer_size(buffer_bytes)
+    with ExitStack() as stack, _Peers(addresses, timeout_s, given_up) as peers:
+        buffers = [stack.enter_context(Buffer.create(size, torch.device(device))) for _ in range(_BUFFERS)]
+        peers.tell(
+            {
+                "manifest": manifest.encode(),
+                "buffers": [buffer.handle for buffer in buffers],
+                "buffer_bytes": size,
+                "protocol": PROTOCOL,
+            }
+        )
+        peers.hear()
+        source = iter(tensors())
+        for index, chunk in enumerate(manifest.chunks(size)):
+            _fill(buffers[index % _BUFFERS], chunk, source)
+            peers.hear()
+            peers.tell({"chunk": index})
+        peers.hear()
+        peers.tell({"done": True})
+        peers.hear()
+
+
+def _fill(buffer: Buffer, chunk: Chunk, source: Iterator[tuple[str, torch.Tensor]]) -> None:
+    for spec, offset in chunk:
+        buffer.view(spec, offset).copy_(expected_next(source, spec), non_blocking=True)
+    if buffer.memory.is_cuda:
+        torch.cuda.current_stream(buffer.memory.device).synchronize()
+
+
+class _Peers:
+    """Every engine process of a refit: told the same, and each one heard."""
+
+    def __init__(self, addresses: Sequence[str], timeout_s: float, given_up: Callable[[], bool]) -> None:
+        if not addresses:
+            raise TransferError("refit by ipc_zmq: no addresses; ask the worker's report_refit_addresses_async")
+        self._peers = [
+            Peer.connect(Path(address), other=f"the engine's process at {address}", timeout_s=timeout_s, given_up=given_up)
+            for address in addresses
+        ]
+        self._expects_answers = False
+
+    def tell(self, message: dict[str, Any]) -> None:
+        for peer in self._peers:
+            peer.send(message)
+        self._expects_answers = True
+
+    def hear(self) -> None:
+        """Waits for the answers to what was told last, if they are not in yet."""
+        if self._expects_answers:
+            for peer in self._peers:
+                peer.receive()
+            self._expects_answers = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Closes all; an error of ours is told, so that no process waits for what will not come."""
+        try:
+            if error is not None and not isinstance(error, TransferError):
+                self.hear()
+                self.tell({"error": words(error)})
+        except TransferError:
+            pass  # whoever does not hear it sees that we are gone
+        finally:
+            for peer in self._peers:
+                peer.close()
+
+
+class IpcZmqStream:
+    """The engine's end of `send`: waits for a trainer, and yields what it sends.
+
+    Attributes:
+        manifest: What the trainer will send; it has been accepted.
+        complete: Whether everything was yielded.
+    """
+
+    complete = False
+
+    def __init__(self, path: Path, expected: Manifest | None, *, device: torch.device, timeout_s: float) -> None:
+        """Waits for the trainer's manifest.
+
+        Args:
+            path: Where to open the socket.
+            expected: What was announced.
+            device: Where this process computes.
+            timeout_s: Seconds to wait for each message.
+
+        Raises:
+            RefitRejectedError: The manifest differs from what was announced.
+            TransferError: No trainer came, it died, or its buffers cannot be opened.
+        """
+        self._peer = Peer.bind(path, other="the trainer", timeout_s=timeout_s)
+        try:
+            hello = self._peer.receive()
+            self._peer.hide()
+            if hello.get("protocol") != PROTOCOL:
+                raise TransferError(f"refit: the trainer speaks protocol {hello.get('protocol')}, this engine {PROTOCOL}")
+            try:
+                self.manifest = Manifest.decode(hello["manifest"])
+                handles, self._buffer_bytes = list(hello["buffers"]), int(hello["buffer_bytes"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise TransferError(f"refit: the trainer's first message makes no sense: {words(error)}") from error
+            self.manifest.check(expected)
+            self._buffers = [Buffer.open(handle, device) for handle in handles]
+            self._peer.send({})
+        except BaseException as error:
+            self.close(error)
+            raise
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields names and tensors on this process' device, in memory of their own.
+
+        Raises:
+            TransferError: The trainer died, gave up or took too long.
+        """
+        for index, chunk in enumerate(self.manifest.chunks(self._buffer_bytes)):
+            if self._peer.receive().get("chunk") != index:
+                raise TransferError(f"refit: the trainer did not send chunk {index} when it was due")
+            buffer = self._buffers[index % len(self._buffers)]
+            last, offset = chunk[-1]
+            # A loader may keep what it is given until its layer is complete, so the tensors must outlive the buffer.
+            memory = buffer.memory[: offset + last.nbytes].clone()
+            if memory.is_cuda:
+                torch.cuda.current_stream(memory.device).synchronize()
+            self._peer.send({})
+            for spec, start in chunk:
+                yield spec.name, view(memory, spec, start)
+        if not self._peer.receive().get("done"):
+            raise TransferError("refit: the trainer sends more than its manifest says")
+        self.complete = True
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Answers what is still open, with the error if there is one, and closes the socket.
+
+        The trainer's last message is answered only here: its refit is done when this process has loaded everything.
+        """
+        try:
+            if error is not None and not self._peer.owes and not isinstance(error, TransferError):
+                self._peer.receive(_LAST_WORDS_S)  # a reply needs a request
+            if self._peer.owes:
+                self._peer.send({"error": words(error)} if error is not None else {})
+        except TransferError:
+            pass  # nobody is there to hear it
+        finally:
+            self._peer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.close(error)

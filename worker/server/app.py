@@ -1,0 +1,189 @@
+"""The routes: who may use them, what comes in, and what goes out.
+
+Import it after the plan is in force, because it imports vLLM. Only these routes exist: vLLM's development routes, which
+let anybody call into the engine, are never added, whatever VLLM_SERVER_DEV_MODE says.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import secrets
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request
+from pydantic import SecretStr
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from quirks_core.errors import QuirksError, words
+from worker.server.errors import RequestError
+from worker.server.serving import Serving
+from worker.server.streams import Running, begun, problem, refusal
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+_LOG = logging.getLogger(__name__)
+
+#: Answers without a key: load balancers ask it.
+_OPEN = "/health"
+#: What nginx calls a client that closed the connection; nobody reads it.
+_CLIENT_GONE = 499
+
+
+class Routes:
+    """What the server answers.
+
+    Args:
+        serving: vLLM's serving classes.
+        check: Raises a `QuirksError` when the engine must not generate.
+        max_body: Largest request, in bytes.
+
+    Attributes:
+        running: The requests that are being answered.
+    """
+
+    def __init__(self, serving: Serving, check: Callable[[], None], *, max_body: int) -> None:
+        self._serving = serving
+        self._check = check
+        self._max_body = max_body
+        self.running = Running()
+
+    def add_to(self, app: FastAPI) -> None:
+        """Adds the routes."""
+        for path, method, endpoint in (
+            ("/v1/chat/completions", "POST", self.chat),
+            ("/tokenize", "POST", self.tokenize),
+            ("/detokenize", "POST", self.detokenize),
+            ("/v1/models", "GET", self.models),
+            (_OPEN, "GET", self.health),
+        ):
+            app.add_api_route(path, endpoint, methods=[method], response_model=None)
+        app.add_exception_handler(HTTPException, _http_error)
+
+    async def chat(self, request: Request) -> Response:
+        """``POST /v1/chat/completions``."""
+
+        async def begin(body: dict[str, Any]) -> Any:
+            self._check()
+            reply = await self._serving.chat(body, request)
+            return await begun(reply, self.running) if isinstance(reply, AsyncGenerator) else reply
+
+        return await self._answer(request, begin)
+
+    async def tokenize(self, request: Request) -> Response:
+        """``POST /tokenize``."""
+        return await self._answer(request, lambda body: self._serving.tokenize(body, request))
+
+    async def detokenize(self, request: Request) -> Response:
+        """``POST /detokenize``."""
+        return await self._answer(request, lambda body: self._serving.detokenize(body, request))
+
+    async def models(self) -> Response:
+        """``GET /v1/models``."""
+        return _reply(await self._serving.models())
+
+    async def health(self) -> Response:
+        """``GET /health``: 200 if the engine can generate, else 503; needs no key, so it gives no reason."""
+        try:
+            self._check()
+            healthy = not self._serving.errored
+        except QuirksError:
+            healthy = False
+        return Response(status_code=200 if healthy else 503)
+
+    async def _answer(self, request: Request, work: Callable[[dict[str, Any]], Coroutine[Any, Any, Any]]) -> Response:
+        try:
+            body = await _read(request, self._max_body)
+            reply = await self.running.finish(work(body), request.receive)
+        except ClientDisconnect:
+            return Response(status_code=_CLIENT_GONE)
+        except RequestError as error:
+            return refusal(problem(str(error), status=error.status, parameter=error.parameter))
+        except QuirksError as error:
+            return refusal(problem(str(error), status=503))
+        except Exception as error:
+            found = self._serving.error(error)
+            if found["error"]["code"] >= 500:
+                _LOG.error("a request failed: %s", words(error), exc_info=error)
+            return refusal(found)
+        return reply if isinstance(reply, Response) else _reply(reply)
+
+
+class RequireKey:
+    """Lets nobody in without the bearer key, except for the state of health.
+
+    Args:
+        app: What lies behind.
+        key: The key.
+    """
+
+    def __init__(self, app: ASGIApp, key: SecretStr) -> None:
+        self._app = app
+        self._key = key.get_secret_value().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] == "http" and scope["path"] != _OPEN and not self._knows(scope):
+            told = problem("the request has no valid key: send it as 'Authorization: Bearer KEY'", status=401)
+            refused = refusal(told, {"WWW-Authenticate": "Bearer"})
+            await refused(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _knows(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, key = given.partition(b" ")
+        return scheme.lower() == b"bearer" and secrets.compare_digest(key.strip(), self._key)
+
+
+async def _read(request: Request, most: int) -> dict[str, Any]:
+    """Reads a request's JSON object.
+
+    Raises:
+        RequestError: There is none, or it is too large.
+        ClientDisconnect: The client left before it was through.
+    """
+    # Also keeps web pages out: a browser asks before it sends this type to another origin.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise RequestError("the request must have the header 'Content-Type: application/json'", status=415)
+    parts, length = [], 0
+    async for part in request.stream():
+        length += len(part)
+        if length > most:
+            raise RequestError(f"the request is larger than server.max_body_mb = {most / 1e6:g}", status=413)
+        parts.append(part)
+    raw = b"".join(parts)
+    try:
+        body = json.loads(raw, parse_constant=_finite, parse_float=_finite)
+        if b"\\u" in raw:
+            json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is no character
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the request is not valid JSON: {words(error)}") from None
+    if not isinstance(body, dict):
+        raise RequestError(f"the request must be a JSON object, not {type(body).__name__}")
+    return body
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is no finite number")
+    return value
+
+
+def _reply(reply: Any) -> Response:
+    """Turns what vLLM returns, a reply or an error, into HTTP."""
+    if (error := getattr(reply, "error", None)) is not None:
+        return refusal(problem(error.message, status=error.code, parameter=error.param))
+    return Response(reply.model_dump_json(), media_type="application/json")
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    """An unknown path or method."""
+    status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
+    return refusal(problem(detail, status=status))

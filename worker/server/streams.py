@@ -1,0 +1,143 @@
+"""Replies that end when their client leaves, or when the worker says so, and that always end in the engine too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from quirks_core.errors import shortened
+from worker.server.errors import RequestError
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+_T = TypeVar("_T")
+
+
+class Running:
+    """The requests that are being answered."""
+
+    def __init__(self) -> None:
+        self._stops: set[asyncio.Future[str]] = set()
+
+    def __len__(self) -> int:
+        return len(self._stops)
+
+    def abort(self, reason: str) -> None:
+        """Ends all of them; their clients get the reason with status 503."""
+        for stop in self._stops:
+            if not stop.done():
+                stop.set_result(reason)
+
+    async def finish(self, work: Coroutine[Any, Any, _T], receive: Receive) -> _T:
+        """Does the work unless the client leaves or the request is aborted; then it is cancelled, once, and waited for.
+
+        Args:
+            work: What to do.
+            receive: Where the news of the client comes from.
+
+        Raises:
+            ClientDisconnect: The client left.
+            RequestError: The request was aborted.
+        """
+        stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._stops.add(stop)
+        working = asyncio.create_task(work)
+        leaving = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait((working, leaving, stop), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+        finally:
+            self._stops.discard(stop)
+            for task in (working, leaving):
+                task.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+        if stop.done():
+            raise RequestError(stop.result(), status=503)
+        raise ClientDisconnect
+
+
+class EventStream(Response):
+    """Server-sent events; a client that leaves closes their source, at once and in every case.
+
+    Starlette's own response leaves a source that waits for the network to the garbage collector, and its cancel scope
+    interrupts the abort that the engine is being sent.
+
+    Args:
+        first: The first event.
+        rest: The others.
+        running: Where the request counts as running.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: str, rest: AsyncGenerator[str, None], running: Running) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._first = first
+        self._rest = rest
+        self._running = running
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Sends the events."""
+        async with aclosing(self._rest):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            try:
+                await self._running.finish(self._send(send), receive)
+            except ClientDisconnect:
+                return
+            except RequestError as error:
+                last = json.dumps(problem(str(error), status=error.status))
+                await _send_body(send, f"data: {last}\n\ndata: [DONE]\n\n")
+            await _send_body(send, "", more=False)
+
+    async def _send(self, send: Send) -> None:
+        await _send_body(send, self._first)
+        async for event in self._rest:
+            await _send_body(send, event)
+
+
+async def begun(events: AsyncGenerator[str, None], running: Running) -> Response:
+    """Waits for the first event, so that what the engine refuses still gets a status of its own.
+
+    Args:
+        events: Server-sent events.
+        running: Where the request counts as running.
+    """
+    try:
+        first = await anext(events)
+    except BaseException:
+        await events.aclose()
+        raise
+    if first.startswith('data: {"error"'):
+        await events.aclose()
+        error = json.loads(first.removeprefix("data: "))["error"]
+        return refusal(problem(error["message"], status=error["code"], parameter=error.get("param")))
+    return EventStream(first, events, running)
+
+
+def problem(message: str, *, status: int, parameter: str | None = None) -> dict[str, Any]:
+    """Returns an error body in OpenAI's form."""
+    kind = "invalid_request_error" if status < 500 else "service_unavailable" if status == 503 else "internal_error"
+    return {"error": {"message": shortened(message, most=2000), "type": kind, "param": parameter, "code": status}}
+
+
+def refusal(body: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    """Returns an error body as a response with its status."""
+    return JSONResponse(body, body["error"]["code"], headers)
+
+
+async def _send_body(send: Send, text: str, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
