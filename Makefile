@@ -1,15 +1,19 @@
-# make demo  see quirks at work on a real engine        make test  lint, types and every test
+# make demo     see quirks at work on a real engine     make test  lint, types and every test
+# make example  a GRPO loop on two CPU cores
 # Both make the environment first; the second time that is instant.
 
 VENV := .venv
 STAMP := $(VENV)/.model-quirks-ready
 PYTEST_ARGS ?=
 
-.PHONY: demo test lint setup docs bench prove clean
+.PHONY: demo example test lint setup docs bench prove clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
 	$(VENV)/bin/quirks demo
+
+example: $(STAMP)
+	$(VENV)/bin/python examples/grpo_tiny.py --output grpo_tiny.png
 
 test: lint
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)

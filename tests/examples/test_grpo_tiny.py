@@ -1,0 +1,211 @@
+"""The example that trainer authors copy from: its arithmetic, and the whole run as a user starts it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+_ROOT = Path(__file__).parents[2]
+_SCRIPT = _ROOT / "examples" / "grpo_tiny.py"
+#: What the example needs on top of the rest; installed with the extra `examples`.
+_DRAWS = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs the extra 'examples' (matplotlib)")
+
+
+@pytest.fixture(scope="module")
+def grpo() -> ModuleType:
+    """The script as a module; it is no package, because people copy the file."""
+    spec = importlib.util.spec_from_file_location("grpo_tiny", _SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(_SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=folder,
+        env={**os.environ, **environment},
+    )
+
+
+def _batch(rows: list[list[int]], prompt: int, width: int) -> dict[str, torch.Tensor]:
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    lengths = torch.tensor([len(row) for row in rows])
+    return {"output_ids": ids, "unpadded_sequence_lengths": lengths, "generation_lengths": lengths - prompt}
+
+
+def test_advantages_have_mean_zero_and_deviation_one_within_each_group(grpo):
+    reward = torch.rand(12, generator=torch.Generator().manual_seed(0))
+    reward[4:8] += 5  # a prompt that is easy for all is no advantage
+
+    advantage = grpo.advantages(reward, 4).view(3, 4)
+
+    assert torch.allclose(advantage.mean(dim=1), torch.zeros(3), atol=1e-5)
+    assert torch.allclose(advantage.std(dim=1), torch.ones(3), atol=1e-2)
+    assert torch.equal(advantage.argsort(dim=1), reward.view(3, 4).argsort(dim=1))
+
+
+def test_a_group_of_equal_rewards_teaches_nothing(grpo):
+    advantage = grpo.advantages(torch.full((4,), 0.75), 4)
+
+    assert torch.equal(advantage, torch.zeros(4))
+
+
+def test_the_loss_raises_the_logprobs_of_better_responses_and_lowers_those_of_worse_ones(grpo):
+    old = torch.full((2, 3), -2.0)
+    new = old.clone().requires_grad_()
+
+    grpo.grpo_loss(new, old, torch.tensor([1.0, -1.0]), torch.ones(2, 3, dtype=torch.bool)).backward()
+
+    assert new.grad is not None
+    assert (new.grad[0] < 0).all()  # descent raises them
+    assert (new.grad[1] > 0).all()
+
+
+def test_clipping_stops_the_good_direction_and_never_the_bad_one(grpo):
+    far = torch.tensor([[0.5], [-0.5], [0.5], [-0.5]])  # ratios of 1.65 and 0.61, both outside the clip
+    new = far.clone().requires_grad_()
+    advantage = torch.tensor([1.0, 1.0, -1.0, -1.0])
+
+    grpo.grpo_loss(new, torch.zeros(4, 1), advantage, torch.ones(4, 1, dtype=torch.bool)).backward()
+
+    assert new.grad is not None
+    assert (new.grad[:, 0] != 0).tolist() == [False, True, True, False]
+
+
+def test_prompts_and_padding_get_no_gradient(grpo):
+    batch = _batch([[9, 8, 7, 6, 5], [9, 8, 7, 6, 5, 4, 3]], prompt=4, width=8)
+    new = torch.zeros(2, 7, requires_grad=True)
+
+    mask = grpo.response_mask(batch)
+    grpo.grpo_loss(new, torch.zeros(2, 7), torch.ones(2), mask).backward()
+
+    assert mask.int().tolist() == [[0, 0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1, 0]]
+    assert new.grad is not None
+    assert torch.equal(new.grad != 0, mask)
+
+
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ([2, 3, 2, 3, 2, 3, 2, 3], 1.0),
+        ([1, 3, 5, 7, 9, 1, 3, 5], 0.0),
+        ([2, 3, 2, 3, 0], 0.5),  # ends early: four right, the end counts for nothing
+        ([0], 0.0),
+    ],
+)
+def test_the_reward_is_the_share_of_tokens_that_alternate(grpo, response, reward):
+    batch = _batch([[1, 2, 4, 1, *response]], prompt=4, width=12)
+
+    assert grpo.rewards(batch).tolist() == [reward]
+
+
+@pytest.mark.parametrize("shift", [0.1, float("nan")])
+def test_different_logprobs_stop_the_run_also_if_they_are_no_numbers(grpo, shift):
+    old = torch.full((1, 4), -1.0)
+    mask = torch.tensor([[False, True, True, True]])
+
+    with pytest.raises(grpo.MismatchError, match="does not sample from the policy that is trained"):
+        grpo.check_logprobs(old + shift, old, mask)
+
+
+def test_differences_outside_the_responses_do_not_count(grpo):
+    old = torch.tensor([[-5.0, -1.0, -1.0]])
+    new = torch.tensor([[0.0, -1.0, -1.0 + 2e-4]])
+
+    mean, largest = grpo.check_logprobs(new, old, torch.tensor([[False, True, True]]))
+
+    assert mean == pytest.approx(1e-4, rel=0.01)
+    assert largest == pytest.approx(2e-4, rel=0.01)
+
+
+def test_the_rise_compares_the_first_fifth_with_the_last(grpo):
+    assert grpo.rise([0.0, 0.2, *[9.0] * 6, 0.8, 1.0]) == pytest.approx(0.8)
+    assert grpo.rise([0.5, 0.25]) == pytest.approx(-0.25)
+
+
+def test_the_same_seed_makes_the_same_checkpoint_and_prompts(grpo, tmp_path):
+    one, other = (grpo.make_checkpoint(tmp_path / name, seed=3) for name in ("one", "other"))
+    first, second = (grpo.make_prompts(64, torch.Generator().manual_seed(3)) for _ in range(2))
+
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    assert torch.equal(first["input_ids"], second["input_ids"])
+    assert torch.equal(first["input_ids"][0], first["input_ids"][grpo.GROUP - 1])
+    assert not torch.equal(first["input_ids"][0], first["input_ids"][grpo.GROUP])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "1"], "--steps must be at least 2"),
+        (["--output", "nowhere/plot.png"], "there is no folder nowhere"),
+        (["--stepz", "3"], "unrecognized arguments: --stepz"),
+    ],
+)
+def test_wrong_arguments_are_told_before_anything_starts(tmp_path, arguments, message):
+    done = _run(tmp_path, *arguments)
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_trainers_page_quotes_the_script_word_for_word():
+    script = "\n".join(line.strip() for line in _SCRIPT.read_text(encoding="utf-8").splitlines())
+    quotes = re.findall(r"^```python notest\n(.*?)\n```$", (_ROOT / "docs/trainer.md").read_text(encoding="utf-8"), re.M | re.S)
+
+    assert len(quotes) >= 3
+    assert not [quote for quote in quotes if quote not in script]
+
+
+@pytest.mark.engine
+@_DRAWS
+def test_the_reward_rises_while_rollout_and_trainer_agree(tmp_path):
+    from PIL import Image
+
+    done = _run(tmp_path, "--json", "--output", "plot.png")
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    rewards = [step["reward"] for step in result["steps"]]
+    assert [step["step"] for step in result["steps"]] == list(range(1, 31))
+    assert sum(rewards[:3]) / 3 < 0.6  # a coin's toss
+    assert sum(rewards[-3:]) / 3 > 0.8
+    assert result["rise"] == pytest.approx(sum(rewards[-6:]) / 6 - sum(rewards[:6]) / 6)
+    assert max(step["difference_mean"] for step in result["steps"]) < 1e-5
+    assert max(step["difference_max"] for step in result["steps"]) < 1e-3
+    assert len({step["difference_mean"] for step in result["steps"]}) > 1  # it was really compared each time
+    assert "the reward rose" in done.stderr
+    with Image.open(tmp_path / "plot.png") as image:
+        image.load()
+        assert image.format == "PNG"
+        assert image.size == (800, 600)
+        assert len(image.convert("RGB").getcolors(maxcolors=1 << 20) or []) > 10  # lines and text, not a blank page
+
+
+@pytest.mark.engine
+def test_logprobs_from_before_the_temperature_end_the_run_at_once(tmp_path):
+    done = _run(tmp_path, "--json", MODEL_QUIRKS_DISABLE="rollout-logprobs-processed")
+
+    assert done.returncode == 1
+    assert "error: the logprobs of rollout and trainer differ by" in done.stderr
+    assert "engine.logprobs_mode" in done.stderr
+    assert not done.stdout
+    assert "step   1" not in done.stderr
+    assert not list(tmp_path.iterdir())
