@@ -35,7 +35,7 @@ html_show_sphinx = False
 _MENU = {
     "index": {
         "Start": ("why", "tutorial", "writing-a-quirk", "hooks"),
-        "Use": ("worker", "operations", "cli"),
+        "Use": ("worker", "trainer", "server", "operations", "cli"),
         "Look up": ("catalogue", "slots", "reference", "glossary"),
     },
     "catalogue": {"": ("quirks/*",)},

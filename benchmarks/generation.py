@@ -1,0 +1,172 @@
+"""Generation through the worker beside a bare engine: 256 requests of 128 + 256 tokens, a model of the Qwen3-1.7B shape.
+
+    python benchmarks/generation.py            a table; needs a GPU
+    python benchmarks/generation.py --json     the same as JSON
+
+The worker's requests take turns with the shortest loop that asks the same of the worker's engine: what our code costs. Then
+comes an engine with vLLM's own defaults and no plan: what the plan costs. CUDA graphs are on in both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import measure
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+
+REQUESTS, PROMPT, NEW = 256, 128, 256
+_notes: list[str] = []
+
+
+def checkpoint(folder: Path) -> Path:
+    """Writes the configuration of the model."""
+    from transformers import Qwen3Config
+
+    Qwen3Config(
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=151936,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        architectures=["Qwen3ForCausalLM"],
+        dtype="bfloat16",
+    ).save_pretrained(folder)
+    return folder
+
+
+def rows() -> list[list[int]]:
+    """Prompts that share no prefix."""
+    import random
+
+    chosen = random.Random(0)  # noqa: S311  # prompts, not secrets
+    return [[chosen.randrange(1000, 150_000) for _ in range(PROMPT)] for _ in range(REQUESTS)]
+
+
+async def bare_batch(llm: Any, prompts: list[list[int]], params: Any) -> int:
+    """The shortest loop; returns the number of tokens."""
+
+    async def one(prompt: list[int]) -> int:
+        async for output in llm.generate({"prompt_token_ids": prompt}, params, uuid.uuid4().hex):
+            final = output
+        return len(final.outputs[0].token_ids)
+
+    return sum(await asyncio.gather(*(one(prompt) for prompt in prompts)))
+
+
+async def worker_batch(worker: Any, batch: Any) -> int:
+    """The same through the worker."""
+    return sum([int(output["generation_lengths"]) async for _, output in worker.generate_async(batch)])
+
+
+async def everything(folder: Path, rounds: int) -> list[measure.Row]:
+    """All rows."""
+    import torch
+
+    from worker import VllmAsyncGenerationWorker
+
+    prompts = rows()
+    batch = {"input_ids": torch.tensor(prompts), "input_lengths": torch.full((REQUESTS,), PROMPT)}
+    engine = {"dtype": "bfloat16", "max_model_len": 1024, "gpu_memory_utilization": 0.5}
+    config = {
+        "model": str(folder),
+        "engine": {**engine, "vllm_kwargs": {"skip_tokenizer_init": True}},
+        "sampling": {"max_new_tokens": NEW, "ignore_eos": True},
+    }
+    times: dict[str, list[float]] = {}
+
+    async def timed(name: str, call: Any) -> None:
+        start = time.perf_counter()
+        tokens = await call
+        times.setdefault(name, []).append((time.perf_counter() - start) * 1e3)
+        print(f"{name}: {times[name][-1]:.0f} ms", file=sys.stderr)
+        if tokens != REQUESTS * NEW:
+            _notes.append(f"{name}: {tokens} tokens instead of {REQUESTS * NEW}")
+
+    worker = VllmAsyncGenerationWorker(config)
+    try:
+        await worker.post_init_async()
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        cheap = SamplingParams(
+            max_tokens=NEW,
+            ignore_eos=True,
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        for _ in range(rounds + 1):
+            await timed("worker", worker_batch(worker, batch))
+            await worker.reset_prefix_cache_async()
+            await timed("the same requests to the worker's engine", bare_batch(worker._engine.llm, prompts, cheap))
+            await worker.reset_prefix_cache_async()
+    finally:
+        await worker.shutdown()
+
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    llm = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(model=str(folder), load_format="dummy", skip_tokenizer_init=True, disable_log_stats=True, **engine)
+    )
+    usual = SamplingParams(max_tokens=NEW, ignore_eos=True, logprobs=0, detokenize=False)
+    plain = SamplingParams(max_tokens=NEW, ignore_eos=True, detokenize=False)
+    try:
+        for _ in range(rounds + 1):
+            for name, params in (
+                ("as cheap requests", cheap),
+                ("usual requests, with logprobs", usual),
+                ("usual requests, without", plain),
+            ):
+                await timed(f"bare engine, {name}", bare_batch(llm, prompts, params))
+                await llm.reset_prefix_cache()
+    finally:
+        llm.shutdown()
+    found = []
+    base = statistics.median(times["bare engine, as cheap requests"][1:])
+    for name, values in times.items():
+        median = statistics.median(values[1:])
+        rate = REQUESTS * NEW / median * 1e3
+        found.append(
+            measure.Row(
+                f"{name}: {rate:,.0f} tokens/s",
+                min(values[1:]),
+                median,
+                len(values) - 1,
+                median / base,
+                "bare engine, as cheap requests",
+            )
+        )
+    return found
+
+
+def measured(rounds: int) -> Iterable[measure.Row]:
+    """All rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(everything(checkpoint(Path(folder)), rounds))
+
+
+if __name__ == "__main__":
+    import torch
+
+    if not torch.cuda.is_available():
+        print("benchmarks/generation.py: needs a GPU; its last figures are in docs/performance.md")
+        sys.exit(0)
+    sys.exit(measure.main(__doc__, measured, rounds=4, notes=lambda: _notes))

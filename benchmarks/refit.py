@@ -1,0 +1,304 @@
+"""Refits of a model of the Qwen3-8B shape (16.4 GB in bf16) on GPUs, beside copies of the same tensors and vLLM's own engines.
+
+    python benchmarks/refit.py            a table; needs one GPU of 80 GB or more, two for NCCL
+    python benchmarks/refit.py --json     the same as JSON
+
+Weights are random, the policy is a transformers model on the engine's GPU (IPC) or on the second one (NCCL). Every refit is
+the whole of it: pause, start, update, finish, resume. The lines with two spaces in front say where its time goes. vLLM's own
+engines are driven as its documentation says, where it still has that interface (0.26).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import measure
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # vLLM's own IPC engine sends pickles
+
+LAYERS = int(os.environ.get("REFIT_LAYERS", "36"))
+_PHASES = ("pause_generation", "start_weight_update", "update_weights", "finish_weight_update", "resume_generation")
+_problems: list[str] = []
+
+
+def checkpoint(folder: Path) -> Path:
+    """Writes the configuration of the model; its weights exist in memory alone."""
+    from transformers import Qwen3Config
+
+    Qwen3Config(
+        hidden_size=4096,
+        intermediate_size=12288,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=151936,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+        architectures=["Qwen3ForCausalLM"],
+        dtype="bfloat16",
+    ).save_pretrained(folder)
+    return folder
+
+
+def policy(folder: Path, device: str) -> Any:
+    """The trainer's model, with random weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16).eval()
+
+
+class Phases:
+    """Milliseconds of each of an engine's calls during the refits that are counted."""
+
+    def __init__(self, llm: Any) -> None:
+        self.times: dict[str, list[float]] = defaultdict(list)
+        for name in _PHASES:
+            setattr(llm, name, partial(self._timed, name, getattr(llm, name)))
+
+    async def _timed(self, name: str, call: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return await call(*arguments, **options)
+        finally:
+            self.times[name].append((time.perf_counter() - start) * 1e3)
+
+
+async def repeated(
+    what: str, call: Callable[[], Awaitable[object]], rounds: int, phases: Phases | None = None
+) -> list[measure.Row]:
+    """Times a call; the first is not counted."""
+    times = []
+    for number in range(rounds + 1):
+        start = time.perf_counter()
+        await call()
+        if number:
+            times.append((time.perf_counter() - start) * 1e3)
+            print(f"{what}: {times[-1]:.1f} ms", file=sys.stderr)
+        elif phases is not None:
+            phases.times.clear()
+    found = [row(what, times)]
+    if phases is not None:
+        found += [
+            row(f"  {name.removesuffix('_generation').removesuffix('_weight_update')}", phases.times[name]) for name in _PHASES
+        ]
+    return found
+
+
+def row(what: str, times: list[float]) -> measure.Row:
+    """One line of the table."""
+    return measure.Row(what, min(times), statistics.median(times), len(times))
+
+
+def copies(source: Any, device: str, rounds: int) -> list[float]:
+    """Milliseconds of a plain copy of every tensor to a device, into memory that is there."""
+    import torch
+
+    tensors = list(source.parameters())
+    targets = [torch.empty_like(tensor, device=device) for tensor in tensors]
+    times = []
+    for _ in range(rounds + 1):
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(index)
+        start = time.perf_counter()
+        for target, tensor in zip(targets, tensors, strict=True):
+            target.copy_(tensor.detach(), non_blocking=True)
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(index)
+        times.append((time.perf_counter() - start) * 1e3)
+    return times[1:]
+
+
+def _broadcast(rank: int, port: int, shapes: list[list[int]], rounds: int, results: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    tensors = [torch.randn(shape, dtype=torch.bfloat16, device="cuda") for shape in shapes]
+    times = []
+    for _ in range(rounds + 1):
+        dist.barrier()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e3)
+    if rank == 1:
+        results.put(times[1:])
+    dist.destroy_process_group()
+
+
+def broadcasts(source: Any, rounds: int) -> list[float]:
+    """Milliseconds of an NCCL broadcast of every tensor between two processes."""
+    import torch.multiprocessing as mp
+
+    from worker.refit.sending import free_port
+
+    context = mp.get_context("spawn")
+    results = context.SimpleQueue()
+    shapes = [list(tensor.shape) for tensor in source.parameters()]
+    mp.start_processes(_broadcast, (free_port("127.0.0.1"), shapes, rounds, results), nprocs=2, start_method="spawn")
+    return list(results.get())
+
+
+def arguments(folder: Path) -> dict[str, Any]:
+    """What every engine here starts with."""
+    return {
+        "model": str(folder),
+        "load_format": "dummy",
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "max_model_len": 1024,
+        "gpu_memory_utilization": 0.35,
+        "skip_tokenizer_init": True,
+    }
+
+
+async def ours(folder: Path, models: dict[str, Any], rounds: int) -> list[measure.Row]:
+    """Our worker, by each transport."""
+    from worker import VllmAsyncGenerationWorker
+
+    found = []
+    options = arguments(folder)
+    for transport, model in models.items():
+        engine = {key: value for key, value in options.items() if key not in ("model", "skip_tokenizer_init")}
+        engine["vllm_kwargs"] = {"skip_tokenizer_init": True}
+        config = {"model": str(folder), "engine": engine, "refit": {"transport": transport}}
+        worker = VllmAsyncGenerationWorker(config)
+        try:
+            await worker.post_init_async()
+            phases = Phases(worker._engine.llm)
+            found += await repeated(f"refit, {transport}", partial(worker.refit_async, model), rounds, phases)
+            start = time.perf_counter()
+            differing = await worker.verify_refit_async(model)
+            found.append(row(f"verify, {transport}", [(time.perf_counter() - start) * 1e3]))
+            if differing:
+                _problems.append(f"after a refit by {transport} {len(differing)} tensors differ: {list(differing.items())[:3]}")
+        finally:
+            await worker.shutdown()
+    return found
+
+
+async def native(folder: Path, models: dict[str, Any], rounds: int) -> list[measure.Row]:
+    """The engines that come with vLLM."""
+    from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+    from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from worker.refit.sending import free_port
+
+    if not hasattr(NCCLWeightTransferEngine, "trainer_send_weights"):
+        _problems.append("this vLLM drives its own engines in another way; they were not measured")
+        return []
+    loop = asyncio.get_running_loop()
+    found = []
+    for transport, model in models.items():
+        backend = {"ipc_zmq": "ipc", "collective": "nccl"}[transport]
+        llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments(folder), weight_transfer_config={"backend": backend}))
+        try:
+            pairs = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
+            described = {
+                "names": [name for name, _ in pairs],
+                "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in pairs],
+                "shapes": [list(tensor.shape) for _, tensor in pairs],
+                "packed": True,
+            }
+            group = None
+            if backend == "nccl":
+                meeting = {"master_address": "127.0.0.1", "master_port": free_port("127.0.0.1"), "world_size": 2}
+                opened = asyncio.ensure_future(
+                    asyncio.to_thread(_on_second_gpu, partial(NCCLWeightTransferEngine.trainer_init, meeting))
+                )
+                await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={**meeting, "rank_offset": 1}))
+                group = await opened
+
+            async def refit(
+                llm: Any = llm, backend: str = backend, pairs: Any = pairs, described: Any = described, group: Any = group
+            ) -> None:
+                def sent(info: Any) -> None:
+                    from dataclasses import asdict
+
+                    update = llm.update_weights(WeightTransferUpdateRequest(update_info=asdict(info)))
+                    asyncio.run_coroutine_threadsafe(update, loop).result()
+
+                await llm.pause_generation(mode="keep", clear_cache=True)
+                await llm.start_weight_update()
+                if backend == "ipc":
+                    await asyncio.to_thread(IPCWeightTransferEngine.trainer_send_weights, iter(pairs), {"send_mode": sent})
+                else:
+                    send = partial(NCCLWeightTransferEngine.trainer_send_weights, iter(pairs), {"group": group, "packed": True})
+                    sending = asyncio.ensure_future(asyncio.to_thread(_on_second_gpu, send))
+                    await llm.update_weights(WeightTransferUpdateRequest(update_info=described))
+                    await sending
+                await llm.finish_weight_update()
+                await llm.resume_generation()
+
+            found += await repeated(f"vLLM's own, {backend}", refit, rounds, Phases(llm))
+        finally:
+            llm.shutdown()
+    return found
+
+
+def _on_second_gpu(call: Callable[[], Any]) -> Any:
+    import torch
+
+    with torch.cuda.device(1):
+        return call()
+
+
+async def everything(folder: Path, rounds: int) -> list[measure.Row]:
+    """All measurements, on the same tensors."""
+    import torch
+
+    here = policy(folder, "cuda:0")
+    found = [row("copy on one GPU, tensor by tensor", copies(here, "cuda:0", rounds))]
+    models = {"ipc_zmq": here}
+    if torch.cuda.device_count() > 1:
+        found.append(row("copy from GPU to GPU", copies(here, "cuda:1", rounds)))
+        torch.cuda.empty_cache()
+        found.append(row("NCCL broadcast, tensor by tensor", broadcasts(here, rounds)))
+        models["collective"] = policy(folder, "cuda:1")
+    parts = (ours,) if os.environ.get("REFIT_ONLY_OURS") else (ours, native)
+    for part in parts:
+        try:
+            found += await part(folder, models, rounds)
+        except Exception as error:  # the other half is worth having
+            import traceback
+
+            traceback.print_exc()
+            _problems.append(f"{part.__name__}: {type(error).__name__}: {error}")
+    return found
+
+
+def measured(rounds: int) -> Iterable[measure.Row]:
+    """All rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(everything(checkpoint(Path(folder)), rounds))
+
+
+if __name__ == "__main__":
+    import torch
+
+    if not torch.cuda.is_available():
+        print("benchmarks/refit.py: needs a GPU; its last figures are in docs/performance.md")
+        sys.exit(0)
+    sys.exit(measure.main(__doc__, measured, rounds=7, notes=lambda: _problems))

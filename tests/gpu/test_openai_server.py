@@ -1,0 +1,85 @@
+"""The OpenAI-compatible server on vLLM 0.26, which GPUs run here and whose serving lies elsewhere than the CPU build's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+import torch
+
+from quirks_core.testing import checkpoints
+from worker import VllmAsyncGenerationWorker
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{{ eos_token }}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+async def server(tmp_path_factory):
+    """A worker with its server, and a client that has the key."""
+    model = checkpoints.build("qwen3", tmp_path_factory.mktemp("model"))
+    worker = VllmAsyncGenerationWorker(
+        {
+            "model": str(model),
+            "purpose": "rollout",
+            "engine": {"enforce_eager": True, "max_model_len": 256, "gpu_memory_utilization": 0.2, "load_format": "auto"},
+            "sampling": {"max_new_tokens": 16},
+            "server": {"enabled": True, "served_model_name": "tiny", "chat_template": _TEMPLATE},
+        }
+    )
+    try:
+        await worker.post_init_async()
+        base = await worker.report_dp_openai_server_base_url()
+        headers = {"Authorization": f"Bearer {worker.openai_api_key}"}
+        async with httpx.AsyncClient(base_url=base, headers=headers, timeout=60) as client:
+            yield client
+    finally:
+        await worker.shutdown()
+
+
+def request(**values):
+    return {"model": "tiny", "messages": [{"role": "user", "content": "5 6 7"}], "max_tokens": 8, "logprobs": True, **values}
+
+
+async def test_a_chat_reply_carries_the_ids_and_logprobs_of_its_tokens(server):
+    reply = await server.post("/chat/completions", json=request())
+
+    assert reply.status_code == 200, reply.text
+    message = reply.json()["choices"][0]["message"]
+    assert len(message["generation_token_ids"]) == len(message["generation_log_probs"]) > 0
+    assert message["prompt_token_ids"]
+
+
+async def test_a_second_turn_extends_the_ids_of_the_first(server):
+    first = (await server.post("/chat/completions", json=request())).json()["choices"][0]["message"]
+    messages = [request()["messages"][0], first, {"role": "user", "content": "8"}]
+
+    second = await server.post("/chat/completions", json=request(messages=messages))
+
+    assert second.status_code == 200, second.text
+    ids = first["prompt_token_ids"] + first["generation_token_ids"]
+    assert second.json()["choices"][0]["message"]["prompt_token_ids"][: len(ids)] == ids
+
+
+async def test_a_stream_ends_with_done(server):
+    chunks = []
+    async with server.stream("POST", "/chat/completions", json=request(stream=True)) as reply:
+        chunks = [line.removeprefix("data: ") async for line in reply.aiter_lines() if line]
+
+    assert chunks[-1] == "[DONE]"
+    assert all("error" not in json.loads(chunk) for chunk in chunks[:-1])
+
+
+async def test_requests_at_once_are_all_answered(server):
+    replies = await asyncio.gather(*(server.post("/chat/completions", json=request()) for _ in range(64)))
+
+    assert {reply.status_code for reply in replies} == {200}
+
+
+async def test_without_the_key_there_is_no_answer_and_development_routes_do_not_exist(server):
+    assert (await server.post("/chat/completions", json=request(), headers={"Authorization": "Bearer no"})).status_code == 401
+    root = str(server.base_url).removesuffix("/v1/")
+    assert (await server.post(f"{root}/collective_rpc", json={"method": "report_rank"})).status_code == 404

@@ -1,0 +1,187 @@
+"""Refits from a trainer's own process by CUDA IPC and by NCCL, sleep at both levels, and CUDA graphs over all of it.
+
+The model has a persistent buffer (Gemma-4), so that one that is lost shows. CI has no GPU; docs/gpu.md has the last results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from quirks_core.testing import checkpoints
+from worker import VllmAsyncGenerationWorker
+from worker.errors import NotReadyError, RefitRejectedError
+from worker.refit import Manifest, tensors
+from worker.refit.sending import free_port
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+PROMPTS = (tuple(range(3, 27)), (100, 200, 300, 400, 50, 60, 70), tuple((7 * i * i + 11) % 500 + 5 for i in range(40)))
+_TRAINER = """
+    import json, sys, torch
+    from transformers import AutoModelForCausalLM
+    from worker.refit import CollectiveSender, send_ipc_zmq, tensors
+    how, model, device, *where = sys.argv[1:]
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(device)
+    source = lambda: tensors(policy, "state_dict")
+    if how == "ipc_zmq":
+        send_ipc_zmq(source, where, device=device, buffer_bytes=1 << 16)
+    else:
+        sender = CollectiveSender("127.0.0.1", int(where[0]), world_size=2, device=device)
+        for _ in range(2):
+            sender.send(source, buffer_bytes=1 << 16)
+        sender.close()
+"""
+
+
+def trainer(how, model, device, *where):
+    """A trainer in a process of its own."""
+    code = textwrap.dedent(_TRAINER)
+    return subprocess.Popen([sys.executable, "-c", code, how, str(model), device, *map(str, where)])
+
+
+async def tokens(worker):
+    rows = [torch.tensor(prompt) for prompt in PROMPTS]
+    batch = {
+        "input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
+        "input_lengths": torch.tensor([len(row) for row in rows]),
+    }
+    found = {index: output["output_ids"][0].tolist() async for index, output in worker.generate_async(batch, greedy=True)}
+    return [found[index] for index in range(len(PROMPTS))]
+
+
+@asynccontextmanager
+async def engine(model, **values) -> AsyncIterator[VllmAsyncGenerationWorker]:
+    options = {
+        "max_model_len": 256,
+        "gpu_memory_utilization": 0.2,
+        "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
+        **values,
+    }
+    sampling = {"max_new_tokens": 24, "ignore_eos": True}
+    worker = VllmAsyncGenerationWorker({"model": str(model), "engine": options, "sampling": sampling})
+    try:
+        await worker.post_init_async()
+        yield worker
+    finally:
+        await worker.shutdown()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return SimpleNamespace(
+        a=checkpoints.build("gemma4", folder / "a", seed=0), b=checkpoints.build("gemma4", folder / "b", seed=1)
+    )
+
+
+def policy(model, device="cuda:0"):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(device)
+
+
+@pytest.fixture(scope="module")
+async def expected(models):
+    """What engines make that loaded the checkpoints."""
+    found = []
+    for model in (models.a, models.b):
+        async with engine(model, load_format="auto") as worker:
+            found.append(await tokens(worker))
+    return SimpleNamespace(a=found[0], b=found[1])
+
+
+@pytest.fixture(scope="module")
+async def worker(models, expected):  # noqa: ARG001  # one engine at a time
+    """The engine of every test here: from dummy weights, with CUDA graphs, and able to sleep."""
+    async with engine(models.a, enable_sleep_mode=True) as running:
+        yield running
+
+
+async def test_a_trainer_s_process_refits_by_cuda_ipc(worker, models, expected):
+    for model, wanted in ((models.b, expected.b), (models.a, expected.a)):
+        process = trainer("ipc_zmq", model, "cuda:0", *await worker.report_refit_addresses_async())
+        assert await worker.update_weights_via_ipc_zmq_async(version=model.name)
+
+        assert process.wait(60) == 0
+        assert await tokens(worker) == wanted
+
+
+@two_gpus
+async def test_a_trainer_s_process_on_another_gpu_refits_by_nccl(worker, models, expected):
+    await worker.refit_async(policy(models.a))
+    port = free_port("127.0.0.1")
+    process = trainer("collective", models.b, "cuda:1", port)
+    await worker.init_collective_async(0, "127.0.0.1", port, world_size=2, train_world_size=1)
+    for _ in range(2):
+        assert await worker.update_weights_from_collective_async()
+
+    assert process.wait(60) == 0
+    assert await tokens(worker) == expected.b
+
+
+async def test_what_was_not_announced_is_rejected_and_the_weights_stay(worker, models, expected):
+    await worker.refit_async(policy(models.a))
+    announced = Manifest.of(tensors(policy(models.a), "state_dict")).tensors[1:]
+    await worker.prepare_refit_info_async({spec.name: (spec.shape, spec.dtype) for spec in announced})
+    process = trainer("ipc_zmq", models.b, "cuda:0", *await worker.report_refit_addresses_async())
+
+    with pytest.raises(RefitRejectedError, match="1 unexpected"):
+        await worker.update_weights_via_ipc_zmq_async()
+
+    assert process.wait(60) != 0
+    assert await tokens(worker) == expected.a
+    worker._refitting.announced = None
+
+
+async def test_verification_finds_nothing_after_a_refit_and_every_tensor_of_another_model(worker, models):
+    await worker.refit_async(policy(models.a))
+
+    assert await worker.verify_refit_async(policy(models.a)) == {}
+    assert len(await worker.verify_refit_async(policy(models.b))) > 10
+
+
+async def test_requests_in_flight_survive_a_refit(worker, models, expected):
+    await worker.refit_async(policy(models.a))
+    running = asyncio.ensure_future(tokens(worker))
+    await asyncio.sleep(0.05)
+    await worker.refit_async(policy(models.a))
+
+    assert await running == expected.a
+
+
+async def test_the_weights_come_back_from_sleep_at_level_1(worker, models, expected):
+    await worker.refit_async(policy(models.a))
+    used = torch.cuda.mem_get_info(0)[0]
+    await worker.sleep_async()
+    asleep = torch.cuda.mem_get_info(0)[0]
+    with pytest.raises(NotReadyError, match="wake_up_async"):
+        await tokens(worker)
+    await worker.wake_up_async()
+
+    assert asleep - used > 10e9  # bytes; the KV cache is most of it
+    assert await tokens(worker) == expected.a
+
+
+async def test_a_refit_after_sleep_at_level_2_needs_no_buffers(worker, models, expected):
+    await worker.refit_async(policy(models.a))
+    await worker.sleep_async(level=2)
+    await worker.wake_up_async(tags=["weights"])
+    with pytest.raises(NotReadyError):
+        await tokens(worker)
+    await worker.refit_async(policy(models.a), "parameters")
+    with pytest.raises(NotReadyError, match="kv_cache"):
+        await tokens(worker)
+    await worker.wake_up_async(tags=["kv_cache"])
+
+    assert await tokens(worker) == expected.a
+    assert await worker.verify_refit_async(policy(models.a)) == {}
