@@ -152,8 +152,7 @@ def sampling(worker, monkeypatch):
     """Changes how the running worker samples, for one test."""
 
     def change(**values):
-        changed = worker.config.sampling.model_copy(update=values)
-        monkeypatch.setattr(worker, "config", worker.config.model_copy(update={"sampling": changed}))
+        monkeypatch.setattr(worker._requests, "_sampling", worker._requests._sampling.model_copy(update=values))
 
     return change
 
@@ -187,10 +186,9 @@ async def test_leaving_the_loop_early_aborts_the_rest_and_the_engine_goes_on(wor
 
 
 async def test_a_request_over_its_time_limit_is_aborted_and_says_how_to_raise_it(worker, lab, monkeypatch):
-    changes = {**worker.plan.changes, "request.timeout_s": 0.001}
-    monkeypatch.setattr(worker, "plan", worker.plan.model_copy(update={"changes": changes}))
+    monkeypatch.setattr(worker._requests, "_timeout_s", 0.001)
 
-    with pytest.raises(GenerationTimeoutError, match=r"request\.timeout_s = 0\.001 s .* NRL_VLLM_ASYNC_TIMEOUT_SECONDS"):
+    with pytest.raises(GenerationTimeoutError, match=r"request\.timeout_s = 0\.001 s, .* NRL_VLLM_ASYNC_TIMEOUT_SECONDS"):
         await lab.generate(worker)
 
 

@@ -125,6 +125,11 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     )
 
 
+def is_open(path: Path) -> bool:
+    """Whether somebody listens there, and the file has the rights that it keeps."""
+    return path.exists() and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def error_of(future: Future) -> str:
     """What went wrong over there."""
     with pytest.raises(TransferError) as caught:
@@ -324,7 +329,7 @@ def test_a_wait_can_be_given_up(background, address):
 
 def test_an_engine_waits_no_longer_than_its_socket_s_folder_is_there(background, address):
     receiving = background(receive, address)
-    while not address.exists():
+    while not is_open(address):
         time.sleep(0.01)
 
     shutil.rmtree(address.parent)
@@ -336,7 +341,7 @@ def test_the_socket_is_the_owners_alone_and_gone_once_a_trainer_is_there(backgro
     before = os.umask(0)
     try:
         receiving = background(receive, address)
-        while not address.exists() or stat.S_IMODE(address.stat().st_mode) != 0o600:
+        while not is_open(address):
             time.sleep(0.01)
             assert not receiving.done()
     finally:

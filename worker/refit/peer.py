@@ -39,6 +39,7 @@ class Peer:
         self._path: Path | None = None
         self._calls: Path | None = None
         self._met = False
+        self._connections = 0
         self._said = b""
         self.owes = False
 
@@ -143,7 +144,7 @@ class Peer:
         self._socket = self._context.socket(kind)
         self._socket.linger = _LINGER_MS
         self._socket.setsockopt(zmq.RECONNECT_IVL, 5)  # ms; the other side may bind later
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
 
     def _shut(self) -> None:
         self._socket.disable_monitor()
@@ -160,6 +161,12 @@ class Peer:
             self._socket.connect(f"ipc://{self._calls}")
             self._socket.send(self._said, zmq.NOBLOCK)
 
+    def _left(self) -> bool:
+        """Takes a piece of news; tells whether it leaves nobody connected (an earlier trainer may look in while it closes)."""
+        event = recv_monitor_message(self._monitor)["event"]
+        self._connections += 1 if event == zmq.EVENT_ACCEPTED else -1
+        return self._connections <= 0
+
     def _wait(self, event: int, timeout_s: float | None = None) -> None:
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
@@ -170,8 +177,7 @@ class Peer:
             ready = dict(poller.poll(int(min(_ASK_MS, max(0.0, left) * 1000))))
             if self._socket in ready:
                 return
-            if self._monitor in ready:
-                recv_monitor_message(self._monitor)
+            if self._monitor in ready and self._left():
                 if self._met:
                     raise TransferError(f"refit: {self._other} died or closed its socket half-way")
                 self._call_again()

@@ -17,6 +17,7 @@ from worker.errors import (
     SleepError,
     TransferError,
 )
+from worker.refit.scope import gathered
 from worker.refit.sending import free_port
 
 pytestmark = pytest.mark.timeout(120)
@@ -347,18 +348,14 @@ async def test_half_of_a_fused_layer_is_an_error_because_the_other_half_would_be
 async def test_a_trainer_whose_tensors_break_half_way_says_so_and_the_engine_too(
     worker, policies, transport, holds, monkeypatch
 ):
-    def broken(model, scope):
-        from worker.refit.scope import tensors
-
-        for index, item in enumerate(tensors(model, scope)):
-            if index == 6 and passes:
+    def broken(state):
+        for index, item in enumerate(gathered(state)):
+            if index == 6:
                 raise RuntimeError("the optimizer has gone")
             yield item
-        passes.append(1)
 
-    monkeypatch.setattr("worker.refitting.tensors", broken)
+    monkeypatch.setattr("worker.refitting.gathered", broken)
     for name in ("ipc_zmq", "collective"):
-        passes: list[int] = []
         transport(name)
         section = worker._refitting._section.model_copy(update={"buffer_mb": 0})  # a chunk for every tensor
         monkeypatch.setattr(worker._refitting, "_section", section)
