@@ -174,8 +174,9 @@ def test_the_sites_search_finds_a_quirk(browser: Any, site_url: str, site_folder
     from selenium.webdriver.support.ui import WebDriverWait
 
     browser.get(f"{site_url if served else site_folder.as_uri()}/search.html?q=layer_scalar")
-    links = WebDriverWait(browser, _WAIT_S).until(
-        lambda page: [link.get_attribute("href") for link in page.find_elements("css selector", "#search-results li a")]
-    )
 
-    assert any("quirks/gemma4-layer-scalar.html" in link for link in links)
+    def found(page: Any) -> bool:  # the results come one by one
+        links = page.find_elements("css selector", "#search-results li a")
+        return any("quirks/gemma4-layer-scalar.html" in link.get_attribute("href") for link in links)
+
+    assert WebDriverWait(browser, _WAIT_S).until(found)

@@ -416,7 +416,7 @@ def test_a_package_is_patched_whether_it_is_imported_before_or_after_and_undo_re
     assert seen["pending"] is not imported
     assert seen["patched"] == [[1.0, 2.0], [1.0, 2.0], 0, 7, [2.0]]
     assert seen["undone"] == ["ZeroDivisionError", "ZeroDivisionError", 1, "AttributeError", [2.0]]
-    assert {effect["slot"]: effect["pending"] for effect in seen["effects"]} == {
+    assert {effect["slot"]: effect["pending"] for effect in seen["effects"] if "acme" in effect["slot"]} == {
         f"patch.acme_engine.sampler:{name}": False for name in ("scaled", "Sampler.pick", "Sampler.seed")
     }
 
