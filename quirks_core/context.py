@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from quirks_core import sources
 from quirks_core.checkpoint import config_file, read_config
-from quirks_core.match import UNKNOWN, Facts
+from quirks_core.match import UNKNOWN, Facts, Unknown
 from quirks_core.packages import distribution_of, installed_platform, installed_version, installed_versions, parse_assumptions
 from quirks_core.slots import SLOTS
 
@@ -31,11 +31,18 @@ FACTS = (
     "model.model_type",
     "model.architectures",
     "model.is_moe",
+    "model.num_experts",
     "model.is_multimodal",
+    "parallel.replica_size",
+    "parallel.expert_group_size",
+    "parallel.num_ranks",
+    "cluster.num_gpus",
     "environment.unread",
 )
 FAMILIES = ("typed.", "env.", "packages.", "model.config.")
-_MAY_BE_UNKNOWN = ("platform", "model.model_type", "environment.unread", "packages.")
+_MAY_BE_UNKNOWN = ("platform", "model.model_type", "model.is_moe", "model.num_experts", "environment.unread", "packages.")
+#: The kinds of parallelism inside a replica, then that of replicas; a size that is left open is 1.
+_PARALLEL = ("tensor", "pipeline", "data")
 _MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
 
 
@@ -150,10 +157,25 @@ class ModelFacts(Record):
         return tuple(str(name) for name in value) if isinstance(value, list) else ()
 
     @property
+    def num_experts(self) -> int | Unknown | None:
+        """Number of routed experts of a MoE layer, the most of any layer.
+
+        Returns:
+            None for a dense model; `UNKNOWN` if the configuration gives no number, and either no model type or one of a MoE.
+        """
+        given = [part[key] for part in (self.config, self.text_config) for key in _EXPERTS if part.get(key) is not None]
+        if given:  # Ernie's configuration has a list, by layer
+            counts = [count for item in given for count in (item if isinstance(item, list) else [item])]
+            numbers = [count for count in counts if isinstance(count, int)]
+            most = max(numbers, default=0)
+            return most if most > 1 else None if len(numbers) == len(counts) else UNKNOWN
+        names = " ".join((self.model_type or "", str(self.text_config.get("model_type")), *self.architectures))
+        return UNKNOWN if self.model_type is None or "moe" in names.lower() else None
+
+    @property
     def is_moe(self) -> bool:
-        """The model has more than one expert."""
-        counts = [part.get(key) for part in (self.config, self.text_config) for key in _EXPERTS]
-        return any(isinstance(count, int) and count > 1 for count in counts)
+        """The model is known to have more than one expert; the fact ``model.is_moe`` is unknown where the number is."""
+        return isinstance(self.num_experts, int)
 
     @property
     def is_multimodal(self) -> bool:
@@ -264,6 +286,9 @@ class RunContext(Record):
     @cached_property
     def _facts(self) -> dict[str, Any]:
         # Keep in step with `always_known` and `FACTS`.
+        tensor, pipeline, data = (self.settings.get(f"engine.{kind}_parallel_size") or 1 for kind in _PARALLEL)
+        gpus = self.settings.get("cluster.gpus_per_node")
+        experts = self.model.num_experts
         return {
             **self.settings,
             "purpose": self.purpose,
@@ -272,8 +297,13 @@ class RunContext(Record):
             "model.name": self.model.name,
             "model.model_type": UNKNOWN if self.model.model_type is None else self.model.model_type,
             "model.architectures": self.model.architectures,
-            "model.is_moe": self.model.is_moe,
+            "model.is_moe": UNKNOWN if experts is UNKNOWN else self.model.is_moe,
+            "model.num_experts": experts,
             "model.is_multimodal": self.model.is_multimodal,
+            "parallel.replica_size": tensor * pipeline,
+            "parallel.expert_group_size": data * tensor,
+            "parallel.num_ranks": data * tensor * pipeline,
+            "cluster.num_gpus": None if gpus is None else gpus * (self.settings.get("cluster.num_nodes") or 1),
             "environment.unread": UNKNOWN if self.unread_environment is None else self.unread_environment,
         }
 

@@ -34,6 +34,7 @@ _RECORDS: Mapping[str, type] = {
         match.All,
         match.AnyOf,
         match.Condition,
+        match.Fact,
         match.InRange,
         match.Not,
         probes.FingerprintProbe,

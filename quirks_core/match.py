@@ -3,6 +3,10 @@
 They combine with ``&``, ``|`` and ``~``::
 
     match = model_type("gemma3", "gemma3_text") & setting("train.context_parallel_size").above(1)
+
+A fact is compared with a constant or with another fact::
+
+    match = setting("parallel.expert_parallel_size").above(setting("engine.tensor_parallel_size"))
 """
 
 from __future__ import annotations
@@ -157,6 +161,8 @@ OPERATORS: Mapping[str, Operator] = {
         lambda got, values: any(value in got for value in values), lambda values: f"any of {_listed(values, ', ')}"
     ),
     "below": Operator(lambda got, bound: bool(got < bound), lambda bound: f"< {bound}"),
+    "differs_from": Operator(lambda got, other: bool(got != other), lambda other: f"other than {other}"),
+    "indivisible_by": Operator(lambda got, divisor: bool(got % divisor), lambda divisor: f"not a multiple of {divisor}"),
     "is_not_empty": Operator(lambda got, _: bool(got), lambda _: "something"),
     "is_set": Operator(lambda _got, _: True, lambda _: "a value"),
     "is_true": Operator(lambda got, _: bool(got), lambda _: "true"),
@@ -167,14 +173,18 @@ OPERATORS: Mapping[str, Operator] = {
 }
 
 
+#: Those that can compare with another fact.
+_BETWEEN_FACTS = ("above", "below", "differs_from", "indivisible_by")
+
+
 @dataclass(frozen=True, slots=True)
 class Condition(Match):
-    """A single comparison of one fact.
+    """A single comparison of one fact, with a constant or with another fact.
 
     Attributes:
         name: The fact's dotted name.
         operator: One of `OPERATORS`.
-        operand: What the fact is compared with; None for an operator that needs nothing.
+        operand: What the fact is compared with: a constant, or another `Fact`; None for an operator that needs nothing.
         wanted: What is wanted, in words.
     """
 
@@ -195,24 +205,40 @@ class Condition(Match):
                 _compiled(self.operand)
             except (re.error, TypeError) as error:
                 raise DeclarationError(f"condition on {self.name}: {self.operand!r} is no pattern: {error}") from None
-        object.__setattr__(self, "wanted", OPERATORS[self.operator].words(self.operand))
+        other = self.operand.name if isinstance(self.operand, Fact) else self.operand
+        if other is not self.operand and self.operator not in _BETWEEN_FACTS:
+            raise DeclarationError(
+                f"condition on {self.name}: {self.operator} takes no fact ({other}); {', '.join(_BETWEEN_FACTS)} do"
+            )
+        object.__setattr__(self, "wanted", OPERATORS[self.operator].words(other))
 
     def trace(self, facts: Facts) -> Trace:
-        """Compares; a known absence (None) is no, a fact that nobody can tell, or of an unexpected type, is unknown."""
-        got = facts.fact(self.name)
+        """Compares; a known absence (None) is no, a fact that nobody can tell, or of an unexpected type, is unknown.
+
+        The same holds for the fact that it is compared with, if there is one.
+        """
+        got, operand, wanted = facts.fact(self.name), self.operand, self.wanted
+        if isinstance(operand, Fact):
+            operand = facts.fact(operand.name)
+            wanted = f"{wanted} = {'nothing' if operand is None else operand}"
+            if operand is None or (operand is UNKNOWN and got is not None):
+                answer = Answer.NO if operand is None else Answer.UNKNOWN
+                return Trace.of(Leaf(self.name, wanted, None if got is UNKNOWN else got, answer))
         if got is UNKNOWN:
-            return Trace.of(Leaf(self.name, self.wanted, None, Answer.UNKNOWN))
+            return Trace.of(Leaf(self.name, wanted, None, Answer.UNKNOWN))
         if got is None:
-            return Trace.of(Leaf(self.name, self.wanted, None, Answer.NO))
+            return Trace.of(Leaf(self.name, wanted, None, Answer.NO))
         try:
-            answer = Answer.YES if OPERATORS[self.operator].test(got, self.operand) else Answer.NO
-        except TypeError:
+            answer = Answer.YES if OPERATORS[self.operator].test(got, operand) else Answer.NO
+        except (TypeError, ArithmeticError):
             answer = Answer.UNKNOWN
-        return Trace.of(Leaf(self.name, self.wanted, got, answer))
+        return Trace.of(Leaf(self.name, wanted, got, answer))
 
     def facts(self) -> Iterator[str]:
-        """The one that is compared."""
+        """The one that is compared, and the one that it is compared with."""
         yield self.name
+        if isinstance(self.operand, Fact):
+            yield self.operand.name
 
     def model_types(self) -> frozenset[str] | None:
         """The wanted model types, if that is the fact."""
@@ -233,13 +259,21 @@ class Fact:
         """The fact, a list, contains at least one of the values."""
         return Condition(self.name, "any_in", values)
 
-    def above(self, bound: float) -> Condition:
-        """The fact is a number greater than the bound."""
+    def above(self, bound: float | Fact) -> Condition:
+        """The fact is a number greater than the bound, a number or another fact."""
         return Condition(self.name, "above", bound)
 
-    def below(self, bound: float) -> Condition:
-        """The fact is a number less than the bound."""
+    def below(self, bound: float | Fact) -> Condition:
+        """The fact is a number less than the bound, a number or another fact."""
         return Condition(self.name, "below", bound)
+
+    def differs_from(self, other: Any) -> Condition:
+        """The fact has a value, and it is not this one; a constant or another fact."""
+        return Condition(self.name, "differs_from", other)
+
+    def indivisible_by(self, divisor: int | Fact) -> Condition:
+        """The fact is a number, and no multiple of the divisor, a number or another fact."""
+        return Condition(self.name, "indivisible_by", divisor)
 
     def matches(self, pattern: str) -> Condition:
         """The fact, a text, contains a match of the regular expression; case does not count.

@@ -73,9 +73,11 @@ class Slot:
 
 
 _SLOTS = (
+    Slot("cluster.gpus_per_node", int, "GPUs of each node"),
+    Slot("cluster.num_nodes", int, "number of nodes"),
     Slot("engine.async_engine", bool, "asynchronous engine (AsyncLLM) instead of the synchronous one"),
     Slot("engine.compilation_config", dict, "vLLM's compilation settings", kind=SlotKind.MAPPING),
-    Slot("engine.data_parallel_size", int, "data-parallel ranks of one engine"),
+    Slot("engine.data_parallel_size", int, "data-parallel ranks, of one engine or of several (parallel.dp_strategy)"),
     Slot("engine.dtype", str, "dtype of the weights; auto takes the checkpoint's"),
     Slot("engine.enable_expert_parallel", bool, "shard experts over data x tensor parallel ranks"),
     Slot("engine.enable_prefix_caching", bool, "reuse the KV cache of shared prefixes"),
@@ -97,6 +99,13 @@ _SLOTS = (
     Slot("engine.seed", int, "seed of the engine's random numbers"),
     Slot("engine.tensor_parallel_size", int, "tensor-parallel ranks"),
     Slot("env.VLLM_USE_V1", str, "selects vLLM's runtime; read by vLLM before V0 was removed", ("0", "1")),
+    Slot(
+        "parallel.dp_strategy",
+        str,
+        "data-parallel ranks as one engine per actor in one group, as one engine, or as engines that share nothing",
+        ("actors", "engine", "independent"),
+    ),
+    Slot("parallel.expert_parallel_size", int, "ranks that share the experts of a MoE model"),
     Slot("refit.clear_cache", bool, "drop the KV cache at a refit: requests in flight are computed anew under the new weights"),
     Slot(
         "refit.scope",

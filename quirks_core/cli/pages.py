@@ -82,7 +82,7 @@ def models(quirk: Quirk) -> list[str]:
     for condition in _conditions(quirk.match):
         match condition.name:
             case "model.is_moe":
-                found.append("any MoE")
+                found.append("any MoE" if condition.operator == "is_true" else "any dense")
             case "model.is_multimodal":
                 found.append("any multimodal")
             case "model.name":

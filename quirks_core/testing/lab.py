@@ -127,7 +127,7 @@ class Lab:
         """
         from worker.config import GenerationConfig
 
-        config = GenerationConfig.parse(_config(model, values))
+        config = GenerationConfig.parse(configuration(model, values))
         self.plans.append(Registry.load().resolve(RunContext.gather(config), Switches.gather()))
         return self.plans[-1]
 
@@ -149,7 +149,7 @@ class Lab:
         from worker.async_worker import VllmAsyncGenerationWorker
 
         try:
-            worker = VllmAsyncGenerationWorker(_config(model, values), **options)
+            worker = VllmAsyncGenerationWorker(configuration(model, values), **options)
         except RefusedError:
             self.plan(model, values)  # a refused worker takes its plan with it
             raise
@@ -244,7 +244,8 @@ def set_environment(environ: MutableMapping[str, str] = os.environ) -> None:
         environ.setdefault(name, value)
 
 
-def _config(model: Path, values: Mapping[str, Any] | None) -> dict[str, Any]:
+def configuration(model: Path, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the configuration of a small engine (float32, eager, 256 tokens long), with other values over it."""
     values = dict(values or {})
     engine = {**_ENGINE, **values.pop("engine", {})}
     sampling = {**_SAMPLING, **values.pop("sampling", {})}

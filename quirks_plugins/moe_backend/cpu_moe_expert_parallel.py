@@ -48,7 +48,8 @@ _PATCHES = "quirks_plugins.moe_backend.cpu_expert_parallel_patches"
 
 _data_parallel = setting("engine.data_parallel_size").above(1)
 _tensor_parallel = setting("engine.tensor_parallel_size").above(1)
-_sharded_experts = setting("engine.enable_expert_parallel").is_true()
+#: A size that the user typed turns the flag on (quirk `ep-flag`).
+_sharded_experts = setting("engine.enable_expert_parallel").is_true() | setting("parallel.expert_parallel_size").above(1)
 
 QUIRK = Quirk(
     id="cpu-moe-expert-parallel",
@@ -104,6 +105,12 @@ QUIRK = Quirk(
             answer=Answer.YES,
             config={"model_type": "qwen3_moe", "num_experts": 8},
             settings={"engine.tensor_parallel_size": 2, "engine.enable_expert_parallel": True},
+            platform="cpu",
+        ),
+        Example(
+            answer=Answer.YES,
+            config={"model_type": "qwen3_moe", "num_experts": 8},
+            settings={"engine.tensor_parallel_size": 2, "parallel.expert_parallel_size": 2},
             platform="cpu",
         ),
         Example(

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from quirks_core import Fact, ModelFacts, RunContext, UsageError, environment, sources, typed
 from quirks_core.checkpoint import require_weights
-from quirks_core.context import Purpose
+from quirks_core.context import FACTS, Purpose
 from quirks_core.match import UNKNOWN
 
 MakeContext = Callable[..., RunContext]
@@ -122,11 +122,61 @@ def test_a_folder_with_weights_and_a_hub_id_have_weights(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "is_moe"),
-    [({"num_experts": 8}, True), ({"text_config": {"n_routed_experts": 2}}, True), ({"num_experts": 1}, False), ({}, False)],
+    ("config", "count"),
+    [
+        ({"num_experts": 8}, 8),
+        ({"text_config": {"n_routed_experts": 2}}, 2),
+        ({"model_type": "ernie4_5_vl_moe", "moe_num_experts": [64, 64]}, 64),
+        ({"num_experts": 1}, None),
+        ({"model_type": "jamba", "num_experts": 0}, None),
+        ({"model_type": "qwen3"}, None),
+        ({"model_type": "qwen3_moe"}, UNKNOWN),
+        ({"model_type": "acme", "architectures": ["AcmeMoeForCausalLM"]}, UNKNOWN),
+        ({"model_type": "acme_vl", "text_config": {"model_type": "acme_moe"}}, UNKNOWN),
+        ({"model_type": "acme", "num_experts": "many"}, UNKNOWN),
+        ({}, UNKNOWN),
+    ],
 )
-def test_a_model_with_several_experts_is_a_mixture(make_context: MakeContext, config: dict[str, Any], is_moe: bool) -> None:
-    assert make_context(config=config).fact("model.is_moe") is is_moe
+def test_a_model_with_several_experts_is_a_mixture_and_one_that_does_not_say_is_unknown(
+    make_context: MakeContext, config: dict[str, Any], count: object
+) -> None:
+    context = make_context(config=config)
+
+    assert context.fact("model.num_experts") is count
+    assert context.fact("model.is_moe") is (UNKNOWN if count is UNKNOWN else count is not None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({}, [1, 1, 1, None]),
+        ({"engine.tensor_parallel_size": 2}, [2, 2, 2, None]),
+        (
+            {
+                "engine.tensor_parallel_size": 2,
+                "engine.pipeline_parallel_size": 3,
+                "engine.data_parallel_size": 4,
+                "cluster.gpus_per_node": 8,
+            },
+            [6, 8, 24, 8],
+        ),
+        ({"cluster.gpus_per_node": 8, "cluster.num_nodes": 3}, [1, 1, 1, 24]),
+        ({"cluster.num_nodes": 3}, [1, 1, 1, None]),
+    ],
+)
+def test_sizes_are_products_of_what_is_set_and_gpus_are_absent_where_none_are_named(
+    make_context: MakeContext, settings: dict[str, int], sizes: list[int | None]
+) -> None:
+    context = make_context(settings=settings)
+
+    names = ("parallel.replica_size", "parallel.expert_group_size", "parallel.num_ranks", "cluster.num_gpus")
+    assert [context.fact(name) for name in names] == sizes
+
+
+def test_every_named_fact_is_one_that_a_run_has(make_context: MakeContext) -> None:
+    context = make_context(config={"model_type": "qwen3_moe", "num_experts": 8})
+
+    assert [name for name in FACTS if context.fact(name) is UNKNOWN] == []
 
 
 def test_a_model_with_a_vision_tower_is_multimodal(make_context: MakeContext) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +25,8 @@ from quirks_core import (
     setting,
     typed,
 )
-from quirks_core.match import UNKNOWN, All, AnyOf
+from quirks_core.declaration import decode, encode
+from quirks_core.match import UNKNOWN, All, AnyOf, is_plain
 from quirks_core.trace import Leaf
 
 YES, NO, UNK = Answer.YES, Answer.NO, Answer.UNKNOWN
@@ -112,6 +114,8 @@ def test_or_of_nothing_does_not_hold() -> None:
         Fact("missing").one_of("a"),
         Fact("missing").any_in("a"),
         Fact("missing").above(1),
+        Fact("missing").differs_from(1),
+        Fact("missing").indivisible_by(2),
         Fact("missing").matches("a"),
         Fact("missing").is_true(),
         Fact("missing").is_set(),
@@ -197,6 +201,106 @@ def test_the_decisive_leaf_is_found_through_nesting() -> None:
 
 def test_a_negated_leaf_keeps_its_own_answer() -> None:
     assert (~LEAVES[NO]).trace(FACTS).leaves == (Leaf("no", "true", False, NO),)
+
+
+@pytest.mark.parametrize(
+    ("condition", "a", "b", "answer"),
+    [
+        (Fact("a").above(Fact("b")), 4, 2, YES),
+        (Fact("a").above(Fact("b")), 2, 2, NO),
+        (Fact("a").below(Fact("b")), 1, 2, YES),
+        (Fact("a").below(Fact("b")), 2, 2, NO),
+        (Fact("a").differs_from(Fact("b")), 1, 2, YES),
+        (Fact("a").differs_from(Fact("b")), 2, 2, NO),
+        (Fact("a").differs_from("x"), "y", None, YES),
+        (Fact("a").differs_from("x"), "x", None, NO),
+        (Fact("a").indivisible_by(Fact("b")), 6, 4, YES),
+        (Fact("a").indivisible_by(Fact("b")), 8, 4, NO),
+        (Fact("a").indivisible_by(3), 4, None, YES),
+        (Fact("a").indivisible_by(3), 6, None, NO),
+    ],
+)
+def test_a_fact_is_compared_with_a_constant_or_another_fact(condition: Match, a: object, b: object, answer: Answer) -> None:
+    assert condition.trace(Facts(a=a, b=b)).answer is answer
+
+
+OF_TWO_FACTS = [
+    Fact("a").above(Fact("b")),
+    Fact("a").below(Fact("b")),
+    Fact("a").differs_from(Fact("b")),
+    Fact("a").indivisible_by(Fact("b")),
+]
+
+
+@pytest.mark.parametrize("condition", OF_TWO_FACTS, ids=lambda condition: condition.operator)
+@pytest.mark.parametrize(
+    ("facts", "answer"),
+    [
+        (Facts(a=3), UNK),
+        (Facts(b=3), UNK),
+        (Facts(), UNK),
+        (Facts(a=3, b=None), NO),
+        (Facts(a=None, b=3), NO),
+        (Facts(a=None), NO),
+        (Facts(b=None), NO),
+        (Facts(a=None, b=None), NO),
+    ],
+    ids=[
+        "b unknown",
+        "a unknown",
+        "both unknown",
+        "b absent",
+        "a absent",
+        "a absent, b unknown",
+        "b absent, a unknown",
+        "none",
+    ],
+)
+def test_of_two_facts_an_absent_one_is_a_no_and_an_unknown_one_unknown(condition: Match, facts: Facts, answer: Answer) -> None:
+    assert condition.trace(facts).answer is answer
+
+
+@pytest.mark.parametrize(
+    ("condition", "facts", "words"),
+    [
+        (
+            Fact("parallel.expert_parallel_size").indivisible_by(setting("engine.tensor_parallel_size")),
+            {"parallel.expert_parallel_size": 6, "engine.tensor_parallel_size": 4},
+            "parallel.expert_parallel_size: wanted not a multiple of engine.tensor_parallel_size = 4, got 6",
+        ),
+        (Fact("a").above(Fact("b")), {"a": 1, "b": 2}, "a: wanted > b = 2, got 1"),
+        (Fact("a").differs_from(Fact("b")), {"a": 1, "b": 2}, "a: wanted other than b = 2, got 1"),
+        (Fact("a").below(Fact("b")), {"a": 1}, "a: wanted < b = unknown, got 1"),
+        (Fact("a").below(Fact("b")), {"b": 2}, "a: wanted < b = 2, got unknown"),
+        (Fact("a").below(Fact("b")), {"a": 1, "b": None}, "a: wanted < b = nothing, got 1"),
+    ],
+)
+def test_a_leaf_of_two_facts_says_name_and_value_of_both(condition: Match, facts: dict[str, Any], words: str) -> None:
+    assert str(condition.trace(Facts(facts)).decisive) == words
+
+
+@pytest.mark.parametrize(("a", "b"), [(4, 0), ("text", 2), (4, "text"), ([], 3)])
+def test_facts_that_cannot_be_divided_are_unknown(a: object, b: object) -> None:
+    assert Fact("a").indivisible_by(Fact("b")).trace(Facts(a=a, b=b)).answer is UNK
+
+
+@pytest.mark.parametrize("condition", OF_TWO_FACTS, ids=lambda condition: condition.operator)
+def test_a_condition_on_two_facts_is_data_that_names_both(condition: Match) -> None:
+    copy = decode(json.loads(json.dumps(encode(condition))))
+
+    assert copy == condition
+    assert copy.trace(Facts(a=6, b=4)) == condition.trace(Facts(a=6, b=4))
+    assert list((condition & ~condition).facts()) == ["a", "b"] * 2
+    assert is_plain(condition)
+    assert condition != type(condition)("a", condition.operator, "b")
+
+
+@pytest.mark.parametrize("word", ["one_of", "any_in", "matches", "is_true", "is_set"])
+def test_an_operator_that_takes_no_fact_says_which_do(word: str) -> None:
+    condition = type(Fact("a").is_set())
+
+    with pytest.raises(DeclarationError, match=r"on a: .*(takes no fact \(b\); above, below, differs_from|is no pattern)"):
+        condition("a", word, Fact("b"))
 
 
 @pytest.mark.parametrize("function", [setting, typed])

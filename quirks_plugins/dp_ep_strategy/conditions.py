@@ -1,0 +1,42 @@
+"""What the rules of this flag speak of: sizes, strategies, and who shares the experts with whom."""
+
+from __future__ import annotations
+
+from quirks_core import Fact, setting
+
+TP = setting("engine.tensor_parallel_size")
+PP = setting("engine.pipeline_parallel_size")
+DP = setting("engine.data_parallel_size")
+EP = setting("parallel.expert_parallel_size")
+STRATEGY = setting("parallel.dp_strategy")
+GPUS_PER_NODE = setting("cluster.gpus_per_node")
+
+#: TP x PP: the ranks that hold one copy of the model.
+REPLICA = Fact("parallel.replica_size")
+#: DP x TP: the ranks over which one vLLM data-parallel group spreads its experts (per pipeline stage).
+EXPERT_GROUP = Fact("parallel.expert_group_size")
+#: DP x TP x PP.
+NUM_RANKS = Fact("parallel.num_ranks")
+#: Nodes x GPUs of each; absent where no number of GPUs is configured.
+NUM_GPUS = Fact("cluster.num_gpus")
+NUM_EXPERTS = Fact("model.num_experts")
+
+several_replicas = DP.above(1)
+mixture = Fact("model.is_moe").is_true()
+dense = Fact("model.is_moe").one_of(False)
+synchronous = setting("engine.async_engine").one_of(False)
+
+actors = STRATEGY.one_of("actors")
+one_engine = STRATEGY.one_of("engine")
+independent = STRATEGY.one_of("independent")
+one_group = STRATEGY.one_of("actors", "engine")
+no_strategy = ~STRATEGY.is_set()
+
+expert_flag = setting("engine.enable_expert_parallel").is_true()
+#: The user asks for experts that are sharded, by the flag or by a size.
+sharded_experts = expert_flag | EP.above(1)
+#: The user asks for experts that are shared by more ranks than one replica has. The flag alone means what it means to vLLM:
+#: all ranks of the data-parallel group.
+beyond_one_replica = EP.above(TP) | (expert_flag & ~EP.is_set())
+#: The replicas are, or by default will be, ranks of one vLLM data-parallel group.
+will_be_one_group = one_group | (no_strategy & beyond_one_replica)

@@ -1,0 +1,81 @@
+"""``VLLM_DP_*`` variables and the asynchronous engine.
+
+What happens: the variables are vLLM's way to data parallelism for *synchronous* engines, one process per rank. An engine whose
+own data-parallel size is 1 reads them, the asynchronous one too: it then believes to be a rank of several, without the
+coordinator that a group needs. With a MoE model it waits for ranks that nobody starts, or ends in a bare ``AssertionError`` of
+its client; with a dense one in ``ValueError: Offline data parallel mode is not supported/useful for dense models``. With a size
+above 1 they are overridden without a word. The attempt of NVIDIA-NeMo/RL#1495 set them and had to patch vLLM's client.
+
+What this changes: a run of the asynchronous engine with any of them set, in the shell or under ``env``, is refused.
+
+When it can go: when the asynchronous engine no longer reads them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Answer,
+    Example,
+    ModelFlag,
+    PairedRun,
+    Quirk,
+    Refuse,
+    Severity,
+    StaticProbe,
+    environment,
+    report,
+    setting,
+)
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
+
+_any_is_set = (
+    environment("VLLM_DP_SIZE").is_set()
+    | environment("VLLM_DP_RANK").is_set()
+    | environment("VLLM_DP_RANK_LOCAL").is_set()
+    | environment("VLLM_DP_MASTER_IP").is_set()
+    | environment("VLLM_DP_MASTER_PORT").is_set()
+)
+_ASYNC, _SYNC = {"engine.async_engine": True}, {"engine.async_engine": False}
+
+QUIRK = Quirk(
+    id="dp-environment",
+    title="VLLM_DP_* variables make the asynchronous engine a rank of a group that nobody forms",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    match=setting("engine.async_engine").is_true() & _any_is_set,
+    adjustments=(
+        Refuse(
+            "VLLM_DP_* variables are for synchronous engines: an asynchronous one takes itself for a rank of a group without a "
+            "coordinator, and hangs or dies",
+            "unset VLLM_DP_SIZE, VLLM_DP_RANK, VLLM_DP_RANK_LOCAL, VLLM_DP_MASTER_IP and VLLM_DP_MASTER_PORT, and set "
+            "engine.data_parallel_size (with parallel.dp_strategy: actors or engine) instead",
+        ),
+    ),
+    severity=Severity.CRASH,
+    references=(report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),),
+    evidence=(
+        StaticProbe("vllm.config.parallel", r"self\.data_parallel_size = envs\.VLLM_DP_SIZE", found_means_affected=True),
+        PairedRun("quirks_plugins.dp_ep_strategy.dp_environment:scenario", "live on vLLM 0.32.0"),
+    ),
+    examples=(
+        Example(answer=Answer.YES, settings=_ASYNC, environment={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
+        Example(answer=Answer.YES, settings=_ASYNC, environment={"VLLM_DP_MASTER_PORT": "29500"}),
+        Example(answer=Answer.YES, settings=_ASYNC, environment={"VLLM_DP_RANK_LOCAL": "0"}),
+        Example(answer=Answer.NO, settings=_SYNC, environment={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
+        Example(answer=Answer.NO, settings=_ASYNC, environment={"VLLM_RAY_DP_PACK_STRATEGY": "strict"}),
+        Example(answer=Answer.NO, settings=_ASYNC),
+    ),
+    since="0.1.0",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An asynchronous engine that takes itself for a rank is refused before it starts."""
+    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
+
+    # A dense model: with a MoE, the engine would wait for the other rank until its time limit.
+    values = {"env": {"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}}
+    return await refused_or_started(lab, lab.checkpoint("qwen3"), values, "the asynchronous engine with VLLM_DP_SIZE=2")

@@ -1,0 +1,80 @@
+"""Engines that share nothing never share experts.
+
+What happens: an engine of its own forms an expert-parallel group over its own TP ranks only. Give N such engines
+``enable_expert_parallel`` and an expert-parallel size beyond TP, and nothing complains: each holds all experts, and each logs
+``EP rank 0`` of a group of one. The published attempt at asynchronous data and expert parallelism was built like that
+(NVIDIA-NeMo/RL#1495); an evaluation harness that ran so scored 5 instead of 85 percent (EleutherAI/lm-evaluation-harness#3734).
+
+What this changes: ``parallel.dp_strategy: independent`` typed together with more expert-parallel than tensor-parallel ranks is
+refused.
+
+When it can go: never; it follows from what the words mean.
+"""
+
+from __future__ import annotations
+
+from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, fix, report
+from quirks_plugins.dp_ep_strategy.conditions import EP, TP, independent
+from quirks_plugins.dp_ep_strategy.probes import group_spans_data_and_tensor
+
+_MOE = {"model_type": "qwen3_moe", "num_experts": 8}
+
+QUIRK = Quirk(
+    id="dp-independent-experts",
+    title="Independent engines form expert-parallel groups of their own TP ranks only, silently",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    match=independent & EP.above(TP),
+    adjustments=(
+        Refuse(
+            "engines that share nothing cannot share experts: each would hold all of them and log EP rank 0 of 1 "
+            "(of TP, where that is above 1)",
+            "set parallel.dp_strategy: actors (or leave it open) with engine.data_parallel_size x engine.tensor_parallel_size "
+            "equal to parallel.expert_parallel_size; or lower parallel.expert_parallel_size to engine.tensor_parallel_size",
+        ),
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=(
+        report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),
+        report("https://github.com/NVIDIA-NeMo/RL/issues/1101"),
+        fix("https://github.com/EleutherAI/lm-evaluation-harness/pull/3734"),
+    ),
+    evidence=(group_spans_data_and_tensor,),
+    examples=(
+        Example(
+            answer=Answer.YES,
+            config=_MOE,
+            settings={
+                "engine.data_parallel_size": 2,
+                "engine.tensor_parallel_size": 1,
+                "parallel.dp_strategy": "independent",
+                "parallel.expert_parallel_size": 2,
+            },
+        ),
+        Example(
+            answer=Answer.NO,
+            config=_MOE,
+            settings={
+                "engine.data_parallel_size": 2,
+                "engine.tensor_parallel_size": 2,
+                "parallel.dp_strategy": "independent",
+                "parallel.expert_parallel_size": 2,
+            },
+        ),
+        Example(
+            answer=Answer.NO,
+            config=_MOE,
+            settings={
+                "engine.data_parallel_size": 2,
+                "engine.tensor_parallel_size": 1,
+                "parallel.dp_strategy": "actors",
+                "parallel.expert_parallel_size": 2,
+            },
+        ),
+        Example(
+            answer=Answer.NO,
+            config=_MOE,
+            settings={"engine.data_parallel_size": 2, "engine.tensor_parallel_size": 1, "parallel.dp_strategy": "independent"},
+        ),
+    ),
+    since="0.1.0",
+)

@@ -1,0 +1,93 @@
+"""How data-parallel replicas belong together, where the user leaves it open.
+
+What happens: data parallelism can mean three things. ``actors``: an engine per Ray actor, all of them ranks of one vLLM
+data-parallel group with external load balancing; experts are sharded over DP x TP, and idle ranks keep stepping, so nothing
+hangs. ``engine``: one engine owns all its ranks. ``independent``: engines that share nothing. Trainers choose between them by
+chance: one passed the data-parallel size on only with EP > 1, and dense models hung (verl-project/verl#5607); another forbids
+the asynchronous engine wherever EP differs from TP (NVIDIA-NeMo/RL#1101).
+
+What this changes: a default, chosen from what must be shared. Where no experts are shared beyond a replica (a dense model, no
+expert parallelism, or EP within TP), engines that share nothing need no lock-step: ``independent``. Else the replicas must be
+ranks of one group: ``actors``, or ``engine`` for the synchronous engine, as external load balancing is the asynchronous one's.
+A strategy that the user typed stays, and the other rules of this flag check it.
+
+When it can go: never; it is a choice, not a workaround.
+
+Evidence: none of its own, since nothing is wrong without it; the traps that it avoids are shown by ``dp-dense-group`` and
+``dp-independent-experts``.
+"""
+
+from __future__ import annotations
+
+from quirks_core import Answer, Default, Example, ModelFlag, Quirk, Severity, fix, report
+from quirks_plugins.dp_ep_strategy.conditions import beyond_one_replica, several_replicas, synchronous
+
+_SLOT = "parallel.dp_strategy"
+_MOE = {"model_type": "qwen3_moe", "num_experts": 8}
+
+QUIRK = Quirk(
+    id="dp-strategy",
+    title="Data-parallel ranks that share experts must form one group, and ranks that share nothing should not",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    match=several_replicas,
+    adjustments=(
+        Default(
+            _SLOT,
+            "independent",
+            reason="no experts are shared beyond a replica (dense model, no expert parallelism, or EP within TP), "
+            "so engines that share nothing need no lock-step",
+            when=~beyond_one_replica,
+        ),
+        Default(
+            _SLOT,
+            "actors",
+            reason="experts are shared over DP x TP, so every engine must be a rank of one vLLM data-parallel group",
+            when=beyond_one_replica & ~synchronous,
+        ),
+        Default(
+            _SLOT,
+            "engine",
+            reason="experts are shared over DP x TP, and external load balancing is the asynchronous engine's: "
+            "one engine must own its ranks",
+            when=beyond_one_replica & synchronous,
+        ),
+    ),
+    severity=Severity.CRASH,
+    references=(
+        report("https://github.com/NVIDIA-NeMo/RL/issues/1101"),
+        report("https://github.com/NVIDIA-NeMo/RL/pull/2517"),
+        report("https://github.com/verl-project/verl/issues/5607"),
+        fix("https://github.com/verl-project/verl/pull/5609"),
+    ),
+    examples=(
+        Example(answer=Answer.YES, config={"model_type": "qwen3"}, settings={"engine.data_parallel_size": 2}),
+        Example(
+            answer=Answer.YES,
+            config=_MOE,
+            settings={"engine.data_parallel_size": 2, "engine.enable_expert_parallel": True},
+        ),
+        Example(
+            answer=Answer.YES,
+            config=_MOE,
+            settings={
+                "engine.data_parallel_size": 2,
+                "engine.tensor_parallel_size": 2,
+                "parallel.expert_parallel_size": 2,
+            },
+        ),
+        Example(
+            answer=Answer.YES,
+            config=_MOE,
+            settings={
+                "engine.async_engine": False,
+                "engine.data_parallel_size": 2,
+                "engine.tensor_parallel_size": 1,
+                "parallel.expert_parallel_size": 2,
+            },
+        ),
+        Example(answer=Answer.NO, config=_MOE, settings={"engine.data_parallel_size": 1, "engine.tensor_parallel_size": 8}),
+        Example(answer=Answer.NO, config={"model_type": "qwen3"}),
+    ),
+    cost="in one group, idle ranks step along with busy ones; independent engines each hold all experts",
+    since="0.1.0",
+)

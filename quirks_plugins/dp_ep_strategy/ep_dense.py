@@ -1,0 +1,64 @@
+"""Expert parallelism of a model without experts.
+
+What happens: vLLM raises ``ValueError: Number of experts in the model must be greater than 0 when expert parallelism is
+enabled``, in the process that starts the engine.
+
+What this changes: the run is refused before any actor or engine is started, with everything else that is wrong with it.
+
+When it can go: when vLLM ignores the flag on dense models; the paired run will say so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Answer, Example, ModelFlag, PairedRun, Quirk, Refuse, Severity, StaticProbe, report
+from quirks_plugins.dp_ep_strategy.conditions import dense, sharded_experts
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="ep-dense",
+    title="A dense model has no experts to share, and vLLM refuses to start",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    match=sharded_experts & dense,
+    adjustments=(
+        Refuse(
+            "expert parallelism was asked for, and the model is dense: it has no experts",
+            "set engine.enable_expert_parallel: false and drop parallel.expert_parallel_size",
+        ),
+    ),
+    severity=Severity.CRASH,
+    references=(report("https://github.com/vllm-project/vllm/pull/12583"),),
+    evidence=(
+        StaticProbe(
+            "vllm.config.model",
+            r"Number of experts in the model must be greater than 0",
+            found_means_affected=True,
+        ),
+        PairedRun("quirks_plugins.dp_ep_strategy.ep_dense:scenario", "live on vLLM 0.32.0"),
+    ),
+    examples=(
+        Example(answer=Answer.YES, config={"model_type": "qwen3"}, settings={"engine.enable_expert_parallel": True}),
+        Example(answer=Answer.YES, config={"model_type": "gemma3"}, settings={"parallel.expert_parallel_size": 2}),
+        Example(
+            answer=Answer.NO,
+            config={"model_type": "qwen3_moe", "num_experts": 8},
+            settings={"engine.enable_expert_parallel": True},
+        ),
+        Example(answer=Answer.NO, config={"model_type": "qwen3"}, settings={"parallel.expert_parallel_size": 1}),
+        Example(answer=Answer.NO, config={"model_type": "qwen3"}, settings={"engine.data_parallel_size": 2}),
+        Example(answer=Answer.UNKNOWN, settings={"engine.enable_expert_parallel": True}),
+        Example(answer=Answer.UNKNOWN, config={"model_type": "acme_moe"}, settings={"engine.enable_expert_parallel": True}),
+    ),
+    since="0.1.0",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine for a dense model with expert parallelism is refused before it starts."""
+    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
+
+    values = {"engine": {"enable_expert_parallel": True}}
+    return await refused_or_started(lab, lab.checkpoint("qwen3"), values, "a dense model with expert parallelism")

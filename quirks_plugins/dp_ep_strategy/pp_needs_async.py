@@ -1,0 +1,45 @@
+"""Pipeline parallelism belongs to the asynchronous engine.
+
+What happens: a pipeline's stages are busy at once only while requests keep coming. The synchronous engine of vLLM V0 raised
+``NotImplementedError: Pipeline parallelism is only supported through AsyncLLMEngine`` (vllm-project/vllm#7413). V1 no longer
+says so; NeMo RL asserts it still, as its synchronous worker was never made for several stages.
+
+What this changes: more than one pipeline stage with the synchronous engine is refused.
+
+When it can go: when a trainer is seen to run its synchronous path over several stages, as fast as without.
+
+Evidence: the rule is NeMo RL's; no synchronous worker runs here, so there is no paired run.
+"""
+
+from __future__ import annotations
+
+from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, report
+from quirks_plugins.dp_ep_strategy.conditions import PP, synchronous
+
+QUIRK = Quirk(
+    id="pp-needs-async",
+    title="Pipeline parallelism with the synchronous engine is refused, or leaves stages idle",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    match=PP.above(1) & synchronous,
+    adjustments=(
+        Refuse(
+            "pipeline stages are kept busy by requests that keep coming, which is what the asynchronous engine is for; "
+            "vLLM V0 refuses the synchronous one, and trainers do not run it",
+            "set engine.async_engine: true, or engine.pipeline_parallel_size: 1",
+        ),
+    ),
+    severity=Severity.CRASH,
+    references=(
+        report("https://github.com/vllm-project/vllm/issues/7413"),
+        report(
+            "https://github.com/NVIDIA-NeMo/RL/blob/00ab4ef4fd3cc68354782f42691aa47f8f557e9f/nemo_rl/models/generation/vllm/vllm_generation.py"
+        ),
+    ),
+    examples=(
+        Example(answer=Answer.YES, settings={"engine.pipeline_parallel_size": 2, "engine.async_engine": False}),
+        Example(answer=Answer.NO, settings={"engine.pipeline_parallel_size": 2, "engine.async_engine": True}),
+        Example(answer=Answer.NO, settings={"engine.pipeline_parallel_size": 1, "engine.async_engine": False}),
+        Example(answer=Answer.NO, settings={"engine.pipeline_parallel_size": 2}),
+    ),
+    since="0.1.0",
+)

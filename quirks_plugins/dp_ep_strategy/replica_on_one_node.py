@@ -1,0 +1,78 @@
+"""An engine and its ranks live on one node.
+
+What happens: an engine starts its ranks as processes beside itself, on the GPUs that its actor sees, and an actor has one node.
+A replica with more ranks than a node has GPUs is never placed: Ray waits until the time limit. With the strategy ``engine``
+all data-parallel ranks are one engine's, so DP x TP x PP must fit; with the others, TP x PP.
+
+What this changes: such a run is refused before anything is started. Without ``cluster.gpus_per_node`` nothing is compared.
+
+When it can go: when the group can put an engine's ranks on several nodes, which it does not try.
+
+Evidence: it follows from how the group places engines; no test has several nodes with GPUs.
+"""
+
+from __future__ import annotations
+
+from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, report
+from quirks_plugins.dp_ep_strategy.conditions import (
+    GPUS_PER_NODE,
+    NUM_RANKS,
+    REPLICA,
+    beyond_one_replica,
+    no_strategy,
+    one_engine,
+    several_replicas,
+    synchronous,
+)
+
+_replica_too_large = REPLICA.above(GPUS_PER_NODE)
+#: What `dp-strategy` makes of an open strategy, too.
+_owns_all_ranks = one_engine | (no_strategy & several_replicas & beyond_one_replica & synchronous)
+_engine_too_large = _owns_all_ranks & NUM_RANKS.above(GPUS_PER_NODE)
+
+
+def _example(answer: Answer, gpus: int, data: int, tensor: int, strategy: str, pipeline: int = 1) -> Example:
+    return Example(
+        answer=answer,
+        settings={
+            "cluster.num_nodes": 2,
+            "cluster.gpus_per_node": gpus,
+            "engine.data_parallel_size": data,
+            "engine.tensor_parallel_size": tensor,
+            "engine.pipeline_parallel_size": pipeline,
+            "parallel.dp_strategy": strategy,
+        },
+    )
+
+
+QUIRK = Quirk(
+    id="replica-on-one-node",
+    title="An engine's ranks are processes of one node: they must fit its GPUs",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    match=_replica_too_large | _engine_too_large,
+    adjustments=(
+        Refuse(
+            "a replica needs TP x PP GPUs of one node, and cluster.gpus_per_node is less",
+            "lower engine.tensor_parallel_size x engine.pipeline_parallel_size to cluster.gpus_per_node at most, and raise "
+            "engine.data_parallel_size instead",
+            when=_replica_too_large,
+        ),
+        Refuse(
+            "an engine that owns all data-parallel ranks needs DP x TP x PP GPUs of one node, and there are fewer",
+            "set parallel.dp_strategy: actors (MoE) or independent (dense), or lower engine.data_parallel_size",
+            when=_engine_too_large & ~_replica_too_large,
+        ),
+    ),
+    severity=Severity.CRASH,
+    references=(report("https://github.com/NVIDIA-NeMo/RL/pull/1380"),),
+    examples=(
+        _example(Answer.YES, gpus=4, data=1, tensor=8, strategy="actors"),
+        _example(Answer.YES, gpus=4, data=1, tensor=4, pipeline=2, strategy="independent"),
+        _example(Answer.YES, gpus=4, data=4, tensor=2, strategy="engine"),
+        _example(Answer.NO, gpus=4, data=4, tensor=2, strategy="actors"),
+        _example(Answer.NO, gpus=4, data=2, tensor=2, strategy="engine"),
+        _example(Answer.NO, gpus=8, data=2, tensor=8, strategy="independent"),
+        Example(answer=Answer.NO, settings={"engine.tensor_parallel_size": 8}),
+    ),
+    since="0.1.0",
+)
