@@ -17,9 +17,11 @@ from worker.engine import Engine
 from worker.errors import BatchError, SleepError
 from worker.generation import Requests
 from worker.launch import Bundles, prepare
+from worker.place import Place
 from worker.refit.manifest import Manifest
 from worker.refit.scope import RefitScope
 from worker.refitting import Refitting
+from worker.topology import Expected, Topology
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +58,7 @@ class VllmAsyncGenerationWorker:
         *,
         disable: Sequence[str] = (),
         force: Sequence[str] = (),
+        place: Place | None = None,
     ) -> None:
         """Resolves the plan.
 
@@ -68,6 +71,7 @@ class VllmAsyncGenerationWorker:
             disable: Names to turn off: quirks, flags, ``distribution:NAME``, ``third-party``, ``all``. Stronger than
                 environment and configuration.
             force: Names to turn on, whatever their match and version ranges say.
+            place: The worker's place in a `worker.WorkerGroup`, which gives it; alone it owns all its data-parallel ranks.
 
         Raises:
             UsageError: Something in the configuration is wrong.
@@ -75,13 +79,15 @@ class VllmAsyncGenerationWorker:
             LockError: The loaded quirks are not those of the lock file.
             BrokenPluginsError: There are broken plugins, and MODEL_QUIRKS_STRICT is 1.
         """
-        launch = prepare(config, bundle_indices, fraction_of_gpus, seed, Wishes(disable, force))
+        launch = prepare(config, bundle_indices, fraction_of_gpus, seed, Wishes(disable, force), place)
         self.config: GenerationConfig = launch.config
         self.plan: Plan = launch.plan
         self.warnings: list[str] = list(launch.plan.warnings)
         self._launch = launch
+        self._place = place
         self._engine: Engine | None = None
         self._receipt: Receipt | None = None
+        self._topology: Topology | None = None
         self._requests: Requests | None = None
         self._refitting: Refitting | None = None
         self._server: OpenAIServer | None = None
@@ -99,6 +105,17 @@ class VllmAsyncGenerationWorker:
             raise QuirksError("there is no receipt before the engine runs; call post_init_async first")
         return self._receipt
 
+    @property
+    def topology(self) -> Topology:
+        """Which parallel ranks the engine's processes are and which experts each of them holds; there once the engine runs.
+
+        Raises:
+            QuirksError: The engine has not been started, or its workers do not report (``worker_extension_cls``).
+        """
+        if self._topology is None:
+            raise QuirksError("there is no topology: the engine has not been started, or has a worker_extension_cls of its own")
+        return self._topology
+
     async def post_init_async(self) -> None:
         """Starts the engine and, if ``server.enabled``, the OpenAI-compatible server.
 
@@ -107,6 +124,7 @@ class VllmAsyncGenerationWorker:
         Raises:
             EngineStartError: The engine died; its last error lines are in the message, the active quirks in the notes.
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
+            TopologyError: The engine formed other parallel groups than the plan says.
             ServerStartError: The server cannot listen.
         """
         if self._engine is not None:
@@ -123,6 +141,11 @@ class VllmAsyncGenerationWorker:
         """Starts an engine with these arguments of vLLM's ``AsyncEngineArgs``."""
         engine = Engine(self.plan, llm_kwargs, self._launch.environment)
         await engine.start()
+        try:
+            self._topology = await self._prove(engine)
+        except BaseException:
+            await engine.stop()
+            raise
         self._engine, self._receipt = engine, engine.receipt
         sampling = vllm_adapter.planned_sampling(self.config, self.plan)
         self._requests = Requests(engine, sampling, self.plan.value("request.timeout_s"))
@@ -198,7 +221,7 @@ class VllmAsyncGenerationWorker:
         if too_long := [index for index, row in enumerate(rows) if len(row) > longest]:
             raise BatchError(f"batch: rows {too_long} are longer than engine.max_model_len = {longest}")
         stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        async with aclosing(self._ready().samples(rows, stop, greedy=greedy)) as samples:
+        async with aclosing(self._ready().samples(dict(enumerate(rows)), stop, greedy=greedy)) as samples:
             async for item in samples:
                 yield item
 
@@ -227,7 +250,7 @@ class VllmAsyncGenerationWorker:
         if wrong := [index for index, row in enumerate(rows) if not 0 < len(row) < longest]:
             raise BatchError(f"batch: prompts {wrong} are empty or leave no room below engine.max_model_len = {longest}")
         stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        async with aclosing(self._ready().texts(rows, stop, greedy=greedy)) as finished:
+        async with aclosing(self._ready().texts(dict(enumerate(rows)), stop, greedy=greedy)) as finished:
             async for index, text in finished:
                 yield index, {"texts": [text]}
 
@@ -330,6 +353,30 @@ class VllmAsyncGenerationWorker:
         """
         return await self._refits().verify(model, scope)
 
+    # ---- pause
+
+    async def pause_async(self, mode: str = "keep", clear_cache: bool = False) -> None:
+        """Stops generation until `resume_async`; new requests wait. A refit meanwhile leaves the engine paused.
+
+        Args:
+            mode: What becomes of requests in flight: ``keep`` freezes them, ``wait`` finishes them first, ``abort`` ends them
+                with `GenerationAbortedError`.
+            clear_cache: Drop the KV cache, so that requests that were frozen are computed anew.
+
+        Raises:
+            QuirksError: There is no such mode.
+            EngineDiedError: A process of the engine died.
+        """
+        if mode not in vllm_adapter.PAUSE_MODES:
+            raise QuirksError(f"pause_async: mode is one of {', '.join(vllm_adapter.PAUSE_MODES)}, not {mode!r}")
+        async with self._running().watched() as llm:
+            await vllm_adapter.pause(llm, clear_cache=clear_cache, mode=mode)
+
+    async def resume_async(self) -> None:
+        """Lets generation go on."""
+        async with self._running().watched() as llm:
+            await vllm_adapter.resume(llm)
+
     # ---- memory
 
     async def reset_prefix_cache_async(self) -> bool:
@@ -416,6 +463,15 @@ class VllmAsyncGenerationWorker:
         return OpenAIServer(engine.llm, self.config, sampling, check=engine.readiness.check)
 
     # ---- parts
+
+    async def _prove(self, engine: Engine) -> Topology | None:
+        """Has every process say which parallel ranks it is, and compares that with the plan."""
+        if not engine.reports:
+            return None
+        async with engine.watched() as llm:
+            found = Topology.of(await vllm_adapter.topology(llm), engine=0 if self._place is None else self._place.rank)
+        found.check(Expected.of(self.plan), whole=self._place is None or self._place.engines == 1)
+        return found
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:

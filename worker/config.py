@@ -44,7 +44,7 @@ class EngineSection(Section):
         dtype: dtype of the weights.
         tensor_parallel_size: Tensor-parallel ranks.
         pipeline_parallel_size: Pipeline-parallel ranks.
-        data_parallel_size: Data-parallel ranks of one engine.
+        data_parallel_size: Data-parallel ranks; which engines they belong to says ``parallel.dp_strategy``.
         enable_expert_parallel: Shard experts over data x tensor parallel ranks.
         max_model_len: Longest sequence, prompt and generation together, in tokens.
         max_num_seqs: Most sequences that one step may hold.
@@ -138,16 +138,38 @@ class TrainSection(Section):
     attn_implementation: Literal["eager", "flash_attention_2", "sdpa"] | None = None
 
 
+class ParallelSection(Section):
+    """How the ranks of a `worker.WorkerGroup` belong together.
+
+    Attributes:
+        dp_strategy: ``actors`` (an engine per data-parallel rank, all in one vLLM data-parallel group), ``engine`` (one engine
+            that owns its data-parallel ranks) or ``independent`` (engines that share nothing). A quirk chooses if None.
+        expert_parallel_size: Ranks that share the experts of a MoE model; what the flag ``engine.enable_expert_parallel`` and
+            the sizes come to if None. A size that vLLM would not form is refused.
+    """
+
+    dp_strategy: Literal["actors", "engine", "independent"] | None = None
+    expert_parallel_size: int | None = Field(default=None, ge=1)
+
+
 class ClusterSection(Section):
-    """The machines.
+    """The machines, and what a `worker.WorkerGroup` asks of Ray on them.
 
     Attributes:
         num_nodes: Number of nodes.
         gpus_per_node: GPUs of each node; None on a platform without.
+        address: Address of a running Ray cluster; None starts Ray in this process.
+        placement: Engines close together (``pack``) or on as many nodes as possible (``spread``).
+        cpus_per_engine: CPUs that Ray reserves for each engine.
+        start_timeout_s: Seconds until every engine must be up.
     """
 
     num_nodes: int = Field(default=1, ge=1)
     gpus_per_node: int | None = Field(default=None, ge=1)
+    address: str | None = None
+    placement: Literal["pack", "spread"] = "pack"
+    cpus_per_engine: float = Field(default=1.0, gt=0)
+    start_timeout_s: float = Field(default=600.0, gt=0)
 
 
 class RefitSection(Section):
@@ -201,6 +223,7 @@ class GenerationConfig(Section):
         engine: How the engine runs.
         sampling: How tokens are sampled.
         train: What quirks need to know of the trainer.
+        parallel: How the ranks of a group belong together.
         cluster: The machines.
         refit: What a refit sends.
         request: A request's limits.
@@ -215,6 +238,7 @@ class GenerationConfig(Section):
     engine: EngineSection = EngineSection()
     sampling: SamplingSection = SamplingSection()
     train: TrainSection = TrainSection()
+    parallel: ParallelSection = ParallelSection()
     cluster: ClusterSection = ClusterSection()
     refit: RefitSection = RefitSection()
     request: RequestSection = RequestSection()

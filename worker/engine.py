@@ -45,6 +45,7 @@ class Engine:
     Attributes:
         receipt: What every process has; None before the start.
         readiness: Whether it may generate.
+        reports: Whether its workers answer our questions.
         warnings: What the user should know of how the plan was put into force.
     """
 
@@ -68,6 +69,7 @@ class Engine:
         self._waiting: set[asyncio.Timeout] = set()
         self.receipt: Receipt | None = None
         self.readiness = Readiness()
+        self.reports = False
         self.warnings: list[str] = []
 
     @property
@@ -107,7 +109,8 @@ class Engine:
             old = {process.pid for process in before}
             self._started = [child for child in multiprocessing.active_children() if child.pid not in old]
             self._watch()
-            if not await self._report_configuration():
+            self.reports = await self._report_configuration()
+            if not self.reports:
                 own = "engine.vllm_kwargs.worker_extension_cls"
                 self.warnings.append(f"workers do not report their configuration, because {own} takes the place of ours")
             self.receipt = collect(
@@ -155,6 +158,15 @@ class Engine:
             if not vllm_adapter.engine_died(error):
                 raise
             raise await self._died() from error
+
+    async def death(self) -> EngineDiedError:
+        """Waits until the engine ends; returns how."""
+        try:
+            async with self.watched():
+                await asyncio.Event().wait()
+        except EngineDiedError as error:
+            return error
+        raise AssertionError("nobody ends that wait but the engine")
 
     async def stop(self) -> None:
         """Ends every process that was started and takes the plan out of force; may be called again."""

@@ -13,6 +13,14 @@ class EngineDiedError(QuirksError):
     """A process of the running engine died; the message ends with its last error lines. ``restart_async`` starts anew."""
 
 
+class TopologyError(QuirksError):
+    """The engine formed other parallel groups than the plan says; the message lists every process that is not as it should."""
+
+
+class RankError(QuirksError):
+    """An engine of a group died, failed to start or did not answer; the message begins with its rank."""
+
+
 class NotReadyError(QuirksError):
     """The engine must not generate: it sleeps, or its weights are not those of one policy. The message says the way back."""
 

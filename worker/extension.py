@@ -32,6 +32,12 @@ class WorkerReports:
         """Returns this worker's rank among all of its engine."""
         return int(self.weight_transfer_engine.rank)
 
+    def report_topology(self) -> dict[str, Any]:
+        """Returns this worker's place in every parallel group and the experts it holds, as `worker.topology.Row` has them."""
+        from worker import topology
+
+        return topology.read(self)
+
     def report_refit(self) -> dict[str, Any]:
         """Returns what the last refit did: whether it changed the model, and the parameters that it did not reach."""
         engine = self.weight_transfer_engine

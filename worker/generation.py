@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -34,15 +34,22 @@ class Requests:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def samples(
-        self, rows: Sequence[list[int]], stop: Sequence[str], *, greedy: bool
+        self, rows: Mapping[int, list[int]], stop: Sequence[str], *, greedy: bool, rank: int | None = None
     ) -> AsyncGenerator[tuple[int, Batch], None]:
-        """Yields a sample for each prompt, as it finishes."""
+        """Yields a sample for each prompt, as it finishes.
+
+        Args:
+            rows: Prompts by the number under which to speak of them.
+            stop: Texts that end every sample.
+            greedy: Take the most probable token instead of sampling.
+            rank: Which of the engine's own data-parallel ranks; the engine chooses if None.
+        """
 
         async def one(index: int, row: list[int]) -> tuple[int, Batch]:
             room = self._engine.llm.model_config.max_model_len - len(row)
             if room == 0:
                 return index, sample(row, [], [], truncated=False)
-            completion = await self._finish(index, row, room=room, greedy=greedy, stop=stop)
+            completion = await self._finish(index, row, room=room, greedy=greedy, stop=stop, rank=rank)
             return index, sample(
                 row,
                 list(completion.token_ids),  # the engine's own list is alive
@@ -51,21 +58,21 @@ class Requests:
                 weight_versions=vllm_adapter.version_spans(completion, self._engine.readiness.version),
             )
 
-        async with aclosing(self._as_finished([one(index, row) for index, row in enumerate(rows)])) as finished:
+        async with aclosing(self._as_finished([one(index, row) for index, row in rows.items()])) as finished:
             async for item in finished:
                 yield item
 
     async def texts(
-        self, rows: Sequence[list[int]], stop: Sequence[str], *, greedy: bool
+        self, rows: Mapping[int, list[int]], stop: Sequence[str], *, greedy: bool, rank: int | None = None
     ) -> AsyncGenerator[tuple[int, str], None]:
-        """Yields a text for each prompt, as it finishes."""
+        """Yields a text for each prompt, as it finishes; arguments as for `samples`."""
 
         async def one(index: int, row: list[int]) -> tuple[int, str]:
             room = self._engine.llm.model_config.max_model_len - len(row)
-            completion = await self._finish(index, row, room=room, greedy=greedy, stop=stop, text=True)
+            completion = await self._finish(index, row, room=room, greedy=greedy, stop=stop, rank=rank, text=True)
             return index, completion.text
 
-        async with aclosing(self._as_finished([one(index, row) for index, row in enumerate(rows)])) as finished:
+        async with aclosing(self._as_finished([one(index, row) for index, row in rows.items()])) as finished:
             async for item in finished:
                 yield item
 
@@ -81,7 +88,15 @@ class Requests:
             await asyncio.wait(tuple(self._running))
 
     async def _finish(
-        self, index: int, row: list[int], *, room: int, greedy: bool, stop: Sequence[str], text: bool = False
+        self,
+        index: int,
+        row: list[int],
+        *,
+        room: int,
+        greedy: bool,
+        stop: Sequence[str],
+        rank: int | None,
+        text: bool = False,
     ) -> Any:
         """Sends one request and waits for its end; gives it up after the time limit."""
         most = min(self._sampling.max_new_tokens, room)
@@ -91,7 +106,8 @@ class Requests:
             async with self._engine.watched() as llm:
                 async with asyncio.timeout(self._timeout_s) as deadline:
                     # Leaving the loop by an exception closes the generator, and that aborts the request.
-                    async for output in llm.generate(prompt, params, f"{uuid.uuid4().hex}-{index}"):
+                    name = f"{uuid.uuid4().hex}-{index}"
+                    async for output in llm.generate(prompt, params, name, data_parallel_rank=rank):
                         final = output
         except TimeoutError:
             if not deadline.expired():

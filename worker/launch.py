@@ -17,6 +17,7 @@ from quirks_core.registry import Registry
 from quirks_core.switches import Switches, Wishes
 from worker import vllm_adapter
 from worker.config import GenerationConfig
+from worker.place import Place
 
 #: Bundles of a Ray placement group, or the node's number and the bundles.
 Bundles = Sequence[int] | tuple[int, Sequence[int]]
@@ -47,6 +48,7 @@ def prepare(
     fraction_of_gpus: float,
     seed: int | None,
     wishes: Wishes,
+    place: Place | None = None,
 ) -> Launch:
     """Resolves the plan and builds what the engine needs; see `worker.VllmAsyncGenerationWorker` for arguments and errors."""
     config = config if isinstance(config, GenerationConfig) else GenerationConfig.parse(config)
@@ -55,12 +57,9 @@ def prepare(
     if not config.engine.async_engine:
         raise UsageError("engine.async_engine is false, but VllmAsyncGenerationWorker runs the asynchronous engine")
     node, bundles = _split(bundle_indices)
-    switches = Switches.gather(api=wishes, config_file=Wishes(config.quirks.disable, config.quirks.force))
-    registry = Registry.load(switches=switches)
-    check_lock(registry, config.quirks.locked)
-    plan = registry.resolve(RunContext.gather(config), switches)
-    plan.check()
-    arguments = vllm_adapter.engine_arguments(config, plan, in_placement_group=bundles is not None)
+    config = _alone(config) if place is None else config
+    registry, plan = resolve(config, wishes)
+    arguments = vllm_adapter.engine_arguments(config, plan, in_placement_group=bundles is not None, place=place)
     if seed is not None:
         arguments["seed"] = seed
     elif bundles and "engine.seed" not in plan.context.typed:
@@ -76,6 +75,34 @@ def prepare(
     if plan.value("engine.load_format") != "dummy":
         require_weights(config.model.path)
     return Launch(config, registry, plan, arguments, environment)
+
+
+def resolve(config: GenerationConfig, wishes: Wishes) -> tuple[Registry, Plan]:
+    """Resolves the plan for a configuration.
+
+    Raises:
+        RefusedError: The configuration cannot work; the error lists all reasons.
+        LockError: The loaded quirks are not those of the lock file.
+        BrokenPluginsError: There are broken plugins, and MODEL_QUIRKS_STRICT is 1.
+    """
+    switches = Switches.gather(api=wishes, config_file=Wishes(config.quirks.disable, config.quirks.force))
+    registry = Registry.load(switches=switches)
+    check_lock(registry, config.quirks.locked)
+    plan = registry.resolve(RunContext.gather(config), switches)
+    plan.check()
+    return registry, plan
+
+
+def _alone(config: GenerationConfig) -> GenerationConfig:
+    """A worker without a group owns all its data-parallel ranks: who makes one has chosen that strategy."""
+    if config.engine.data_parallel_size == 1:
+        return config
+    strategy = config.parallel.dp_strategy
+    if strategy not in (None, "engine"):
+        raise UsageError(
+            f"parallel.dp_strategy {strategy!r} takes several engines: make a worker.WorkerGroup, or set it to 'engine'"
+        )
+    return config.model_copy(update={"parallel": config.parallel.model_copy(update={"dp_strategy": "engine"})})
 
 
 def _split(indices: Bundles | None) -> tuple[int, tuple[int, ...] | None]:

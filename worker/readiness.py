@@ -25,16 +25,21 @@ class Readiness:
         self._problem: str | None = None
         self._asleep: frozenset[str] = frozenset()
 
+    @property
+    def problem(self) -> str | None:
+        """Why no tokens may be generated now; None if they may."""
+        if self._problem is not None:
+            return self._problem
+        return f"the engine sleeps ({', '.join(sorted(self._asleep))}); call wake_up_async first" if self._asleep else None
+
     def check(self) -> None:
         """Makes sure that tokens may be generated.
 
         Raises:
             NotReadyError: They may not; the message says why and what to do.
         """
-        if self._problem is not None:
-            raise NotReadyError(self._problem)
-        if self._asleep:
-            raise NotReadyError(f"the engine sleeps ({', '.join(sorted(self._asleep))}); call wake_up_async first")
+        if (problem := self.problem) is not None:
+            raise NotReadyError(problem)
 
     def check_refit(self) -> None:
         """Makes sure that there is memory for weights.

@@ -267,11 +267,12 @@ class Refitting:
     async def _paused(self, *, clear_cache: bool) -> AsyncIterator[None]:
         """Nothing is generated meanwhile; an engine that died cannot be resumed."""
         async with self._engine.watched() as llm:
+            still = await vllm_adapter.is_paused(llm)
             await vllm_adapter.pause(llm, clear_cache=clear_cache)
         try:
             yield
         finally:
-            if self._engine.alive:
+            if self._engine.alive and not still:
                 await self._ask(vllm_adapter.resume)
 
     async def _failure(self, error: Exception) -> RefitError:

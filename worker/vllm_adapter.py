@@ -6,6 +6,7 @@ and the plan must have set them by then.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from quirks_core.errors import shortened, words
 from quirks_core.plan import Plan
 from quirks_core.receipt import ReadBack
 from worker.config import GenerationConfig, SamplingSection
+from worker.place import Place
 from worker.transfer import BACKEND
 
 #: Where the engine keeps what each slot sets: attribute paths from its ``VllmConfig``.
@@ -34,17 +36,22 @@ _READ_BACK = {
 }
 #: What the engine mixes into its worker class.
 EXTENSION = "worker.extension.WorkerReports"
+#: What can become of requests in flight when an engine pauses.
+PAUSE_MODES = ("abort", "keep", "wait")
 #: Slots under ``engine.`` that choose between engines and are no arguments of one.
 _NOT_ARGUMENTS = ("engine.async_engine", "engine.runtime")
 
 
-def engine_arguments(config: GenerationConfig, plan: Plan, *, in_placement_group: bool = False) -> dict[str, Any]:
+def engine_arguments(
+    config: GenerationConfig, plan: Plan, *, in_placement_group: bool = False, place: Place | None = None
+) -> dict[str, Any]:
     """Builds the engine's arguments from what the user typed and what the plan says.
 
     Args:
         config: The configuration.
         plan: The plan for it.
         in_placement_group: The worker owns bundles of a Ray placement group.
+        place: The engine's place in a group; None if it is alone.
 
     Returns:
         Arguments of ``AsyncEngineArgs``; what is left open is missing.
@@ -59,23 +66,43 @@ def engine_arguments(config: GenerationConfig, plan: Plan, *, in_placement_group
         "revision": config.model.revision,
         "disable_log_stats": True,
         "worker_extension_cls": EXTENSION,
-        **_executor(config, in_placement_group),
+        **_executor(config, in_placement_group, shared=place is None or place.strategy != "independent"),
     }
     if config.purpose == "rollout":
         arguments["weight_transfer_config"] = {"backend": BACKEND}
     for slot in plan.context.settings.keys() | plan.changes.keys():
         if slot.startswith("engine.") and slot not in _NOT_ARGUMENTS:
             arguments[slot.removeprefix("engine.")] = plan.value(slot)
+    if place is not None:
+        arguments.update(_place_arguments(place, arguments))
     arguments.update(config.engine.vllm_kwargs)
     return {key: value for key, value in arguments.items() if value is not None}
 
 
-def _executor(config: GenerationConfig, in_placement_group: bool) -> dict[str, str]:
-    """Names the executor: left open, vLLM silently takes Ray for several ranks inside a placement group."""
+def _place_arguments(place: Place, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what makes an engine one of a group; engines that sample the same from the same prompts would be of no use."""
+    found: dict[str, Any] = {"seed": (arguments.get("seed") or 0) + place.rank} if place.engines > 1 else {}
+    if place.strategy == "independent":
+        found["data_parallel_size"] = 1
+    elif place.strategy == "actors" and place.engines > 1:
+        found["data_parallel_rank"] = place.rank  # vLLM's external load balancing: one frontend for each rank
+        found["data_parallel_address"] = place.address
+        found["data_parallel_rpc_port"] = place.port
+    return found
+
+
+def _executor(config: GenerationConfig, in_placement_group: bool, *, shared: bool) -> dict[str, str]:
+    """Names the executor: left open, vLLM silently takes Ray for several ranks inside a placement group.
+
+    Args:
+        config: The configuration.
+        in_placement_group: The worker owns bundles of a Ray placement group.
+        shared: The data-parallel ranks know of each other.
+    """
     ranks = config.engine.tensor_parallel_size * config.engine.pipeline_parallel_size
     if in_placement_group and ranks > 1:
         return {"distributed_executor_backend": "ray"}
-    if ranks * config.engine.data_parallel_size > 1:
+    if ranks * (config.engine.data_parallel_size if shared else 1) > 1:
         return {"distributed_executor_backend": "mp"}
     return {}
 
@@ -183,9 +210,20 @@ def version_spans(completion: Any, version: str) -> list[tuple[str, int, int]]:
     return [(span.version, span.start, span.end) for span in spans]
 
 
-async def pause(engine: Any, *, clear_cache: bool) -> None:
-    """Stops generation without aborting anything; with its cache dropped, a request is computed anew once it goes on."""
-    await engine.pause_generation(mode="keep", clear_cache=clear_cache)
+async def pause(engine: Any, *, clear_cache: bool, mode: str = "keep") -> None:
+    """Stops generation; with its cache dropped, a request that was kept is computed anew once it goes on.
+
+    Args:
+        engine: The ``AsyncLLM``. Ranks of one data-parallel group agree on a pause, so all of them must be asked together.
+        clear_cache: Drop the KV cache.
+        mode: What becomes of requests in flight: ``keep`` freezes, ``wait`` finishes, ``abort`` ends them.
+    """
+    await engine.pause_generation(mode=mode, clear_cache=clear_cache)
+
+
+async def is_paused(engine: Any) -> bool:
+    """Tells whether generation stands still."""
+    return bool(await engine.is_paused())
 
 
 async def resume(engine: Any) -> None:
@@ -223,22 +261,37 @@ async def update_weights(engine: Any, update_info: dict[str, Any], version: str)
 
 async def refit_reports(engine: Any) -> list[dict[str, Any]]:
     """Asks every worker what the last refit did."""
-    return list(await engine.collective_rpc("report_refit"))
+    return await _ask_workers(engine, "report_refit")
 
 
 async def verify_refit(engine: Any, update_info: dict[str, Any]) -> list[dict[str, str]]:
     """Has every worker compare its model with one that is loaded anew; returns what differs on each."""
-    return list(await engine.collective_rpc("verify_refit", args=(update_info,)))
+    return await _ask_workers(engine, "verify_refit", update_info)
 
 
 async def device_ids(engine: Any) -> list[str]:
     """Asks every worker for its device."""
-    return list(await engine.collective_rpc("report_device"))
+    return await _ask_workers(engine, "report_device")
 
 
 async def ranks(engine: Any) -> list[int]:
     """Asks every worker for its rank."""
-    return list(await engine.collective_rpc("report_rank"))
+    return await _ask_workers(engine, "report_rank")
+
+
+async def topology(engine: Any) -> list[dict[str, Any]]:
+    """Asks every worker for its place in every parallel group, and for the experts that it holds."""
+    return await _ask_workers(engine, "report_topology")
+
+
+async def _ask_workers(engine: Any, method: str, *arguments: Any) -> list[Any]:
+    """Asks every worker of every data-parallel rank that the engine owns; the engine's own call answers for the first alone."""
+    client = engine.engine_core
+    ranks = getattr(client, "core_engines", ())
+    if len(ranks) < 2:
+        return list(await engine.collective_rpc(method, args=arguments))
+    calls = (client._call_utility_async("collective_rpc", method, None, arguments, {}, engine=rank) for rank in ranks)
+    return [answer for answers in await asyncio.gather(*calls) for answer in answers]
 
 
 async def sleep(engine: Any, level: int) -> None:

@@ -1,0 +1,1 @@
+"""Groups of engines on Ray: data-parallel ranks as actors, as one engine, and as engines that share nothing."""

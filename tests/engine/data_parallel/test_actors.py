@@ -1,0 +1,245 @@
+"""Qwen3-MoE over two actors, one data-parallel group, experts shared: right under any load, and through refits."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from quirks_core.errors import QuirksError
+from quirks_core.testing.lab import PROMPTS, batch_of
+from worker.errors import BatchError, RankError
+
+HUNG_S = 90
+LONGEST = 256
+NEW_TOKENS = 64
+#: Leaves room for two tokens: a short request.
+SHORT = tuple((7 * i * i + 11) % 500 + 5 for i in range(LONGEST - 2))
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def policies(checkpoint, shared_lab):
+    """Two sets of weights, and what transformers makes of the prompts with each: 24 tokens."""
+    found = {}
+    for name, seed in (("a", 0), ("b", 1)):
+        model = shared_lab.trainer(checkpoint("qwen3_moe", seed=seed))
+        found[name] = (model, [row.tokens for row in shared_lab.reference(model)])
+    return found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def started(checkpoint, grouped):
+    values = {
+        "purpose": "rollout",
+        "engine": {
+            "data_parallel_size": 2,
+            "enable_expert_parallel": True,
+            "load_format": "auto",
+            "max_model_len": LONGEST,
+            "max_num_seqs": 128,
+        },
+        "parallel": {"expert_parallel_size": 2},
+        "sampling": {"max_new_tokens": NEW_TOKENS},
+        "refit": {"timeout_s": HUNG_S},
+        "server": {"enabled": True},
+    }
+    async with grouped(checkpoint("qwen3_moe"), values) as group:
+        yield group
+
+
+@pytest.fixture
+def group(started):
+    """The group; a test must leave it idle."""
+    yield started
+    assert started._router.in_flight == [0, 0]
+
+
+@pytest.fixture
+def right(tokens, policies):
+    """Both ranks generate what transformers does with a policy."""
+
+    async def check(group, policy, ranks=(None, 0, 1)):
+        for rank in ranks:
+            got = await tokens(group, PROMPTS, rank=rank)
+            assert [row[:24] for row in got] == policies[policy][1], f"rank {rank}"
+
+    return check
+
+
+def test_the_strategy_for_shared_experts_is_one_engine_per_actor(group):
+    assert group.strategy == "actors"
+    assert group.plan.value("parallel.dp_strategy") == "actors"
+
+
+async def test_two_ranks_generate_what_one_engine_does_also_when_the_other_is_idle(group, right):
+    await right(group, "a")
+
+
+def test_every_process_says_itself_that_the_experts_are_shared(group):
+    rows = group.topology.rows
+
+    assert [(row.dp_rank, row.dp_size, row.ep_rank, row.ep_size) for row in rows] == [(0, 2, 0, 2), (1, 2, 1, 2)]
+    for layer in rows[0].experts:
+        assert [row.experts[layer] for row in rows] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert len({row.expert_bytes for row in rows}) == 1
+
+
+def test_every_process_of_every_actor_acknowledges_the_same_plan(group):
+    assert {ack.digest for receipt in group.receipts for ack in receipt.processes} == {group.plan.digest}
+    for receipt in group.receipts:
+        assert len(receipt.processes) == 3  # the actor, the engine core and its worker
+        for ack in receipt.processes:
+            assert {effect.slot.rpartition(".")[2] for effect in ack.effects} >= {"all_gatherv", "reduce_scatterv", "apply"}
+
+
+async def test_replicas_sample_differently(group, tokens):
+    both = [await tokens(group, PROMPTS, greedy=False, rank=rank) for rank in (0, 1)]
+
+    assert both[0] != both[1]
+
+
+async def test_a_thousand_short_requests_are_shared_evenly_and_keep_their_places(group, tokens):
+    prompts = [(*SHORT[:-1], 5 + index % 500) for index in range(1000)]
+    expected = await tokens(group, prompts[:500], rank=0)
+
+    running = asyncio.ensure_future(tokens(group, prompts))
+    while not any(group._router.in_flight):  # noqa: ASYNC110
+        await asyncio.sleep(0)  # one turn of the loop shares all of them out
+    assert group._router.in_flight == [500, 500]
+    got = await running
+
+    assert got == expected + expected
+
+
+@pytest.mark.parametrize("pattern", ["one-rank", "alternating", "bursts"])
+async def test_no_uneven_load_hangs(group, tokens, policies, pattern):
+    expected = policies["a"][1]
+    waves = {
+        "one-rank": [(1, 40)],
+        "alternating": [(index % 2, 1) for index in range(6)],
+        "bursts": [(0, 30), (1, 1), (1, 30), (0, 1)],
+    }[pattern]
+
+    for rank, count in waves:
+        got = await tokens(group, [PROMPTS[index % 3] for index in range(count)], rank=rank)
+        assert [row[:24] for row in got] == [expected[index % 3] for index in range(count)]
+
+
+async def test_one_long_request_among_many_short_ones_ends_like_alone(group, tokens, policies):
+    long = asyncio.ensure_future(tokens(group, PROMPTS[:1], rank=0))
+    for _ in range(3):
+        await tokens(group, [SHORT] * 20, rank=1)
+
+    assert (await long)[0][:24] == policies["a"][1][0]
+
+
+async def test_a_pause_in_the_middle_freezes_all_ranks_and_loses_nothing(group, tokens, policies):
+    running = asyncio.ensure_future(tokens(group, PROMPTS * 4))
+    await asyncio.sleep(0.1)
+
+    async with asyncio.timeout(HUNG_S):
+        await group.pause_async()
+    late = asyncio.ensure_future(tokens(group, PROMPTS))
+    await asyncio.sleep(0.5)
+    assert not running.done()
+    assert not late.done()
+    async with asyncio.timeout(HUNG_S):
+        await group.resume_async()
+
+    assert [row[:24] for row in await running] == policies["a"][1] * 4
+    assert [row[:24] for row in await late] == policies["a"][1]
+
+
+@pytest.mark.parametrize("transport", ["ipc_zmq", "collective"])
+async def test_a_refit_in_the_middle_reaches_all_ranks(group, policies, right, monkeypatch, transport):
+    monkeypatch.setattr(group._refits, "_section", group._refits._section.model_copy(update={"transport": transport}))
+    running = [
+        asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS[:1]), greedy=True, rank=rank))) for rank in (0, 1)
+    ]
+    await asyncio.sleep(0.1)
+
+    async with asyncio.timeout(HUNG_S):
+        await group.refit_async(policies["b"][0], version=f"b by {transport}")
+
+    for item in running:
+        _, output = await item
+        (spans,) = output["weight_versions"]
+        assert len(spans) == 2, "the refit came in the middle"
+        assert spans[-1][0] == f"b by {transport}"
+    await right(group, "b")
+    assert await group.verify_refit_async(policies["b"][0]) == {}
+    assert len(await group.verify_refit_async(policies["a"][0])) > 0
+
+    await group.refit_async(policies["a"][0], version="a")
+    await right(group, "a", ranks=(None,))
+    assert {state["version"] for state in await group.health()} == {"a"}
+
+
+async def test_who_leaves_early_takes_the_requests_out_of_all_engines(group, tokens):
+    samples = group.generate_async(batch_of(PROMPTS * 10), greedy=True)
+    await anext(samples)
+
+    await samples.aclose()
+
+    async with asyncio.timeout(HUNG_S):
+        assert await group.reset_prefix_cache_async()  # false while an engine still works on a request
+        await tokens(group, PROMPTS)
+
+
+async def test_a_prompt_that_does_not_fit_is_named_and_nothing_is_sent(group):
+    with pytest.raises(BatchError, match=r"rows \[1\] are longer than engine\.max_model_len = 256"):
+        await anext(group.generate_async(batch_of([PROMPTS[0], (*SHORT, 1, 2, 3)])))
+
+
+async def test_a_rank_that_is_not_there_is_refused(group):
+    with pytest.raises(QuirksError, match="rank 2 does not exist: there are 2"):
+        await anext(group.generate_async(batch_of(PROMPTS), rank=2))
+
+
+async def test_every_rank_has_a_server(group):
+    urls = await group.report_dp_openai_server_base_urls()
+
+    assert len(set(urls)) == 2
+
+
+# From here on ranks die; the group is whole again after each.
+
+
+async def test_a_rank_whose_engine_is_killed_is_named_and_the_group_comes_back(group, of_group, right):
+    running = asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS * 20), rank=0)))
+    await asyncio.sleep(0.05)
+    before = of_group(group)
+    core = next(process for process in before.engines[1] if "EngineCore" in " ".join(process.cmdline()))
+
+    core.send_signal(signal.SIGKILL)
+    async with asyncio.timeout(30):
+        with pytest.raises(RankError, match=r"rank 1 of 2 died: .*was killed by SIGKILL.*call restart"):
+            await asyncio.gather(running, anext(group.generate_async(batch_of(PROMPTS), rank=1)))
+    with pytest.raises(RankError, match="rank 1 of 2 died"):
+        await anext(group.generate_async(batch_of(PROMPTS)))
+    await group.restart()
+
+    await right(group, "a")
+    assert not any(process.is_running() for engine in before.engines for process in engine)
+
+
+async def test_a_rank_whose_actor_is_killed_is_named_and_leaves_no_process(group, of_group):
+    before = of_group(group)
+    running = asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS * 20), rank=1)))
+    await asyncio.sleep(0.05)
+
+    before.actors[0].send_signal(signal.SIGKILL)
+    async with asyncio.timeout(30):
+        with pytest.raises(RankError, match=r"rank 0 of 2 died: its actor \(process \d+ on .*\) died"):
+            await running
+    await group.shutdown()
+
+    _, left = psutil.wait_procs([*before.actors, *before.engines[0], *before.engines[1]], timeout=20)
+    assert left == []
+    with pytest.raises(QuirksError, match="the group is not running"):
+        await group.pause_async()

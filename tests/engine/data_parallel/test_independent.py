@@ -1,0 +1,39 @@
+"""Two engines of a dense model that share nothing but a trainer."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_asyncio
+
+from quirks_core.testing.lab import PROMPTS
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def group(checkpoint, grouped):
+    values = {"purpose": "rollout", "engine": {"data_parallel_size": 2}}
+    async with grouped(checkpoint("qwen3"), values) as started:
+        yield started
+
+
+def test_the_strategy_for_a_dense_model_is_engines_that_share_nothing(group):
+    assert group.strategy == "independent"
+    assert [(row.engine, row.dp_size, row.ep_rank) for row in group.topology.rows] == [(0, 1, None), (1, 1, None)]
+
+
+async def test_one_refit_reaches_both_and_they_generate_what_transformers_does(group, tokens, checkpoint, lab):
+    trainer = lab.trainer(checkpoint("qwen3"))
+    expected = [row.tokens for row in lab.reference(trainer)]
+
+    await group.refit_async(trainer)
+
+    for rank in (0, 1):
+        assert await tokens(group, PROMPTS, rank=rank) == expected, f"rank {rank}"
+    assert await group.verify_refit_async(trainer) == {}
+
+
+async def test_from_the_same_prompts_they_sample_differently(group, tokens):
+    both = [await tokens(group, PROMPTS, greedy=False, rank=rank) for rank in (0, 1)]
+
+    assert both[0] != both[1]

@@ -1,0 +1,103 @@
+"""One engine that owns its data-parallel ranks: Qwen3-MoE with shared experts, and a dense model."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_asyncio
+
+from quirks_core.testing.lab import PROMPTS
+from worker.errors import RefitError
+
+_TWO_RANKS = {"data_parallel_size": 2, "load_format": "auto"}
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def group(checkpoint, grouped):
+    values = {
+        "purpose": "rollout",
+        "engine": {**_TWO_RANKS, "enable_expert_parallel": True},
+        "parallel": {"dp_strategy": "engine", "expert_parallel_size": 2},
+    }
+    async with grouped(checkpoint("qwen3_moe"), values) as started:
+        yield started
+
+
+async def test_with_the_quirk_two_ranks_with_shared_experts_generate_what_one_does(group, tokens, checkpoint, lab):
+    """Quirk cpu-moe-expert-parallel, with: the other half of the pair is among the engine failures."""
+    expected = [row.tokens for row in lab.reference(checkpoint("qwen3_moe"))]
+
+    for rank in (None, 0, 1):
+        assert await tokens(group, PROMPTS, rank=rank) == expected, f"rank {rank}"
+
+
+async def test_an_idle_rank_does_not_hold_up_the_other(group, tokens):
+    assert len(await tokens(group, PROMPTS[:1])) == 1
+
+
+def test_every_rank_says_itself_that_the_experts_are_shared(group):
+    rows = group.topology.rows
+
+    assert [(row.engine, row.dp_rank, row.dp_size, row.ep_rank, row.ep_size) for row in rows] == [
+        (0, 0, 2, 0, 2),
+        (0, 1, 2, 1, 2),
+    ]
+    for layer in rows[0].experts:
+        assert [row.experts[layer] for row in rows] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+
+
+def test_the_patches_are_in_force_in_every_process(group):
+    (receipt,) = group.receipts
+    ranks = [f"EngineCore_DP{rank}{worker}" for rank in (0, 1) for worker in ("", "/VllmWorker-0")]
+
+    assert sorted(ack.process for ack in receipt.processes) == sorted(["MainProcess", *ranks])
+    for ack in receipt.processes:
+        patched = {effect.slot.rpartition(".")[2] for effect in ack.effects}
+        assert patched >= {"all_gatherv", "reduce_scatterv", "apply"}
+        assert "VllmWorker" not in ack.process or not any(effect.pending for effect in ack.effects)
+        assert ack.digest == group.plan.digest
+
+
+def test_data_parallel_moe_runs_eagerly_because_the_quirk_requires_it(group):
+    engine = {item.slot: item for item in group.receipts[0].engine}
+
+    assert (engine["engine.enforce_eager"].engine, engine["engine.enforce_eager"].binding) == (True, True)
+
+
+@pytest.mark.parametrize("transport", ["ipc_zmq", "collective"])
+async def test_a_refit_reaches_the_ranks_that_the_engine_itself_does_not_speak_of(
+    group, tokens, checkpoint, lab, monkeypatch, transport
+):
+    """VLLM's own ``collective_rpc`` answers for the first rank alone; its number of ranks would leave the others out."""
+    monkeypatch.setattr(group._refits, "_section", group._refits._section.model_copy(update={"transport": transport}))
+    for seed in (1, 0):
+        trainer = lab.trainer(checkpoint("qwen3_moe", seed=seed))
+        expected = [row.tokens for row in lab.reference(trainer)]
+
+        await group.refit_async(trainer)
+
+        for rank in (0, 1):
+            assert await tokens(group, PROMPTS, rank=rank) == expected, f"rank {rank}"
+        assert await group.verify_refit_async(trainer) == {}
+    other = await group.verify_refit_async(lab.trainer(checkpoint("qwen3_moe", seed=1)))
+    assert {name.rpartition(" worker ")[2].partition(" ")[0] for name in other} == {"0", "1"}
+
+
+async def test_a_transport_that_does_not_reach_a_group_is_refused(group, checkpoint, lab, monkeypatch):
+    monkeypatch.setattr(group._refits, "_section", group._refits._section.model_copy(update={"transport": "file"}))
+
+    with pytest.raises(RefitError, match=r"set refit\.transport: collective"):
+        await group.refit_async(lab.trainer(checkpoint("qwen3_moe")))
+
+
+async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoint, running, lab):
+    model = checkpoint("qwen3")
+    async with running(model, {"purpose": "eval", "engine": {"data_parallel_size": 2}}) as worker:
+        assert worker.plan.value("parallel.dp_strategy") == "engine"
+        assert [(row.dp_rank, row.dp_size, row.ep_size) for row in worker.topology.rows] == [(0, 1, 1), (1, 1, 1)]
+
+        got = [await lab.generate(worker) for _ in range(4)]  # the engine spreads them
+
+    expected = lab.reference(model)
+    assert all(lab.share_of_equal_tokens(found, expected) == 1.0 for found in got)

@@ -1,0 +1,3 @@
+"""One worker per engine, on Ray: started together, proven together, and used as one."""
+
+from __future__ import annotations

@@ -1,0 +1,182 @@
+"""What runs in each Ray actor of a group: one worker, and what tells the driver how it is doing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quirks_core.errors import QuirksError
+from worker.place import Place
+
+if TYPE_CHECKING:
+    from worker.async_worker import VllmAsyncGenerationWorker
+
+#: Lines of a process' log that go into an error.
+_TAIL = 15
+#: Name of the methods' group that answers while an engine starts, which keeps the actor's own event loop busy.
+WATCH = "watch"
+
+
+class EngineActor:
+    """One engine of a group. ``ray.remote`` is applied by the group, never here."""
+
+    def __init__(self) -> None:
+        self._worker: VllmAsyncGenerationWorker | None = None
+        # What is left behind by an engine that is killed lies in one place, which the driver takes away.
+        self._folder = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="mqa-")
+
+    async def meeting_point(self) -> tuple[str, int]:
+        """Returns this node's address and a port that nobody listens on, for the ranks to meet."""
+        import ray
+
+        address = ray.util.get_node_ip_address()
+        with socket.create_server((address, 0)) as server:
+            return address, server.getsockname()[1]
+
+    async def start(
+        self, config: Mapping[str, Any], place: Place, digest: str, disable: Sequence[str], force: Sequence[str]
+    ) -> dict[str, Any]:
+        """Starts the engine, on this actor's event loop, which stands still meanwhile.
+
+        Args:
+            config: The group's configuration, as the user typed it.
+            place: Which engine of the group this is.
+            digest: Digest of the group's plan.
+            disable: As for the group.
+            force: As for the group.
+
+        Returns:
+            ``receipt``, ``topology`` (rows as plain values), ``warnings``, ``devices`` and ``plan`` (if its digest differs).
+
+        Raises:
+            QuirksError: The configuration is refused here, or the engine did not start.
+        """
+        from worker.async_worker import VllmAsyncGenerationWorker
+
+        worker = VllmAsyncGenerationWorker(config, disable=disable, force=force, place=place)
+        if worker.plan.digest != digest:
+            return {"plan": worker.plan.to_json()}
+        await worker.post_init_async()
+        self._worker = worker
+        return {
+            "receipt": worker.receipt.model_dump_json(),
+            "topology": worker.topology.to_json(),
+            "warnings": worker.warnings,
+            "devices": await worker.report_device_id_async(),
+            "longest": worker._running().llm.model_config.max_model_len,
+        }
+
+    async def who(self) -> dict[str, Any]:
+        """Returns where this actor is and what will be left of it; answers also while the engine starts."""
+        import ray
+
+        return {
+            "node": ray.util.get_node_ip_address(),
+            "node_id": ray.get_runtime_context().get_node_id(),
+            "pid": os.getpid(),
+            "log": _log(),
+            "folder": self._folder,
+        }
+
+    async def tail(self) -> list[str]:
+        """Returns the last lines that this actor and its engine's processes wrote; answers also while the engine starts."""
+        return last_lines(_log())
+
+    async def death(self) -> str:
+        """Waits until the engine ends; returns how."""
+        return str(await self._started()._running().death())
+
+    async def state(self) -> dict[str, Any]:
+        """Returns whether the engine lives and may generate (``problem``), its weights' version and how much it does."""
+        engine = self._started()._running()
+        return {
+            "alive": engine.alive,
+            "problem": engine.readiness.problem,
+            "version": engine.readiness.version,
+        }
+
+    async def block(self, why: str) -> None:
+        """Lets the engine generate nothing before its next complete refit."""
+        self._started()._running().readiness.broken(why)
+
+    async def samples(
+        self, rows: Mapping[int, list[int]], stop: Sequence[str], greedy: bool, rank: int | None
+    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
+        """Generates from prompts that the group has checked; see `worker.generation.Requests.samples`."""
+        async for item in self._started()._ready().samples(rows, stop, greedy=greedy, rank=rank):
+            yield item
+
+    async def texts(
+        self, rows: Mapping[int, list[int]], stop: Sequence[str], greedy: bool, rank: int | None
+    ) -> AsyncGenerator[tuple[int, str], None]:
+        """Generates text from prompts that the group has checked."""
+        async for item in self._started()._ready().texts(rows, stop, greedy=greedy, rank=rank):
+            yield item
+
+    async def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Turns texts into token ids."""
+        tokenizer = self._started()._running().llm.get_tokenizer()
+        return [list(tokenizer.encode(text)) for text in texts]
+
+    async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Calls a public method of the worker.
+
+        Raises:
+            QuirksError: The engine is not running.
+        """
+        return await getattr(self._started(), method)(*arguments, **named)
+
+    async def shutdown(self) -> None:
+        """Stops the engine; may be called again."""
+        if self._worker is not None:
+            await self._worker.shutdown()
+
+    def _started(self) -> VllmAsyncGenerationWorker:
+        if self._worker is None:
+            raise QuirksError("the engine of this rank is not running; call start, or restart, first")
+        return self._worker
+
+
+def reap(pid: int, folder: str, grace_s: float) -> None:
+    """Makes sure, on an actor's own node, that its process is gone and takes away what it left.
+
+    Args:
+        pid: The actor's process.
+        folder: Its temporary files.
+        grace_s: Seconds until it is killed; one that was stopped (SIGSTOP) does not end when Ray asks it to.
+    """
+    deadline = time.monotonic() + grace_s
+    while _runs(pid):
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def last_lines(file: str, count: int = _TAIL) -> list[str]:
+    """Returns the last lines of a log; none if it cannot be read."""
+    try:
+        with Path(file).open(encoding="utf-8", errors="replace") as lines:
+            return [line.rstrip() for line in deque(lines, maxlen=count)]
+    except OSError:
+        return []
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def _log() -> str:
+    """Where this process' standard error goes: Ray gives each worker a file, which its children inherit."""
+    return str(Path("/proc/self/fd/2").readlink())

@@ -1,0 +1,263 @@
+"""A group's engines as Ray sees them: where they are placed, the actors that run them, and how one is called."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from quirks_core.errors import QuirksError, shortened
+from worker.config import ClusterSection
+from worker.errors import RankError
+from worker.group.actor import WATCH, EngineActor, last_lines, reap
+
+#: Variables that every engine must see as this process does; a plan made there of other ones would be another plan.
+_TRAVELLING = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_", "VLLM_")
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+#: Of our own variables, those that hand a plan down to the children of one process.
+_OF_ONE_PROCESS = ("MODEL_QUIRKS_FOLDER", "MODEL_QUIRKS_ORDERS")
+#: Calls that an actor answers at once, beside the one that starts its engine.
+_WATCHERS = 4
+#: Calls that an actor has in flight at most: one for each call of `generate_async` and the like.
+_CALLS = 4096
+#: Seconds that an actor gets to answer a question that needs no engine.
+_ANSWER_S = 3.0
+#: Seconds that a killed actor's process gets to end before it is killed by the system's means.
+_GRACE_S = 5.0
+_LOGGER = logging.getLogger("model_quirks")
+
+
+class Rank:
+    """The driver's end of one engine.
+
+    Attributes:
+        number: Which engine of the group.
+        node: Address of its node; empty until the actor answers, as all that follows.
+        node_id: Ray's name of the node.
+        pid: The actor's process.
+        folder: The actor's temporary files.
+        log: File that the actor and its engine's processes write to.
+    """
+
+    def __init__(self, number: int, actor: Any) -> None:
+        self.number = number
+        self.actor = actor
+        self.node = ""
+        self.node_id = ""
+        self.pid = 0
+        self.folder = ""
+        self.log = ""
+
+    async def meet(self) -> None:
+        """Waits until the actor is there and says where.
+
+        Raises:
+            RankError: It died.
+        """
+        found = await self.ask("who")
+        for name, value in found.items():
+            setattr(self, name, value)
+
+    async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Calls the actor on its own event loop, which stands still while the engine starts.
+
+        Raises:
+            RankError: The actor died, or raised something that is not ours.
+            QuirksError: The worker raised it; the message begins with the rank.
+        """
+        return await self._result(getattr(self.actor, method).remote(*arguments, **named))
+
+    async def ask(self, method: str) -> Any:
+        """Calls a method that answers also while the engine starts; errors as for `call`."""
+        return await self._result(getattr(self.actor, method).options(concurrency_group=WATCH).remote())
+
+    async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[Any, None]:
+        """Yields what a generator of the actor yields; leaving early ends it there too. Errors as for `call`."""
+        import ray
+
+        items = getattr(self.actor, method).options(num_returns="streaming").remote(*arguments)
+        try:
+            while True:
+                try:
+                    reference = await anext(items)
+                    item = await reference
+                except StopAsyncIteration:
+                    items = None
+                    return
+                except Exception as error:
+                    raise self._named(error) from None
+                yield item
+        finally:
+            if items is not None:
+                ray.cancel(items)
+
+    async def tail(self) -> list[str]:
+        """Returns the last lines of its log; those of a file on this node where the actor does not answer."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                return list(await self.ask("tail"))
+        except (QuirksError, TimeoutError):
+            return last_lines(self.log)
+
+    async def _result(self, reference: Any) -> Any:
+        try:
+            return await reference
+        except Exception as error:
+            raise self._named(error) from None
+
+    def _named(self, error: Exception) -> QuirksError:
+        from ray.exceptions import RayActorError, RayTaskError
+
+        who = f"rank {self.number}"
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, QuirksError):
+            return _retold(cause, f"{who}: {cause}")
+        if isinstance(cause, RayActorError):
+            return RankError(f"{who}: its actor (process {self.pid or 'unknown'} on {self.node or 'no node yet'}) died")
+        return RankError(f"{who}: {type(cause).__name__}: {shortened(str(cause))}")
+
+
+class Ranks:
+    """The actors of a group on one placement group.
+
+    Attributes:
+        all: The driver's ends of the engines, in the order of their ranks; empty before `create`.
+    """
+
+    def __init__(self, section: ClusterSection, *, engines: int, gpus: int, environment: Mapping[str, str]) -> None:
+        """Keeps what starting needs.
+
+        Args:
+            section: What to ask of Ray.
+            engines: Number of engines.
+            gpus: GPUs of each; 0 on a platform without.
+            environment: Variables that the configuration sets.
+        """
+        self.all: tuple[Rank, ...] = ()
+        self._section = section
+        self._engines = engines
+        self._bundle = {"CPU": section.cpus_per_engine, **({"GPU": float(gpus)} if gpus else {})}
+        self._environment = {**travelling(os.environ), **environment}
+        self._placement: Any = None
+        self._started_ray = False
+
+    async def create(self) -> None:
+        """Makes the actors, each where it belongs; Ray is started if it does not run yet.
+
+        Raises:
+            RankError: Ray has no room for them within the time limit, or one died.
+        """
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self._connect()
+        await self._place()
+        kind = ray.remote(concurrency_groups={WATCH: _WATCHERS})(EngineActor)
+        actors = [
+            kind.options(
+                num_cpus=self._bundle["CPU"],
+                num_gpus=self._bundle.get("GPU", 0),
+                max_concurrency=_CALLS,
+                runtime_env={"env_vars": self._environment},
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    placement_group=self._placement, placement_group_bundle_index=number
+                ),
+            ).remote()
+            for number in range(self._engines)
+        ]
+        self.all = tuple(Rank(number, actor) for number, actor in enumerate(actors))
+        await asyncio.gather(*(rank.meet() for rank in self.all))
+
+    async def end(self, timeout_s: float) -> None:
+        """Ends the actors: engines that run are asked to stop first, the others are killed with all their processes.
+
+        Args:
+            timeout_s: Seconds that engines get to stop by themselves.
+        """
+        import ray
+
+        ranks, self.all = self.all, ()
+        if ranks and timeout_s:
+            stopping = [asyncio.ensure_future(rank.call("shutdown")) for rank in ranks]
+            await asyncio.wait(stopping, timeout=timeout_s)
+            for task in stopping:
+                task.cancel()
+            await asyncio.gather(*stopping, return_exceptions=True)
+        for rank in ranks:
+            ray.kill(rank.actor)
+        await asyncio.gather(*(self._reap(rank) for rank in ranks if rank.pid))
+
+    def disconnect(self) -> None:
+        """Gives the placement group back, and ends Ray if `create` started it."""
+        import ray
+
+        if self._placement is not None:
+            ray.util.remove_placement_group(self._placement)
+            self._placement = None
+        if self._started_ray:
+            ray.shutdown()
+            self._started_ray = False
+
+    def _connect(self) -> None:
+        import ray
+
+        if ray.is_initialized():
+            return
+        address = self._section.address or os.environ.get("RAY_ADDRESS")
+        local: dict[str, Any] = {}
+        if address is None:
+            cpus = self._bundle["CPU"] * self._engines
+            local = {"num_cpus": max(os.cpu_count() or 1, int(cpus + 0.999)), "include_dashboard": False}
+        ray.init(address or "local", log_to_driver=False, configure_logging=False, **local)
+        self._started_ray = True
+
+    async def _place(self) -> None:
+        import ray
+        from ray.util.placement_group import placement_group
+
+        if self._placement is not None:
+            return
+        self._placement = placement_group(
+            [dict(self._bundle) for _ in range(self._engines)], strategy=self._section.placement.upper()
+        )
+        try:
+            async with asyncio.timeout(self._section.start_timeout_s):
+                await self._placement.ready()
+        except TimeoutError:
+            have = {name: value for name, value in ray.available_resources().items() if name in self._bundle}
+            raise RankError(
+                f"Ray found no room for {self._engines} engines with {self._bundle} each within cluster.start_timeout_s = "
+                f"{self._section.start_timeout_s:g} s; free are {have}. Lower cluster.cpus_per_engine or "
+                "engine.data_parallel_size, or add nodes"
+            ) from None
+
+    async def _reap(self, rank: Rank) -> None:
+        """Waits until nothing is left of an actor; what comes next needs its memory."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        left = (rank.pid, rank.folder, _GRACE_S)
+        if rank.node == ray.util.get_node_ip_address():
+            await asyncio.to_thread(reap, *left)
+            return
+        there = NodeAffinitySchedulingStrategy(rank.node_id, soft=False)
+        try:
+            await ray.remote(reap).options(num_cpus=0, scheduling_strategy=there).remote(*left)
+        except Exception as error:
+            _LOGGER.warning("rank %d: what is left of it on node %s was not taken away: %s", rank.number, rank.node, error)
+
+
+def travelling(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that go along to every engine; nothing that looks like a secret."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(_TRAVELLING) and name not in _OF_ONE_PROCESS and not any(mark in name for mark in _SECRETS)
+    }
+
+
+def _retold(error: QuirksError, text: str) -> QuirksError:
+    """The same kind of error with another text; kinds that are made of more than a text become a `RankError`."""
+    return RankError(text) if "__init__" in vars(type(error)) else type(error)(text)

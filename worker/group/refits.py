@@ -1,0 +1,196 @@
+"""Refits of a whole group: every engine takes the same weights at the same time, or none generates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from quirks_core.plan import Plan
+from worker.config import RefitSection
+from worker.errors import NotReadyError, RefitError
+from worker.group.ranks import Rank
+from worker.refit import sending
+from worker.refit.manifest import Manifest
+from worker.refit.scope import RefitScope, gathered, layout
+
+if TYPE_CHECKING:
+    import torch
+
+    from worker.refit.collective import CollectiveSender
+
+#: Calls a method of every worker together; the answers in the order of their ranks.
+Everybody = Callable[..., Awaitable[list[Any]]]
+
+
+class GroupRefits:
+    """Sends weights to all engines of a group, one refit at a time.
+
+    Attributes:
+        problem: Why nothing may be generated: the engines may hold weights of different versions. None if they agree.
+    """
+
+    def __init__(self, section: RefitSection, plan: Plan, everybody: Everybody) -> None:
+        """Keeps what every refit needs.
+
+        Args:
+            section: How weights are transferred.
+            plan: What a refit sends.
+            everybody: Calls a method of every worker.
+        """
+        self.problem: str | None = None
+        self._section = section
+        self._scope = RefitScope(plan.value("refit.scope"))
+        self._everybody = everybody
+        self._one_at_a_time = asyncio.Lock()
+        self._refits = 0
+        self._processes: list[int] = []
+        self._nodes: set[str] = set()
+        self._devices: list[str] = []
+        self._sender: CollectiveSender | None = None
+
+    def started(self, ranks: Iterable[Rank], devices: Iterable[list[str]]) -> None:
+        """The engines are up, and nobody has joined a collective.
+
+        Args:
+            ranks: The engines.
+            devices: The devices of the processes of each.
+        """
+        self.drop_sender()
+        listed = [list(item) for item in devices]
+        self._nodes = {rank.node for rank in ranks}
+        self._processes = [len(item) for item in listed]
+        self._devices = [device for item in listed for device in item]
+        self.problem = None
+
+    def check(self) -> None:
+        """Makes sure that all engines hold the weights of one policy.
+
+        Raises:
+            NotReadyError: They may not.
+        """
+        if self.problem is not None:
+            raise NotReadyError(self.problem)
+
+    async def update(self, method: str, version: str | None, clear_cache: bool | None) -> bool:
+        """Has every engine take a refit that a trainer elsewhere sends.
+
+        Args:
+            method: The worker's method.
+            version: Label of the new weights; a running number if None. All engines get the same.
+            clear_cache: As for the worker.
+        """
+        async with self._one_at_a_time:
+            await self._update(method, version, clear_cache)
+        return True
+
+    async def join(self, ip: str, port: int, world_size: int, train_world_size: int) -> None:
+        """Has every process of every engine join the trainer's group, in the order of the engines."""
+        if train_world_size + sum(self._processes) != world_size:
+            raise RefitError(
+                f"init_collective_async: world_size = {world_size} is not the sum of train_world_size = {train_world_size} and "
+                f"the group's {sum(self._processes)} engine ranks"
+            )
+        before = [0, *accumulate(self._processes)][:-1]
+        await self._everybody(
+            "init_collective_async", each=[(first, ip, port, world_size, train_world_size) for first in before]
+        )
+
+    async def from_model(
+        self, model: torch.nn.Module, scope: RefitScope | str | None, version: str | None, clear_cache: bool | None
+    ) -> None:
+        """Sends a model of this process to every engine."""
+        async with self._one_at_a_time:
+            await self._send(model, scope, lambda method: self._update(method, version, clear_cache))
+
+    async def verify(self, model: torch.nn.Module, scope: RefitScope | str | None) -> dict[str, str]:
+        """Has every engine compare its weights with those of a model of this process."""
+
+        async def compare(_: str) -> list[dict[str, str]]:
+            return await self._everybody("verify_refit_async")
+
+        async with self._one_at_a_time:
+            found = await self._send(model, scope, compare)
+        return {f"{name} on rank {rank}": problem for rank, one in enumerate(found) for name, problem in one.items()}
+
+    def drop_sender(self) -> None:
+        """Leaves the collective."""
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
+
+    async def _send(self, model: torch.nn.Module, scope: RefitScope | str | None, update: Callable[[str], Any]) -> Any:
+        """Sends a model while the engines update, or whatever else they do with the weights."""
+        state = await asyncio.to_thread(layout, model, self._scope if scope is None else RefitScope(scope))
+
+        def source() -> Iterable[tuple[str, torch.Tensor]]:
+            return gathered(state)
+
+        common: dict[str, Any] = {"manifest": Manifest.of(state.items()), "buffer_bytes": self._section.buffer_mb << 20}
+        transport = self._section.transport
+        if transport == "collective":
+            sender = await self._own_sender(model)
+            try:
+                return await sending.alongside(
+                    lambda _: sender.send(source, **common), update("update_weights_from_collective_async")
+                )
+            except BaseException:
+                self.drop_sender()
+                raise
+        if transport != "ipc_zmq" or len(self._nodes) > 1:
+            where = f"a group on {len(self._nodes)} nodes" if len(self._nodes) > 1 else "a group"
+            raise RefitError(f"refit.transport {transport!r} does not reach {where}; set refit.transport: collective")
+        from worker.refit.ipc_zmq import send
+
+        addresses = [path for paths in await self._everybody("report_refit_addresses_async") for path in paths]
+        common |= {"device": sending.shared_device(model, self._devices), "timeout_s": self._section.timeout_s}
+        return await sending.alongside(
+            lambda given_up: send(source, addresses, given_up=given_up, **common), update("update_weights_via_ipc_zmq_async")
+        )
+
+    async def _own_sender(self, model: torch.nn.Module) -> CollectiveSender:
+        """Opens a collective of this process and all engines, once."""
+        if self._sender is None:
+            import ray
+
+            from worker.refit.collective import CollectiveSender
+
+            ip = ray.util.get_node_ip_address()
+            port, size, timeout_s = sending.free_port(ip), 1 + sum(self._processes), self._section.timeout_s
+            device = "cpu" if "cpu" in self._devices else next(model.parameters()).device
+            opening = asyncio.ensure_future(
+                asyncio.to_thread(CollectiveSender, ip, port, world_size=size, device=device, timeout_s=timeout_s)
+            )
+            try:
+                await self.join(ip, port, size, 1)
+            except BaseException:
+                await asyncio.gather(opening, return_exceptions=True)
+                raise
+            self._sender = await opening
+        return self._sender
+
+    async def _update(self, method: str, version: str | None, clear_cache: bool | None) -> None:
+        label = version if version is not None else str(self._refits + 1)
+        try:
+            await self._everybody(method, label, clear_cache)
+        except BaseException:
+            self.problem = await self._disagreement()
+            raise
+        self._refits += 1
+        self.problem = None
+
+    async def _disagreement(self) -> str | None:
+        """After a refit that failed somewhere: do all engines still have whole weights, and the same ones?"""
+        try:
+            states = await self._everybody("state", of_actor=True)
+        except Exception as error:
+            return f"a refit failed, and what it left behind is unknown ({error}); call restart"
+        versions = {state["version"] for state in states}
+        if len(versions) == 1 and not any(state["problem"] for state in states):
+            return None
+        found = ", ".join(
+            f"rank {rank} has version {state['version']!r}{' in part' if state['problem'] else ''}"
+            for rank, state in enumerate(states)
+        )
+        return f"a refit failed on some ranks: {found}; refit once more, completely, or call restart"
