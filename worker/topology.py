@@ -145,19 +145,28 @@ class Topology:
         from rich.table import Table
 
         table = Table(title="What every process says of itself")
-        for name in ("engine", "process", "DP", "PP", "TP", "EP", "MoE layers", "experts here", "expert weights"):
+        places = {
+            "DP": [(row.dp_rank, row.dp_size) for row in self.rows],
+            "PP": [(row.pp_rank, row.pp_size) for row in self.rows],
+            "TP": [(row.tp_rank, row.tp_size) for row in self.rows],
+        }
+        columns: list[tuple[str, list[str]]] = [
+            ("engine", [str(row.engine) for row in self.rows]),
+            ("process", [str(row.pid) for row in self.rows]),
+            *(
+                (name, [f"{rank} of {size}" for rank, size in found])
+                for name, found in places.items()
+                if name == "DP" or any(size > 1 for _, size in found)
+            ),
+            ("EP", ["none" if row.ep_rank is None else f"{row.ep_rank} of {row.ep_size}" for row in self.rows]),
+            ("experts", [" / ".join(sorted({_ranges(ids) for ids in row.experts.values()})) or "none" for row in self.rows]),
+            ("MoE layers", [str(len(row.experts)) for row in self.rows]),
+            ("their weights", [f"{row.expert_bytes / 2**20:.1f} MiB" for row in self.rows]),
+        ]
+        for name, _ in columns:
             table.add_column(name, justify="right")
-        for row in self.rows:
-            places = [
-                f"{rank} of {size}"
-                for rank, size in ((row.dp_rank, row.dp_size), (row.pp_rank, row.pp_size), (row.tp_rank, row.tp_size))
-            ]
-            experts = "none" if row.ep_rank is None else f"{row.ep_rank} of {row.ep_size}"
-            here = sorted({_ranges(ids) for ids in row.experts.values()})
-            weights = f"{row.expert_bytes / 2**20:.1f} MiB" if row.experts else ""
-            table.add_row(
-                str(row.engine), str(row.pid), *places, experts, str(len(row.experts)), " / ".join(here) or "none", weights
-            )
+        for cells in zip(*(cells for _, cells in columns), strict=True):
+            table.add_row(*cells)
         return table
 
     def to_json(self, *, indent: int | None = None) -> str:

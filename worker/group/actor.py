@@ -13,7 +13,9 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quirks_core.diff import diff
 from quirks_core.errors import QuirksError
+from quirks_core.plan import Plan
 from worker.place import Place
 
 if TYPE_CHECKING:
@@ -42,28 +44,32 @@ class EngineActor:
             return address, server.getsockname()[1]
 
     async def start(
-        self, config: Mapping[str, Any], place: Place, digest: str, disable: Sequence[str], force: Sequence[str]
+        self, config: Mapping[str, Any], place: Place, plan: str, disable: Sequence[str], force: Sequence[str]
     ) -> dict[str, Any]:
         """Starts the engine, on this actor's event loop, which stands still meanwhile.
 
         Args:
             config: The group's configuration, as the user typed it.
             place: Which engine of the group this is.
-            digest: Digest of the group's plan.
+            plan: The group's plan, as JSON. The engine makes its own, of what is installed on its node; they must agree.
             disable: As for the group.
             force: As for the group.
 
         Returns:
-            ``receipt``, ``topology`` (rows as plain values), ``warnings``, ``devices`` and ``plan`` (if its digest differs).
+            ``receipt`` and ``topology`` as JSON, ``warnings``, ``devices`` and ``longest``, the longest sequence in tokens.
 
         Raises:
-            QuirksError: The configuration is refused here, or the engine did not start.
+            QuirksError: The configuration is refused here or gives another plan, or the engine did not start.
         """
         from worker.async_worker import VllmAsyncGenerationWorker
 
         worker = VllmAsyncGenerationWorker(config, disable=disable, force=force, place=place)
-        if worker.plan.digest != digest:
-            return {"plan": worker.plan.to_json()}
+        wanted = Plan.model_validate_json(plan)
+        if worker.plan.digest != wanted.digest:
+            raise QuirksError(
+                "this node comes to another plan than the driver, because what is installed or its environment differs: "
+                f"{_differences(wanted, worker.plan)}"
+            )
         await worker.post_init_async()
         self._worker = worker
         return {
@@ -143,6 +149,14 @@ class EngineActor:
         if self._worker is None:
             raise QuirksError("the engine of this rank is not running; call start, or restart, first")
         return self._worker
+
+
+def _differences(there: Plan, here: Plan) -> str:
+    found = diff(there, here)
+    facts = [f"{change.name} is {change.a!r} there and {change.b!r} here" for change in found.facts]
+    slots = [f"{change.slot} becomes {change.a.value!r} there and {change.b.value!r} here" for change in found.slots]
+    quirks = [f"quirk {change.id} differs" for change in found.quirks]
+    return "; ".join([*facts, *slots, *quirks]) or "its installation carries out other patches"
 
 
 def reap(pid: int, folder: str, grace_s: float) -> None:

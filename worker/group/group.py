@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import secrets
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from quirks_core.diff import diff
 from quirks_core.errors import QuirksError, UsageError
-from quirks_core.plan import Plan
 from quirks_core.receipt import Receipt
 from quirks_core.switches import Wishes
 from worker import launch
@@ -22,6 +22,7 @@ from worker.group.refits import GroupRefits
 from worker.group.router import Router
 from worker.place import Place, Strategy
 from worker.refit.scope import RefitScope
+from worker.server.config import ServerSection
 from worker.topology import Expected, Topology
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class WorkerGroup:
         plan: What applies and why; every process of every engine acknowledges this plan.
         strategy: How the engines belong together.
         warnings: What the user should know: the plan's warnings, and those of the engines.
+        receipts: What every process of each engine has; there once the engines run.
+        openai_api_key: The bearer key that all servers ask for; None if there are none, or they ask for none.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class WorkerGroup:
         self._failure: asyncio.Future[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self._topology: Topology | None = None
+        self._announced: dict[str, Any] | None = None
         self._longest = 0
+        self.openai_api_key: str | None = _key(self.config.server)
         self.receipts: list[Receipt] = []
 
     # ---- start and stop
@@ -110,8 +115,8 @@ class WorkerGroup:
         """Makes the actors and starts all engines at the same time.
 
         Raises:
-            RankError: An engine did not come up, or not within ``cluster.start_timeout_s``; the message has its last log lines.
-            ReceiptError: A process does not carry out the plan.
+            RankError: An engine did not come up, or not within ``cluster.start_timeout_s``; the message has its last lines and
+                the reason, which may be a process that does not carry out the plan.
             TopologyError: The processes did not form the parallel groups of the plan, or an expert is missing.
         """
         if self._failure is not None:
@@ -129,15 +134,18 @@ class WorkerGroup:
         self._ranks.disconnect()
 
     async def restart(self) -> None:
-        """Starts all engines anew in the same place, after one has died or has been left with weights of two versions.
+        """Starts all engines anew, on nodes that are there, after one has died or has been left with weights of two versions.
 
-        Engines that start from dummy weights do not generate before the next refit. A collective has to be joined anew.
+        Engines that start from dummy weights do not generate before the next refit. What was announced of refits stays so; a
+        collective has to be joined anew.
 
         Raises:
-            RankError, ReceiptError, TopologyError: As for `start`.
+            RankError, TopologyError: As for `start`.
         """
         await self._stop("the group is being restarted")
         await self.start()
+        if self._announced is not None:
+            await self.prepare_refit_info_async(self._announced)
         if self.plan.value("engine.load_format") == "dummy":
             self._refits.problem = "the group was restarted from dummy weights; refit before generating"
 
@@ -221,6 +229,7 @@ class WorkerGroup:
     async def prepare_refit_info_async(self, state_dict_info: Mapping[str, Any]) -> None:
         """Announces what every refit from now on will send, as for the worker."""
         await self._everybody("prepare_refit_info_async", dict(state_dict_info))
+        self._announced = dict(state_dict_info)
 
     async def report_refit_addresses_async(self) -> list[str]:
         """Returns the path of every engine process' socket; a sender connects to all of them."""
@@ -292,7 +301,10 @@ class WorkerGroup:
         return all(await self._everybody("reset_prefix_cache_async"))
 
     async def report_dp_openai_server_base_urls(self) -> list[str]:
-        """Returns the base URL of every OpenAI-compatible server, in the order of the ranks."""
+        """Returns the base URL of every OpenAI-compatible server, in the order of the ranks.
+
+        With a ``server.port`` rank r listens on that port + r.
+        """
         return [url for url in await self._everybody("report_dp_openai_server_base_url") if url is not None]
 
     # ---- parts
@@ -301,20 +313,18 @@ class WorkerGroup:
         await self._ranks.create()
         ranks = self._ranks.all
         address, port = await ranks[0].call("meeting_point")
-        typed = self.config.model_dump(mode="json", exclude_unset=True)
         calls = [
             rank.call(
                 "start",
-                typed,
+                self._config_of(rank.number),
                 Place(self.strategy, rank.number, len(ranks), address, port),
-                self.plan.digest,
+                self.plan.to_json(),
                 self._wishes.disable,
                 self._wishes.force,
             )
             for rank in ranks
         ]
         started = await self._all_up(ranks, calls)
-        self._compare_plans(started)
         self.receipts = [Receipt.model_validate_json(item["receipt"]) for item in started]
         self._topology = Topology.joined(
             Topology.of(json.loads(item["topology"]), engine=rank.number) for rank, item in zip(ranks, started, strict=True)
@@ -325,6 +335,16 @@ class WorkerGroup:
         self._router = Router(len(ranks))
         self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
         self._watching = [asyncio.ensure_future(self._watch(rank)) for rank in ranks]
+
+    def _config_of(self, number: int) -> dict[str, Any]:
+        """What the user typed, for one engine: of the servers, all have one key, and each has a port of its own."""
+        typed = self.config.model_dump(mode="json", exclude_unset=True)
+        server = self.config.server
+        if self.openai_api_key is not None:
+            typed["server"]["api_key"] = self.openai_api_key  # a dump hides it
+        if server.port:
+            typed["server"]["port"] = server.port + number
+        return typed
 
     async def _all_up(self, ranks: Sequence[Rank], calls: Sequence[Coroutine[Any, Any, Any]]) -> list[dict[str, Any]]:
         """Waits until every engine is up; the first that fails ends the wait, because the others would wait for it."""
@@ -346,16 +366,6 @@ class WorkerGroup:
             problems = [_with_log(f"rank {number} {what}", log) for number, log in zip(late, logs, strict=True)]
             raise RankError("the group did not start: " + "\n".join(problems))
         return [task.result() for task in starting]
-
-    def _compare_plans(self, started: Sequence[Mapping[str, Any]]) -> None:
-        """Every engine has made the plan anew, of what is installed on its own node."""
-        for number, item in enumerate(started):
-            if "plan" in item:
-                other = diff(self.plan, Plan.model_validate_json(item["plan"]))
-                raise RankError(
-                    f"rank {number} comes to another plan than this process: what is installed there, or its environment, "
-                    f"differs: {other}"
-                )
 
     async def _watch(self, rank: Rank) -> None:
         """Waits for the end of an engine, which is the end of the group."""
@@ -473,6 +483,15 @@ class WorkerGroup:
             raise UsageError(f"rank {rank} does not exist: there are {count}, counted from 0")
         if ready:
             self._refits.check()
+
+
+def _key(server: ServerSection) -> str | None:
+    """The key of all servers, by the rules of one."""
+    if not server.enabled or not server.auth:
+        return None
+    if server.api_key is not None:
+        return server.api_key.get_secret_value()
+    return os.environ.get("VLLM_API_KEY") or secrets.token_urlsafe(32)
 
 
 def _with_log(text: str, lines: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
+from math import ceil
 from typing import Any
 
 from quirks_core.errors import QuirksError, shortened
@@ -168,7 +169,15 @@ class Ranks:
             for number in range(self._engines)
         ]
         self.all = tuple(Rank(number, actor) for number, actor in enumerate(actors))
-        await asyncio.gather(*(rank.meet() for rank in self.all))
+        limit_s = self._section.start_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.gather(*(rank.meet() for rank in self.all))
+        except TimeoutError:
+            missing = ", ".join(str(rank.number) for rank in self.all if not rank.pid)
+            raise RankError(
+                f"the group did not start: no actor for rank {missing} within cluster.start_timeout_s = {limit_s:g} s"
+            ) from None
 
     async def end(self, timeout_s: float) -> None:
         """Ends the actors: engines that run are asked to stop first, the others are killed with all their processes.
@@ -188,14 +197,14 @@ class Ranks:
         for rank in ranks:
             ray.kill(rank.actor)
         await asyncio.gather(*(self._reap(rank) for rank in ranks if rank.pid))
-
-    def disconnect(self) -> None:
-        """Gives the placement group back, and ends Ray if `create` started it."""
-        import ray
-
-        if self._placement is not None:
+        if self._placement is not None:  # its nodes need not be there any more
             ray.util.remove_placement_group(self._placement)
             self._placement = None
+
+    def disconnect(self) -> None:
+        """Ends Ray if `create` started it."""
+        import ray
+
         if self._started_ray:
             ray.shutdown()
             self._started_ray = False
@@ -205,20 +214,21 @@ class Ranks:
 
         if ray.is_initialized():
             return
-        address = self._section.address or os.environ.get("RAY_ADDRESS")
-        local: dict[str, Any] = {}
-        if address is None:
+        address = self._section.address or os.environ.get("RAY_ADDRESS") or "local"
+        own: dict[str, Any] = {}
+        if address == "local":  # left open, Ray would join whatever cluster was last started on this machine
             cpus = self._bundle["CPU"] * self._engines
-            local = {"num_cpus": max(os.cpu_count() or 1, int(cpus + 0.999)), "include_dashboard": False}
-        ray.init(address or "local", log_to_driver=False, configure_logging=False, **local)
+            own = {"num_cpus": max(os.cpu_count() or 1, ceil(cpus)), "include_dashboard": False}
+        try:
+            ray.init(address, log_to_driver=False, configure_logging=False, **own)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise RankError(f"Ray at cluster.address = {address!r} cannot be reached: {shortened(str(error))}") from error
         self._started_ray = True
 
     async def _place(self) -> None:
         import ray
         from ray.util.placement_group import placement_group
 
-        if self._placement is not None:
-            return
         self._placement = placement_group(
             [dict(self._bundle) for _ in range(self._engines)], strategy=self._section.placement.upper()
         )

@@ -46,7 +46,7 @@ class GroupRefits:
         self._one_at_a_time = asyncio.Lock()
         self._refits = 0
         self._processes: list[int] = []
-        self._nodes: set[str] = set()
+        self._elsewhere: list[str] = []
         self._devices: list[str] = []
         self._sender: CollectiveSender | None = None
 
@@ -57,9 +57,11 @@ class GroupRefits:
             ranks: The engines.
             devices: The devices of the processes of each.
         """
+        import ray
+
         self.drop_sender()
         listed = [list(item) for item in devices]
-        self._nodes = {rank.node for rank in ranks}
+        self._elsewhere = sorted({rank.node for rank in ranks} - {ray.util.get_node_ip_address()})
         self._processes = [len(item) for item in listed]
         self._devices = [device for item in listed for device in item]
         self.problem = None
@@ -138,8 +140,8 @@ class GroupRefits:
             except BaseException:
                 self.drop_sender()
                 raise
-        if transport != "ipc_zmq" or len(self._nodes) > 1:
-            where = f"a group on {len(self._nodes)} nodes" if len(self._nodes) > 1 else "a group"
+        if transport != "ipc_zmq" or self._elsewhere:
+            where = f"engines on other nodes ({', '.join(self._elsewhere)})" if self._elsewhere else "a group"
             raise RefitError(f"refit.transport {transport!r} does not reach {where}; set refit.transport: collective")
         from worker.refit.ipc_zmq import send
 

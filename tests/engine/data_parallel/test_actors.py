@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
+import httpx
 import psutil
 import pytest
 import pytest_asyncio
@@ -201,10 +202,15 @@ async def test_a_rank_that_is_not_there_is_refused(group):
         await anext(group.generate_async(batch_of(PROMPTS), rank=2))
 
 
-async def test_every_rank_has_a_server(group):
+async def test_every_rank_has_a_server_and_one_key_opens_all(group):
     urls = await group.report_dp_openai_server_base_urls()
 
     assert len(set(urls)) == 2
+    async with httpx.AsyncClient(timeout=HUNG_S) as http:
+        for url in urls:
+            refused = await http.get(f"{url}/models")
+            reply = await http.get(f"{url}/models", headers={"Authorization": f"Bearer {group.openai_api_key}"})
+            assert (refused.status_code, reply.status_code) == (401, 200)
 
 
 # From here on ranks die; the group is whole again after each.

@@ -107,6 +107,18 @@ async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothi
     assert not any(map(os.path.exists, (rank.folder for rank in ranks)))
 
 
+async def test_a_node_that_comes_to_another_plan_is_refused_with_what_differs(checkpoint):
+    group = WorkerGroup(configuration(checkpoint("qwen3_moe"), _MOE))
+    group._ranks._environment["VLLM_USE_V1"] = "1"
+
+    async with asyncio.timeout(HUNG_S):
+        with pytest.raises(RankError, match="rank 0: this node comes to another plan than the driver") as caught:
+            await group.start()
+
+    assert "VLLM_USE_V1 is None there and '1' here" in str(caught.value)
+    assert group._ranks.all == ()
+
+
 def _is_ours(process: psutil.Process) -> bool:
     """An engine's process, or the actor that holds it."""
     try:
