@@ -1,12 +1,12 @@
 # make demo     see quirks at work on a real engine     make test  lint, types and every test
-# make example  a GRPO loop on two CPU cores
+# make example  a GRPO loop on two CPU cores            make eval  pass@k of a tiny model
 # Both make the environment first; the second time that is instant.
 
 VENV := .venv
 STAMP := $(VENV)/.model-quirks-ready
 PYTEST_ARGS ?=
 
-.PHONY: demo example test lint setup docs bench prove clean
+.PHONY: demo example eval test lint setup docs bench prove clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -14,6 +14,10 @@ demo: $(STAMP)
 
 example: $(STAMP)
 	$(VENV)/bin/python examples/grpo_tiny.py --output grpo_tiny.png
+
+eval: $(STAMP)
+	@mkdir -p build
+	$(VENV)/bin/python examples/run_eval.py --config examples/eval.yaml --output build/eval.json
 
 test: lint
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
