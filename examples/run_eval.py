@@ -232,7 +232,12 @@ class Evaluation:
         tests = self._eval.num_tests_per_prompt
         rows = [torch.tensor(self._prompts[index]) for index in indices for _ in range(tests)]
         lengths = torch.tensor([len(row) for row in rows])
-        batch = {"input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), "input_lengths": lengths}
+        first = self._eval.seed << 32  # of another seed's samples, none has the same
+        batch = {
+            "input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
+            "input_lengths": lengths,
+            "seeds": [first + index * tests + test for index in indices for test in range(tests)],
+        }
         texts, truncated = [""] * len(rows), [False] * len(rows)
         async for row, output in self._group.generate_async(batch):
             new = output["output_ids"][0, len(rows[row]) :].tolist()

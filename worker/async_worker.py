@@ -11,7 +11,7 @@ from quirks_core.plan import Plan
 from quirks_core.receipt import Receipt
 from quirks_core.switches import Wishes
 from worker import vllm_adapter
-from worker.batch import Batch, prompts, stop_strings
+from worker.batch import Batch, prompts, seeds, stop_strings
 from worker.config import GenerationConfig
 from worker.engine import Engine
 from worker.errors import BatchError, SleepError
@@ -202,7 +202,8 @@ class VllmAsyncGenerationWorker:
 
         Args:
             data: ``input_ids`` [B, S] int64, padded on the right; ``input_lengths`` [B] int64; optionally ``stop_strings``, for
-                each row None or a list of texts: together with the configured ones they end every sample of the batch.
+                each row None or a list of texts: together with the configured ones they end every sample of the batch; and
+                ``seeds`` [B], an integer for each sample, which then does not depend on what else is generated beside it.
             greedy: Take the most probable token instead of sampling.
 
         Yields:
@@ -221,7 +222,8 @@ class VllmAsyncGenerationWorker:
         if too_long := [index for index, row in enumerate(rows) if len(row) > longest]:
             raise BatchError(f"batch: rows {too_long} are longer than engine.max_model_len = {longest}")
         stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        async with aclosing(self._ready().samples(dict(enumerate(rows)), stop, greedy=greedy)) as samples:
+        own = seeds(data, len(rows))
+        async with aclosing(self._ready().samples(dict(enumerate(rows)), stop, greedy=greedy, seeds=own)) as samples:
             async for item in samples:
                 yield item
 

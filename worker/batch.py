@@ -77,6 +77,28 @@ def stop_strings(data: Mapping[str, Any], rows: int, configured: Sequence[str] =
     return tuple(sorted({*configured, *(text for item in given for text in item or ())}))
 
 
+def seeds(data: Mapping[str, Any], rows: int) -> dict[int, int]:
+    """Reads the seeds of a batch: with one of its own a sample does not depend on what else is generated beside it.
+
+    Args:
+        data: ``seeds``, if it is there: [B] integers, tensor or list.
+        rows: B.
+
+    Returns:
+        Seeds by row; empty if none are given.
+
+    Raises:
+        BatchError: They do not have that form.
+    """
+    given = data.get("seeds")
+    if given is None:
+        return {}
+    listed = given.tolist() if isinstance(given, torch.Tensor) else given
+    if not isinstance(listed, Sequence) or len(listed) != rows or not all(type(seed) is int for seed in listed):
+        raise BatchError(f"batch: 'seeds' must hold an integer for each of {rows} rows")
+    return dict(enumerate(listed))
+
+
 def sample(
     prompt: Sequence[int],
     generated: Sequence[int],

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from worker import vllm_adapter
@@ -34,7 +35,13 @@ class Requests:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def samples(
-        self, rows: Mapping[int, list[int]], stop: Sequence[str], *, greedy: bool, rank: int | None = None
+        self,
+        rows: Mapping[int, list[int]],
+        stop: Sequence[str],
+        *,
+        greedy: bool,
+        rank: int | None = None,
+        seeds: Mapping[int, int] = MappingProxyType({}),
     ) -> AsyncGenerator[tuple[int, Batch], None]:
         """Yields a sample for each prompt, as it finishes.
 
@@ -43,13 +50,15 @@ class Requests:
             stop: Texts that end every sample.
             greedy: Take the most probable token instead of sampling.
             rank: Which of the engine's own data-parallel ranks; the engine chooses if None.
+            seeds: By the same number, a seed for the sample alone; the engine draws from its own where there is none.
         """
 
         async def one(index: int, row: list[int]) -> tuple[int, Batch]:
             room = self._engine.llm.model_config.max_model_len - len(row)
             if room == 0:
                 return index, sample(row, [], [], truncated=False)
-            completion = await self._finish(index, row, room=room, greedy=greedy, stop=stop, rank=rank)
+            params = self._params(room, stop, greedy=greedy, seed=seeds.get(index))
+            completion = await self._finish(index, row, params, rank)
             return index, sample(
                 row,
                 list(completion.token_ids),  # the engine's own list is alive
@@ -69,7 +78,7 @@ class Requests:
 
         async def one(index: int, row: list[int]) -> tuple[int, str]:
             room = self._engine.llm.model_config.max_model_len - len(row)
-            completion = await self._finish(index, row, room=room, greedy=greedy, stop=stop, rank=rank, text=True)
+            completion = await self._finish(index, row, self._params(room, stop, greedy=greedy, text=True), rank)
             return index, completion.text
 
         async with aclosing(self._as_finished([one(index, row) for index, row in rows.items()])) as finished:
@@ -87,20 +96,12 @@ class Requests:
         if self._running:
             await asyncio.wait(tuple(self._running))
 
-    async def _finish(
-        self,
-        index: int,
-        row: list[int],
-        *,
-        room: int,
-        greedy: bool,
-        stop: Sequence[str],
-        rank: int | None,
-        text: bool = False,
-    ) -> Any:
-        """Sends one request and waits for its end; gives it up after the time limit."""
+    def _params(self, room: int, stop: Sequence[str], *, greedy: bool, seed: int | None = None, text: bool = False) -> Any:
         most = min(self._sampling.max_new_tokens, room)
-        params = vllm_adapter.sampling_params(self._sampling, greedy=greedy, max_tokens=most, stop=stop, text=text)
+        return vllm_adapter.sampling_params(self._sampling, greedy=greedy, max_tokens=most, stop=stop, seed=seed, text=text)
+
+    async def _finish(self, index: int, row: list[int], params: Any, rank: int | None) -> Any:
+        """Sends one request and waits for its end; gives it up after the time limit."""
         prompt = {"prompt_token_ids": row}
         try:
             async with self._engine.watched() as llm:

@@ -20,6 +20,7 @@ from worker.errors import EngineDiedError, RefitError, RefitRejectedError, Trans
 from worker.refit import sending
 from worker.refit.manifest import Manifest
 from worker.refit.scope import RefitScope, gathered, layout
+from worker.turns import Turns
 
 if TYPE_CHECKING:
     import torch
@@ -66,8 +67,7 @@ class Refitting:
         self._dummy = plan.value("engine.load_format") == "dummy"
         self._abort = abort
         self._warn = warn
-        self._one_at_a_time = asyncio.Lock()
-        self._current: asyncio.Future[Any] | None = None
+        self._turns = Turns()  # half a refit would cost the engine
         self._sockets: Path | None = None
         self._sender: CollectiveSender | None = None
         self._joined = False
@@ -90,18 +90,18 @@ class Refitting:
                 f"init_collective_async: world_size = {world_size} leaves no rank for this engine after train_world_size = "
                 f"{train_world_size} (at least 1) and rank_prefix = {rank_prefix} (at least 0)"
             )
-        await self._alone(lambda: self._join(train_world_size + rank_prefix, ip, port, world_size))
+        await self._turns.take(lambda: self._join(train_world_size + rank_prefix, ip, port, world_size))
 
     async def by_ipc_zmq(self, *, version: str | None, clear_cache: bool | None) -> bool:
         """Takes new weights over the processes' sockets."""
-        await self._alone(lambda: self._update(self._info("ipc_zmq", None), version, clear_cache))
+        await self._turns.take(lambda: self._update(self._info("ipc_zmq", None), version, clear_cache))
         return True
 
     async def by_collective(self, *, version: str | None, clear_cache: bool | None) -> bool:
         """Takes new weights from the group."""
         if not self._joined:
             raise RefitError("no collective was joined; call init_collective_async, while the trainer opens a CollectiveSender")
-        await self._alone(lambda: self._update(self._info("collective", None), version, clear_cache))
+        await self._turns.take(lambda: self._update(self._info("collective", None), version, clear_cache))
         return True
 
     # ---- from a model in this process
@@ -110,7 +110,7 @@ class Refitting:
         self, model: torch.nn.Module, scope: RefitScope | str | None, *, version: str | None, clear_cache: bool | None
     ) -> None:
         """Sends a model by the configured transport."""
-        await self._alone(lambda: self._send(model, scope, lambda info: self._update(info, version, clear_cache)))
+        await self._turns.take(lambda: self._send(model, scope, lambda info: self._update(info, version, clear_cache)))
 
     async def verify(self, model: torch.nn.Module | None, scope: RefitScope | str | None) -> dict[str, str]:
         """Has every process compare its weights with those that the trainer sends once more; generation waits meanwhile.
@@ -121,8 +121,8 @@ class Refitting:
         if model is None:
             if self._last == "file":
                 raise RefitError("verify_refit_async: the last refit came from a model of this process; pass that model")
-            return await self._alone(lambda: self._compare(self._info(self._last, None)))
-        return await self._alone(lambda: self._send(model, scope, self._compare))
+            return await self._turns.take(lambda: self._compare(self._info(self._last, None)))
+        return await self._turns.take(lambda: self._send(model, scope, self._compare))
 
     def give_up(self) -> None:
         """Has the engine wait for no trainer any more: it waits as long as the sockets' folder is there."""
@@ -131,25 +131,10 @@ class Refitting:
 
     async def close(self) -> None:
         """Waits for the refit that still runs, and leaves the collective; the engine has stopped."""
-        if self._current is not None:
-            await asyncio.wait((self._current,))
+        await self._turns.ended()
         self._drop_sender()
 
     # ---- parts
-
-    async def _alone(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Does one thing at a time, and each to its end: half a refit would cost the engine.
-
-        A caller that is cancelled is let go at the end, because until then its model is read.
-        """
-        await self._one_at_a_time.acquire()
-        self._current = running = asyncio.ensure_future(work())
-        running.add_done_callback(lambda _: self._one_at_a_time.release())
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait((running,))
-            raise
 
     async def _ask(self, question: Callable[..., Coroutine[Any, Any, _T]], *arguments: Any) -> _T:
         """Asks the engine something; its death ends the wait."""

@@ -252,7 +252,9 @@ def read(worker: Any) -> dict[str, Any]:
 def _expert_layers(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields the modules that own the experts' weights, by name."""
     for name, module in model.named_modules():
-        if "w13_weight" in dict(module.named_parameters(recurse=False)):
+        own = (parameter for parameter, _ in module.named_parameters(recurse=False))
+        # Of quantised ones it is called w13_qweight, w13_weight_packed and the like.
+        if hasattr(module, "global_num_experts") and any(parameter.startswith("w13_") for parameter in own):
             yield name, module
 
 

@@ -137,7 +137,13 @@ def planned_sampling(config: GenerationConfig, plan: Plan) -> SamplingSection:
 
 
 def sampling_params(
-    sampling: SamplingSection, *, greedy: bool, max_tokens: int, stop: Sequence[str] = (), text: bool = False
+    sampling: SamplingSection,
+    *,
+    greedy: bool,
+    max_tokens: int,
+    stop: Sequence[str] = (),
+    seed: int | None = None,
+    text: bool = False,
 ) -> Any:
     """Builds the parameters of one request, for the cheapest way to tokens and their logprobs.
 
@@ -149,6 +155,7 @@ def sampling_params(
         greedy: Take the most probable token instead.
         max_tokens: Most tokens to generate.
         stop: Texts that end the generation.
+        seed: Seed of this request alone.
         text: The caller wants text.
     """
     from vllm import SamplingParams
@@ -164,6 +171,7 @@ def sampling_params(
         include_stop_str_in_output=bool(stop),
         stop_token_ids=list(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
+        seed=seed,
         logprobs=0,
         flat_logprobs=True,
         detokenize=text or bool(stop),
@@ -232,8 +240,12 @@ async def resume(engine: Any) -> None:
 
 
 async def abort_all(engine: Any) -> None:
-    """Ends every request, also those that came in over HTTP; the engine stays paused."""
-    await engine.pause_generation(mode="abort", clear_cache=True)
+    """Ends every request, also those that came in over HTTP; the engine stays paused.
+
+    Pausing it with mode ``abort`` would do so too, but ranks of one data-parallel group agree on a pause, and here only one of
+    them may have something to abort.
+    """
+    await engine.abort(list(engine.output_processor.request_states), internal=True)
 
 
 async def join_collective(engine: Any, init_info: dict[str, Any]) -> None:

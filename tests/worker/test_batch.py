@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.batch import collate, prompts, sample, stop_strings
+from worker.batch import collate, prompts, sample, seeds, stop_strings
 from worker.errors import BatchError
 
 IDS = torch.tensor([[5, 6, 7], [8, 9, 0]])
@@ -176,3 +176,15 @@ def test_stop_strings_of_another_form_are_refused(given):
 def test_no_samples_make_no_batch():
     with pytest.raises(BatchError, match="no samples"):
         collate([], pad_token_id=0)
+
+
+@pytest.mark.parametrize("given", [[3, 4], torch.tensor([3, 4])])
+def test_every_row_may_have_a_seed_of_its_own(given):
+    assert seeds({"seeds": given}, 2) == {0: 3, 1: 4}
+    assert seeds({}, 2) == {}
+
+
+@pytest.mark.parametrize("given", [[3], [3, None], [3, 4.0], [True, False], torch.tensor([[3], [4]]), "34", 3])
+def test_seeds_that_are_not_one_integer_per_row_are_refused(given):
+    with pytest.raises(BatchError, match="'seeds' must hold an integer for each of 2 rows"):
+        seeds({"seeds": given}, 2)

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 _TAIL = 15
 #: Name of the methods' group that answers while an engine starts, which keeps the actor's own event loop busy.
 WATCH = "watch"
+#: Variables that quirks may ask for, and our own switches: a plan made of other ones would be another plan.
+_FACTS = ("MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
+#: Of our own variables, those that hand a plan down to the children of one process.
+_OF_ONE_PROCESS = ("MODEL_QUIRKS_FOLDER", "MODEL_QUIRKS_ORDERS")
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 class EngineActor:
@@ -32,8 +37,7 @@ class EngineActor:
 
     def __init__(self) -> None:
         self._worker: VllmAsyncGenerationWorker | None = None
-        # What is left behind by an engine that is killed lies in one place, which the driver takes away.
-        self._folder = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="mqa-")
+        self._folder: str | None = None
 
     async def meeting_point(self) -> tuple[str, int]:
         """Returns this node's address and a port that nobody listens on, for the ranks to meet."""
@@ -44,7 +48,13 @@ class EngineActor:
             return address, server.getsockname()[1]
 
     async def start(
-        self, config: Mapping[str, Any], place: Place, plan: str, disable: Sequence[str], force: Sequence[str]
+        self,
+        config: Mapping[str, Any],
+        place: Place,
+        plan: str,
+        environment: Mapping[str, str],
+        disable: Sequence[str],
+        force: Sequence[str],
     ) -> dict[str, Any]:
         """Starts the engine, on this actor's event loop, which stands still meanwhile.
 
@@ -52,6 +62,8 @@ class EngineActor:
             config: The group's configuration, as the user typed it.
             place: Which engine of the group this is.
             plan: The group's plan, as JSON. The engine makes its own, of what is installed on its node; they must agree.
+            environment: The variables that quirks may ask for, as the driver has them; Ray's processes keep those of the time
+                when Ray was started.
             disable: As for the group.
             force: As for the group.
 
@@ -63,6 +75,9 @@ class EngineActor:
         """
         from worker.async_worker import VllmAsyncGenerationWorker
 
+        for name in facts(os.environ).keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
         worker = VllmAsyncGenerationWorker(config, disable=disable, force=force, place=place)
         wanted = Plan.model_validate_json(plan)
         if worker.plan.digest != wanted.digest:
@@ -84,6 +99,9 @@ class EngineActor:
         """Returns where this actor is and what will be left of it; answers also while the engine starts."""
         import ray
 
+        if self._folder is None:
+            # What is left behind by an engine that is killed lies in one place, which the driver takes away.
+            self._folder = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="mqa-")
         return {
             "node": ray.util.get_node_ip_address(),
             "node_id": ray.get_runtime_context().get_node_id(),
@@ -96,12 +114,16 @@ class EngineActor:
         """Returns the last lines that this actor and its engine's processes wrote; answers also while the engine starts."""
         return last_lines(_log())
 
-    async def death(self) -> str:
-        """Waits until the engine ends; returns how."""
-        return str(await self._started()._running().death())
+    async def death(self) -> None:
+        """Waits until the engine ends.
+
+        Raises:
+            EngineDiedError: It did.
+        """
+        raise await self._started()._running().death()
 
     async def state(self) -> dict[str, Any]:
-        """Returns whether the engine lives and may generate (``problem``), its weights' version and how much it does."""
+        """Returns whether the engine lives and may generate (``problem``), and its weights' version; answers at all times."""
         engine = self._started()._running()
         return {
             "alive": engine.alive,
@@ -109,19 +131,15 @@ class EngineActor:
             "version": engine.readiness.version,
         }
 
-    async def block(self, why: str) -> None:
-        """Lets the engine generate nothing before its next complete refit."""
-        self._started()._running().readiness.broken(why)
-
     async def samples(
-        self, rows: Mapping[int, list[int]], stop: Sequence[str], greedy: bool, rank: int | None
+        self, rows: Mapping[int, list[int]], rank: int | None, stop: Sequence[str], greedy: bool, seeds: Mapping[int, int]
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         """Generates from prompts that the group has checked; see `worker.generation.Requests.samples`."""
-        async for item in self._started()._ready().samples(rows, stop, greedy=greedy, rank=rank):
+        async for item in self._started()._ready().samples(rows, stop, greedy=greedy, rank=rank, seeds=seeds):
             yield item
 
     async def texts(
-        self, rows: Mapping[int, list[int]], stop: Sequence[str], greedy: bool, rank: int | None
+        self, rows: Mapping[int, list[int]], rank: int | None, stop: Sequence[str], greedy: bool
     ) -> AsyncGenerator[tuple[int, str], None]:
         """Generates text from prompts that the group has checked."""
         async for item in self._started()._ready().texts(rows, stop, greedy=greedy, rank=rank):
@@ -149,6 +167,15 @@ class EngineActor:
         if self._worker is None:
             raise QuirksError("the engine of this rank is not running; call start, or restart, first")
         return self._worker
+
+
+def facts(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that plans are made of; nothing that looks like a secret."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(_FACTS) and name not in _OF_ONE_PROCESS and not any(mark in name for mark in _SECRETS)
+    }
 
 
 def _differences(there: Plan, here: Plan) -> str:

@@ -5,28 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping
+import re
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping
 from math import ceil
 from typing import Any
 
-from quirks_core.errors import QuirksError, shortened
+from quirks_core.errors import QuirksError, UsageError, shortened
 from worker.config import ClusterSection
-from worker.errors import RankError
-from worker.group.actor import WATCH, EngineActor, last_lines, reap
+from worker.errors import EngineDiedError, RankError
+from worker.group.actor import WATCH, EngineActor, facts, last_lines, reap
 
-#: Variables that every engine must see as this process does; a plan made there of other ones would be another plan.
-_TRAVELLING = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_", "VLLM_")
+#: Variables, beside those that plans are made of, that processes read before any code of ours runs, or that name caches.
+_TRAVELLING = ("HF_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-#: Of our own variables, those that hand a plan down to the children of one process.
-_OF_ONE_PROCESS = ("MODEL_QUIRKS_FOLDER", "MODEL_QUIRKS_ORDERS")
 #: Calls that an actor answers at once, beside the one that starts its engine.
 _WATCHERS = 4
 #: Calls that an actor has in flight at most: one for each call of `generate_async` and the like.
 _CALLS = 4096
+#: Of these, calls that are no streams of samples: a pause must not wait for them.
+_RESERVED = 64
 #: Seconds that an actor gets to answer a question that needs no engine.
 _ANSWER_S = 3.0
 #: Seconds that a killed actor's process gets to end before it is killed by the system's means.
 _GRACE_S = 5.0
+_HOST_AND_PORT = re.compile(r"([^/]+):(\d+)")
+#: What a worker that is alone says to do.
+_WORKERS_REMEDY = "call restart_async, or make a new worker"
 _LOGGER = logging.getLogger("model_quirks")
 
 
@@ -50,6 +55,7 @@ class Rank:
         self.pid = 0
         self.folder = ""
         self.log = ""
+        self._streams = asyncio.Semaphore(_CALLS - _RESERVED)
 
     async def meet(self) -> None:
         """Waits until the actor is there and says where.
@@ -68,31 +74,44 @@ class Rank:
             RankError: The actor died, or raised something that is not ours.
             QuirksError: The worker raised it; the message begins with the rank.
         """
-        return await self._result(getattr(self.actor, method).remote(*arguments, **named))
+        return await self._result(lambda: getattr(self.actor, method).remote(*arguments, **named))
 
     async def ask(self, method: str) -> Any:
         """Calls a method that answers also while the engine starts; errors as for `call`."""
-        return await self._result(getattr(self.actor, method).options(concurrency_group=WATCH).remote())
+        return await self._result(lambda: getattr(self.actor, method).options(concurrency_group=WATCH).remote())
 
     async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[Any, None]:
         """Yields what a generator of the actor yields; leaving early ends it there too. Errors as for `call`."""
         import ray
 
-        items = getattr(self.actor, method).options(num_returns="streaming").remote(*arguments)
+        items: Any = None
+        async with self._streams:
+            try:
+                items = getattr(self.actor, method).options(num_returns="streaming").remote(*arguments)
+                while True:
+                    try:
+                        item = await (await anext(items))
+                    except StopAsyncIteration:
+                        items = None
+                        return
+                    yield item
+            except Exception as error:
+                items = None  # it has ended
+                raise self._named(error) from None
+            finally:
+                if items is not None:
+                    ray.cancel(items)
+
+    async def state(self) -> dict[str, Any]:
+        """Returns how the engine is doing, in a few seconds whatever its state."""
+        where = {"rank": self.number, "node": self.node, "pid": self.pid}
         try:
-            while True:
-                try:
-                    reference = await anext(items)
-                    item = await reference
-                except StopAsyncIteration:
-                    items = None
-                    return
-                except Exception as error:
-                    raise self._named(error) from None
-                yield item
-        finally:
-            if items is not None:
-                ray.cancel(items)
+            async with asyncio.timeout(_ANSWER_S):
+                return {**where, **(await self.ask("state"))}
+        except TimeoutError:
+            return {**where, "alive": False, "problem": f"its actor does not answer within {_ANSWER_S:g} s"}
+        except QuirksError as error:
+            return {**where, "alive": False, "problem": str(error)}
 
     async def tail(self) -> list[str]:
         """Returns the last lines of its log; those of a file on this node where the actor does not answer."""
@@ -102,9 +121,9 @@ class Rank:
         except (QuirksError, TimeoutError):
             return last_lines(self.log)
 
-    async def _result(self, reference: Any) -> Any:
+    async def _result(self, call: Callable[[], Any]) -> Any:
         try:
-            return await reference
+            return await call()
         except Exception as error:
             raise self._named(error) from None
 
@@ -113,10 +132,13 @@ class Rank:
 
         who = f"rank {self.number}"
         cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, EngineDiedError):
+            return RankError(f"{who}: {str(cause).replace(_WORKERS_REMEDY, 'call restart')}")
         if isinstance(cause, QuirksError):
             return _retold(cause, f"{who}: {cause}")
         if isinstance(cause, RayActorError):
-            return RankError(f"{who}: its actor (process {self.pid or 'unknown'} on {self.node or 'no node yet'}) died")
+            where = f"process {self.pid or 'unknown'} on {self.node or 'no node yet'}"
+            return RankError(f"{who}: its actor ({where}) died; call restart")
         return RankError(f"{who}: {type(cause).__name__}: {shortened(str(cause))}")
 
 
@@ -140,12 +162,14 @@ class Ranks:
         self._section = section
         self._engines = engines
         self._bundle = {"CPU": section.cpus_per_engine, **({"GPU": float(gpus)} if gpus else {})}
-        self._environment = {**travelling(os.environ), **environment}
+        self._configured = dict(environment)
         self._placement: Any = None
         self._started_ray = False
 
     async def create(self) -> None:
         """Makes the actors, each where it belongs; Ray is started if it does not run yet.
+
+        Returns once each of them has said where it is.
 
         Raises:
             RankError: Ray has no room for them within the time limit, or one died.
@@ -153,7 +177,7 @@ class Ranks:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        self._connect()
+        await self._connect()
         await self._place()
         kind = ray.remote(concurrency_groups={WATCH: _WATCHERS})(EngineActor)
         actors = [
@@ -161,7 +185,7 @@ class Ranks:
                 num_cpus=self._bundle["CPU"],
                 num_gpus=self._bundle.get("GPU", 0),
                 max_concurrency=_CALLS,
-                runtime_env={"env_vars": self._environment},
+                runtime_env={"env_vars": travelling({**os.environ, **self._configured})},
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     placement_group=self._placement, placement_group_bundle_index=number
                 ),
@@ -188,6 +212,8 @@ class Ranks:
         import ray
 
         ranks, self.all = self.all, ()
+        if not ray.is_initialized():
+            return  # and nothing is left of it
         if ranks and timeout_s:
             stopping = [asyncio.ensure_future(rank.call("shutdown")) for rank in ranks]
             await asyncio.wait(stopping, timeout=timeout_s)
@@ -209,20 +235,35 @@ class Ranks:
             ray.shutdown()
             self._started_ray = False
 
-    def _connect(self) -> None:
+    async def _connect(self) -> None:
+        """Starts Ray or joins a cluster, unless this process has one.
+
+        Raises:
+            RankError: The cluster cannot be reached.
+            UsageError: This process belongs to another cluster than the configured one.
+        """
         import ray
 
+        typed = self._section.address
         if ray.is_initialized():
+            found = ray.get_runtime_context().gcs_address
+            if typed is not None and not self._started_ray and await _resolved(typed) != await _resolved(found):
+                raise UsageError(f"cluster.address is {typed!r}, but this process belongs to the Ray cluster at {found}")
             return
-        address = self._section.address or os.environ.get("RAY_ADDRESS") or "local"
+        address = typed or os.environ.get("RAY_ADDRESS") or "local"
         own: dict[str, Any] = {}
         if address == "local":  # left open, Ray would join whatever cluster was last started on this machine
             cpus = self._bundle["CPU"] * self._engines
             own = {"num_cpus": max(os.cpu_count() or 1, ceil(cpus)), "include_dashboard": False}
         try:
+            if plain := _HOST_AND_PORT.fullmatch(address):  # Ray itself tries for two minutes, then ends the process
+                async with asyncio.timeout(_ANSWER_S):
+                    _, writer = await asyncio.open_connection(plain[1], int(plain[2]))
+                    writer.close()
             ray.init(address, log_to_driver=False, configure_logging=False, **own)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RankError(f"Ray at cluster.address = {address!r} cannot be reached: {shortened(str(error))}") from error
+        except (OSError, RuntimeError, SystemExit, TimeoutError, ValueError) as error:
+            reason = shortened(str(error)) or "no answer"
+            raise RankError(f"the Ray cluster at {address!r} (cluster.address) cannot be reached: {reason}") from error
         self._started_ray = True
 
     async def _place(self) -> None:
@@ -260,12 +301,22 @@ class Ranks:
 
 
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that go along to every engine; nothing that looks like a secret."""
-    return {
+    """Returns the variables that every actor's process starts with; nothing that looks like a secret: Ray logs them."""
+    more = {
         name: value
         for name, value in environ.items()
-        if name.startswith(_TRAVELLING) and name not in _OF_ONE_PROCESS and not any(mark in name for mark in _SECRETS)
+        if name.startswith(_TRAVELLING) and not any(mark in name for mark in _SECRETS)
     }
+    return {**facts(environ), **more}
+
+
+async def _resolved(address: str) -> object:
+    """What an address stands for: two that are written differently may be the same."""
+    plain = _HOST_AND_PORT.fullmatch(address)
+    if plain is None:
+        return address
+    found = await asyncio.get_running_loop().getaddrinfo(plain[1], int(plain[2]), type=socket.SOCK_STREAM)
+    return sorted(where for *_, where in found)
 
 
 def _retold(error: QuirksError, text: str) -> QuirksError:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.plan import Plan
 from worker.config import RefitSection
 from worker.errors import NotReadyError, RefitError
-from worker.group.ranks import Rank
+from worker.group.crew import Crew
 from worker.refit import sending
 from worker.refit.manifest import Manifest
 from worker.refit.scope import RefitScope, gathered, layout
+from worker.turns import Turns
 
 if TYPE_CHECKING:
     import torch
 
     from worker.refit.collective import CollectiveSender
-
-#: Calls a method of every worker together; the answers in the order of their ranks.
-Everybody = Callable[..., Awaitable[list[Any]]]
 
 
 class GroupRefits:
@@ -31,37 +29,37 @@ class GroupRefits:
         problem: Why nothing may be generated: the engines may hold weights of different versions. None if they agree.
     """
 
-    def __init__(self, section: RefitSection, plan: Plan, everybody: Everybody) -> None:
+    def __init__(self, section: RefitSection, plan: Plan, crew: Callable[[], Crew]) -> None:
         """Keeps what every refit needs.
 
         Args:
             section: How weights are transferred.
             plan: What a refit sends.
-            everybody: Calls a method of every worker.
+            crew: Returns the running engines.
         """
         self.problem: str | None = None
         self._section = section
         self._scope = RefitScope(plan.value("refit.scope"))
-        self._everybody = everybody
-        self._one_at_a_time = asyncio.Lock()
-        self._refits = 0
+        self._crew = crew
+        self._turns = Turns()
+        self._attempts = 0
         self._processes: list[int] = []
         self._elsewhere: list[str] = []
         self._devices: list[str] = []
         self._sender: CollectiveSender | None = None
 
-    def started(self, ranks: Iterable[Rank], devices: Iterable[list[str]]) -> None:
+    def started(self, nodes: Iterable[str], devices: Iterable[list[str]]) -> None:
         """The engines are up, and nobody has joined a collective.
 
         Args:
-            ranks: The engines.
-            devices: The devices of the processes of each.
+            nodes: Addresses of the engines' nodes.
+            devices: The devices of the processes of each engine.
         """
         import ray
 
         self.drop_sender()
         listed = [list(item) for item in devices]
-        self._elsewhere = sorted({rank.node for rank in ranks} - {ray.util.get_node_ip_address()})
+        self._elsewhere = sorted(set(nodes) - {ray.util.get_node_ip_address()})
         self._processes = [len(item) for item in listed]
         self._devices = [device for item in listed for device in item]
         self.problem = None
@@ -83,8 +81,7 @@ class GroupRefits:
             version: Label of the new weights; a running number if None. All engines get the same.
             clear_cache: As for the worker.
         """
-        async with self._one_at_a_time:
-            await self._update(method, version, clear_cache)
+        await self._turns.take(lambda: self._update(method, version, clear_cache))
         return True
 
     async def join(self, ip: str, port: int, world_size: int, train_world_size: int) -> None:
@@ -94,26 +91,21 @@ class GroupRefits:
                 f"init_collective_async: world_size = {world_size} is not the sum of train_world_size = {train_world_size} and "
                 f"the group's {sum(self._processes)} engine ranks"
             )
-        before = [0, *accumulate(self._processes)][:-1]
-        await self._everybody(
-            "init_collective_async", each=[(first, ip, port, world_size, train_world_size) for first in before]
-        )
+        await self._turns.take(lambda: self._join(ip, port, world_size, train_world_size))
 
     async def from_model(
         self, model: torch.nn.Module, scope: RefitScope | str | None, version: str | None, clear_cache: bool | None
     ) -> None:
         """Sends a model of this process to every engine."""
-        async with self._one_at_a_time:
-            await self._send(model, scope, lambda method: self._update(method, version, clear_cache))
+        await self._turns.take(lambda: self._send(model, scope, lambda method: self._update(method, version, clear_cache)))
 
     async def verify(self, model: torch.nn.Module, scope: RefitScope | str | None) -> dict[str, str]:
         """Has every engine compare its weights with those of a model of this process."""
 
         async def compare(_: str) -> list[dict[str, str]]:
-            return await self._everybody("verify_refit_async")
+            return await self._crew().everybody("verify_refit_async")
 
-        async with self._one_at_a_time:
-            found = await self._send(model, scope, compare)
+        found = await self._turns.take(lambda: self._send(model, scope, compare))
         return {f"{name} on rank {rank}": problem for rank, one in enumerate(found) for name, problem in one.items()}
 
     def drop_sender(self) -> None:
@@ -145,7 +137,7 @@ class GroupRefits:
             raise RefitError(f"refit.transport {transport!r} does not reach {where}; set refit.transport: collective")
         from worker.refit.ipc_zmq import send
 
-        addresses = [path for paths in await self._everybody("report_refit_addresses_async") for path in paths]
+        addresses = [path for paths in await self._crew().everybody("report_refit_addresses_async") for path in paths]
         common |= {"device": sending.shared_device(model, self._devices), "timeout_s": self._section.timeout_s}
         return await sending.alongside(
             lambda given_up: send(source, addresses, given_up=given_up, **common), update("update_weights_via_ipc_zmq_async")
@@ -165,34 +157,38 @@ class GroupRefits:
                 asyncio.to_thread(CollectiveSender, ip, port, world_size=size, device=device, timeout_s=timeout_s)
             )
             try:
-                await self.join(ip, port, size, 1)
+                await self._join(ip, port, size, 1)
             except BaseException:
                 await asyncio.gather(opening, return_exceptions=True)
                 raise
             self._sender = await opening
         return self._sender
 
-    async def _update(self, method: str, version: str | None, clear_cache: bool | None) -> None:
-        label = version if version is not None else str(self._refits + 1)
-        try:
-            await self._everybody(method, label, clear_cache)
-        except BaseException:
-            self.problem = await self._disagreement()
-            raise
-        self._refits += 1
-        self.problem = None
+    async def _join(self, ip: str, port: int, world_size: int, train_world_size: int) -> None:
+        before = [0, *accumulate(self._processes)][:-1]
+        each = [(first, ip, port, world_size, train_world_size) for first in before]
+        await self._crew().everybody("init_collective_async", each=each)
 
-    async def _disagreement(self) -> str | None:
-        """After a refit that failed somewhere: do all engines still have whole weights, and the same ones?"""
-        try:
-            states = await self._everybody("state", of_actor=True)
-        except Exception as error:
-            return f"a refit failed, and what it left behind is unknown ({error}); call restart"
-        versions = {state["version"] for state in states}
-        if len(versions) == 1 and not any(state["problem"] for state in states):
-            return None
-        found = ", ".join(
-            f"rank {rank} has version {state['version']!r}{' in part' if state['problem'] else ''}"
-            for rank, state in enumerate(states)
-        )
-        return f"a refit failed on some ranks: {found}; refit once more, completely, or call restart"
+    async def _update(self, method: str, version: str | None, clear_cache: bool | None) -> None:
+        self._attempts += 1  # of a failed one, some engines may have the label
+        label = version if version is not None else str(self._attempts)
+        agreed, self.problem = self.problem is None, "a refit was left half-way; refit once more, completely, or call restart"
+        found = await self._crew().outcomes(method, label, clear_cache)
+        failed = [rank for rank, item in enumerate(found) if isinstance(item, BaseException)]
+        if not failed:
+            self.problem = None
+            return
+        states = await asyncio.gather(*(rank.state() for rank in self._crew().ranks))
+        half = [rank for rank in failed if states[rank]["problem"] is not None or states[rank].get("version") == label]
+        if not half and len(failed) == len(found) and agreed:
+            self.problem = None
+        else:
+            self.problem = (
+                f"the engines may hold weights of different versions: a refit failed on rank {_listed(failed)}"
+                f"{f', half-way on rank {_listed(half)}' if half else ''}; refit once more, completely, or call restart"
+            )
+        raise found[failed[0]]
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    return ", ".join(map(str, ranks))

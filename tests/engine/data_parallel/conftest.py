@@ -44,10 +44,10 @@ def grouped():
 def tokens():
     """Generates from prompts and returns the new tokens of each, in order."""
 
-    async def generate(group, prompts, *, greedy=True, rank=None):
+    async def generate(group, prompts, *, greedy=True, rank=None, **more):
         found = {}
         async with asyncio.timeout(HUNG_S):
-            async for index, output in group.generate_async(batch_of(prompts), greedy=greedy, rank=rank):
+            async for index, output in group.generate_async({**batch_of(prompts), **more}, greedy=greedy, rank=rank):
                 found[index] = tuple(output["output_ids"][0, len(prompts[index]) :].tolist())
         return [found[index] for index in range(len(prompts))]
 

@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from quirks_core.errors import QuirksError
 from quirks_core.testing.lab import PROMPTS, batch_of
-from worker.errors import BatchError, RankError
+from worker.errors import BatchError, NotReadyError, RankError, RefitError, RefitRejectedError
+from worker.refit import Manifest, send_ipc_zmq, tensors
 
 HUNG_S = 90
 LONGEST = 256
@@ -57,7 +58,7 @@ async def started(checkpoint, grouped):
 def group(started):
     """The group; a test must leave it idle."""
     yield started
-    assert started._router.in_flight == [0, 0]
+    assert started._crew is None or started._crew.router.in_flight == [0, 0]
 
 
 @pytest.fixture
@@ -98,10 +99,12 @@ def test_every_process_of_every_actor_acknowledges_the_same_plan(group):
             assert {effect.slot.rpartition(".")[2] for effect in ack.effects} >= {"all_gatherv", "reduce_scatterv", "apply"}
 
 
-async def test_replicas_sample_differently(group, tokens):
+async def test_replicas_sample_differently_unless_samples_have_seeds_of_their_own(group, tokens):
     both = [await tokens(group, PROMPTS, greedy=False, rank=rank) for rank in (0, 1)]
+    seeded = [await tokens(group, PROMPTS, greedy=False, rank=rank, seeds=[1, 2, 3]) for rank in (0, 1)]
 
     assert both[0] != both[1]
+    assert seeded[0] == seeded[1]
 
 
 async def test_a_thousand_short_requests_are_shared_evenly_and_keep_their_places(group, tokens):
@@ -109,9 +112,9 @@ async def test_a_thousand_short_requests_are_shared_evenly_and_keep_their_places
     expected = await tokens(group, prompts[:500], rank=0)
 
     running = asyncio.ensure_future(tokens(group, prompts))
-    while not any(group._router.in_flight):  # noqa: ASYNC110
+    while not any(group._crew.router.in_flight):  # noqa: ASYNC110
         await asyncio.sleep(0)  # one turn of the loop shares all of them out
-    assert group._router.in_flight == [500, 500]
+    assert group._crew.router.in_flight == [500, 500]
     got = await running
 
     assert got == expected + expected
@@ -181,6 +184,47 @@ async def test_a_refit_in_the_middle_reaches_all_ranks(group, policies, right, m
     assert {state["version"] for state in await group.health()} == {"a"}
 
 
+async def test_a_refit_that_fails_half_way_on_one_rank_alone_closes_the_group_until_a_complete_one(group, policies, right):
+    addresses = await group.report_refit_addresses_async()
+    state = dict(tensors(policies["b"][0], "parameters"))
+
+    def breaks():
+        for index, item in enumerate(state.items()):
+            if index == 6:
+                raise RuntimeError("the optimizer has gone")
+            yield item
+
+    whole = {"manifest": Manifest.of(state.items()), "buffer_bytes": 1, "timeout_s": HUNG_S}
+    sending = [
+        asyncio.ensure_future(asyncio.to_thread(send_ipc_zmq, source, [address], **whole))
+        for source, address in zip((state.items, breaks), addresses, strict=True)
+    ]
+    async with asyncio.timeout(HUNG_S):
+        with pytest.raises(RefitError, match="rank 1: a refit failed half-way"):
+            await group.update_weights_via_ipc_zmq_async()
+    assert [type(item) for item in await asyncio.gather(*sending, return_exceptions=True)] == [type(None), RuntimeError]
+    with pytest.raises(NotReadyError, match="failed on rank 1, half-way on rank 1; refit once more"):
+        await anext(group.generate_async(batch_of(PROMPTS)))
+
+    async with asyncio.timeout(HUNG_S):
+        await group.refit_async(policies["a"][0], version="a")
+    await right(group, "a")
+
+
+async def test_a_refit_that_all_ranks_reject_leaves_the_group_as_it_was(group, policies, right):
+    await group.prepare_refit_info_async({"lm_head.weight": ((2, 2), "float32")})
+
+    async with asyncio.timeout(HUNG_S):
+        with pytest.raises(RefitRejectedError, match=r"rank 0: .*rejected"):
+            await group.refit_async(policies["b"][0])
+
+    await right(group, "a", ranks=(None,))
+    await group.prepare_refit_info_async(
+        {name: (item.shape, item.dtype) for name, item in tensors(policies["a"][0], "parameters")}
+    )
+    await group.refit_async(policies["a"][0], version="a")
+
+
 async def test_who_leaves_early_takes_the_requests_out_of_all_engines(group, tokens):
     samples = group.generate_async(batch_of(PROMPTS * 10), greedy=True)
     await anext(samples)
@@ -190,6 +234,20 @@ async def test_who_leaves_early_takes_the_requests_out_of_all_engines(group, tok
     async with asyncio.timeout(HUNG_S):
         assert await group.reset_prefix_cache_async()  # false while an engine still works on a request
         await tokens(group, PROMPTS)
+
+
+async def test_texts_are_generated_by_all_ranks_in_their_places(group):
+    prompts = [f"t{number} t{number + 1}" for number in range(3, 9)]
+
+    by_all = {index: found["texts"] async for index, found in group.generate_text_async({"prompts": prompts}, greedy=True)}
+    by_one = {
+        index: found["texts"] async for index, found in group.generate_text_async({"prompts": prompts}, greedy=True, rank=1)
+    }
+
+    assert sorted(by_all) == list(range(6))
+    assert by_all == by_one
+    with pytest.raises(BatchError, match=r"prompts \[1\] are empty"):
+        await anext(group.generate_text_async({"prompts": ["t3", ""]}))
 
 
 async def test_a_prompt_that_does_not_fit_is_named_and_nothing_is_sent(group):
@@ -224,13 +282,15 @@ async def test_a_rank_whose_engine_is_killed_is_named_and_the_group_comes_back(g
 
     core.send_signal(signal.SIGKILL)
     async with asyncio.timeout(30):
-        with pytest.raises(RankError, match=r"rank 1 of 2 died: .*was killed by SIGKILL.*call restart"):
+        with pytest.raises(RankError, match=r"rank 1: the engine died: .*was killed by SIGKILL; call restart"):
             await asyncio.gather(running, anext(group.generate_async(batch_of(PROMPTS), rank=1)))
-    with pytest.raises(RankError, match="rank 1 of 2 died"):
+    with pytest.raises(RankError, match="rank 1: the engine died"):
         await anext(group.generate_async(batch_of(PROMPTS)))
-    await group.restart()
+    pids = [process.pid for process in before.actors]
+    await asyncio.gather(group.restart(), group.restart())  # both have seen it; one of them does it
 
     await right(group, "a")
+    assert not {*pids} & {state["pid"] for state in await group.health()}
     assert not any(process.is_running() for engine in before.engines for process in engine)
 
 
@@ -241,7 +301,7 @@ async def test_a_rank_whose_actor_is_killed_is_named_and_leaves_no_process(group
 
     before.actors[0].send_signal(signal.SIGKILL)
     async with asyncio.timeout(30):
-        with pytest.raises(RankError, match=r"rank 0 of 2 died: its actor \(process \d+ on .*\) died"):
+        with pytest.raises(RankError, match=r"rank 0: its actor \(process \d+ on .*\) died; call restart"):
             await running
     await group.shutdown()
 

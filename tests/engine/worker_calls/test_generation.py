@@ -241,3 +241,16 @@ async def test_the_prefix_cache_of_a_busy_engine_cannot_be_reset(worker, lab, sa
 
 async def test_a_processor_is_no_gpu(worker):
     assert await worker.report_device_id_async() == ["cpu"]
+
+
+async def test_a_sample_with_a_seed_of_its_own_does_not_depend_on_its_company(worker, lab):
+    async def sampled(prompts, seeds):
+        batch = {**lab.batch_of(prompts), "seeds": seeds}
+        return {index: output["output_ids"].tolist() async for index, output in worker.generate_async(batch)}
+
+    alone = await sampled(lab.PROMPTS[:1], [7])
+    among = await sampled([*lab.PROMPTS, lab.PROMPTS[0]], [1, 2, 3, 7])
+    other = await sampled(lab.PROMPTS[:1], [8])
+
+    assert among[3] == alone[0]
+    assert other[0] != alone[0]

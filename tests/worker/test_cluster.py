@@ -1,0 +1,211 @@
+"""Where Ray puts a group's actors on two simulated nodes, and what goes along; no engine is started.
+
+Everything happens in a process of its own, with a folder of its own for Ray: other tests have a Ray in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+_SCRIPT = """
+import asyncio, json, os, sys, time
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+from worker.config import ClusterSection
+from worker.errors import RankError
+from worker.group import ranks
+from worker.group.actor import EngineActor
+
+
+class Watched(EngineActor):
+    async def environment(self):
+        return dict(os.environ)
+
+
+ranks.EngineActor = Watched
+
+
+def group(address, **section):
+    cluster = ClusterSection(address=address, start_timeout_s=section.pop("start_timeout_s", 40), **section)
+    return ranks.Ranks(cluster, engines=2, gpus=2, environment={"NCCL_DEBUG": "INFO", "ACME_KEY": "1"})
+
+
+def there(rank):
+    return [name for name in (rank["folder"], f"/proc/{rank['pid']}") if Path(name).exists()]
+
+
+async def placed(address, placement):
+    made = group(address, placement=placement)
+    await made.create()
+    points = [await rank.call("meeting_point") for rank in made.all]
+    found = [
+        {
+            "number": rank.number, "node": rank.node, "node_id": rank.node_id, "pid": rank.pid, "folder": rank.folder,
+            "meets_at": point[0], "environment": await rank.call("environment"),
+        }
+        for rank, point in zip(made.all, points)
+    ]
+    before = [there(rank) for rank in found]
+    await made.end(0)
+    after = [there(rank) for rank in found]
+    made.disconnect()
+    return {"ranks": found, "before": before, "after": after, "connected": ray.is_initialized()}
+
+
+async def no_room(address):
+    made = group(address, start_timeout_s=1, cpus_per_engine=3)
+    try:
+        await made.create()
+    except RankError as error:
+        return str(error)
+    finally:
+        await made.end(0)
+        made.disconnect()
+
+
+async def without(cluster, node, address):
+    made = group(address, placement="spread")
+    await made.create()
+    before = [rank.node for rank in made.all]
+    cluster.remove_node(node, allow_graceful=False)
+    await made.end(0)
+    await made.create()
+    after = [rank.node for rank in made.all]
+    await made.end(0)
+    made.disconnect()
+    return {"before": before, "after": after}
+
+
+def left(address):
+    ray.init(address, configure_logging=False, log_to_driver=False)
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
+        time.sleep(0.1)  # given back a moment after the placement group
+    ray.shutdown()
+    return nodes
+
+
+async def main():
+    node = {"num_cpus": 2, "num_gpus": 4}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    other = cluster.add_node(**node, node_ip_address="127.0.0.2")
+    cluster.wait_for_nodes()
+    # After the nodes: these take over the environment of who starts them.
+    os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_TOKEN="secret", MODEL_QUIRKS_ORDERS="mine", ACME_OTHER="1")
+    found = {"spread": await placed(cluster.address, "spread"), "no room": await no_room(cluster.address)}
+    os.environ["RAY_ADDRESS"] = cluster.address
+    found["pack"] = await placed(None, "pack")
+    del os.environ["RAY_ADDRESS"]
+    found["nodes left"] = left(cluster.address)
+    found["lost"] = await without(cluster, other, cluster.address)
+    cluster.shutdown()
+    Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+asyncio.run(main())
+"""
+#: Ray takes a lost node for dead after a second, and starts no workers that nobody asked for.
+_QUICK = {
+    "RAY_enable_worker_prestart": "0",
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    """What the script saw on two nodes with two CPUs and four GPUs each, of which Ray only believes that they exist."""
+    folder = tmp_path_factory.mktemp("cluster")
+    script, found = folder / "script.py", folder / "found.json"
+    script.write_text(_SCRIPT, encoding="utf-8")
+    ray_folder = tempfile.mkdtemp(prefix="mq-", dir="/tmp")  # a socket's path has at most 107 bytes
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "VLLM_", "NCCL_", "HF_"))}
+    try:
+        done = subprocess.run(
+            [sys.executable, str(script), str(found)],
+            env={**clean, **_QUICK, "RAY_TMPDIR": ray_folder},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+    finally:
+        shutil.rmtree(ray_folder, ignore_errors=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(found.read_text(encoding="utf-8"))
+
+
+def _nodes(found):
+    return [rank["node_id"] for rank in found["ranks"]]
+
+
+def test_spread_puts_every_engine_on_a_node_of_its_own_and_pack_on_the_same(simulated):
+    assert len(set(_nodes(simulated["spread"]))) == 2
+    assert len(set(_nodes(simulated["pack"]))) == 1
+
+
+def test_every_rank_says_on_which_address_it_can_be_met(simulated):
+    ranks = simulated["spread"]["ranks"]
+
+    assert "127.0.0.2" in {rank["node"] for rank in ranks}
+    assert [rank["meets_at"] for rank in ranks] == [rank["node"] for rank in ranks]
+    assert [rank["number"] for rank in ranks] == [0, 1]
+
+
+def test_every_actor_sees_its_own_gpus_alone(simulated):
+    devices = [rank["environment"]["CUDA_VISIBLE_DEVICES"].split(",") for rank in simulated["pack"]["ranks"]]
+
+    assert [len(item) for item in devices] == [2, 2]
+    assert not {*devices[0]} & {*devices[1]}
+
+
+@pytest.mark.parametrize("name", ["VLLM_LOGGING_LEVEL", "NCCL_DEBUG"])
+def test_what_the_plan_is_made_of_goes_along(simulated, name):
+    assert all(name in rank["environment"] for rank in simulated["spread"]["ranks"])
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "MODEL_QUIRKS_ORDERS", "ACME_OTHER", "ACME_KEY"])
+def test_secrets_and_what_is_this_process_own_stay(simulated, name):
+    assert not any(name in rank["environment"] for rank in simulated["spread"]["ranks"])
+
+
+@pytest.mark.parametrize("placement", ["spread", "pack"])
+def test_nothing_is_left_of_actors_that_have_ended_on_any_node(simulated, placement):
+    assert [len(item) for item in simulated[placement]["before"]] == [2, 2]
+    assert simulated[placement]["after"] == [[], []]
+
+
+def test_room_that_is_not_there_is_an_error_that_says_what_is_free(simulated):
+    message = simulated["no room"]
+
+    assert "Ray found no room for 2 engines with {'CPU': 3.0, 'GPU': 2.0} each" in message
+    assert "cluster.start_timeout_s = 1 s" in message
+    assert "free are {'CPU': 4.0, 'GPU': 8.0}" in message.replace("'GPU': 8.0, 'CPU': 4.0", "'CPU': 4.0, 'GPU': 8.0")
+    assert "Lower cluster.cpus_per_engine" in message
+
+
+@pytest.mark.parametrize("placement", ["spread", "pack"], ids=["by-configuration", "by-environment"])
+def test_a_cluster_that_runs_already_is_joined_by_its_address_and_left_as_it_was(simulated, placement):
+    assert simulated[placement]["ranks"]
+    assert not simulated[placement]["connected"]
+    assert simulated["nodes left"] == 2
+
+
+def test_after_the_loss_of_a_node_the_engines_get_new_places_on_what_is_left(simulated):
+    before, after = simulated["lost"]["before"], simulated["lost"]["after"]
+
+    assert len(set(before)) == 2
+    assert set(after) == set(before) - {"127.0.0.2"}

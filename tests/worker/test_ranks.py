@@ -1,0 +1,150 @@
+"""What goes along to an engine, and what is taken away after one; no Ray is started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import pytest_asyncio
+import ray
+
+from worker.config import ClusterSection
+from worker.errors import RankError
+from worker.group.actor import last_lines, reap
+from worker.group.ranks import Ranks, travelling
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["VLLM_LOGGING_LEVEL", "NCCL_DEBUG", "NRL_VLLM_ASYNC_TIMEOUT_SECONDS", "HF_HOME", "TORCHDYNAMO_DISABLE", "OMP_NUM_THREADS"],
+)
+def test_what_a_plan_or_an_engine_reads_goes_along(name):
+    assert travelling({name: "1"}) == {name: "1"}
+
+
+@pytest.mark.parametrize("name", ["MODEL_QUIRKS_DISABLE", "MODEL_QUIRKS_STRICT", "MODEL_QUIRKS_LOCKED"])
+def test_switches_go_along(name):
+    assert travelling({name: "1"}) == {name: "1"}
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "NRL_SECRET", "HF_PASSWORD", "VLLM_SECRET_KEY"])
+def test_secrets_stay(name):
+    assert travelling({name: "hush"}) == {}
+
+
+@pytest.mark.parametrize("name", ["MODEL_QUIRKS_ORDERS", "MODEL_QUIRKS_FOLDER"])
+def test_a_plan_that_is_in_force_here_stays_here(name):
+    assert travelling({name: "1"}) == {}
+
+
+@pytest.mark.parametrize("name", ["PATH", "HOME", "CUDA_VISIBLE_DEVICES", "RAY_ADDRESS", "TMPDIR", "LD_PRELOAD"])
+def test_what_belongs_to_this_machine_stays(name):
+    assert travelling({name: "1"}) == {}
+
+
+@pytest.fixture
+def process():
+    """A process that would run for minutes."""
+    started = subprocess.Popen([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(300)"], stdout=-1)
+    started.stdout.readline()
+    yield started
+    started.kill()
+    started.communicate()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What an engine left: a folder that is not empty."""
+    left = tmp_path / "mqa-left"
+    left.mkdir()
+    (left / "socket").touch()
+    return left
+
+
+def test_a_process_that_was_stopped_is_killed_and_its_folder_is_gone(process, folder):
+    process.send_signal(signal.SIGSTOP)
+
+    reap(process.pid, str(folder), 0.2)
+
+    assert process.wait(10) == -signal.SIGKILL
+    assert not folder.exists()
+
+
+def test_a_process_that_has_ended_takes_no_time_and_its_folder_is_gone(process, folder):
+    process.kill()
+    process.wait()
+
+    reap(process.pid, str(folder), 300)
+
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_gone_already_is_no_error(process, tmp_path):
+    process.kill()
+    process.wait()
+
+    reap(process.pid, str(tmp_path / "gone"), 300)
+
+
+def test_the_last_lines_of_a_log_are_its_last(tmp_path):
+    log = tmp_path / "worker.err"
+    log.write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
+
+    assert last_lines(str(log), 2) == ["line 98", "line 99"]
+
+
+def test_a_log_that_cannot_be_read_has_no_lines(tmp_path):
+    assert last_lines(str(tmp_path / "none")) == []
+    assert last_lines(str(tmp_path)) == []
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """Connects, and returns what Ray was asked for: one is started by tests of real groups."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    asked = []
+    monkeypatch.setattr(ray, "init", lambda address, **options: asked.append((address, options.get("num_cpus"))))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+    async def connect(**section):
+        await Ranks(ClusterSection(**section), engines=70, gpus=0, environment={})._connect()
+        return asked.pop()
+
+    return connect
+
+
+@pytest_asyncio.fixture
+async def listening():
+    """An address where somebody answers, as Ray's head would."""
+    async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_without_an_address_a_ray_of_our_own_has_room_for_all_whatever_runs_on_this_machine(joined):
+    """Left open, Ray joins the cluster that was started last on this machine."""
+    assert await joined() == ("local", max(70, os.cpu_count()))
+    assert await joined(cpus_per_engine=1.01) == ("local", max(71, os.cpu_count()))
+
+
+async def test_an_address_is_joined_as_it_is_and_asked_for_nothing(joined, listening):
+    assert await joined(address=listening) == (listening, None)
+
+
+async def test_the_configured_address_wins_over_the_environment(joined, listening, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+
+    assert await joined() == ("auto", None)
+    assert await joined(address=listening) == (listening, None)
+
+
+async def test_a_cluster_that_does_not_answer_is_named_at_once(joined):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+    with pytest.raises(RankError, match=rf"the Ray cluster at '{address}' \(cluster\.address\) cannot be reached"):
+        await joined(address=address)

@@ -1,0 +1,81 @@
+"""Which engine gets which prompt."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.group.router import Router
+
+
+def _rows(count, first=0):
+    return {first + index: [index] for index in range(count)}
+
+
+@given(st.integers(1, 8), st.integers(0, 100))
+def test_equal_requests_are_balanced_within_one(engines, count):
+    router = Router(engines)
+
+    router.share(_rows(count))
+
+    assert sum(router.in_flight) == count
+    assert max(router.in_flight) - min(router.in_flight) <= 1
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(0, 200))
+def test_sharing_never_makes_an_uneven_load_more_uneven(load, count):
+    router = Router(len(load))
+    router.in_flight[:] = load
+
+    router.share(_rows(count))
+
+    assert max(router.in_flight) - min(router.in_flight) <= max(max(load) - min(load), 1)
+
+
+@given(st.data())
+def test_counts_are_what_is_in_flight_and_never_negative(data):
+    router = Router(data.draw(st.integers(1, 4)))
+    running: list[int] = []  # the engine of each request
+    for _ in range(data.draw(st.integers(0, 30))):
+        if running and data.draw(st.booleans()):
+            engine = running.pop(data.draw(st.integers(0, len(running) - 1)))
+            router.done(engine)
+        else:
+            pinned = data.draw(st.none() | st.integers(0, len(router.in_flight) - 1))
+            shares = router.share(_rows(data.draw(st.integers(0, 5))), pinned)
+            running += [engine for engine, rows in shares.items() for _ in rows]
+
+        assert router.in_flight == [running.count(engine) for engine in range(len(router.in_flight))]
+
+
+@given(st.integers(1, 8), st.integers(0, 50), st.integers(0, 1000))
+def test_every_prompt_goes_to_one_engine_and_keeps_its_number(engines, count, first):
+    rows = _rows(count, first)
+
+    shares = Router(engines).share(rows)
+
+    assert all(shares.values()), "an engine without prompts is missing"
+    assert sum(map(len, shares.values())) == count
+    assert {index: row for share in shares.values() for index, row in share.items()} == rows
+
+
+@pytest.mark.parametrize("engine", [0, 2])
+def test_pinned_prompts_go_where_they_are_told_whatever_runs_there(engine):
+    router = Router(3)
+    router.share(_rows(10), engine)
+
+    shares = router.share(_rows(5), engine)
+
+    assert shares == {engine: _rows(5)}
+    assert router.in_flight[engine] == 15
+
+
+def test_the_next_prompts_go_where_others_have_ended():
+    router = Router(2)
+    router.share(_rows(10))
+    router.done(1, 4)
+
+    shares = router.share(_rows(4))
+
+    assert shares == {1: _rows(4)}

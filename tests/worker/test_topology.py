@@ -1,0 +1,269 @@
+"""What processes say of themselves, held against the plan."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from quirks_core import Registry, RunContext
+from worker import GenerationConfig
+from worker.errors import TopologyError
+from worker.topology import Expected, Row, Topology
+
+LAYERS = ("layers.0.experts", "layers.1.experts")
+EXPERTS = 8
+#: A group of two ranks that share the experts.
+SHARED = Expected(strategy="actors", data=2, tensor=1, pipeline=1, experts=2, is_moe=True)
+APART = Expected(strategy="independent", data=2, tensor=2, pipeline=1, experts=2, is_moe=True)
+
+
+def _formed(expected: Expected) -> Topology:
+    """What processes report that have formed what is expected."""
+    together = expected.stepping_together
+    rows = []
+    for data in range(expected.data):
+        for stage in range(expected.pipeline):
+            for tensor in range(expected.tensor):
+                flat = tensor if expected.strategy == "independent" else data * expected.tensor + tensor
+                share = EXPERTS // expected.experts
+                held = range(flat * share, (flat + 1) * share) if expected.experts > 1 else range(EXPERTS)
+                layers = [LAYERS[stage]] if expected.pipeline > 1 else LAYERS
+                rows.append(
+                    Row(
+                        engine=0 if expected.strategy == "engine" else data,
+                        pid=100 + len(rows),
+                        device="cpu",
+                        dp_rank=0 if expected.strategy == "independent" else data,
+                        dp_size=together,
+                        pp_rank=stage,
+                        pp_size=expected.pipeline,
+                        tp_rank=tensor,
+                        tp_size=expected.tensor,
+                        ep_rank=flat if expected.experts > 1 else None,
+                        ep_size=expected.experts,
+                        experts={layer: tuple(held) for layer in layers} if expected.is_moe else {},
+                        expert_count=dict.fromkeys(layers, EXPERTS) if expected.is_moe else {},
+                        expert_bytes=len(held) << 20 if expected.is_moe else 0,
+                    )
+                )
+    return Topology(tuple(rows))
+
+
+def _changed(topology: Topology, number: int, **values) -> Topology:
+    rows = list(topology.rows)
+    rows[number] = replace(rows[number], **values)
+    return Topology(tuple(rows))
+
+
+def _problems(topology: Topology, expected: Expected, **options) -> str:
+    with pytest.raises(TopologyError) as caught:
+        topology.check(expected, **options)
+    return str(caught.value)
+
+
+RIGHT = {
+    "actors": SHARED,
+    "actors over TP": replace(SHARED, tensor=2, experts=4),
+    "actors over PP": replace(SHARED, pipeline=2),
+    "actors without expert parallelism": replace(SHARED, experts=1),
+    "one engine": replace(SHARED, strategy="engine"),
+    "one engine, dense": replace(SHARED, strategy="engine", experts=1, is_moe=False),
+    "independent, EP within TP": APART,
+    "independent, dense": replace(APART, experts=1, is_moe=False),
+    "alone": replace(SHARED, strategy=None, data=1, experts=1),
+}
+
+
+@pytest.mark.parametrize("expected", RIGHT.values(), ids=RIGHT)
+def test_what_was_expected_passes(expected):
+    _formed(expected).check(expected)
+
+
+@pytest.mark.parametrize("expected", RIGHT.values(), ids=RIGHT)
+def test_a_process_that_is_missing_is_missed(expected):
+    formed, count = _formed(expected), expected.data * expected.tensor * expected.pipeline
+
+    message = _problems(Topology(formed.rows[:-1]), expected)
+
+    assert f"there are {count - 1} processes instead of {count}" in message
+
+
+@pytest.mark.parametrize(
+    ("field", "group"),
+    [
+        ("dp_size", "data-parallel group"),
+        ("pp_size", "pipeline"),
+        ("tp_size", "tensor-parallel group"),
+        ("ep_size", "expert-parallel group"),
+    ],
+)
+def test_a_group_of_another_size_is_named_with_its_process(field, group):
+    right = getattr(_formed(SHARED).rows[1], field)
+
+    message = _problems(_changed(_formed(SHARED), 1, **{field: 7}), SHARED)
+
+    assert f"engine 1, DP 1, PP 0, TP 0 (process 101) is in a {group} of 7 instead of {right}" in message
+    assert "process 100" not in message
+
+
+def test_engines_that_share_nothing_do_not_pass_for_a_group():
+    """The trap of NVIDIA-NeMo/RL#1495: every engine for itself, each with all experts and EP rank 0 of 1."""
+    apart = _formed(replace(APART, tensor=1, experts=1))
+
+    message = _problems(apart, SHARED)
+
+    for process in (100, 101):
+        assert f"(process {process}) is in a data-parallel group of 1 instead of 2" in message
+        assert f"(process {process}) is in a expert-parallel group of 1 instead of 2" in message
+
+
+def test_everything_that_is_wrong_is_in_one_error():
+    wrong = _changed(_changed(_formed(SHARED), 0, dp_size=3, tp_size=4), 1, ep_size=1)
+
+    message = _problems(wrong, SHARED)
+
+    assert message.count("instead of") == 3
+
+
+def test_a_rank_that_is_there_twice_is_named():
+    message = _problems(_changed(_formed(SHARED), 1, dp_rank=0, ep_rank=0), SHARED)
+
+    assert "DP 0, PP 0, TP 0 is there 2 times" in message
+    assert "EP 0 is there 2 times" in message
+
+
+def test_one_of_several_engines_knows_its_group_by_size_alone():
+    part = Topology(_formed(SHARED).rows[:1])
+
+    part.check(SHARED, whole=False)
+
+    assert "data-parallel group of 1" in _problems(_changed(part, 0, dp_size=1), SHARED, whole=False)
+
+
+@pytest.mark.parametrize(
+    ("held", "problem"),
+    [
+        ((4, 5, 6), "experts 7 are held by 0 processes instead of 1"),
+        ((3, 4, 5, 6, 7), "experts 3 are held by 2 processes instead of 1"),
+        ((0, 1, 2, 3), "experts 0-7 are held by 2 processes instead of 1"),
+    ],
+    ids=["missing", "doubled", "the other's"],
+)
+def test_an_expert_that_is_missing_or_doubled_is_named_with_its_layer(held, problem):
+    row = _formed(SHARED).rows[1]
+
+    message = _problems(_changed(_formed(SHARED), 1, experts={**row.experts, LAYERS[1]: held}), SHARED)
+
+    assert f"{LAYERS[1]}: {problem}" in message
+    assert LAYERS[0] not in message
+
+
+def test_a_layer_that_one_rank_does_not_have_is_named():
+    message = _problems(_changed(_formed(SHARED), 1, experts={LAYERS[0]: (4, 5, 6, 7)}), SHARED)
+
+    assert f"{LAYERS[1]}: experts 4-7 are held by 0 processes instead of 1" in message
+
+
+def test_without_expert_parallelism_every_process_has_a_part_of_every_expert():
+    expected = replace(SHARED, experts=1)
+
+    message = _problems(_changed(_formed(expected), 1, experts=dict.fromkeys(LAYERS, range(7))), expected)
+
+    assert f"{LAYERS[0]}: experts 7 are held by 1 processes instead of 2" in message
+
+
+def test_each_independent_engine_must_have_all_experts_itself():
+    formed = _formed(APART)
+
+    message = _problems(_changed(formed, 3, experts=formed.rows[2].experts), APART)
+
+    assert "experts 0-7 are held by 2 processes instead of 1" in message
+
+
+def test_the_same_experts_in_two_stages_are_different_layers():
+    expected = replace(SHARED, pipeline=2)
+    formed = _formed(expected)
+
+    message = _problems(_changed(formed, 3, experts={LAYERS[1]: (4, 5, 6)}), expected)
+
+    assert f"{LAYERS[1]}: experts 7 are held by 0 processes instead of 1" in message
+
+
+def test_the_table_has_a_line_for_every_process():
+    console = Console(width=140, color_system=None)
+
+    with console.capture() as captured:
+        console.print(_formed(SHARED).table())
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in captured.get().splitlines() if "│" in line]
+
+    assert lines == [
+        ["0", "100", "0 of 2", "0 of 2", "0-3", "2", "4.0 MiB"],
+        ["1", "101", "1 of 2", "1 of 2", "4-7", "2", "4.0 MiB"],
+    ]
+
+
+def test_the_table_shows_every_kind_of_parallelism_that_there_is():
+    console = Console(width=140, color_system=None)
+
+    with console.capture() as captured:
+        console.print(_formed(replace(SHARED, tensor=2, pipeline=2, experts=4)).table())
+
+    assert ("1 of 2 │ 1 of 2 │ 1 of 2 │ 3 of 4") in captured.get()
+
+
+def test_the_table_of_a_dense_model_speaks_of_no_experts():
+    console = Console(width=140, color_system=None)
+
+    with console.capture() as captured:
+        console.print(_formed(RIGHT["independent, dense"]).table())
+
+    assert captured.get().count("none") == 8
+
+
+@pytest.mark.parametrize("expected", RIGHT.values(), ids=RIGHT)
+def test_what_goes_through_json_comes_back_the_same(expected):
+    parts = [Topology((row,)) for row in _formed(expected).rows]
+
+    back = [Topology.of(json.loads(part.to_json()), engine=part.rows[0].engine) for part in parts]
+
+    assert Topology.joined(back) == _formed(expected)
+
+
+@pytest.fixture
+def expect(tmp_path):
+    """Reads what a plan expects, for a model of a type."""
+
+    def read(model_type, **sections):
+        config = {"model_type": model_type, **({"num_experts": EXPERTS} if "moe" in model_type else {})}
+        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        parsed = GenerationConfig.parse({"model": str(tmp_path), **sections})
+        plan = Registry.load().resolve(RunContext.gather(parsed, environ={}))
+        assert not plan.refusals
+        return Expected.of(plan)
+
+    return read
+
+
+def test_a_plan_that_shares_experts_expects_one_group(expect):
+    sections = {"engine": {"data_parallel_size": 2, "tensor_parallel_size": 2}, "parallel": {"expert_parallel_size": 4}}
+
+    assert expect("qwen3_moe", **sections) == RIGHT["actors over TP"]
+
+
+def test_a_plan_for_a_dense_model_expects_engines_that_share_nothing(expect):
+    sections = {"engine": {"data_parallel_size": 2, "tensor_parallel_size": 2}}
+
+    assert expect("qwen3", **sections) == RIGHT["independent, dense"]
+
+
+def test_a_plan_with_experts_within_replicas_expects_them_there(expect):
+    sections = {"engine": {"data_parallel_size": 2, "tensor_parallel_size": 2}, "parallel": {"expert_parallel_size": 2}}
+
+    assert expect("qwen3_moe", **sections) == APART
+
+
+def test_a_plan_without_data_parallelism_expects_no_strategy(expect):
+    assert expect("qwen3_moe") == RIGHT["alone"]
