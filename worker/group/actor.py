@@ -174,16 +174,21 @@ def facts(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name.startswith(_FACTS) and name not in _OF_ONE_PROCESS and not any(mark in name for mark in _SECRETS)
+        if name.startswith(_FACTS) and name not in _OF_ONE_PROCESS and not is_secret(name)
     }
+
+
+def is_secret(variable: str) -> bool:
+    """Tells whether a variable's name looks like that of a secret."""
+    return any(mark in variable for mark in _SECRETS)
 
 
 def _differences(there: Plan, here: Plan) -> str:
     found = diff(there, here)
-    facts = [f"{change.name} is {change.a!r} there and {change.b!r} here" for change in found.facts]
+    known = [f"{change.name} is {change.a!r} there and {change.b!r} here" for change in found.facts]
     slots = [f"{change.slot} becomes {change.a.value!r} there and {change.b.value!r} here" for change in found.slots]
     quirks = [f"quirk {change.id} differs" for change in found.quirks]
-    return "; ".join([*facts, *slots, *quirks]) or "its installation carries out other patches"
+    return "; ".join([*known, *slots, *quirks]) or "its installation carries out other patches"
 
 
 def reap(pid: int, folder: str, grace_s: float) -> None:

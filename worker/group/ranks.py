@@ -14,11 +14,10 @@ from typing import Any
 from quirks_core.errors import QuirksError, UsageError, shortened
 from worker.config import ClusterSection
 from worker.errors import EngineDiedError, RankError
-from worker.group.actor import WATCH, EngineActor, facts, last_lines, reap
+from worker.group.actor import WATCH, EngineActor, facts, is_secret, last_lines, reap
 
 #: Variables, beside those that plans are made of, that processes read before any code of ours runs, or that name caches.
 _TRAVELLING = ("HF_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
-_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 #: Calls that an actor answers at once, beside the one that starts its engine.
 _WATCHERS = 4
 #: Calls that an actor has in flight at most: one for each call of `generate_async` and the like.
@@ -302,11 +301,7 @@ class Ranks:
 
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that every actor's process starts with; nothing that looks like a secret: Ray logs them."""
-    more = {
-        name: value
-        for name, value in environ.items()
-        if name.startswith(_TRAVELLING) and not any(mark in name for mark in _SECRETS)
-    }
+    more = {name: value for name, value in environ.items() if name.startswith(_TRAVELLING) and not is_secret(name)}
     return {**facts(environ), **more}
 
 

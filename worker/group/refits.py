@@ -172,7 +172,6 @@ class GroupRefits:
     async def _update(self, method: str, version: str | None, clear_cache: bool | None) -> None:
         self._attempts += 1  # of a failed one, some engines may have the label
         label = version if version is not None else str(self._attempts)
-        agreed, self.problem = self.problem is None, "a refit was left half-way; refit once more, completely, or call restart"
         found = await self._crew().outcomes(method, label, clear_cache)
         failed = [rank for rank, item in enumerate(found) if isinstance(item, BaseException)]
         if not failed:
@@ -180,9 +179,7 @@ class GroupRefits:
             return
         states = await asyncio.gather(*(rank.state() for rank in self._crew().ranks))
         half = [rank for rank in failed if states[rank]["problem"] is not None or states[rank].get("version") == label]
-        if not half and len(failed) == len(found) and agreed:
-            self.problem = None
-        else:
+        if half or len(failed) < len(found):
             self.problem = (
                 f"the engines may hold weights of different versions: a refit failed on rank {_listed(failed)}"
                 f"{f', half-way on rank {_listed(half)}' if half else ''}; refit once more, completely, or call restart"

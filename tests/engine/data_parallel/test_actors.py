@@ -168,8 +168,12 @@ async def test_a_refit_in_the_middle_reaches_all_ranks(group, policies, right, m
     await asyncio.sleep(0.1)
 
     async with asyncio.timeout(HUNG_S):
-        await group.refit_async(policies["b"][0], version=f"b by {transport}")
+        refit = asyncio.ensure_future(group.refit_async(policies["b"][0], version=f"b by {transport}"))
+        await asyncio.sleep(0.05)
+        meanwhile = asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS[:1]), greedy=True)))
+        await refit
 
+    assert (await meanwhile)[0] == 0, "who asks meanwhile is not refused"
     for item in running:
         _, output = await item
         (spans,) = output["weight_versions"]
