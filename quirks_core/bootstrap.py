@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from quirks_core.adjustments import Patch
 from quirks_core.errors import QuirksError
+from quirks_core.orphan import end_with_parent
 from quirks_core.patching import InstalledPatch, install
 from quirks_core.plan import Orders, PlannedPatch
 from quirks_core.receipt import Acknowledgement, Effect
@@ -84,6 +85,7 @@ def bootstrap() -> None:
         undo()  # half a plan is worse than none
         raise
     _in_force.digest, _in_force.folder, _in_force.pid = orders.digest, folder, os.getpid()
+    end_with_parent()
     _in_force.acknowledge()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 
 # Each stands for a family; a start takes 20 s. Why Nemotron-H's logprobs are further off is not known.
-@pytest.mark.parametrize(("kind", "tolerance"), [("gpt_oss", 1e-3), ("nemotron_h", 2e-2), ("glm4_moe", 1e-3)])
+@pytest.mark.parametrize(("kind", "tolerance"), [("gpt_oss", 1e-3), ("nemotron_h", 2e-2)])
 async def test_an_engine_generates_what_transformers_does(kind, tolerance, shared_lab):
     model = shared_lab.checkpoint(kind)
 

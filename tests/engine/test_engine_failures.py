@@ -73,9 +73,8 @@ def test_an_unknown_engine_argument_is_an_error_with_the_nearest_name(checkpoint
 
 async def test_without_the_quirk_the_first_request_kills_the_engine(checkpoint, running, lab):
     """Quirk cpu-moe-expert-parallel, without. Data parallelism alone fails cleanly; sharded experts end in SIGSEGV."""
-    async with running(
-        checkpoint("qwen3_moe"), {"purpose": "eval", "engine": {"data_parallel_size": 2}}, disable=["cpu-moe-expert-parallel"]
-    ) as started:
+    values = {"purpose": "eval", "engine": {"data_parallel_size": 2}, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}}
+    async with running(checkpoint("qwen3_moe"), values, disable=["cpu-moe-expert-parallel"]) as started:
         pids = [ack.pid for ack in started.receipt.processes if ack.pid != os.getpid()]
         with pytest.raises(Exception, match="EngineCore encountered an issue"):
             await lab.generate(started)

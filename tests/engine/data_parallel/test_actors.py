@@ -112,7 +112,7 @@ async def test_a_thousand_short_requests_are_shared_evenly_and_keep_their_places
     expected = await tokens(group, prompts[:500], rank=0)
 
     running = asyncio.ensure_future(tokens(group, prompts))
-    while not any(group._crew.router.in_flight):  # noqa: ASYNC110
+    while not any(group._crew.router.in_flight):  # noqa: ASYNC110 - the router offers no event
         await asyncio.sleep(0)  # one turn of the loop shares all of them out
     assert group._crew.router.in_flight == [500, 500]
     got = await running

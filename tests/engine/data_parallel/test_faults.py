@@ -88,7 +88,7 @@ async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothi
     group = WorkerGroup(configuration(checkpoint("qwen3_moe"), {**_MOE, "cluster": {"start_timeout_s": limit_s}}))
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     starting = asyncio.ensure_future(group.start())
-    while len(group._ranks.all) < 2 or not all(rank.pid for rank in group._ranks.all):  # noqa: ASYNC110
+    while len(group._ranks.all) < 2 or not all(rank.pid for rank in group._ranks.all):  # noqa: ASYNC110 - nor does a start
         await asyncio.sleep(0.02)
     ranks = group._ranks.all
     os.kill(ranks[1].pid, signal.SIGSTOP)

@@ -93,7 +93,8 @@ async def test_a_transport_that_does_not_reach_a_group_is_refused(group, checkpo
 
 async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoint, running, lab):
     model = checkpoint("qwen3")
-    async with running(model, {"purpose": "eval", "engine": {"data_parallel_size": 2}}) as worker:
+    values = {"purpose": "eval", "engine": {"data_parallel_size": 2}, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}}
+    async with running(model, values) as worker:
         assert worker.plan.value("parallel.dp_strategy") == "engine"
         assert [(row.dp_rank, row.dp_size, row.ep_size) for row in worker.topology.rows] == [(0, 1, 1), (1, 1, 1)]
 
