@@ -252,7 +252,7 @@ class RunContext(Record):
             packages={**installed_versions(), **versions},
             assumed=frozenset(versions),
             platform=assumed_platform or installed_platform(),
-            environment={name: value for name, value in variables.items() if _is_fact(name)},
+            environment={name: value for name, value in variables.items() if is_fact_variable(name)},
         )
 
     def fact(self, name: str) -> Any:
@@ -271,7 +271,8 @@ class RunContext(Record):
             case "typed":
                 return rest in self.typed
             case "env":
-                return self.environment.get(rest) if _is_fact(rest) else UNKNOWN  # never read is not the same as not set
+                # Never read is not the same as not set.
+                return self.environment.get(rest) if is_fact_variable(rest) else UNKNOWN
             case "packages":
                 return self.packages.get(distribution_of(rest), UNKNOWN)
             case "model" if rest.startswith("config."):
@@ -333,12 +334,18 @@ def is_known_fact(name: str) -> bool:
 def always_known(name: str) -> bool:
     """Tells whether every run knows the fact (also as absent), so that a condition on it is never unknown."""
     if name.startswith("env."):
-        return name in SLOTS or _is_fact(name.removeprefix("env."))
+        return name in SLOTS or is_fact_variable(name.removeprefix("env."))
     return is_known_fact(name) and not name.startswith(_MAY_BE_UNKNOWN)
 
 
-def _is_fact(variable: str) -> bool:
-    return variable.startswith(_FACT_VARIABLES) and not any(mark in variable for mark in _SECRETS)
+def is_fact_variable(name: str) -> bool:
+    """Tells whether an environment variable is one that quirks may ask for."""
+    return name.startswith(_FACT_VARIABLES) and not is_secret(name)
+
+
+def is_secret(variable: str) -> bool:
+    """Tells whether a variable's name looks like that of a secret."""
+    return any(mark in variable for mark in _SECRETS)
 
 
 def _walk(value: Any, keys: list[str]) -> Any:

@@ -176,22 +176,15 @@ class Refitting:
     async def _own_sender(self, model: torch.nn.Module) -> CollectiveSender:
         """Opens a group of this process and its engine, once."""
         if self._sender is None or not self._joined:
-            from worker.refit.collective import CollectiveSender
-
             size = 1 + len(await self._ask(vllm_adapter.ranks))
-            on_cpu = "cpu" in await self._ask(vllm_adapter.device_ids)
-            device = "cpu" if on_cpu else next(model.parameters()).device
-            port = sending.free_port(_LOOPBACK)
-            timeout_s = self._section.timeout_s
-            opening = asyncio.ensure_future(
-                asyncio.to_thread(CollectiveSender, _LOOPBACK, port, world_size=size, device=device, timeout_s=timeout_s)
+            self._sender = await sending.open_collective(
+                _LOOPBACK,
+                size,
+                lambda port: self._join(1, _LOOPBACK, port, size),
+                model=model,
+                engine=await self._ask(vllm_adapter.device_ids),
+                timeout_s=self._section.timeout_s,
             )
-            try:
-                await self._join(1, _LOOPBACK, port, size)
-            except BaseException:
-                await asyncio.gather(opening, return_exceptions=True)
-                raise
-            self._sender = await opening
         return self._sender
 
     async def _join(self, rank_offset: int, ip: str, port: int, world_size: int) -> None:

@@ -116,7 +116,7 @@ async def under_way(worker):
     """Waits until the engine makes tokens."""
     states = worker._engine.llm.output_processor.request_states
     async with asyncio.timeout(HUNG_S):
-        while not states or any(state.detokenizer.num_output_tokens() < 5 for state in states.values()):  # noqa: ASYNC110
+        while not states or any(state.detokenizer.num_output_tokens() < 5 for state in states.values()):  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.001)
 
 

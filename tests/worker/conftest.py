@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +32,26 @@ def parse() -> Callable[..., GenerationConfig]:
         return GenerationConfig.parse({"model": "some/model", **values})
 
     return parse
+
+
+@pytest.fixture
+def background():
+    """Runs something in a thread; a test that leaves one running fails by its time limit."""
+    with ThreadPoolExecutor() as pool:
+        yield pool.submit
+
+
+@pytest.fixture
+def start():
+    """Starts a Python program; ends it after the test."""
+    started = []
+
+    def run(code: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield run
+    for child in started:
+        child.kill()
+        child.communicate()

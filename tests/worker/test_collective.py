@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -51,28 +49,6 @@ def source():
 sender = CollectiveSender("127.0.0.1", int(sys.argv[1]), world_size=int(sys.argv[2]), timeout_s=600)
 sender.send(source, manifest=Manifest.of(tensors.items()), buffer_bytes=1024)
 """
-
-
-@pytest.fixture
-def background():
-    """Runs something in a thread."""
-    with ThreadPoolExecutor() as pool:
-        yield pool.submit
-
-
-@pytest.fixture
-def start():
-    """Starts a Python program; ends it after the test."""
-    started = []
-
-    def run(code: str, *arguments: object) -> subprocess.Popen[str]:
-        started.append(subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield run
-    for child in started:
-        child.kill()
-        child.communicate()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -56,29 +56,6 @@ with IpcZmqStream(Path(sys.argv[1]), None, device=torch.device("cpu"), timeout_s
     print("half-way", flush=True)
     time.sleep(600)
 """
-
-
-@pytest.fixture
-def background():
-    """Runs something in a thread; a test that leaves one running fails by its time limit."""
-    with ThreadPoolExecutor() as pool:
-        yield pool.submit
-
-
-@pytest.fixture
-def start():
-    """Starts a Python program; ends it after the test."""
-    started = []
-
-    def run(code: str, *arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", code, *map(str, arguments)]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield run
-    for child in started:
-        child.kill()
-        child.communicate()
 
 
 @pytest.fixture

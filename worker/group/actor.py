@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quirks_core.bootstrap import FOLDER_VARIABLE, ORDERS_VARIABLE
+from quirks_core.context import is_fact_variable, is_secret
 from quirks_core.diff import diff
 from quirks_core.errors import QuirksError
 from quirks_core.plan import Plan
@@ -25,11 +27,9 @@ if TYPE_CHECKING:
 _TAIL = 15
 #: Name of the methods' group that answers while an engine starts, which keeps the actor's own event loop busy.
 WATCH = "watch"
-#: Variables that quirks may ask for, and our own switches: a plan made of other ones would be another plan.
-_FACTS = ("MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
 #: Of our own variables, those that hand a plan down to the children of one process.
-_OF_ONE_PROCESS = ("MODEL_QUIRKS_FOLDER", "MODEL_QUIRKS_ORDERS")
-_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+_OF_ONE_PROCESS = (FOLDER_VARIABLE, ORDERS_VARIABLE)
+_OWN = "MODEL_QUIRKS_"
 
 
 class EngineActor:
@@ -170,17 +170,12 @@ class EngineActor:
 
 
 def facts(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that plans are made of; nothing that looks like a secret."""
+    """Returns the variables that plans are made of: those that quirks may ask for, and our own switches."""
     return {
         name: value
         for name, value in environ.items()
-        if name.startswith(_FACTS) and name not in _OF_ONE_PROCESS and not is_secret(name)
+        if is_fact_variable(name) or (name.startswith(_OWN) and name not in _OF_ONE_PROCESS and not is_secret(name))
     }
-
-
-def is_secret(variable: str) -> bool:
-    """Tells whether a variable's name looks like that of a secret."""
-    return any(mark in variable for mark in _SECRETS)
 
 
 def _differences(there: Plan, here: Plan) -> str:

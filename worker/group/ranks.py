@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from math import ceil
 from typing import Any
 
+from quirks_core.context import is_secret
 from quirks_core.errors import QuirksError, UsageError, shortened
 from worker.config import ClusterSection
 from worker.errors import EngineDiedError, RankError
-from worker.group.actor import WATCH, EngineActor, facts, is_secret, last_lines, reap
+from worker.group.actor import WATCH, EngineActor, facts, last_lines, reap
 
 #: Variables, beside those that plans are made of, that processes read before any code of ours runs, or that name caches.
 _TRAVELLING = ("HF_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")

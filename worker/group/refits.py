@@ -148,20 +148,15 @@ class GroupRefits:
         if self._sender is None:
             import ray
 
-            from worker.refit.collective import CollectiveSender
-
-            ip = ray.util.get_node_ip_address()
-            port, size, timeout_s = sending.free_port(ip), 1 + sum(self._processes), self._section.timeout_s
-            device = "cpu" if "cpu" in self._devices else next(model.parameters()).device
-            opening = asyncio.ensure_future(
-                asyncio.to_thread(CollectiveSender, ip, port, world_size=size, device=device, timeout_s=timeout_s)
+            ip, size = ray.util.get_node_ip_address(), 1 + sum(self._processes)
+            self._sender = await sending.open_collective(
+                ip,
+                size,
+                lambda port: self._join(ip, port, size, 1),
+                model=model,
+                engine=self._devices,
+                timeout_s=self._section.timeout_s,
             )
-            try:
-                await self._join(ip, port, size, 1)
-            except BaseException:
-                await asyncio.gather(opening, return_exceptions=True)
-                raise
-            self._sender = await opening
         return self._sender
 
     async def _join(self, ip: str, port: int, world_size: int, train_world_size: int) -> None:

@@ -14,6 +14,8 @@ from worker.errors import TransferError
 if TYPE_CHECKING:
     import torch
 
+    from worker.refit.collective import CollectiveSender
+
 _T = TypeVar("_T")
 #: What a refit sends; called for each pass.
 Source = Callable[[], "Iterable[tuple[str, torch.Tensor]]"]
@@ -49,6 +51,40 @@ async def by_file(source: Source, update: Callable[[str], Coroutine[Any, Any, _T
         file = Path(folder) / "weights.safetensors"
         await asyncio.to_thread(lambda: write(source(), file))
         return await update(str(file))
+
+
+async def open_collective(
+    ip: str,
+    world_size: int,
+    join: Callable[[int], Coroutine[Any, Any, None]],
+    *,
+    model: torch.nn.Module,
+    engine: list[str],
+    timeout_s: float,
+) -> CollectiveSender:
+    """Opens a collective of this process, rank 0, and engine ranks.
+
+    Args:
+        ip: This machine's address.
+        world_size: All ranks.
+        join: Has the engine ranks join, given the port.
+        model: The trainer's model.
+        engine: The devices of the engine's processes.
+        timeout_s: Seconds to wait for them, and later at each step of a refit.
+    """
+    from worker.refit.collective import CollectiveSender
+
+    port = free_port(ip)
+    device = "cpu" if "cpu" in engine else next(model.parameters()).device
+    opening = asyncio.ensure_future(
+        asyncio.to_thread(CollectiveSender, ip, port, world_size=world_size, device=device, timeout_s=timeout_s)
+    )
+    try:
+        await join(port)
+    except BaseException:
+        await asyncio.gather(opening, return_exceptions=True)
+        raise
+    return await opening
 
 
 def shared_device(model: torch.nn.Module, engine: list[str]) -> torch.device:
