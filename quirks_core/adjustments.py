@@ -122,11 +122,11 @@ class Patch:
     """Wraps or replaces one attribute of an installed package, in every engine process, with a guard against drift.
 
     Attributes:
-        target: ``package.module:Class.attribute`` or ``package.module:function``.
+        target: ``package.module:Class.attribute`` or ``package.module:function``; a constant or a field will do too.
         wrapper: ``package.module:function``; called with the original function it returns the new one. Several wrappers of
             one target are put around each other, in order of their quirks' ids.
         replacement: ``package.module:object``; put in place of the target, or added where it does not exist. A target with
-            a replacement has one owner.
+            a replacement has one owner, and so has everything in it.
         expects: Fingerprints of every source of the target that the patch was written against (``quirks fingerprint``
             prints them), or `quirks_core.fingerprints.ABSENT`. Anything else is refused.
         reason: Why; the quirk's title if empty.
@@ -145,7 +145,9 @@ class Patch:
             object.__setattr__(self, "expects", (self.expects,))
         if bool(self.wrapper) is bool(self.replacement):
             raise DeclarationError(f"Patch of {self.target}: give either a wrapper or a replacement")
-        for text in (self.target, self.source):
+        for name, text in (("target", self.target), ("wrapper or replacement", self.source)):
+            if problem := problem_of_text(name, text):
+                raise DeclarationError(f"Patch: {problem}")
             module, colon, attribute = text.partition(":")
             if not (module and colon and attribute):
                 raise DeclarationError(f"Patch: {text!r} is not of the form 'package.module:attribute'")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 from quirks_core import guard
 from quirks_core.context import FACTS, InstalledFacts, RunContext, is_known_fact
-from quirks_core.errors import nearest, shown, words
+from quirks_core.errors import nearest, shortened, shown, words
 from quirks_core.loaded import Loaded
-from quirks_core.match import InRange, Match, is_plain
+from quirks_core.match import Facts, InRange, Match, is_plain
+from quirks_core.plain import is_plain as is_json
+from quirks_core.plain import plain
 from quirks_core.plan import State, Verdict
-from quirks_core.probes import Probe, ask
+from quirks_core.probes import Probe, ask, described
 from quirks_core.quirk import Quirk
 from quirks_core.slots import SLOTS
 from quirks_core.switches import Switches
@@ -84,17 +85,31 @@ def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
         return Trace.of(Leaf("match", "an answer", words(error), Answer.UNKNOWN)), nothing
 
 
-def traced(match: Match, context: RunContext) -> Trace:
+def traced(match: Match, context: Facts) -> Trace:
     """Evaluates a match; one of a third party's own kind under the time limit.
 
     Raises:
         TypeError: It did not return a trace.
         Exception: Whatever else a third party's own kind of match raises.
     """
-    trace = match.trace(context) if is_plain(match) else guard.call(partial(match.trace, context), guard.time_limit_s())
-    if not isinstance(trace, Trace):
-        raise TypeError(f"trace returned {shown(trace)}, which is no Trace")
-    return trace
+    if is_plain(match):
+        return match.trace(context)
+    return guard.call(lambda: _read(match.trace(context)), guard.time_limit_s())
+
+
+def _read(answer: object) -> Trace:
+    """Takes what somebody else's match answered: into the plan, which is JSON, go values of plain types only."""
+    if not isinstance(answer, Trace):
+        raise TypeError(f"trace returned {shown(answer)}, which is no Trace")
+    leaves = tuple(map(_leaf, answer.leaves))
+    given = Answer(answer.answer)
+    decisive = _leaf(answer.decisive) if answer.decisive is not None else next(iter(leaves), None)
+    return Trace(given, leaves, decisive or Leaf("match", "a reason", None, given))
+
+
+def _leaf(leaf: Leaf) -> Leaf:
+    fact, wanted, got, answer = leaf
+    return Leaf(shortened(str(fact)), shortened(str(wanted)), plain(got) if is_json(got) else shown(got), Answer(answer))
 
 
 def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
@@ -111,7 +126,7 @@ def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
         for probe in quirk.evidence:
             if isinstance(probe, Probe) and (answer := ask(probe, item.package)) is not Answer.UNKNOWN:
                 name = f"packages.{item.package}"
-                return Trace.of(Leaf(name, f"{item} (a source build: settled by {probe})", facts.fact(name), answer))
+                return Trace.of(Leaf(name, f"{item} (a source build: settled by {described(probe)})", facts.fact(name), answer))
     return trace
 
 

@@ -13,7 +13,7 @@ from quirks_core.context import Installation
 from quirks_core.judge import affected
 from quirks_core.loaded import Loaded
 from quirks_core.match import UNKNOWN
-from quirks_core.probes import Probe, ask
+from quirks_core.probes import Probe, ask, described
 from quirks_core.quirk import PairedRun, Quirk
 from quirks_core.trace import Answer
 from quirks_core.versions import Affected, parse_version
@@ -59,7 +59,7 @@ def lifecycle(item: Loaded, installed: Mapping[str, str] | None = None) -> Lifec
     evidence += [f"installed: {name} {version}" for name, version in found.items() if version is not UNKNOWN]
     probes = quirk.evidence if installed is None else ()
     probed = [(probe, ask(probe)) for probe in probes if isinstance(probe, Probe)]
-    evidence += [f"{_WORDS[answer]}: {probe}" for probe, answer in probed]
+    evidence += [f"{_WORDS[answer]}: {described(probe)}" for probe, answer in probed]
     evidence += [f"paired run, {run.observed}" for run in quirk.evidence if isinstance(run, PairedRun)]
     is_fixed = affected(facts, quirk).answer is Answer.NO
     return Lifecycle(Stage.DORMANT if is_fixed else Stage.ACTIVE, tuple(evidence))

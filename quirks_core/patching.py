@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,8 @@ from quirks_core.errors import PatchDriftError, QuirksError
 
 _MISSING = object()
 _WRAPPED_FUNCTIONS = (staticmethod, classmethod)
+#: Kinds of values of which many names hold the same one, without having it from each other.
+_SHARED = (type(None), type(...), bool, int, float, complex, str, bytes, tuple, frozenset, Enum, ModuleType)
 
 
 @dataclass(slots=True)
@@ -64,7 +67,8 @@ class _Site:
             delattr(self.owner, self.name)
         else:
             setattr(self.owner, self.name, value)
-        if isinstance(self.owner, ModuleType):
+        shared = _is_others(self.original, self.module) or isinstance(self.current, _SHARED)
+        if isinstance(self.owner, ModuleType) and not shared:
             _rebind(self.current, value, {patch.source.partition(":")[0] for patch in self.patches.values()})
         self.current = value
 
@@ -166,6 +170,14 @@ def _wrapped(wrapper: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, _WRAPPED_FUNCTIONS):
         return type(value)(wrapper(value.__func__))
     return wrapper(value)
+
+
+def _is_others(value: Any, module: str) -> bool:
+    """Tells whether other modules have a value for reasons of their own: a constant, or something that lives elsewhere."""
+    home = str(getattr(value, "__module__", module))
+    name = str(getattr(value, "__name__", ""))
+    lives_elsewhere = home != module and getattr(sys.modules.get(home), "__dict__", {}).get(name) is value
+    return isinstance(value, _SHARED) or lives_elsewhere
 
 
 def _rebind(old: Any, new: Any, but_not: Collection[str]) -> None:

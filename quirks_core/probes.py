@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from quirks_core import fingerprints, guard, sources
-from quirks_core.errors import DeclarationError
-from quirks_core.fingerprints import ABSENT, HOMELESS
+from quirks_core.errors import DeclarationError, shortened
 from quirks_core.packages import distribution_of
 from quirks_core.trace import Answer
 
@@ -72,7 +72,9 @@ class StaticProbe(Probe):
 
 @dataclass(frozen=True, slots=True)
 class SymbolProbe(Probe):
-    """Looks for a module, class, function or method.
+    """Looks for a module, class, function or method, or a constant or field; also for what a module imports by that name.
+
+    What a class inherits, or a module gets by ``import *``, counts as missing.
 
     Attributes:
         target: ``package.module`` or ``package.module:Class.attribute``.
@@ -94,7 +96,7 @@ class SymbolProbe(Probe):
         if sources.module_source(self.source().partition(".")[0]) is None or not sources.is_readable(self.source()):
             return Answer.UNKNOWN
         if ":" in self.target:
-            present = fingerprints.fingerprint(self.target) not in (ABSENT, HOMELESS)
+            present = sources.attribute_source(self.target) is not None or sources.is_imported(self.target)
         else:
             present = sources.module_source(self.target) is not None
         return _yes(present is self.present_means_affected)
@@ -136,6 +138,10 @@ class FingerprintProbe(Probe):
         return Answer.NO if any(fingerprints.same(seen, known) for known in self.fixed) else Answer.UNKNOWN
 
 
+#: The kinds that are ours; others can raise and hang.
+_OWN_KINDS = (StaticProbe, SymbolProbe, FingerprintProbe)
+
+
 def ask(probe: Probe, package: str | None = None) -> Answer:
     """Asks a probe; one of a third party's own kind that raises says nothing.
 
@@ -143,12 +149,31 @@ def ask(probe: Probe, package: str | None = None) -> Answer:
         probe: The probe.
         package: The package in question; a probe of another one says nothing about it.
     """
-    own_kind = type(probe) not in (StaticProbe, SymbolProbe, FingerprintProbe)
+    foreign = type(probe) not in _OWN_KINDS
     try:
-        answer = guard.call(partial(_ask, probe, package), guard.time_limit_s()) if own_kind else _ask(probe, package)
+        answer = guard.call(partial(_ask, probe, package), guard.time_limit_s()) if foreign else _ask(probe, package)
     except Exception:
         return Answer.UNKNOWN
     return answer if isinstance(answer, Answer) else Answer.UNKNOWN
+
+
+def described(probe: Probe) -> str:
+    """Says what a probe looks at, also if it is of a third party's own kind and cannot say so itself."""
+    if type(probe) in _OWN_KINDS:
+        return str(probe)
+    return _text(lambda: str(probe)) or f"a {type(probe).__name__} (it cannot be shown)"
+
+
+def package_read(probe: Probe) -> str:
+    """Names the package whose source a probe reads, also if it is of a third party's own kind and cannot say so itself."""
+    return _text(lambda: probe.package) or "what it reads"
+
+
+def _text(function: Callable[[], str]) -> str:
+    try:
+        return guard.call(lambda: shortened(str(function())), guard.time_limit_s())
+    except Exception:
+        return ""
 
 
 def _ask(probe: Probe, package: str | None) -> Answer:

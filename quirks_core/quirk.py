@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from functools import cached_property
@@ -37,6 +37,11 @@ class Reference:
     type: str
     url: str
 
+    def __post_init__(self) -> None:
+        for name in ("type", "url"):
+            if problem := problem_of_text(name, getattr(self, name)):
+                raise DeclarationError(f"Reference: {problem}")
+
 
 def report(url: str) -> Reference:
     """Where the problem was reported or described."""
@@ -61,9 +66,11 @@ class PairedRun:
     observed: str
 
     def __post_init__(self) -> None:
-        module, colon, function = self.scenario.partition(":")
+        module, colon, function = str(self.scenario).partition(":")
         if not (module and colon and function):
             raise DeclarationError(f"PairedRun: {self.scenario!r} is not of the form 'package.module:function'")
+        if problem := problem_of_text("observed", self.observed):
+            raise DeclarationError(f"PairedRun: {problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +80,21 @@ class Location:
     file: str
     line: int
 
+    def __post_init__(self) -> None:
+        if problem := problem_of_text("file", self.file):
+            raise DeclarationError(f"Location: {problem}")
+        if type(self.line) is not int:
+            raise DeclarationError(f"Location: line must be a number, not {shown(self.line)}")
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
 
 _ID = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)?")
 
+
+#: More facts than any match asks for; one of somebody's own kind may never stop naming them.
+_MOST_FACTS = 10_000
 
 #: Names that switch more than one quirk.
 _RESERVED = frozenset({"all", "third-party", *ModelFlag})
@@ -124,7 +140,8 @@ class Quirk:
     def __post_init__(self) -> None:
         for name in ("adjustments", "affected", "references", "evidence", "examples", "supersedes"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
-        self.check()
+        if problems := list(self._problems()):
+            raise DeclarationError(f"quirk {shown(self.id)}: " + "; ".join(problems))
         object.__setattr__(self, "flag", flag_name(self.flag))
         if self.location.line == 0:
             object.__setattr__(self, "location", _caller())
@@ -135,7 +152,7 @@ class Quirk:
         Raises:
             DeclarationError: It is not; the message lists everything.
         """
-        if problems := list(self._problems()):
+        if problems := list(self._problems()) or list(self._changed()):
             raise DeclarationError(f"quirk {shown(self.id)}: " + "; ".join(problems))
 
     @property
@@ -146,7 +163,8 @@ class Quirk:
     @property
     def packages(self) -> frozenset[str]:
         """The packages whose versions the quirk asks for."""
-        named = {name.removeprefix("packages.") for name in self.match.facts() if name.startswith("packages.")}
+        names = itertools.islice(self.match.facts(), _MOST_FACTS)
+        named = {name.removeprefix("packages.") for name in names if name.startswith("packages.")}
         return frozenset(named | {item.package for item in self.affected})
 
     @cached_property
@@ -173,7 +191,7 @@ class Quirk:
         if not self.adjustments:
             yield "no adjustments"
         for adjustment in self.adjustments:
-            if not isinstance(adjustment, Default | Require | Refuse | Advise | Patch):
+            if type(adjustment) not in _ADJUSTMENTS:
                 yield f"{shown(adjustment)} is not an adjustment"
         if not self.references:
             yield "no references: say where the problem is reported"
@@ -183,17 +201,36 @@ class Quirk:
         for one, other in itertools.combinations(ranges, 2):
             if one.overlaps(other):
                 yield f"the affected ranges {one.package} {one} and {other} overlap: write one range"
-        for name, kind in (
-            ("affected", Affected),
-            ("references", Reference),
-            ("evidence", Probe | PairedRun),
-            ("examples", Example),
-            ("supersedes", str),
-        ):
+        if type(self.location) is not Location:
+            yield f"{shown(self.location)} is not a location"
+        for name, kind in _PARTS.items():
             for item in getattr(self, name):
-                # A kind of range of somebody's own could raise wherever versions are compared.
-                if not isinstance(item, kind) or (name == "affected" and type(item) is not Affected):
+                if type(item) is not kind and not (name == "evidence" and isinstance(item, Probe)):
                     yield f"{shown(item)} in {name} is of the wrong type"
+        for item in self.supersedes:
+            if type(item) is str and not _ID.fullmatch(item):
+                yield f"{shown(item)} in supersedes is no id"
+
+    def _changed(self) -> Iterable[str]:
+        """What the parts refused when they were made, and hold now."""
+        for part in (*self.adjustments, *self.affected, *self.references, *self.evidence, *self.examples, self.location):
+            if type(part) in _OWN_KINDS:
+                try:
+                    part.__post_init__()  # type: ignore[union-attr]  # of our own records all have it
+                except DeclarationError as error:
+                    yield str(error)
+
+
+#: Our own records, and no kinds of somebody's own, which could do anything wherever they are read.
+_ADJUSTMENTS = (Default, Require, Refuse, Advise, Patch)
+_PARTS: Mapping[str, type] = {
+    "affected": Affected,
+    "references": Reference,
+    "evidence": PairedRun,
+    "examples": Example,
+    "supersedes": str,
+}
+_OWN_KINDS = (*_ADJUSTMENTS, Affected, Reference, PairedRun, Example, Location)
 
 
 def _as_tuple(value: object) -> tuple[object, ...]:

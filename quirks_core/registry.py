@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -19,6 +20,7 @@ from quirks_core.context import RunContext, is_known_fact
 from quirks_core.discovery import PROJECT, Discovered, discover
 from quirks_core.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown, words
 from quirks_core.loaded import Loaded
+from quirks_core.match import is_plain
 from quirks_core.plain import plain
 from quirks_core.plan import Plan
 from quirks_core.quirk import Quirk
@@ -218,9 +220,11 @@ def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -
         # pluggy compares plugins, so that one that equals others would keep them out.
         raise DeclarationError(f"{item.entry_point.value} is an object with an __eq__ of its own: give a Quirk or a module")
     if isinstance(plugin, Quirk):
+        if type(plugin) is not Quirk:
+            raise DeclarationError(f"{item.entry_point.value} is of a kind of Quirk of its own: give a Quirk")
         if plugin.id != item.name:
             raise DeclarationError(f"the entry point is named {item.name!r} but the quirk's id is {plugin.id!r}")
-        plugin.check()
+        _check(plugin, limit_s)
         return [plugin]  # it has no hooks, so that pluggy need not know it
     name = _plugin_name(item)
     manager.register(plugin, name)
@@ -232,14 +236,27 @@ def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -
         quirks: list[Any] = guard.call(lambda: list(islice(own[0].function(), _MOST_QUIRKS + 1)), limit_s)  # type: ignore[call-overload]  # pluggy types it as object
         if len(quirks) > _MOST_QUIRKS:
             raise DeclarationError(f"quirks_declare returned more than {_MOST_QUIRKS} quirks")
-        if wrong := [quirk for quirk in quirks if not isinstance(quirk, Quirk)]:
+        if wrong := [quirk for quirk in quirks if type(quirk) is not Quirk]:
             raise DeclarationError(f"quirks_declare returned {shown(wrong[0])}, which is no Quirk")
         for quirk in quirks:
-            quirk.check()
+            _check(quirk, limit_s)
     except BaseException:
         manager.unregister(name=name)
         raise
     return quirks
+
+
+def _check(quirk: Quirk, limit_s: float) -> None:
+    """Checks a declaration, and asks a match of somebody's own kind for its names now, where it may hang."""
+    quirk.check()
+    if not is_plain(quirk.match):
+        guard.call(partial(_ask_for_names, quirk), limit_s)
+
+
+def _ask_for_names(quirk: Quirk) -> None:
+    with suppress(Exception):  # what raises here makes the quirk unknown in every plan, with the reason
+        # Not `quirk.model_types`: a cached property that hangs would keep its lock, which is that of every quirk.
+        _ = quirk.packages, quirk.match.model_types()
 
 
 def _broken(item: Discovered, error: BaseException) -> Broken:

@@ -6,7 +6,7 @@ slot become one value is the slot's own law (`quirks_core.merge`), and a conflic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from quirks_core.judge import judge_all, traced
 from quirks_core.loaded import Loaded
 from quirks_core.merge import Wish
 from quirks_core.packages import distribution_of
-from quirks_core.plan import Plan, PlannedPatch, Refusal, State
+from quirks_core.plan import Contributor, Plan, PlannedPatch, Refusal, State
 from quirks_core.settle import off_switch, settle
 from quirks_core.slots import SLOTS
 from quirks_core.switches import Switches
@@ -178,21 +178,35 @@ def _one_owner_per_target(draft: _Draft) -> None:
     targets: dict[str, list[tuple[Patch, PlannedPatch]]] = {}
     for patch, planned in draft.patches:
         targets.setdefault(planned.target, []).append((patch, planned))
+    draft.refusals += _inside_of_a_replacement(targets)
     for target, patches in sorted(targets.items()):
         quirks = tuple(sorted((planned.quirk for _, planned in patches), key=lambda quirk: quirk.id))
         ids = {quirk.id for quirk in quirks}
         if len(ids) == len(patches) and not (len(ids) > 1 and any(patch.replacement for patch, _ in patches)):
             continue
         what = "patched by several quirks, and one of them replaces it" if len(ids) > 1 else "patched twice by one quirk"
-        draft.refusals.append(
-            Refusal(
-                kind="conflict",
-                reason=f"{target} is {what}: {', '.join(str(quirk) for quirk in quirks)}",
-                remedy="decide which of them you need and switch the others off",
-                switch=" or ".join(off_switch(sorted(ids - {name}) or [name]) for name in sorted(ids)),
-                quirks=quirks,
-            )
-        )
+        draft.refusals.append(_patch_conflict(f"{target} is {what}", quirks))
+
+
+def _inside_of_a_replacement(targets: Mapping[str, Sequence[tuple[Patch, PlannedPatch]]]) -> Iterator[Refusal]:
+    """A patch of what another quirk has replaced as a whole would be put on code that it was not written against."""
+    for outer, patches in sorted(targets.items()):
+        for owner in [planned.quirk for patch, planned in patches if patch.replacement]:
+            for inner in sorted(name for name in targets if name.startswith(f"{outer}.")):
+                others = [planned.quirk for _, planned in targets[inner] if planned.quirk.id != owner.id]
+                if others:
+                    yield _patch_conflict(f"{outer} is replaced, and {inner} in it is patched", (owner, *others))
+
+
+def _patch_conflict(what: str, quirks: Sequence[Contributor]) -> Refusal:
+    ids = {quirk.id for quirk in quirks}
+    return Refusal(
+        kind="conflict",
+        reason=f"{what}: {', '.join(str(quirk) for quirk in quirks)}",
+        remedy="decide which of them you need and switch the others off",
+        switch=" or ".join(off_switch(sorted(ids - {name}) or [name]) for name in sorted(ids)),
+        quirks=tuple(quirks),
+    )
 
 
 def _refusal(kind: str, item: Loaded, reason: str, remedy: str) -> Refusal:

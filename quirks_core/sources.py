@@ -63,25 +63,56 @@ def is_readable(module: str) -> bool:
 
 
 def attribute_source(target: str) -> str | None:
-    """Returns the source of a function or class, its decorators included, without indentation.
+    """Returns the source of a function or class, its decorators included, or of a constant or field; without indentation.
 
     Args:
         target: ``package.module:Class.attribute``.
 
     Returns:
-        None if the module or the attribute does not exist (an inherited attribute counts as not existing).
+        None if the module or the attribute does not exist (an inherited or imported attribute counts as not existing).
     """
+    node = _statement(target)
+    if node is None:
+        return None
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
+    lines = (module_source(target.partition(":")[0]) or "").splitlines()[first - 1 : node.end_lineno]
+    return textwrap.dedent("\n".join(lines))
+
+
+def is_imported(target: str) -> bool:
+    """Tells whether a module takes a name from another one, by an ``import`` at its top; a class has no such names."""
+    module, _, name = target.partition(":")
+    node = _parsed(module)
+    imports = [child for child in _children(node) if isinstance(child, ast.Import | ast.ImportFrom)] if node else []
+    return name in {alias.asname or alias.name.partition(".")[0] for child in imports for alias in child.names}
+
+
+def _statement(target: str) -> ast.stmt | None:
+    """Finds the statement that makes an attribute what it is."""
     module, _, path = target.partition(":")
     node: ast.AST | None = _parsed(module)
-    for name in path.split("."):
-        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        matches = [child for child in _children(node) if isinstance(child, definitions) and child.name == name] if node else []
-        node = matches[-1] if matches else None  # the last definition is the one that Python keeps
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return None
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    lines = (module_source(module) or "").splitlines()[first - 1 : node.end_lineno]
-    return textwrap.dedent("\n".join(lines))
+    *owners, name = path.split(".")
+    for owner in owners:
+        node = _definition(node, owner)
+    if found := _definition(node, name):
+        return found
+    assignments = [child for child in _children(node) if name in _assigned(child)] if node else []
+    return assignments[-1] if assignments else None
+
+
+def _definition(node: ast.AST | None, name: str) -> ast.stmt | None:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found = [child for child in _children(node) if isinstance(child, kinds) and child.name == name] if node else []
+    return found[-1] if found else None  # the last definition is the one that Python keeps
+
+
+def _assigned(statement: ast.stmt) -> set[str]:
+    """The names that an assignment gives a value, or a class field without one."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return set()
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    nodes = (node for target in targets for node in ast.walk(target))
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def search(module: str, pattern: str) -> bool | None:

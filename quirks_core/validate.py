@@ -19,7 +19,7 @@ from quirks_core.context import FACTS, Installation, always_known, is_known_fact
 from quirks_core.declaration import decode, digest, encode
 from quirks_core.discovery import discover
 from quirks_core.errors import QuirksError, nearest, words
-from quirks_core.judge import affected, judge
+from quirks_core.judge import affected, judge, traced
 from quirks_core.lifecycle import Stage, lifecycle
 from quirks_core.loaded import Loaded
 from quirks_core.quirk import Quirk
@@ -228,7 +228,7 @@ def unpatchable(quirk: Quirk, patch: Patch) -> str:
     if sources.module_source(package) is None:
         return f"{package} is not installed"
     here = Installation()
-    for trace in (quirk.match.trace(here), affected(here, quirk)):
+    for trace in (traced(quirk.match, here), affected(here, quirk)):
         if trace.answer is Answer.NO:
             return f"no run on this installation needs it ({trace.decisive})"
     return ""

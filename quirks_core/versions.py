@@ -18,7 +18,7 @@ from quirks_core.trace import Answer
 
 @lru_cache(maxsize=1024)
 def parse_version(text: str) -> Version | None:
-    """Returns the version, or None if it says nothing: unparsable, or a source build named ``0.0``/``0.1.dev…``."""
+    """Returns the version, or None if it says nothing: unparsable, or a source build named ``0.0.dev…``/``0.1.dev…``."""
     try:
         version = Version(text)
     except InvalidVersion:
@@ -75,7 +75,7 @@ class Affected:
             `Answer.UNKNOWN` for a missing package or a version that cannot be placed.
         """
         version = parse_version(installed) if installed is not None else None
-        if version is None:
+        if version is None or not any(version.release):  # 0.0.0 is what a build without tags calls itself
             return Answer.UNKNOWN
         low, high = parse_version(self.introduced or ""), parse_version(self.fixed or "")
         if low is not None and version < low:

@@ -17,10 +17,11 @@ from quirks_core.apply import check_engine_environment
 from quirks_core.cli.screen import Screen
 from quirks_core.context import Installation
 from quirks_core.errors import UsageError
+from quirks_core.judge import traced
 from quirks_core.lifecycle import Stage, lifecycle
 from quirks_core.loaded import Loaded
 from quirks_core.packages import installed_platform, installed_versions
-from quirks_core.probes import Probe, ask
+from quirks_core.probes import Probe, ask, described
 from quirks_core.registry import Registry
 from quirks_core.switches import Switches
 from quirks_core.trace import Answer
@@ -40,8 +41,9 @@ class Finding:
 
 def run_doctor(options: argparse.Namespace) -> int:
     """Checks the installation; 3 if a plugin is broken, 1 if something else is wrong."""
-    registry = Registry.load(switches=Switches.gather())
-    findings = [*_versions(), *_environment(), *_plugins(registry), *_evidence(registry)]
+    switches = Switches.gather()
+    registry = Registry.load(strict=False, switches=switches)  # every row, also for those who want runs to be strict
+    findings = [*_versions(), *_environment(), *_names(registry, switches), *_plugins(registry), *_evidence(registry)]
     broken = bool(registry.broken)
     wrong = any(finding.level == "error" for finding in findings)
     if options.json:
@@ -84,6 +86,14 @@ def _environment() -> list[Finding]:
     return found
 
 
+def _names(registry: Registry, switches: Switches) -> list[Finding]:
+    """Every run would stop at a name that does not exist."""
+    try:
+        return [Finding("note", "switches", text) for text in registry.check_names(switches)]
+    except UsageError as error:
+        return [Finding("error", "switches", str(error))]
+
+
 def _plugins(registry: Registry) -> list[Finding]:
     found = [Finding("error", item.name, str(item)) for item in registry.broken]
     return [
@@ -108,7 +118,7 @@ def _probe(item: Loaded, probe: Probe) -> Finding:
     words = {
         Answer.YES: ("ok", "still needed here: the source holds the bug"),
         Answer.NO: ("ok", "no longer needed here: the source holds the fix"),
-        Answer.UNKNOWN: ("note", f"cannot be told here: {probe}"),
+        Answer.UNKNOWN: ("note", f"cannot be told here: {described(probe)}"),
     }
     level, message = words[ask(probe)]
     return Finding(level, item.quirk.id, message)
@@ -122,13 +132,13 @@ def _drift(item: Loaded, patch: Patch) -> Finding:
         return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
     if fingerprints.is_expected(patch.target, patch.expects):
         return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
-    return Finding(
-        "error", item.quirk.id, f"{patch.target} has drifted (fingerprint {seen}); runs that need the patch are refused"
-    )
+    changed = fingerprints.drift(patch.target, patch.expects)
+    message = f"{patch.target} has drifted (fingerprint {seen}); runs that need the patch are refused:\n{changed}"
+    return Finding("error", item.quirk.id, message)
 
 
 def _concerns_nobody_here(item: Loaded) -> bool:
     try:
-        return item.quirk.match.trace(Installation()).answer is Answer.NO
+        return traced(item.quirk.match, Installation()).answer is Answer.NO
     except Exception:  # a third party's own kind of match may raise
         return False

@@ -13,7 +13,7 @@ from quirks_core.cli.screen import Screen
 from quirks_core.discovery import discover
 from quirks_core.errors import DeclarationError
 from quirks_core.loaded import Loaded
-from quirks_core.probes import Probe
+from quirks_core.probes import Probe, described
 from quirks_core.quirk import PairedRun
 from quirks_core.registry import Registry
 from quirks_core.validate import documentation
@@ -38,9 +38,10 @@ def run_show(options: argparse.Namespace) -> int:
         return 0
     console = Screen()
     console.print(f"[bold]{record['id']}[/]  {escape(record['title'])}", soft_wrap=True)
-    for key in ("flag", "severity", "affected", "cost", "since", "distribution", "location"):
+    for key in ("flag", "severity", "affected", "supersedes", "cost", "since", "distribution", "location"):
         if record[key]:
-            console.print(f"  {key:<13} {escape(str(record[key]))}", soft_wrap=True, highlight=False)
+            text = ", ".join(record[key]) if key == "supersedes" else str(record[key])
+            console.print(f"  {key:<13} {escape(text)}", soft_wrap=True, highlight=False)
     for key in ("adjustments", "references", "evidence"):
         for text in record[key]:
             console.print(f"  {key.removesuffix('s'):<13} {escape(text)}", soft_wrap=True, highlight=False)
@@ -91,4 +92,4 @@ def _name(function: object) -> str:
 def _evidence(evidence: Probe | PairedRun) -> str:
     if isinstance(evidence, PairedRun):
         return f"paired run {evidence.scenario}: {evidence.observed}"
-    return f"static probe: {evidence}"
+    return f"static probe: {described(evidence)}"

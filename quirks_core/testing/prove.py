@@ -8,7 +8,7 @@ from pathlib import Path
 from quirks_core.context import Installation
 from quirks_core.loaded import Loaded
 from quirks_core.plan import State
-from quirks_core.probes import Probe, ask
+from quirks_core.probes import Probe, ask, described, package_read
 from quirks_core.quirk import PairedRun, Quirk
 from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE
 from quirks_core.testing.paired import run_scenario
@@ -149,7 +149,7 @@ def _probed(probe: Probe) -> Finding:
         Answer.NO: (Conclusion.NOT_NEEDED, "by static probe: the fix is in the installed source"),
         Answer.UNKNOWN: (
             Conclusion.INCONCLUSIVE,
-            f"{_NO_EVIDENCE}: {probe.package} is not installed, or its source shows neither the bug nor the fix",
+            f"{_NO_EVIDENCE}: {package_read(probe)} is not installed, or its source shows neither the bug nor the fix",
         ),
     }[ask(probe)]
-    return Finding(kind=Kind.STATIC_PROBE, evidence=str(probe), conclusion=conclusion, reason=reason)
+    return Finding(kind=Kind.STATIC_PROBE, evidence=described(probe), conclusion=conclusion, reason=reason)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from quirks_core import fingerprints
+
 RAISES = "raise RuntimeError('imported')\n"
 DRIFTED = """
 from quirks_core import Patch, Quirk, Severity, model_type, report
@@ -92,6 +94,40 @@ def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
 
     assert examined.code == 1
     assert subjects(examined, "error") == ["acme-patch"]
+
+
+def test_a_drifted_patch_shows_the_lines_that_are_new(quirks, install):
+    target = "pluggy._manager:PluginManager.register"
+    known = fingerprints.fingerprint(target, lines=True).partition(":")[2]
+    declared = DRIFTED.replace("pluggy:PluginManager.register", target)
+    install("acme-patch", declared.replace('"0" * 64', f'"0" * 64 + ":000000{known[6:]}"'))
+
+    (message,) = [item["message"] for item in quirks("doctor", "--json").json if item["level"] == "error"]
+
+    assert "\n+ " in message, message
+    assert "lines as before" in message
+
+
+def test_a_strict_environment_does_not_keep_the_doctor_from_the_other_rows(quirks, install, monkeypatch):
+    monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")
+    install("acme-broken", RAISES)
+
+    examined = quirks("doctor", "--json")
+
+    assert examined.code == 3
+    assert subjects(examined, "error") == ["acme-broken"]
+    assert "vllm" in subjects(examined, "ok")
+
+
+def test_a_name_in_the_environments_switch_that_does_not_exist_is_an_error_with_the_nearest(quirks, monkeypatch):
+    monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "gemma4-layer-scala")
+
+    examined = quirks("doctor", "--json")
+
+    (message,) = [item["message"] for item in examined.json if item["subject"] == "switches"]
+    assert examined.code == 1
+    assert "MODEL_QUIRKS_DISABLE" in message
+    assert "did you mean 'gemma4-layer-scalar'" in message
 
 
 def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):

@@ -39,6 +39,27 @@ def test_what_is_not_there_has_no_line_digests(write: Callable[[str], None], tar
     assert fingerprint(target) in (ABSENT, HOMELESS)
 
 
+@pytest.mark.parametrize("changed", ["LIMIT = 4\n", "LIMIT: int = 3\n"])
+def test_a_constant_drifts_like_a_function(write: Callable[[str], None], changed: str) -> None:
+    write("LIMIT = 3\n")
+    found = fingerprint("fake_read:LIMIT")
+    before = is_expected("fake_read:LIMIT", [found])
+
+    write(changed)
+
+    assert before
+    assert not is_expected("fake_read:LIMIT", [found, ABSENT])
+
+
+def test_a_function_is_what_counts_where_its_name_is_assigned_again(write: Callable[[str], None]) -> None:
+    write(SOURCE)
+    found = fingerprint(TARGET)
+
+    write(f"{SOURCE}function = print(function)\n")
+
+    assert fingerprint(TARGET) == found
+
+
 def test_line_digests_do_not_count_when_two_are_compared(write: Callable[[str], None]) -> None:
     write(SOURCE)
     bare, long = fingerprint(TARGET), fingerprint(TARGET, lines=True)

@@ -300,3 +300,29 @@ def test_code_that_is_not_there_leaves_nothing_behind(engine: Any, source: str) 
         install(Patch(target, wrapper=source, expects=fingerprint(target)), "q")
 
     assert (everything(engine), patching._sites) == (before, {})
+
+
+def test_a_patched_constant_reaches_only_who_could_have_it_from_there(write_modules: Callable[[dict[str, str]], None]) -> None:
+    write_modules(
+        {
+            "fake_limits.py": "import fake_home\nlimit = None\ntable = {'a': 1}\nalias = fake_home.Home\n",
+            "fake_home.py": "class Home: ...\n",
+            "fake_user.py": "from fake_limits import table\nown = None\n",
+            "fake_new.py": "seven = 7\nother = {'b': 2}\nclass New: ...\n",
+        }
+    )
+    limits, home, user, new = (importlib.import_module(f"fake_{name}") for name in ("limits", "home", "user", "new"))
+    before = (home.Home, limits.table)
+    replacements = {"limit": "seven", "table": "other", "alias": "New"}
+
+    installed = [
+        install(Patch(f"fake_limits:{name}", replacement=f"fake_new:{to}", expects=fingerprint(f"fake_limits:{name}")), "a")
+        for name, to in replacements.items()
+    ]
+
+    assert (limits.limit, limits.table, limits.alias) == (7, new.other, new.New)
+    assert (user.own, user.table, home.Home) == (None, new.other, before[0])
+    for patch in installed:
+        patch.undo()
+    assert (limits.limit, limits.table, limits.alias) == (None, before[1], before[0])
+    assert (user.own, user.table, new.seven) == (None, before[1], 7)

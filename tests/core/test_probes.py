@@ -27,7 +27,18 @@ from quirks_core.probes import Probe
 MakeContext = Callable[..., RunContext]
 MakeQuirk = Callable[..., Quirk]
 
-SOURCE = "MARK = 1\n\n\nclass Engine:\n    def step(self):\n        return 1\n"
+SOURCE = """
+from json import loads as read
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    LAZY: str
+MARK = 1
+class Engine:
+    size: int
+    name = depth = "x"
+    def step(self):
+        self.steps = 1
+"""
 STEP = "fake_engine.module:Engine.step"
 SOURCE_BUILD = "0.1.dev1+g1234567"
 
@@ -65,6 +76,18 @@ def test_every_kind_of_probe_answers_yes_and_no_and_imports_nothing(kind: int, a
 
     assert probe.answer() is answer
     assert "fake_engine" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "name", ["MARK", "LAZY", "read", "TYPE_CHECKING", "Engine", "Engine.size", "Engine.depth", "Engine.step"]
+)
+def test_a_symbol_is_there_whatever_makes_it(name: str) -> None:
+    assert SymbolProbe(f"fake_engine.module:{name}", present_means_affected=True).answer() is Answer.YES
+
+
+@pytest.mark.parametrize("name", ["loads", "json", "str", "Engine.read", "Engine.steps", "Engine.self", "MARK.real"])
+def test_a_symbol_of_another_place_is_not_there(name: str) -> None:
+    assert SymbolProbe(f"fake_engine.module:{name}", present_means_affected=True).answer() is Answer.NO
 
 
 @pytest.mark.parametrize(

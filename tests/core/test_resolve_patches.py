@@ -94,6 +94,28 @@ def test_a_replaced_target_has_one_owner_and_the_conflict_names_both(
     assert sorted(re.findall(r"quirks\.disable: \[(.*?)\]", refusal.switch)) == ["patch-0", "patch-1"]
 
 
+@pytest.mark.parametrize("inner", ["wrapper", "replacement"])
+def test_what_lies_in_a_replaced_target_has_the_same_owner_and_the_conflict_names_both(
+    plan_patches: Callable[..., Plan], inner: str
+) -> None:
+    whole = Patch("fake_engine.module:Engine", replacement="mine:Engine", expects=fingerprint("fake_engine.module:Engine"))
+
+    plan = plan_patches(whole, Patch(TARGET, **{inner: "mine:step"}, expects=fingerprint(TARGET)))
+
+    (refusal,) = plan.refusals
+    assert (refusal.kind, [quirk.id for quirk in refusal.quirks]) == ("conflict", ["patch-0", "patch-1"])
+    assert refusal.reason.startswith(f"fake_engine.module:Engine is replaced, and {TARGET} in it is patched")
+    assert sorted(re.findall(r"quirks\.disable: \[(.*?)\]", refusal.switch)) == ["patch-0", "patch-1"]
+
+
+def test_a_wrapped_class_and_a_wrapped_method_of_it_get_along(plan_patches: Callable[..., Plan]) -> None:
+    targets = ("fake_engine.module:Engine", TARGET)
+
+    plan = plan_patches(*(Patch(target, wrapper="mine:wrapper", expects=fingerprint(target)) for target in targets))
+
+    assert (len(plan.patches), plan.refusals) == (2, ())
+
+
 def test_wrappers_of_one_target_get_along_and_are_planned_in_order_of_their_ids(plan_patches: Callable[..., Plan]) -> None:
     found = fingerprint(TARGET)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from quirks_core import Affected, Answer, DeclarationError
@@ -39,6 +39,10 @@ def test_a_pre_release_before_the_fix_is_affected(installed: str) -> None:
 @pytest.mark.parametrize("installed", ["0.1.dev1+g1234567", "0.1.dev16237", "0.0.dev0", "0.0.0.dev0"])
 def test_a_source_build_is_unknown(installed: str) -> None:
     assert RANGE.answer(installed) is Answer.UNKNOWN
+
+
+def test_a_build_without_tags_that_calls_itself_nought_is_unknown() -> None:
+    assert [Affected("vllm", fixed="0.9.2").answer(text) for text in ("0.0.0", "0", "0.0.0+cpu")] == [Answer.UNKNOWN] * 3
 
 
 @pytest.mark.parametrize("installed", [None, "", "main", "0.9.x", "not a version"])
@@ -97,6 +101,7 @@ def test_a_range_reads_as_its_bounds(affected: Affected, words: str) -> None:
 
 @given(st.lists(st.integers(0, 30), min_size=3, max_size=3), st.lists(st.integers(0, 30), min_size=3, max_size=3))
 def test_a_bound_divides_all_versions_into_before_and_after(version: list[int], bound: list[int]) -> None:
+    assume(any(version))
     text, limit = (".".join(map(str, parts)) for parts in (version, bound))
 
     before = Affected("p", fixed=limit).answer(text)

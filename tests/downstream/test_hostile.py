@@ -210,9 +210,11 @@ def test_the_plan_beside_them_has_one_digest(failing: Environment, plan: Any) ->
         ["plan"],
         ["explain", "good"],
         ["explain", "value-object"],
+        ["explain", "match-leaf-of-objects"],
+        ["show", "probe-mute"],
         ["matrix", "--vllm", "0.9.1,0.32.0"],
         ["doctor"],
-        ["audit"],
+        ["audit-lifecycle"],
         ["lock", "--output", "failing.lock"],
     ],
     ids=" ".join,
@@ -234,6 +236,12 @@ HANGING = {
         class Hangs(Match):
             def trace(self, facts): time.sleep(1e6)
         QUIRK = make("hangs-in-match", match=Hangs())
+        """,
+    "hangs-in-names": """
+        class Hangs(Match):
+            def trace(self, facts): return Trace.of(Leaf("a", "b", "c", Answer.YES))
+            def facts(self): time.sleep(1e6)
+        QUIRK = make("hangs-in-names", match=Hangs())
         """,
     "hangs-in-value": """
         def value(context): time.sleep(1e6)
