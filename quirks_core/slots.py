@@ -72,19 +72,27 @@ class Slot:
         return float(found) if self.type is float else found  # 600 and 600.0 are the same wish
 
 
+#: What a language-model head computes in: float32, or the dtype of the model.
+HEAD_DTYPES = ("float32", "model")
+
 _SLOTS = (
     Slot("cluster.gpus_per_node", int, "GPUs of each node"),
     Slot("cluster.num_nodes", int, "number of nodes"),
     Slot("engine.async_engine", bool, "asynchronous engine (AsyncLLM) instead of the synchronous one"),
+    Slot("engine.async_scheduling", bool, "plan the next step while the device works on this one"),
     Slot("engine.compilation_config", dict, "vLLM's compilation settings", kind=SlotKind.MAPPING),
     Slot("engine.data_parallel_size", int, "data-parallel ranks, of one engine or of several (parallel.dp_strategy)"),
     Slot("engine.dtype", str, "dtype of the weights; auto takes the checkpoint's"),
+    Slot("engine.enable_chunked_prefill", bool, "split long prompts over several steps"),
     Slot("engine.enable_expert_parallel", bool, "shard experts over data x tensor parallel ranks"),
     Slot("engine.enable_prefix_caching", bool, "reuse the KV cache of shared prefixes"),
     Slot("engine.enable_sleep_mode", bool, "lets sleep_async give memory back while the trainer works; GPUs only"),
     Slot("engine.enforce_eager", bool, "eager execution: no compilation, no CUDA graphs"),
+    Slot("engine.generation_config", str, "defaults of requests: auto (the checkpoint's), vllm (none), or a folder's"),
     Slot("engine.gpu_memory_utilization", float, "share of device memory the engine may use; at most", kind=SlotKind.AT_MOST),
+    Slot("engine.head_dtype", str, "dtype of the language-model head's product, and of the logits", HEAD_DTYPES),
     Slot("engine.hf_overrides", dict, "changes to the checkpoint's config.json", kind=SlotKind.MAPPING),
+    Slot("engine.kv_cache_dtype", str, "dtype of the KV cache; auto takes the weights'"),
     Slot("engine.load_format", str, "where weights come from at start: auto (the checkpoint), dummy (random), …"),
     Slot(
         "engine.logprobs_mode",
@@ -99,6 +107,7 @@ _SLOTS = (
     Slot("engine.seed", int, "seed of the engine's random numbers"),
     Slot("engine.tensor_parallel_size", int, "tensor-parallel ranks"),
     Slot("env.VLLM_USE_V1", str, "selects vLLM's runtime; read by vLLM before V0 was removed", ("0", "1")),
+    Slot("parallel.distinct_seeds", bool, "every engine of a group has a seed of its own: engine.seed + its rank"),
     Slot(
         "parallel.dp_strategy",
         str,
@@ -121,6 +130,8 @@ _SLOTS = (
     Slot("train.attn_implementation", str, "the trainer's attention", ("eager", "flash_attention_2", "sdpa")),
     Slot("train.backend", str, "the trainer's parallelism", ("fsdp2", "megatron")),
     Slot("train.context_parallel_size", int, "the trainer's context-parallel ranks"),
+    Slot("train.dtype", str, "dtype of the trainer's forward pass", ("bfloat16", "float16", "float32")),
+    Slot("train.head_dtype", str, "dtype of the trainer's language-model head and logits", HEAD_DTYPES),
     Slot("train.sequence_packing", bool, "the trainer packs several sequences into one row"),
     Slot("train.sequence_parallel", bool, "the trainer shards activations along the sequence over its TP ranks"),
     Slot("train.tensor_parallel_size", int, "the trainer's tensor-parallel ranks"),

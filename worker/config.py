@@ -16,8 +16,11 @@ from quirks_core import sources
 from quirks_core.context import Purpose
 from quirks_core.errors import UsageError, nearest
 from quirks_core.slots import SLOTS
-from worker.section import Section
+from worker.section import Section, lifted
 from worker.server.config import ServerSection
+
+#: As `quirks_core.slots.HEAD_DTYPES`.
+HeadDtype = Literal["float32", "model"]
 
 
 class ModelSection(Section):
@@ -40,12 +43,17 @@ class EngineSection(Section):
     Attributes:
         runtime: vLLM's runtime. V0 exists only before vLLM 0.11.
         async_engine: Asynchronous engine instead of the synchronous one.
+        async_scheduling: Plan the next step while the device works on this one.
         load_format: Where weights come from at start; ``dummy`` for rollouts, else ``auto``, if None.
         dtype: dtype of the weights.
+        head_dtype: dtype of the language-model head's product and of the logits: ``float32``, or that of the ``model``. Reaches
+            vLLM as ``hf_overrides.head_dtype``, and may be written there, too.
+        kv_cache_dtype: dtype of the KV cache.
         tensor_parallel_size: Tensor-parallel ranks.
         pipeline_parallel_size: Pipeline-parallel ranks.
         data_parallel_size: Data-parallel ranks; which engines they belong to says ``parallel.dp_strategy``.
         enable_expert_parallel: Shard experts over data x tensor parallel ranks.
+        enable_chunked_prefill: Split long prompts over several steps.
         max_model_len: Longest sequence, prompt and generation together, in tokens.
         max_num_seqs: Most sequences that one step may hold.
         gpu_memory_utilization: Share of device memory.
@@ -53,6 +61,8 @@ class EngineSection(Section):
         enable_prefix_caching: Reuse the KV cache of shared prefixes.
         enable_sleep_mode: Lets ``sleep_async`` give memory back while the trainer works; GPUs only.
         logprobs_mode: What a logprob means.
+        generation_config: Where the defaults of requests come from: the checkpoint's ``generation_config.json`` (``auto``),
+            nowhere (``vllm``), or another folder's.
         seed: Seed of the engine's random numbers.
         compilation_config: vLLM's compilation settings.
         hf_overrides: Changes to the checkpoint's ``config.json``.
@@ -61,12 +71,16 @@ class EngineSection(Section):
 
     runtime: Literal["v0", "v1"] = "v1"
     async_engine: bool = True
+    async_scheduling: bool | None = None
     load_format: str | None = None
     dtype: str | None = None
+    head_dtype: HeadDtype | None = None
+    kv_cache_dtype: str | None = None
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
     data_parallel_size: int = Field(default=1, ge=1)
     enable_expert_parallel: bool = False
+    enable_chunked_prefill: bool | None = None
     max_model_len: int | None = Field(default=None, ge=1)
     max_num_seqs: int | None = Field(default=None, ge=1)
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
@@ -74,6 +88,7 @@ class EngineSection(Section):
     enable_prefix_caching: bool | None = None
     enable_sleep_mode: bool | None = None
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"] | None = None
+    generation_config: str | None = None
     seed: int | None = None
     compilation_config: dict[str, Any] | None = None
     hf_overrides: dict[str, Any] | None = None
@@ -82,14 +97,8 @@ class EngineSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _lift(cls, values: Any) -> Any:
-        """A key of ours that was typed under ``vllm_kwargs`` counts as typed in its own place."""
-        extra = values.get("vllm_kwargs") if isinstance(values, dict) else None
-        if not isinstance(extra, dict):
-            return values
-        ours = {key: value for key, value in extra.items() if key in cls.model_fields}
-        if twice := sorted(key for key in ours if key in values and values[key] != ours[key]):
-            raise ValueError(f"{', '.join(twice)} set twice with different values, here and under vllm_kwargs")
-        return {**values, **ours, "vllm_kwargs": {key: value for key, value in extra.items() if key not in ours}}
+        """A key of ours that was typed where vLLM has it, as an argument or an override, counts as typed in its own place."""
+        return lifted(lifted(values, "vllm_kwargs", cls.model_fields), "hf_overrides", ("head_dtype",))
 
 
 class SamplingSection(Section):
@@ -128,6 +137,8 @@ class TrainSection(Section):
         sequence_parallel: Shard activations along the sequence over the tensor-parallel ranks.
         sequence_packing: Pack several sequences into one row.
         attn_implementation: Attention of the trainer's model; the trainer's choice if None.
+        dtype: dtype of the trainer's forward pass; the engine's if None.
+        head_dtype: dtype of its language-model head and logits: ``float32``, or that of the ``model``.
     """
 
     backend: Literal["fsdp2", "megatron"] = "fsdp2"
@@ -136,6 +147,8 @@ class TrainSection(Section):
     sequence_parallel: bool = False
     sequence_packing: bool = False
     attn_implementation: Literal["eager", "flash_attention_2", "sdpa"] | None = None
+    dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    head_dtype: HeadDtype | None = None
 
 
 class ParallelSection(Section):
@@ -146,10 +159,12 @@ class ParallelSection(Section):
             that owns its data-parallel ranks) or ``independent`` (engines that share nothing). A quirk chooses if None.
         expert_parallel_size: Ranks that share the experts of a MoE model; what the flag ``engine.enable_expert_parallel`` and
             the sizes come to if None. A size that vLLM would not form is refused.
+        distinct_seeds: Every engine of a group has a seed of its own, ``engine.seed`` plus its rank. A quirk chooses if None.
     """
 
     dp_strategy: Literal["actors", "engine", "independent"] | None = None
     expert_parallel_size: int | None = Field(default=None, ge=1)
+    distinct_seeds: bool | None = None
 
 
 class ClusterSection(Section):
@@ -179,7 +194,7 @@ class RefitSection(Section):
         scope: What it sends: named parameters only, or the whole state dict with its persistent buffers.
         transport: How ``refit_async`` and ``verify_refit_async`` send a model of this process.
         clear_cache: Drop the KV cache: requests in flight are computed anew under the new weights. Without, they go on with
-            what the old weights left in it.
+            what the old weights left in it. A quirk chooses if None.
         timeout_s: Seconds to wait for the trainer at each step of a transfer.
         buffer_mb: Size of a transfer's buffers in MiB; there are two, and they grow to the largest tensor.
         socket_dir: Folder for the sockets of ``ipc_zmq``, of mode 0700 and with a short path; a temporary one if None.
@@ -187,7 +202,7 @@ class RefitSection(Section):
 
     scope: Literal["parameters", "state_dict"] = "parameters"
     transport: Literal["ipc_zmq", "collective", "file"] = "ipc_zmq"
-    clear_cache: bool = True
+    clear_cache: bool | None = None
     timeout_s: float = Field(default=120.0, gt=0)
     buffer_mb: int = Field(default=512, ge=1)
     socket_dir: str | None = None

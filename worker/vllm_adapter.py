@@ -21,11 +21,16 @@ from worker.transfer import BACKEND
 
 #: Where the engine keeps what each slot sets: attribute paths from its ``VllmConfig``.
 _READ_BACK = {
+    "engine.async_scheduling": "scheduler_config.async_scheduling",
     "engine.data_parallel_size": "parallel_config.data_parallel_size",
+    "engine.enable_chunked_prefill": "scheduler_config.enable_chunked_prefill",
     "engine.enable_expert_parallel": "parallel_config.enable_expert_parallel",
     "engine.enable_prefix_caching": "cache_config.enable_prefix_caching",
     "engine.enforce_eager": "model_config.enforce_eager",
+    "engine.generation_config": "model_config.generation_config",
     "engine.gpu_memory_utilization": "cache_config.gpu_memory_utilization",
+    "engine.head_dtype": "model_config.head_dtype",
+    "engine.kv_cache_dtype": "cache_config.cache_dtype",
     "engine.load_format": "load_config.load_format",
     "engine.logprobs_mode": "model_config.logprobs_mode",
     "engine.max_model_len": "model_config.max_model_len",
@@ -73,15 +78,19 @@ def engine_arguments(
     for slot in plan.context.settings.keys() | plan.changes.keys():
         if slot.startswith("engine.") and slot not in _NOT_ARGUMENTS:
             arguments[slot.removeprefix("engine.")] = plan.value(slot)
+    if head_dtype := arguments.pop("head_dtype", None):  # vLLM reads it from the checkpoint's configuration
+        arguments["hf_overrides"] = {**(arguments.get("hf_overrides") or {}), "head_dtype": head_dtype}
     if place is not None:
-        arguments.update(_place_arguments(place, arguments))
+        arguments.update(_place_arguments(place, arguments, plan))
     arguments.update(config.engine.vllm_kwargs)
     return {key: value for key, value in arguments.items() if value is not None}
 
 
-def _place_arguments(place: Place, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what makes an engine one of a group; engines that sample the same from the same prompts would be of no use."""
-    found: dict[str, Any] = {"seed": (arguments.get("seed") or 0) + place.rank} if place.engines > 1 else {}
+def _place_arguments(place: Place, arguments: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """Returns what makes an engine one of a group."""
+    found: dict[str, Any] = {}
+    if place.engines > 1 and plan.value("parallel.distinct_seeds"):
+        found["seed"] = (arguments.get("seed") or 0) + place.rank
     if place.strategy == "independent":
         found["data_parallel_size"] = 1
     elif place.strategy == "actors" and place.engines > 1:
@@ -179,12 +188,58 @@ def sampling_params(
     )
 
 
+def scoring_params() -> Any:
+    """Builds the parameters of a request that computes the logprobs of its prompt; it must generate one token besides."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        prompt_logprobs=0,
+        max_tokens=1,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def prompt_logprobs(output: Any) -> list[float]:
+    """Returns a logprob for every token of the prompt of a vLLM ``RequestOutput``; 0.0 for the first.
+
+    They are those of softmax(logits): vLLM applies neither temperature nor top-k or top-p to prompts, whatever
+    ``logprobs_mode`` says.
+    """
+    # With prompt_logprobs=0 each position but the first holds exactly one entry, the prompt's own token.
+    return [0.0, *map(float, output.prompt_logprobs.logprobs)]
+
+
 def sampled_logprobs(completion: Any) -> list[float]:
     """Returns the logprob of every generated token of a vLLM ``CompletionOutput``."""
     if completion.logprobs is None:
         return []
     # With logprobs=0 each position holds exactly one entry, the sampled token's.
     return [float(value) for value in completion.logprobs.logprobs]
+
+
+def generated_so_far(engine: Any) -> list[int]:
+    """Returns how many tokens each request has that is being worked on."""
+    return [state.detokenizer.num_output_tokens() for state in engine.output_processor.request_states.values()]
+
+
+def model_dtype(engine: Any) -> str:
+    """Returns the dtype that the engine computes in, as ``bfloat16``."""
+    return str(engine.model_config.dtype).removeprefix("torch.")
+
+
+def labels_tokens() -> bool:
+    """Tells whether the installed vLLM says which weights made a token (0.32)."""
+    from vllm.outputs import CompletionOutput
+
+    return "weight_versions" in getattr(CompletionOutput, "__dataclass_fields__", {})
+
+
+def block_size(engine: Any) -> int:
+    """Returns how many tokens a block of the KV cache holds; only whole blocks are reused for another request."""
+    return int(engine.vllm_config.cache_config.block_size)
 
 
 def engine_died(error: BaseException) -> bool:
@@ -281,6 +336,11 @@ async def verify_refit(engine: Any, update_info: dict[str, Any]) -> list[dict[st
     return await _ask_workers(engine, "verify_refit", update_info)
 
 
+async def audit_weights(engine: Any, step: str) -> list[list[dict[str, Any]]]:
+    """Has every worker do a step of the refit audit; `worker.parity.tensor_audit` says which there are."""
+    return await _ask_workers(engine, "audit_weights", step)
+
+
 async def device_ids(engine: Any) -> list[str]:
     """Asks every worker for its device."""
     return await _ask_workers(engine, "report_device")
@@ -343,5 +403,6 @@ def read_configuration(vllm_config: Any) -> dict[str, Any]:
         value: Any = vllm_config
         for name in path.split("."):
             value = getattr(value, name, None)
-        found[slot] = getattr(value, "value", value)  # of an enum, its text
+        value = getattr(value, "value", value)  # of an enum, its text
+        found[slot] = str(value).removeprefix("torch.") if type(value).__name__ == "dtype" else value
     return found

@@ -175,7 +175,7 @@ def test_runs_that_work_pass_with_their_strategy(rules, run, strategy):
         (Run("8 experts", dp=2, tp=2, ep=2, strategy="actors"), {"ep-size"}),
         (Run("8 experts", tp=2, ep=2, flag=False), {"ep-flag"}),
     ],
-    ids=str,
+    ids=lambda value: ",".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_all_violations_of_a_run_are_named_at_once(rules, run, ids):
     assert refused_by(resolve(run.context(), rules)) == ids

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from quirks_core import SLOTS, Registry, RunContext, UsageError, sources
 from worker import GenerationConfig
 from worker.transfer import BACKEND
-from worker.vllm_adapter import engine_arguments
+from worker.vllm_adapter import engine_arguments, read_configuration
 
-#: Slots that choose between engines; the others under ``engine.`` are arguments of one.
-NOT_ARGUMENTS = {"engine.async_engine", "engine.runtime"}
+#: Slots that choose between engines, or reach one as an override; the others under ``engine.`` are arguments of one.
+NOT_ARGUMENTS = {"engine.async_engine", "engine.head_dtype", "engine.runtime"}
 
 EVERYTHING = {
     "model": {"tokenizer": "some/tokenizer", "revision": "abc"},
@@ -27,6 +29,10 @@ EVERYTHING = {
         "gpu_memory_utilization": 0.5,
         "enforce_eager": True,
         "enable_prefix_caching": False,
+        "enable_chunked_prefill": False,
+        "async_scheduling": True,
+        "kv_cache_dtype": "fp8",
+        "generation_config": "auto",
         "enable_sleep_mode": True,
         "logprobs_mode": "raw_logprobs",
         "seed": 3,
@@ -104,6 +110,30 @@ def test_a_falsy_value_is_a_value(arguments):
     assert (built["seed"], built["enforce_eager"], built["enable_prefix_caching"]) == (0, False, False)
 
 
+@pytest.mark.parametrize(
+    ("engine", "overrides"),
+    [
+        ({"head_dtype": "float32"}, {"head_dtype": "float32"}),
+        ({"head_dtype": "model"}, {"head_dtype": "model"}),
+        ({"head_dtype": "float32", "hf_overrides": {"rope_theta": 5}}, {"head_dtype": "float32", "rope_theta": 5}),
+        ({"hf_overrides": {"head_dtype": "float32", "rope_theta": 5}}, {"head_dtype": "float32", "rope_theta": 5}),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_the_head_s_dtype_reaches_the_engine_beside_the_user_s_own_overrides(arguments, engine, overrides):
+    built = arguments({"engine": engine})
+
+    assert built.get("hf_overrides") == overrides
+    assert "head_dtype" not in built
+
+
+def test_a_trainer_s_head_in_float32_reaches_the_engine(arguments):
+    built = arguments({"train": {"head_dtype": "float32"}}, assume=("vllm==0.32.0",))
+
+    assert built["hf_overrides"] == {"head_dtype": "float32"}
+
+
 def test_vllm_kwargs_reach_the_engine_as_they_are(arguments):
     built = arguments({"engine": {"vllm_kwargs": {"block_size": 16, "distributed_executor_backend": "uni"}}})
 
@@ -141,6 +171,24 @@ def test_a_rollout_can_be_refitted(arguments):
 @pytest.mark.parametrize("purpose", ["eval", "serve"])
 def test_an_engine_without_a_trainer_opens_no_way_to_its_weights(arguments, purpose):
     assert "weight_transfer_config" not in arguments({"purpose": purpose})
+
+
+def test_what_the_engine_runs_with_is_read_back_as_plain_values():
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(head_dtype=torch.float32, generation_config="vllm"),
+        cache_config=SimpleNamespace(cache_dtype="fp8"),
+        scheduler_config=SimpleNamespace(async_scheduling=False, enable_chunked_prefill=True),
+    )
+
+    found = {slot: value for slot, value in read_configuration(config).items() if value is not None}
+
+    assert found == {
+        "engine.async_scheduling": False,
+        "engine.enable_chunked_prefill": True,
+        "engine.generation_config": "vllm",
+        "engine.head_dtype": "float32",
+        "engine.kv_cache_dtype": "fp8",
+    }
 
 
 def test_slots_of_trainer_request_and_refit_are_no_arguments(arguments):

@@ -60,10 +60,17 @@ def test_everything_that_is_wrong_is_said_at_once():
         {"engine": {"gpu_memory_utilization": 1.5}},
         {"engine": {"logprobs_mode": "processed"}},
         {"engine": {"runtime": "v2"}},
+        {"engine": {"head_dtype": "bfloat16"}},
+        {"engine": {"async_scheduling": "perhaps"}},
+        {"engine": {"kv_cache_dtype": 8}},
+        {"engine": {"generation_config": {}}},
         {"engine": None},
         {"sampling": {"temperature": -1}},
         {"sampling": {"top_p": 0}},
         {"train": {"backend": "ddp"}},
+        {"train": {"dtype": "fp32"}},
+        {"train": {"head_dtype": "bfloat16"}},
+        {"parallel": {"distinct_seeds": "some"}},
         {"refit": {"scope": "everything"}},
         {"refit": {"transport": "pickle"}},
         {"refit": {"timeout_s": 0}},
@@ -130,6 +137,29 @@ def test_the_same_key_typed_twice_with_two_values_is_an_error_that_names_both_pl
     assert text == "engine: seed set twice with different values, here and under vllm_kwargs"
 
 
+@pytest.mark.parametrize("wrapped", [False, True], ids=["hf_overrides", "vllm_kwargs.hf_overrides"])
+def test_a_head_s_dtype_among_the_overrides_counts_as_typed_in_its_own_place(parse, wrapped):
+    overrides = {"hf_overrides": {"head_dtype": "float32", "rope_theta": 5}}
+
+    config = parse(engine={"vllm_kwargs": overrides} if wrapped else overrides)
+
+    assert config.engine.head_dtype == "float32"
+    assert config.engine.hf_overrides == {"rope_theta": 5}
+    assert config.typed_slots() == {"engine.head_dtype", "engine.hf_overrides"}
+
+
+def test_a_head_s_dtype_alone_among_the_overrides_leaves_them_open(parse):
+    config = parse(engine={"hf_overrides": {"head_dtype": "model"}})
+
+    assert config.typed_slots() == {"engine.head_dtype"}
+
+
+def test_a_head_s_dtype_typed_twice_with_two_values_is_an_error_that_names_both_places():
+    text = problem({"engine": {"head_dtype": "model", "hf_overrides": {"head_dtype": "float32"}}})
+
+    assert text == "engine: head_dtype set twice with different values, here and under hf_overrides"
+
+
 def test_an_argument_that_the_installed_engine_lacks_is_an_error_with_the_nearest_one(parse):
     config = parse(engine={"vllm_kwargs": {"max_num_seq": 4, "kv_cache_dtyp": "fp8"}})
 
@@ -143,7 +173,7 @@ def test_an_argument_that_the_installed_engine_lacks_is_an_error_with_the_neares
 
 
 def test_arguments_that_the_installed_engine_has_pass(parse):
-    parse(engine={"vllm_kwargs": {"max_num_seqs": 4, "kv_cache_dtype": "fp8"}}).check_engine_arguments()
+    parse(engine={"vllm_kwargs": {"max_num_seqs": 4, "block_size": 16}}).check_engine_arguments()
 
 
 @pytest.mark.parametrize(("purpose", "load_format"), [("rollout", "dummy"), ("eval", "auto"), ("serve", "auto")])
@@ -199,10 +229,10 @@ def test_every_engine_key_is_documented():
     assert [key for key in EngineSection.model_fields if f"{key}:" not in text] == []
 
 
-def test_a_refit_drops_stale_caches_and_waits_two_minutes_unless_told_otherwise(parse):
+def test_a_refit_leaves_the_cache_to_a_quirk_and_waits_two_minutes_unless_told_otherwise(parse):
     refit = parse().refit
 
-    assert (refit.transport, refit.clear_cache, refit.timeout_s, refit.socket_dir) == ("ipc_zmq", True, 120.0, None)
+    assert (refit.transport, refit.clear_cache, refit.timeout_s, refit.socket_dir) == ("ipc_zmq", None, 120.0, None)
 
 
 def test_a_list_of_stop_strings_is_kept_in_its_order(parse):

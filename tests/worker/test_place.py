@@ -26,11 +26,11 @@ def moe_folder(tmp_path):
 def arguments(moe_folder):
     """What the engine of a place in a group of three would be started with."""
 
-    def make(strategy, rank=0, engines=ENGINES, port=29600, **engine):
+    def make(strategy, rank=0, engines=ENGINES, port=29600, distinct_seeds=None, **engine):
         config = {
             "model": str(moe_folder),
             "engine": {"data_parallel_size": ENGINES, **engine},
-            "parallel": {"dp_strategy": strategy},
+            "parallel": {"dp_strategy": strategy, "distinct_seeds": distinct_seeds},
         }
         place = Place(strategy, rank, engines, "192.0.2.7", port)
         return launch.prepare(config, None, 1.0, None, Wishes(), place).arguments
@@ -69,6 +69,14 @@ def test_no_two_engines_have_the_same_seed(arguments, strategy, typed):
     seeds = [arguments(strategy, rank, **typed)["seed"] for rank in range(ENGINES)]
 
     assert seeds == [first, first + 1, first + 2]
+
+
+@pytest.mark.parametrize("strategy", ["actors", "independent"])
+@pytest.mark.parametrize("typed", [{}, {"seed": 7}], ids=["open", "typed"])
+def test_who_wants_equal_replicas_gets_one_seed_for_all(arguments, strategy, typed):
+    seeds = {arguments(strategy, rank, distinct_seeds=False, **typed).get("seed") for rank in range(ENGINES)}
+
+    assert seeds == {typed.get("seed")}
 
 
 @pytest.mark.parametrize("typed", [{}, {"seed": 7}], ids=["open", "typed"])

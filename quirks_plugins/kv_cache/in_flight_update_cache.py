@@ -1,0 +1,113 @@
+"""Requests in flight when new weights come: computed anew, or going on with what the old weights left in the cache.
+
+What happens: an engine that is paused for an update (``keep``) can drop its KV cache or not. Dropped, every request in flight
+is computed anew from its first token once generation goes on, and from there on its tokens are those of the new weights, as a
+trainer computes them. Kept, new queries attend to keys and values of the old weights: the logprobs after the update are
+neither policy's, and no trainer can compute them again. Both are in use. vLLM drops by default (``clear_cache=True``,
+vllm-project/vllm#57970), and so do recipes that compare trainer and engine exactly; PipelineRL and prime-rl keep, because
+computing anew costs as much as the prompts and everything generated so far (pytorch/torchtitan#4761). NVIDIA-NeMo/RL#3839
+found its own switch without effect for a while: the cache stayed, and nobody saw it.
+
+What this changes: ``refit.clear_cache`` becomes true where a rollout leaves it open. A value that was typed stays; false is
+told what it means. Switched off, with the setting left open, the cache is kept, and cached prefixes with it; type false
+instead, and ``prefix-cache-after-update`` sees to those.
+
+When it can go: never; it is a choice, not a workaround.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Advise, Answer, Default, Example, ModelFlag, PairedRun, Quirk, Severity, purpose, report, setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from quirks_core.testing.lab import Generated, Lab, Outcome
+    from worker.async_worker import VllmAsyncGenerationWorker
+
+QUIRK = Quirk(
+    id="in-flight-update-cache",
+    title="Requests that outlive a weight update attend to what the old weights left in the KV cache",
+    flag=ModelFlag.KV_CACHE,
+    match=purpose("rollout"),
+    adjustments=(
+        Default("refit.clear_cache", True, reason="requests in flight are computed anew, and their logprobs are one policy's"),
+        Advise(
+            "refit.clear_cache is false: requests in flight at an update go on with keys and values of the old weights, so "
+            "their later logprobs are no single policy's, and a trainer cannot compute them again; train on those that were "
+            "sampled, or set it to true",
+            when=setting("refit.clear_cache").one_of(False),
+        ),
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=(
+        report("https://github.com/vllm-project/vllm/issues/32103"),
+        report("https://github.com/vllm-project/vllm/pull/57970"),
+        report("https://github.com/NVIDIA-NeMo/RL/pull/3839"),
+        report("https://github.com/pytorch/torchtitan/pull/4761"),
+        report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
+    ),
+    evidence=(PairedRun("quirks_plugins.kv_cache.in_flight_update_cache:scenario", "live on vLLM 0.32.0"),),
+    examples=(
+        Example(answer=Answer.YES),
+        Example(answer=Answer.YES, settings={"refit.clear_cache": False}),
+        Example(answer=Answer.NO, purpose="serve"),
+        Example(answer=Answer.NO, purpose="eval"),
+    ),
+    cost="at each update, requests in flight are computed anew: their prompts and all that they generated so far",
+    since="0.1.0",
+)
+
+#: Long enough that the update comes in the middle.
+_NEW_TOKENS = 600
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """Tokens that come after an update in the middle of their request have the new policy's logprobs."""
+    model = lab.checkpoint("qwen3")
+    second = lab.trainer(lab.checkpoint("qwen3", seed=1))
+    values = {"engine": {"max_model_len": 1024}, "sampling": {"max_new_tokens": _NEW_TOKENS}}
+    async with lab.worker(model, values) as worker:
+        await worker.refit_async(lab.trainer(model), version="first")
+        generating = asyncio.create_task(_generated(worker))
+        await _under_way(lab, worker)
+        await worker.refit_async(second, version="second")
+        rows, starts = await generating
+    expected = lab.rescored(second, rows)
+    measure = "largest difference to the new trainer's logprobs, on tokens after the update"
+    return lab.close_logprobs(_since(starts, rows), _since(starts, expected), tolerance=1e-2, measure=measure)
+
+
+async def _generated(worker: VllmAsyncGenerationWorker) -> tuple[list[Generated], list[int]]:
+    """Returns what was made of each prompt, and from which token on by the second weights."""
+    from quirks_core.testing.lab import PROMPTS, Generated, batch_of
+
+    outputs = dict([item async for item in worker.generate_async(batch_of(PROMPTS))])
+    rows, starts = [], []
+    for index, prompt in enumerate(PROMPTS):
+        output = outputs[index]
+        values: dict[str, Any] = {name: output[name][0, len(prompt) :].tolist() for name in ("output_ids", "logprobs")}
+        rows.append(Generated(tuple(values["output_ids"]), tuple(values["logprobs"])))
+        (_, (_, start, _)) = output["weight_versions"][0]  # of an engine that labels its tokens, and updated in the middle
+        starts.append(start)
+    return rows, starts
+
+
+async def _under_way(lab: Lab, worker: VllmAsyncGenerationWorker) -> None:
+    """Waits until every request has some tokens."""
+    from quirks_core.testing.lab import PROMPTS
+
+    states = lab.engine(worker).output_processor.request_states
+    while len(states) < len(PROMPTS) or any(  # noqa: ASYNC110 - the engine offers no event
+        state.detokenizer.num_output_tokens() < 10 for state in states.values()
+    ):
+        await asyncio.sleep(0.001)
+
+
+def _since(starts: Sequence[int], rows: Sequence[Generated]) -> list[Generated]:
+    from quirks_core.testing.lab import Generated
+
+    return [Generated(row.tokens[at:], row.logprobs[at:]) for at, row in zip(starts, rows, strict=True)]

@@ -1,0 +1,87 @@
+"""Sampling defaults of a checkpoint's ``generation_config.json`` reach requests that leave them open.
+
+What happens: since vllm-project/vllm#12622 whatever a request leaves open comes from the checkpoint, not from vLLM's neutral
+defaults: a repetition penalty, top-k, a temperature. The logprobs are then those of another distribution than the trainer
+thinks. NVIDIA-NeMo/RL#3497 measured it for the penalty of 1.1 that Qwen2.5-0.5B-Instruct ships: 59 percent of the tokens off
+by more than a percent. ``max_new_tokens`` of that file becomes a limit for every request, too.
+
+Nothing leaks through our own worker: it spells out the sampling of every request, and its server sets these defaults aside.
+What inherits them is everything that vLLM builds from the engine's ``ModelConfig.get_diff_sampling_param``: its own servers
+and ``LLM.generate``, on the arguments of this plan or on an engine that somebody shares.
+
+What this changes: ``engine.generation_config`` becomes ``vllm`` where a rollout leaves it open. Tokens that end a sequence
+still come from the file.
+
+When it can go: when vLLM's default is neutral again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Answer, Default, Example, ModelFlag, PairedRun, Quirk, Severity, fix, purpose, report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from quirks_core.testing.lab import Generated, Lab, Outcome
+
+QUIRK = Quirk(
+    id="generation-config-leak",
+    title="Requests that leave their sampling open inherit penalties, top-k and temperature from the checkpoint",
+    flag=ModelFlag.LOGPROBS,
+    match=purpose("rollout"),
+    adjustments=(Default("engine.generation_config", "vllm"),),
+    severity=Severity.WRONG_OUTPUT,
+    references=(
+        report("https://github.com/vllm-project/vllm/pull/12622"),
+        report("https://github.com/NVIDIA-NeMo/RL/issues/3497"),
+        fix("https://github.com/OpenPipe/ART/pull/140"),
+        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/886"),
+    ),
+    evidence=(PairedRun("quirks_plugins.logprobs.generation_config_leak:scenario", "live on vLLM 0.32.0"),),
+    examples=(
+        Example(answer=Answer.YES),
+        Example(answer=Answer.YES, settings={"engine.generation_config": "auto"}),
+        Example(answer=Answer.NO, purpose="serve"),
+        Example(answer=Answer.NO, purpose="eval"),
+    ),
+    since="0.1.0",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A request that leaves its sampling open to vLLM is sampled from what a trainer computes: softmax(logits)."""
+    model = _with_defaults(lab)
+    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
+        got = await _sampled(lab.engine(worker))
+    measure = "largest difference to log_softmax(logits), in a request that leaves its sampling open"
+    return lab.close_logprobs(got, lab.rescored(lab.trainer(model), got), measure=measure)
+
+
+def _with_defaults(lab: Lab) -> Path:
+    """Returns a checkpoint with the sampling defaults of Qwen2.5-Instruct, and a stronger penalty."""
+    target = lab.folder / "qwen3-with-defaults"
+    shutil.copytree(lab.checkpoint("qwen3"), target, dirs_exist_ok=True)
+    defaults = {"do_sample": True, "repetition_penalty": 1.3, "temperature": 0.7, "top_k": 20, "top_p": 0.8}
+    (target / "generation_config.json").write_text(json.dumps({"eos_token_id": 1, **defaults}), encoding="utf-8")
+    return target
+
+
+async def _sampled(engine: Any) -> list[Generated]:
+    """Samples as vLLM's `LLM.generate` does for a caller who gives no sampling parameters."""
+    from vllm import SamplingParams
+
+    from quirks_core.testing.lab import NEW_TOKENS, PROMPTS, Generated
+
+    params = SamplingParams.from_optional(**engine.model_config.get_diff_sampling_param())
+    params.max_tokens, params.ignore_eos, params.logprobs = NEW_TOKENS, True, 0
+    rows = []
+    for number, prompt in enumerate(PROMPTS):
+        async for output in engine.generate({"prompt_token_ids": list(prompt)}, params, f"open-{number}"):
+            completion = output.outputs[0]
+        chosen = zip(completion.logprobs, completion.token_ids, strict=True)
+        rows.append(Generated(tuple(completion.token_ids), tuple(entry[token].logprob for entry, token in chosen)))
+    return rows

@@ -1,0 +1,67 @@
+"""Replicas with one seed sample the same from the same prompts.
+
+What happens: an engine's random numbers start from ``seed``, which is 0 in every engine unless it is told otherwise. Engines
+of a group run the same weights; where the same prompts reach two of them in the same order, they return the same samples, and
+a group of samples per prompt is smaller than it looks. vllm-project/vllm#11953 saw one output from eight engines at
+temperature 0.8; verl-project/verl#5179 and NVIDIA-NeMo/RL#171 gave each replica a seed of its own. Mostly nobody notices, as
+long as chance deals the requests to the replicas.
+
+What this changes: ``parallel.distinct_seeds`` becomes true where it is left open, and every engine of a group starts from
+``engine.seed`` plus its rank. One engine that owns its data-parallel ranks keeps its one seed: the ranks are vLLM's business.
+
+When it can go: when engines draw their seeds at random by default.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Answer, Default, Example, ModelFlag, PairedRun, Quirk, Severity, fix, report
+from quirks_plugins.dp_ep_strategy.conditions import one_engine, several_replicas
+
+if TYPE_CHECKING:
+    from quirks_core.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="replica-seeds",
+    title="Engines that share a seed return the same samples for the same prompts",
+    flag=ModelFlag.RUNTIME,
+    match=several_replicas & ~one_engine,
+    adjustments=(Default("parallel.distinct_seeds", True),),
+    severity=Severity.WRONG_OUTPUT,
+    references=(
+        report("https://github.com/vllm-project/vllm/issues/11953"),
+        report("https://github.com/NVIDIA-NeMo/RL/issues/53"),
+        fix("https://github.com/NVIDIA-NeMo/RL/pull/171"),
+        fix("https://github.com/verl-project/verl/pull/5179"),
+    ),
+    evidence=(PairedRun("quirks_plugins.runtime.replica_seeds:scenario", "live on vLLM 0.32.0"),),
+    examples=(
+        Example(answer=Answer.YES, settings={"engine.data_parallel_size": 2}),
+        Example(answer=Answer.YES, settings={"engine.data_parallel_size": 2, "parallel.dp_strategy": "independent"}),
+        Example(answer=Answer.YES, settings={"engine.data_parallel_size": 2, "parallel.dp_strategy": "actors"}),
+        Example(answer=Answer.YES, settings={"engine.data_parallel_size": 2}, purpose="eval"),
+        Example(answer=Answer.NO, settings={"engine.data_parallel_size": 2, "parallel.dp_strategy": "engine"}),
+        Example(answer=Answer.NO, settings={"engine.data_parallel_size": 1}),
+    ),
+    since="0.1.0",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """Two engines of a group make different samples of the same prompts."""
+    from quirks_core.testing.lab import Outcome
+    from worker.place import Place
+
+    model = lab.checkpoint("qwen3")
+    # One request at a time, so that chance has no part in which random numbers a request gets.
+    values = {
+        "engine": {"load_format": "auto", "data_parallel_size": 2, "max_num_seqs": 1},
+        "parallel": {"dp_strategy": "independent"},
+    }
+    samples = []
+    for rank in range(2):
+        async with lab.worker(model, values, place=Place("independent", rank, engines=2)) as worker:
+            samples.append(await lab.sample(worker))
+    same = sum(first.tokens == second.tokens for first, second in zip(*samples, strict=True))
+    return Outcome(same == 0, "samples of two replicas", f"{same} of {len(samples[0])} the same", "none the same")
