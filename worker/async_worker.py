@@ -11,8 +11,8 @@ from quirks_core.plan import Plan
 from quirks_core.receipt import Receipt
 from quirks_core.switches import Wishes
 from worker import vllm_adapter
-from worker.batch import Batch, prompts, seeds, stop_strings
-from worker.config import GenerationConfig
+from worker.batch import Batch, prompts, scores, seeds, stop_strings
+from worker.config import GenerationConfig, SamplingSection
 from worker.engine import Engine
 from worker.errors import BatchError, SleepError
 from worker.generation import Requests
@@ -195,7 +195,14 @@ class VllmAsyncGenerationWorker:
 
     # ---- generation
 
-    async def generate_async(self, data: Mapping[str, Any], greedy: bool = False) -> AsyncGenerator[tuple[int, Batch], None]:
+    async def generate_async(
+        self,
+        data: Mapping[str, Any],
+        greedy: bool = False,
+        *,
+        sampling: SamplingSection | None = None,
+        data_parallel_rank: int | None = None,
+    ) -> AsyncGenerator[tuple[int, Batch], None]:
         """Generates from a batch of prompts; yields each sample as it finishes.
 
         Leaving the loop early aborts what is still running.
@@ -205,6 +212,8 @@ class VllmAsyncGenerationWorker:
                 each row None or a list of texts: together with the configured ones they end every sample of the batch; and
                 ``seeds`` [B], an integer for each sample, which then does not depend on what else is generated beside it.
             greedy: Take the most probable token instead of sampling.
+            sampling: How to sample this batch; as configured and planned if None.
+            data_parallel_rank: Which of the engine's own data-parallel ranks generates; the engine chooses if None.
 
         Yields:
             ``(original_index, output)``; the fields of ``output`` are described at `worker.batch.sample`. A prompt that fills
@@ -217,15 +226,34 @@ class VllmAsyncGenerationWorker:
             GenerationAbortedError: A refit failed half-way meanwhile, or the worker was shut down.
             EngineDiedError: A process of the engine died.
         """
-        rows = prompts(data)
-        longest = self._running().llm.model_config.max_model_len
-        if too_long := [index for index, row in enumerate(rows) if len(row) > longest]:
-            raise BatchError(f"batch: rows {too_long} are longer than engine.max_model_len = {longest}")
-        stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        own = seeds(data, len(rows))
-        async with aclosing(self._ready().samples(dict(enumerate(rows)), stop, greedy=greedy, seeds=own)) as samples:
+        rows = self._fitting(data, room=0)
+        stop = stop_strings(data, len(rows), (sampling or self.config.sampling).stop_strings)
+        options: dict[str, Any] = {"seeds": seeds(data, len(rows)), "sampling": sampling, "rank": data_parallel_rank}
+        async with aclosing(self._ready().samples(dict(enumerate(rows)), stop, greedy=greedy, **options)) as samples:
             async for item in samples:
                 yield item
+
+    async def score_async(
+        self, data: Mapping[str, Any], *, data_parallel_rank: int | None = None
+    ) -> AsyncGenerator[tuple[int, Batch], None]:
+        """Computes the logprobs of given tokens, all positions at once as a prompt (prefill); nothing is sampled.
+
+        Args:
+            data: ``input_ids`` [B, S] int64, padded on the right; ``input_lengths`` [B] int64. Rows must leave room for one
+                token below ``engine.max_model_len``, because vLLM generates one after every prompt.
+            data_parallel_rank: As for `generate_async`.
+
+        Yields:
+            ``(original_index, {"logprobs": [1, length] float32})``: logprobs of softmax(logits), at temperature 1, whatever
+            is configured; 0.0 for the first token, which nothing comes before.
+
+        Raises:
+            BatchError, NotReadyError, GenerationTimeoutError, GenerationAbortedError, EngineDiedError: As for `generate_async`.
+        """
+        rows = self._fitting(data, room=1)
+        async with aclosing(self._ready().scores(dict(enumerate(rows)), rank=data_parallel_rank)) as scored:
+            async for index, logprobs in scored:
+                yield index, scores(logprobs)
 
     async def generate_text_async(
         self, data: Mapping[str, Any], greedy: bool = False
@@ -255,6 +283,15 @@ class VllmAsyncGenerationWorker:
         async with aclosing(self._ready().texts(dict(enumerate(rows)), stop, greedy=greedy)) as finished:
             async for index, text in finished:
                 yield index, {"texts": [text]}
+
+    def _fitting(self, data: Mapping[str, Any], *, room: int) -> list[list[int]]:
+        """Returns the rows of a batch, if all fit the context and leave room for so many tokens."""
+        rows = prompts(data)
+        longest = self._running().llm.model_config.max_model_len
+        if too_long := [index for index, row in enumerate(rows) if len(row) + room > longest]:
+            spare = f", with room for {room} more" if room else ""
+            raise BatchError(f"batch: rows {too_long} are longer than engine.max_model_len = {longest}{spare}")
+        return rows
 
     # ---- refit
 

@@ -106,6 +106,7 @@ def sample(
     *,
     truncated: bool,
     weight_versions: Sequence[tuple[str, int, int]] = (),
+    cached: int = 0,
 ) -> Batch:
     """Puts one finished sample into the form that trainers take.
 
@@ -115,10 +116,12 @@ def sample(
         logprobs: G logprobs, one per generated token.
         truncated: The generation ended because of its length.
         weight_versions: Which weights made which of the G tokens: ``(version, start, end)``.
+        cached: How many of the P tokens came from the engine's prefix cache.
 
     Returns:
         ``output_ids`` [1, P+G] int64; ``logprobs`` [1, P+G] float32, 0.0 on the prompt; ``generation_lengths`` [1] int64;
-        ``unpadded_sequence_lengths`` [1] int64, P+G; ``truncated`` [1] bool; ``weight_versions``, a list of one list of spans.
+        ``unpadded_sequence_lengths`` [1] int64, P+G; ``truncated`` [1] bool; ``num_cached_tokens`` [1] int64;
+        ``weight_versions``, a list of one list of spans.
     """
     return {
         "output_ids": torch.tensor([[*prompt, *generated]], dtype=torch.int64),
@@ -126,8 +129,14 @@ def sample(
         "generation_lengths": torch.tensor([len(generated)], dtype=torch.int64),
         "unpadded_sequence_lengths": torch.tensor([len(prompt) + len(generated)], dtype=torch.int64),
         "truncated": torch.tensor([truncated], dtype=torch.bool),
+        "num_cached_tokens": torch.tensor([cached], dtype=torch.int64),
         "weight_versions": [list(weight_versions)],
     }
+
+
+def scores(logprobs: Sequence[float]) -> Batch:
+    """Puts the logprobs of given tokens into the form of a sample: ``logprobs`` [1, S] float32."""
+    return {"logprobs": torch.tensor([list(logprobs)], dtype=torch.float32)}
 
 
 def collate(samples: Sequence[tuple[int, Batch]], pad_token_id: int) -> Batch:

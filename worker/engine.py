@@ -211,7 +211,7 @@ class Engine:
                 while all(process.is_alive() for process in self._started):  # noqa: ASYNC110  # as above
                     await asyncio.sleep(_LOOK_S)
         self._end()
-        error = failures.death(self._started, applied.folder)
+        error = self._note_quirks(failures.death(self._started, applied.folder))
         self.readiness.broken(str(error))
         return error
 

@@ -42,6 +42,7 @@ class Requests:
         greedy: bool,
         rank: int | None = None,
         seeds: Mapping[int, int] = MappingProxyType({}),
+        sampling: SamplingSection | None = None,
     ) -> AsyncGenerator[tuple[int, Batch], None]:
         """Yields a sample for each prompt, as it finishes.
 
@@ -51,20 +52,23 @@ class Requests:
             greedy: Take the most probable token instead of sampling.
             rank: Which of the engine's own data-parallel ranks; the engine chooses if None.
             seeds: By the same number, a seed for the sample alone; the engine draws from its own where there is none.
+            sampling: How to sample; as planned if None.
         """
 
         async def one(index: int, row: list[int]) -> tuple[int, Batch]:
             room = self._engine.llm.model_config.max_model_len - len(row)
             if room == 0:
                 return index, sample(row, [], [], truncated=False)
-            params = self._params(room, stop, greedy=greedy, seed=seeds.get(index))
-            completion = await self._finish(index, row, params, rank)
+            params = self._params(room, stop, greedy=greedy, seed=seeds.get(index), sampling=sampling)
+            output = await self._finish(index, row, params, rank)
+            completion = output.outputs[0]
             return index, sample(
                 row,
                 list(completion.token_ids),  # the engine's own list is alive
                 vllm_adapter.sampled_logprobs(completion),
                 truncated=completion.finish_reason == "length",
                 weight_versions=vllm_adapter.version_spans(completion, self._engine.readiness.version),
+                cached=output.num_cached_tokens or 0,
             )
 
         async with aclosing(self._as_finished([one(index, row) for index, row in rows.items()])) as finished:
@@ -78,8 +82,25 @@ class Requests:
 
         async def one(index: int, row: list[int]) -> tuple[int, str]:
             room = self._engine.llm.model_config.max_model_len - len(row)
-            completion = await self._finish(index, row, self._params(room, stop, greedy=greedy, text=True), rank)
-            return index, completion.text
+            output = await self._finish(index, row, self._params(room, stop, greedy=greedy, text=True), rank)
+            return index, output.outputs[0].text
+
+        async with aclosing(self._as_finished([one(index, row) for index, row in rows.items()])) as finished:
+            async for item in finished:
+                yield item
+
+    async def scores(
+        self, rows: Mapping[int, list[int]], *, rank: int | None = None
+    ) -> AsyncGenerator[tuple[int, list[float]], None]:
+        """Yields the logprobs of given tokens, computed at once as a prompt; arguments as for `samples`.
+
+        Yields:
+            The number of the row and a logprob for each of its tokens; 0.0 for the first, which nothing comes before.
+        """
+
+        async def one(index: int, row: list[int]) -> tuple[int, list[float]]:
+            output = await self._finish(index, row, vllm_adapter.scoring_params(), rank)
+            return index, vllm_adapter.prompt_logprobs(output)
 
         async with aclosing(self._as_finished([one(index, row) for index, row in rows.items()])) as finished:
             async for item in finished:
@@ -96,12 +117,22 @@ class Requests:
         if self._running:
             await asyncio.wait(tuple(self._running))
 
-    def _params(self, room: int, stop: Sequence[str], *, greedy: bool, seed: int | None = None, text: bool = False) -> Any:
-        most = min(self._sampling.max_new_tokens, room)
-        return vllm_adapter.sampling_params(self._sampling, greedy=greedy, max_tokens=most, stop=stop, seed=seed, text=text)
+    def _params(
+        self,
+        room: int,
+        stop: Sequence[str],
+        *,
+        greedy: bool,
+        seed: int | None = None,
+        text: bool = False,
+        sampling: SamplingSection | None = None,
+    ) -> Any:
+        sampling = sampling or self._sampling
+        most = min(sampling.max_new_tokens, room)
+        return vllm_adapter.sampling_params(sampling, greedy=greedy, max_tokens=most, stop=stop, seed=seed, text=text)
 
     async def _finish(self, index: int, row: list[int], params: Any, rank: int | None) -> Any:
-        """Sends one request and waits for its end; gives it up after the time limit."""
+        """Sends one request and waits for its end; gives it up after the time limit. Returns vLLM's ``RequestOutput``."""
         prompt = {"prompt_token_ids": row}
         try:
             async with self._engine.watched() as llm:
@@ -117,7 +148,7 @@ class Requests:
         completion = final.outputs[0]
         if completion.finish_reason in ("abort", "error"):
             raise GenerationAbortedError(f"sample {index} was ended by the engine ({completion.finish_reason})")
-        return completion
+        return final
 
     async def _as_finished(self, waiting: Sequence[Awaitable[_T]]) -> AsyncGenerator[_T, None]:
         """Yields results in the order in which they come; leaving early, by error or by choice, cancels the rest.

@@ -25,6 +25,7 @@ from worker.refit.addresses import socket_path
 from worker.refit.collective import CollectiveStream, Group
 from worker.refit.files import FileStream
 from worker.refit.ipc_zmq import IpcZmqStream
+from worker.refit.loaded import own_names
 from worker.refit.manifest import Manifest
 from worker.refit.nccl import Receiver
 
@@ -196,7 +197,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         initialize_layerwise_reload(self.model)
         try:
             load(loader)
-            self.unloaded = sorted(wanted - loader.loaded) if loader.loaded is not None else []
+            self.unloaded = sorted(wanted - own_names(loader.loaded, wanted)) if loader.loaded is not None else []
             if halves := list(islice(transfer_shards.missing(self.model), 8)):
                 raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
             if complete and self.unloaded:

@@ -12,7 +12,7 @@ import pytest
 
 from quirks_core import RefusedError, UsageError
 from worker import VllmAsyncGenerationWorker
-from worker.errors import EngineStartError
+from worker.errors import EngineDiedError, EngineStartError
 
 
 async def test_an_engine_that_dies_at_start_says_why_and_leaves_nothing_behind(checkpoint, running, tmp_path):
@@ -76,9 +76,11 @@ async def test_without_the_quirk_the_first_request_kills_the_engine(checkpoint, 
     values = {"purpose": "eval", "engine": {"data_parallel_size": 2}, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}}
     async with running(checkpoint("qwen3_moe"), values, disable=["cpu-moe-expert-parallel"]) as started:
         pids = [ack.pid for ack in started.receipt.processes if ack.pid != os.getpid()]
-        with pytest.raises(Exception, match="EngineCore encountered an issue"):
+        with pytest.raises(EngineDiedError, match="EngineCore encountered an issue") as died:
             await lab.generate(started)
 
+    noted = " ".join(died.value.__notes__)
+    assert all(f"active quirk: {verdict.id}" in noted for verdict in started.plan.active)
     assert await _gone(pids)
 
 

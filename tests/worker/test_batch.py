@@ -101,6 +101,7 @@ def test_dtypes_are_those_that_the_documentation_promises():
         "generation_lengths": torch.int64,
         "unpadded_sequence_lengths": torch.int64,
         "truncated": torch.bool,
+        "num_cached_tokens": torch.int64,
     }
 
 

@@ -1,0 +1,22 @@
+"""What an engine says it loaded, by the names of its own parameters."""
+
+from __future__ import annotations
+
+from worker.refit.loaded import own_names
+
+INNER = "model.layers.0.mlp.experts.routed_experts.w13_weight"
+
+
+def test_the_experts_of_a_moe_layer_count_as_loaded_under_either_name():
+    outer = INNER.replace("routed_experts.", "")
+
+    assert own_names({outer}, {INNER}) == {INNER}
+    assert own_names({INNER}, {INNER}) == {INNER}
+
+
+def test_what_is_a_parameter_of_its_own_keeps_its_name():
+    assert own_names({"a.w"}, {"a.w", "a.routed_experts.w"}) == {"a.w"}
+
+
+def test_what_the_model_does_not_have_stays_as_it_was_reported():
+    assert own_names({"lm_head.weight"}, {INNER}) == {"lm_head.weight"}
