@@ -17,6 +17,7 @@ class WorkerReports:
     vllm_config: Any
     weight_transfer_engine: Any
     device: Any
+    _weight_audit: Any = None
 
     def report_configuration(self) -> None:
         """Acknowledges once more, with the values that this worker's own configuration holds."""
@@ -50,3 +51,14 @@ class WorkerReports:
         engine = self.weight_transfer_engine
         with set_current_vllm_config(self.vllm_config):
             return dict(engine.verify(engine.parse_update_info(update_info)))
+
+    def audit_weights(self, step: str) -> list[dict[str, Any]]:
+        """Does one step of a refit audit, as `worker.parity.tensor_audit.TensorAudit.step` has it; returns what differs."""
+        from vllm.config import set_current_vllm_config
+
+        from worker.parity.tensor_audit import TensorAudit
+
+        if self._weight_audit is None:
+            self._weight_audit = TensorAudit(self.vllm_config, self.device)
+        with set_current_vllm_config(self.vllm_config):
+            return list(self._weight_audit.step(step, self.weight_transfer_engine.model))

@@ -1,45 +1,162 @@
-"""``quirks audit``: which quirks are active, dormant on the installed engine, or expired, and how that is known."""
+"""``quirks audit``: what a refit leaves wrong in a model, and which quirk covers it, shown on real engines."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from quirks_core.cli.generate import quiet_engine
+from quirks_core.cli.run import load_config
 from quirks_core.cli.screen import Screen
-from quirks_core.lifecycle import SUPPORTED_FLOOR, Stage, lifecycle
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches
+from quirks_core.errors import UsageError
+from quirks_core.lock import LOCKED_VARIABLE
+from quirks_core.registry import STRICT_VARIABLE
 
-_COLOURS = {Stage.ACTIVE: "green", Stage.DORMANT: "cyan", Stage.EXPIRED: "bold red"}
+if TYPE_CHECKING:
+    from worker.config import GenerationConfig
+    from worker.parity.audit_records import Audit, Hazard, Logits
+
+#: Steps of an audit with everything in it; one that needs less ends early.
+_STEPS = 9
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the model and what to leave out."""
+    parser.add_argument("checkpoint", nargs="?", metavar="MODEL", help="model folder or hub id; the same as --model")
+    parser.add_argument("--no-logits", action="store_true", help="compare tensors alone; saves the start of an engine")
+    parser.add_argument("--verbose", action="store_true", help="show the engine's log")
 
 
 def run_audit(options: argparse.Namespace) -> int:
-    """Lists every quirk's stage with its evidence; 1 if one is expired."""
-    registry = Registry.load(switches=Switches.gather())
-    stages = [(item, lifecycle(item)) for item in registry.loaded]
+    """Audits the refits of a model; 1 if there are hazards that nothing covers.
+
+    Raises:
+        UsageError: Two models, or versions that are not installed.
+    """
+    if options.assume:
+        raise UsageError("--assume makes plans for versions that are not installed; audit runs the installed one")
+    if options.checkpoint and options.model:
+        raise UsageError("the model is given twice: as MODEL and as --model; leave one out")
+    options.model = options.model or options.checkpoint
+    quiet_engine(verbose=options.verbose)
+    config = load_config(options)
+    if options.strict:
+        os.environ[STRICT_VARIABLE] = "1"
+    if options.locked:
+        os.environ[LOCKED_VARIABLE] = options.locked
+    console = Screen(stderr=options.json)  # with --json standard output holds the JSON alone
+    found = _audit(config, options, console)
     if options.json:
-        rows = [
-            {
-                "id": item.quirk.id,
-                "distribution": item.distribution,
-                "version": item.version,
-                "stage": found.stage.value,
-                "evidence": found.evidence,
-            }
-            for item, found in stages
-        ]
-        print(json.dumps(rows, indent=2, sort_keys=True))
+        values = {**found.model_dump(mode="json"), "clean": found.clean, "passed": found.passed}
+        print(json.dumps(values, indent=2, sort_keys=True))
     else:
-        floors = ", ".join(f"{package} {version}" for package, version in SUPPORTED_FLOOR.items())
-        table = Table(caption=f"oldest supported: {floors}", caption_justify="left")
-        table.add_column("quirk", no_wrap=True)
-        table.add_column("stage", no_wrap=True)
-        table.add_column("evidence", overflow="fold")
-        for item, found in stages:
-            evidence = escape("\n".join(found.evidence)) or "every version is affected, and no evidence is declared"
-            table.add_row(escape(item.quirk.id), f"[{_COLOURS[found.stage]}]{found.stage}[/]", evidence)
-        Screen().print(table)
-    return 1 if any(found.stage is Stage.EXPIRED for _, found in stages) else 0
+        show_audit(console, found)
+    return 0 if found.passed else 1
+
+
+def _audit(config: GenerationConfig, options: argparse.Namespace, console: Console) -> Audit:
+    from worker.parity.refit_audit import audit
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=_STEPS - options.no_logits)
+
+        def tell(text: str) -> None:
+            if bar.tasks[task].description:
+                bar.advance(task)
+            bar.update(task, description=escape(text))
+
+        logits = not options.no_logits
+        return asyncio.run(audit(config, disable=options.disable, force=options.force, logits=logits, tell=tell))
+
+
+def show_audit(console: Console, audit: Audit) -> None:
+    """Prints an audit: a row for every kind of hazard, the logprobs, what to write if nothing covers it, the verdict."""
+    if audit.hazards:
+        console.print(_table(audit))
+    for refit in audit.refits:
+        if refit.refused:
+            console.print(f"[yellow]refused[/] after refit '{refit.label}': {escape(refit.refused)}", soft_wrap=True)
+    for title, logits in (("without quirks", audit.logits), ("with the plan in force", audit.planned_logits)):
+        if logits is not None:
+            console.print(f"logprobs after a refit {title}: {_logits(logits)}", highlight=False, soft_wrap=True)
+    if audit.skeleton:
+        console.print("to begin a quirk with (quirks new makes the package around it):", soft_wrap=True)
+        console.print(f"[dim]{escape(audit.skeleton)}[/]", highlight=False, soft_wrap=True)
+    console.print(verdict(audit), highlight=False, soft_wrap=True)
+
+
+def verdict(audit: Audit) -> str:
+    """Says in one line how an audit ended, with rich's markup."""
+    model = escape(audit.model)
+    if audit.clean:
+        return f"[green]clean[/] {model}: a refit of parameters leaves nothing wrong"
+    if audit.passed:
+        by = ", ".join(sorted({name for hazard in audit.hazards for name in hazard.covered_by})) or "the plan"
+        return f"[green]covered[/] {model}: with the plan in force everything is right ({escape(by)})"
+    open_ = [hazard for hazard in audit.hazards if not hazard.is_covered]
+    if open_:
+        return f"[bold red]hazards[/] {model}: nothing covers {len(open_)} of {len(audit.hazards)}"
+    return f"[bold red]hazards[/] {model}: a refit leaves something wrong that no tensor shows, or that the plan brings in"
+
+
+def _table(audit: Audit) -> Table:
+    versions = ", ".join(f"{name} {text}" for name, text in sorted(audit.versions.items()) if name != "ray")
+    table = Table(
+        title=f"{escape(audit.model)} ({escape(audit.model_type)}): what refits without quirks leave wrong",
+        caption=f"{versions}; platform {audit.platform}; plan {audit.plan[:12]}; {audit.seconds:.0f} s",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for heading in ("what", "how it differs", "covered by"):
+        table.add_column(heading, overflow="fold")
+    for group in groups(audit.hazards):
+        table.add_row(*_row(group))
+    return table
+
+
+def groups(hazards: Iterable[Hazard]) -> list[list[Hazard]]:
+    """Puts hazards together that differ by numbers in their names alone: layers, and experts."""
+    found: dict[tuple[object, ...], list[Hazard]] = {}
+    for hazard in hazards:
+        name = re.sub(r"\d+", "*", hazard.name)
+        key = (name, hazard.kind, hazard.module_class, hazard.persistent, hazard.after, hazard.planned, hazard.covered_by)
+        found.setdefault(key, []).append(hazard)
+    return list(found.values())
+
+
+def _row(group: list[Hazard]) -> Iterable[str]:
+    from worker.parity.audit_coverage import remedy
+
+    first = group[0]
+    many = f" ({len(group)} of them)" if len(group) > 1 else ""
+    kind = f"{'' if first.persistent else 'non-persistent '}{first.kind}"
+    shape = f" {list(first.shape)}" if first.kind != "computation" else ""
+    yield f"{escape(first.name)}{many}\n[dim]{kind}{escape(shape)} of {escape(first.module_class.rpartition('.')[2])}[/]"
+    held = escape(", ".join(first.checkpoint)) or ("yes" if first.in_checkpoint else "no")
+    after = f"after refit: {', '.join(first.after)}"
+    yield f"{escape(first.problem)}\n[dim]{after}; in the checkpoint: {held}[/]"
+    if first.is_covered:
+        yield f"[green]{escape(', '.join(first.covered_by)) or 'the plan'}[/]\n[dim]gone with it[/]"
+    else:
+        stays = "no quirk covers it" if first.planned is None else "it stays with the plan in force"
+        yield f"[bold red]{stays}[/]\n[dim]{escape(remedy(first))}[/]"
+
+
+def _logits(logits: Logits) -> str:
+    colour, word = ("green", "as equal weights have them") if logits.close else ("bold red", "other weights")
+    if logits.nonfinite == logits.tokens:
+        return f"[{colour}]{word}[/]: {logits.tokens} tokens, and no logprob is a number"
+    odd = f", {logits.nonfinite} not finite" if logits.nonfinite else ""
+    largest = f"at most {logits.max_abs_delta:.3g} nats apart, {logits.mean_abs_delta:.3g} on average"
+    return f"[{colour}]{word}[/]: {logits.tokens} tokens, {largest}{odd} (tolerance {logits.tolerance:g})"

@@ -32,7 +32,7 @@ class Verb(NamedTuple):
     Attributes:
         name: What is typed.
         module: Module under `quirks_core.cli` with ``run_NAME`` and, if the command has arguments, ``add_NAME_arguments`` or
-            ``add_arguments``. It is imported only when the command is used.
+            ``add_arguments``; a dash is an underscore there. It is imported only when the command is used.
         help: What it does, in one line.
         describes_run: It takes the options that describe a run.
     """
@@ -55,7 +55,10 @@ VERBS = (
     Verb("generate", "generate", "start a real engine and generate from prompts", describes_run=True),
     Verb("bisect", "bisect", "find the quirks that change how a command ends", describes_run=True),
     Verb("prove", "prove", "run the evidence of quirks on the installed engine: are they needed?"),
-    Verb("audit", "audit", "list which quirks are active, dormant or expired, with the evidence"),
+    Verb("parity", "parity", "compare the logprobs of rollout and trainer; say what moves them apart", describes_run=True),
+    Verb("audit", "audit", "find what a refit leaves wrong in a model, and which quirk covers it", describes_run=True),
+    Verb("audit-lifecycle", "audit_lifecycle", "list which quirks are active, dormant or expired, with the evidence"),
+    Verb("migrate", "migrate", "run two versions of vLLM on the same prompts and compare them", describes_run=True),
     Verb("doctor", "doctor", "check plugins, versions and patches of this installation"),
     Verb("new", "new", "make a package with a quirk and its tests"),
     Verb("validate", "validate", "check the quirks of a distribution without an engine"),
@@ -154,10 +157,11 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
         command = commands.add_parser(verb.name, help=verb.help, description=verb.help, parents=parents)
         if only is None or verb.name == only:
             module = importlib.import_module(f"quirks_core.cli.{verb.module}")
-            add = getattr(module, f"add_{verb.name}_arguments", None) or getattr(module, "add_arguments", None)
+            name = verb.name.replace("-", "_")
+            add = getattr(module, f"add_{name}_arguments", None) or getattr(module, "add_arguments", None)
             if add is not None:
                 add(command)
-            command.set_defaults(run=getattr(module, f"run_{verb.name}"))
+            command.set_defaults(run=getattr(module, f"run_{name}"))
     return parser
 
 

@@ -1,4 +1,4 @@
-"""``quirks lock``, ``quirks audit`` and ``quirks fingerprint``."""
+"""``quirks lock``, ``quirks audit-lifecycle`` and ``quirks fingerprint``."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_a_lock_that_cannot_be_written_is_a_usage_error(quirks, tmp_path):
     assert "cannot be written" in written.err
 
 
-def test_audit_tells_the_stage_and_the_evidence_of_every_quirk(quirks):
-    audited = quirks("audit", "--json")
+def test_audit_lifecycle_tells_the_stage_and_the_evidence_of_every_quirk(quirks):
+    audited = quirks("audit-lifecycle", "--json")
 
     rows = {row["id"]: row for row in audited.json}
     assert audited.code == 0
@@ -68,8 +68,8 @@ def test_audit_tells_the_stage_and_the_evidence_of_every_quirk(quirks):
     assert any(text.startswith("paired run, ") for text in dormant["evidence"])
 
 
-def test_audit_says_the_same_to_people(quirks):
-    audited = quirks("audit")
+def test_audit_lifecycle_says_the_same_to_people(quirks):
+    audited = quirks("audit-lifecycle")
 
     assert audited.code == 0
     assert "gemma-normalizer-dummy-load" in audited.out
@@ -81,7 +81,7 @@ def test_audit_says_the_same_to_people(quirks):
 def test_an_expired_quirk_is_a_finding_that_says_delete_me(quirks, install, options):
     install("acme-old", EXPIRED)
 
-    audited = quirks("audit", *options)
+    audited = quirks("audit-lifecycle", *options)
 
     assert audited.code == 1
     assert "acme-old" in audited.out

@@ -83,7 +83,13 @@ def test_listing_imports_neither_pydantic_nor_pluggy_nor_any_other_verb(program)
 
 @pytest.mark.parametrize(
     "arguments",
-    [["show", "v1-runtime"], ["lock", "--output", "/dev/null"], ["audit"], ["doctor"], ["fingerprint", "pluggy:PluginManager"]],
+    [
+        ["show", "v1-runtime"],
+        ["lock", "--output", "/dev/null"],
+        ["audit-lifecycle"],
+        ["doctor"],
+        ["fingerprint", "pluggy:PluginManager"],
+    ],
     ids=lambda arguments: arguments[0],
 )
 def test_a_verb_imports_no_other_verb_and_nothing_heavy(program, arguments):

@@ -1,0 +1,71 @@
+"""``quirks audit`` on real engines: it finds what refits lose, knows no model by name, and shows what covers it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from quirks_core.testing.lab import configuration
+from worker import GenerationConfig
+from worker.parity.refit_audit import audit
+
+
+@pytest.fixture
+def audited(checkpoint):
+    """Audits the refits of a tiny checkpoint."""
+
+    async def run(kind, **options):
+        return await audit(GenerationConfig.parse(configuration(checkpoint(kind))), logits=False, **options)
+
+    return run
+
+
+async def test_a_buffer_that_no_parameter_brings_is_found_and_seen_to_be_covered(audited):
+    """Gemma-4: a start from dummy weights fills what refits of parameters leave; with the plan in force it is right."""
+    found = await audited("gemma4")
+
+    assert {(hazard.name, hazard.kind, hazard.persistent, hazard.after) for hazard in found.hazards} == {
+        (f"model.layers.{layer}.layer_scalar", "buffer", True, ("parameters",)) for layer in (0, 1)
+    }
+    assert all(hazard.checkpoint == (hazard.name,) for hazard in found.hazards)
+    assert {hazard.covered_by for hazard in found.hazards} == {("gemma4-layer-scalar",)}
+    assert [refit.scope for refit in found.refits if refit.label.startswith("plan")] == ["state_dict", "state_dict"]
+    assert (found.clean, found.passed) == (False, True)
+
+
+async def test_a_buffer_that_a_refit_destroys_is_told_apart_and_comes_with_what_to_write(audited):
+    """Apertus without its quirk: what the state dict has brought is lost again, so a start from the checkpoint is no help."""
+    found = await audited("apertus", disable=["apertus-xielu-buffers"])
+
+    assert {hazard.name.rpartition(".")[2] for hazard in found.hazards} == {"beta", "eps"}
+    assert {(hazard.module_class.rpartition(".")[2], hazard.after) for hazard in found.hazards} == {
+        ("XIELU", ("parameters", "parameters again"))
+    }
+    assert {hazard.planned for hazard in found.hazards} == {None}
+    assert 'Require("refit.scope", "state_dict")' in found.skeleton
+    assert (found.clean, found.passed) == (False, False)
+
+
+def test_the_command_finds_a_model_without_such_buffers_clean(checkpoint):
+    """Qwen3, by tensors and by logprobs."""
+    settings = ["engine.enforce_eager=true", "engine.dtype=float32", "engine.max_model_len=128"]
+    options = [word for setting in settings for word in ("--set", setting)]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "quirks_core.cli", "audit", checkpoint("qwen3"), "--json", *options],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=dict(os.environ),
+    )
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["clean"], result["hazards"]) == (True, [])
+    assert [refit["label"] for refit in result["refits"]] == ["parameters", "state_dict", "parameters again"]
+    assert result["logits"]["tokens"] > 100
