@@ -35,7 +35,7 @@ html_show_sphinx = False
 _MENU = {
     "index": {
         "Start": ("why", "tutorial", "writing-a-quirk", "hooks"),
-        "Use": ("worker", "dp-ep", "trainer", "server", "evaluation", "operations", "cli"),
+        "Use": ("worker", "dp-ep", "parity", "trainer", "server", "evaluation", "operations", "cli"),
         "Look up": ("catalogue", "slots", "reference", "glossary"),
     },
     "catalogue": {"": ("quirks/*",)},

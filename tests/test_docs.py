@@ -177,7 +177,7 @@ def test_every_verb_and_every_option_is_on_the_page_of_the_command_line():
     text = _text(_DOCS / "cli.md")
     commands = make_parser()._subparsers._group_actions[0].choices
 
-    assert [verb.name for verb in VERBS] == re.findall(r"^## quirks (\w+)$", text, re.MULTILINE)
+    assert [verb.name for verb in VERBS] == re.findall(r"^## quirks ([\w-]+)$", text, re.MULTILINE)
     for name, parser in commands.items():
         section = text.partition(f"## quirks {name}\n")[2].partition("\n## ")[0]
         words = [word for action in parser._actions for word in action.option_strings or [action.metavar or action.dest]]

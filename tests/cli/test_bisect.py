@@ -17,6 +17,12 @@ from quirks_core.switches import Wishes
 
 #: Built-in quirks; the commands below look for them in MODEL_QUIRKS_DISABLE.
 X, Y, Z = "cp-gemma3", "rollout-logprobs-processed", "v1-runtime"
+#: Switches the other quirks of every rollout off.
+ALONE = [
+    text
+    for name in ("async-rollout-timeout", "generation-config-leak", "in-flight-update-cache")
+    for text in ("--disable", name)
+]
 OFF = "import os, sys, time; off = set(os.environ.get('MODEL_QUIRKS_DISABLE', '').split(','));"
 THIRD_PARTY = """
 from quirks_core import Default, ModelFlag, Quirk, Severity, purpose, report
@@ -126,7 +132,7 @@ def test_the_time_limit_is_a_failure_and_ends_the_whole_process_group(bisected, 
     file = tmp_path / "pid"
     child = f"import os, time; open({str(file)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(600)"
     hangs = f"import subprocess; {Y!r} in off or subprocess.run([sys.executable, '-c', {child!r}])"
-    only_y = ("--model", model(tie_word_embeddings=False), "--disable", "async-rollout-timeout", "--disable", Z)
+    only_y = ("--model", model(tie_word_embeddings=False), *ALONE, "--disable", Z)
 
     outcome = bisected(hangs, "--timeout", "4", *only_y)
 
@@ -230,7 +236,7 @@ def test_without_a_run_the_candidates_are_all_that_are_installed(bisected, insta
 
 def test_without_a_candidate_the_command_is_not_run(bisected, model, tmp_path):
     file = tmp_path / "ran"
-    options = [option for name in (X, Y, Z, "async-rollout-timeout") for option in ("--disable", name)]
+    options = [*ALONE, *(option for name in (X, Y, Z) for option in ("--disable", name))]
 
     outcome = bisected(f"open({str(file)!r}, 'w')", "--model", model(tie_word_embeddings=False), *options)
 

@@ -50,7 +50,7 @@ async def test_without_the_gemma_quirk_dummy_load_plus_refit_is_correct_on_this_
 
 
 async def test_with_the_logprobs_quirk_rollout_logprobs_are_those_of_the_sampled_distribution(worker, trainer, lab):
-    """Quirk rollout-logprobs-processed, with: the other half of the pair runs on the Gemma-4 engine."""
+    """Quirk rollout-logprobs-processed, with: the other half is a planted fault among the tests of parity."""
     got = await lab.generate(worker, greedy=False)
 
     assert lab.largest_difference(got, lab.rescored(trainer, got, _TEMPERATURE)) < 1e-3

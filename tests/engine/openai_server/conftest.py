@@ -45,7 +45,8 @@ def model(checkpoint, tmp_path_factory):
 
 def values(**server):
     return {
-        "engine": {"load_format": "auto", "max_model_len": LONGEST},
+        # What the model's generation_config.json says must not reach a request, whichever is configured.
+        "engine": {"load_format": "auto", "max_model_len": LONGEST, "generation_config": "auto"},
         "sampling": {"temperature": TEMPERATURE, "max_new_tokens": NEW_TOKENS},
         "server": {"enabled": True, "api_key": KEY, "served_model_name": NAME, "shutdown_s": 1, **server},
     }

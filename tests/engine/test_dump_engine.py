@@ -1,0 +1,88 @@
+"""Dumps by one real engine: made twice they agree, and after other weights they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from worker import VllmAsyncGenerationWorker
+from worker.parity.causes import KNOWN
+from worker.parity.compare import Comparison, compare
+from worker.parity.dump import Dump, dump
+
+_CONFIG = {"engine": {"load_format": "auto"}, "sampling": {"temperature": 0.7, "max_new_tokens": 12}}
+
+
+@pytest.fixture(scope="module")
+async def found(
+    running: Callable[..., AbstractAsyncContextManager[VllmAsyncGenerationWorker]],
+    checkpoint: Callable[..., Path],
+    lab: SimpleNamespace,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> SimpleNamespace:
+    """A dump from a file, one more by the same engine, and one after a refit with other weights."""
+    folder = checkpoint("qwen3")
+    trainer = lab.trainer(folder)
+    async with running(folder, _CONFIG) as worker:
+        a = await dump(worker, lab.PROMPTS, seed=5)
+        a.write(tmp_path_factory.mktemp("dumps") / "A.json")
+        again = await dump(worker, lab.PROMPTS, seed=5, tokens_of=[a.sequences])
+        with torch.no_grad():
+            trainer.lm_head.weight.mul_(1.5)
+        await worker.refit_async(trainer)
+        other = await dump(worker, lab.PROMPTS, seed=5, tokens_of=[a.sequences])
+    return SimpleNamespace(a=a, again=again, other=other)
+
+
+def kinds(comparison: Comparison) -> dict[str, str]:
+    return {kind.kind: kind.level for kind in comparison.kinds}
+
+
+def test_one_engine_agrees_with_itself(found: SimpleNamespace) -> None:
+    comparison = compare(found.a, found.again, profile="float32")
+
+    assert kinds(comparison) == {"greedy": "ok", "sampled": "ok", "teacher-forced": "ok"}
+    assert [(kind.rows, kind.identical) for kind in comparison.kinds] == [(3, 3), (6, 6), (9, 9)]
+    assert (comparison.effective, comparison.settings, comparison.causes) == ((), (), ())
+
+
+def test_other_weights_are_seen_on_the_same_tokens(found: SimpleNamespace) -> None:
+    comparison = compare(found.a, found.other)
+
+    assert kinds(comparison)["teacher-forced"] == "fail"
+    assert "the weights" in comparison.reading
+
+
+def test_sampled_rows_are_those_of_the_configured_temperature_and_have_a_seed_each(found: SimpleNamespace) -> None:
+    sampled = [row for row in found.a.rows if row.kind == "sampled"]
+
+    assert [row.seed for row in sampled] == list(range(5, 11))
+    assert len({row.tokens for row in sampled}) == 6
+    assert found.a.settings["sampling.temperature"] == 0.7
+
+
+def test_greedy_tokens_scored_by_prefill_have_the_logprobs_they_were_generated_with(found: SimpleNamespace) -> None:
+    a: Dump = found.a
+    pairs = [
+        (x, y)
+        for row, scored in zip(a.rows, a.scored[a.digest], strict=True)
+        if row.kind == "greedy"
+        for x, y in zip(row.logprobs, scored, strict=True)
+    ]
+
+    assert len(pairs) == 36
+    assert max(abs(x - y) for x, y in pairs) < 1e-3
+
+
+def test_every_setting_that_is_known_to_matter_is_one_of_the_engine_s(found: SimpleNamespace) -> None:
+    only_if_set = ("env.CUBLAS_", "env.NVIDIA_", "env.OMP_")
+    exact = {name for name in KNOWN if not name.startswith(only_if_set) and not name.endswith((".", "_"))}
+
+    assert exact - found.a.effective.keys() == set()
+    assert found.a.effective["model_config.logprobs_mode"] == "processed_logprobs"
+    assert found.a.effective["model_config.dtype"] == "float32"

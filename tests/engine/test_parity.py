@@ -1,0 +1,197 @@
+"""Parity on real engines: within rounding with the plan in force, and planted faults that are found and named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quirks_core.cli.main import main
+from quirks_core.testing.lab import configuration
+from quirks_plugins.lm_head_dtype.fp32_head_both_sides import large_logits
+from worker import GenerationConfig
+from worker.parity.records import Report
+from worker.parity.run import Options, run
+
+pytestmark = pytest.mark.timeout(400)
+
+#: What runs on a CPU with one engine.
+_EVERYWHERE = (
+    "cold-start",
+    "temperature",
+    "top-p-top-k",
+    "decode-prefill",
+    "prefix-cache",
+    "long-context",
+    "after-refit",
+    "in-flight-cleared",
+)
+
+
+@pytest.fixture
+def measured(checkpoint):
+    """Measures parity of a tiny model with a small engine."""
+
+    async def measure(kind, values=None, **options):
+        model = kind if not isinstance(kind, str) else checkpoint(kind)
+        config = GenerationConfig.parse(configuration(model, values))
+        return await run(config, Options(**{"new_tokens": 32, "profile": "float32", **options}))
+
+    return measure
+
+
+def levels(report):
+    return {result.scenario: result.level for result in report.results if result.gates and result.status == "measured"}
+
+
+def culprit(report, scenario):
+    """The setting that the ladder blames most."""
+    (failed,) = [result for result in report.results if result.scenario == scenario]
+    assert failed.level == "fail"
+    assert not report.passed
+    first = report.attributions[0]
+    assert scenario in first.restores
+    return first
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "profile", "more"),
+    [
+        ("qwen3", {}, "float32", ()),
+        ("qwen3_moe", {"data_parallel_size": 2, "enable_expert_parallel": True}, "float32", ("data-parallel",)),
+        # vLLM keeps xIELU in bfloat16.
+        ("apertus", {}, "bfloat16", ()),
+    ],
+    ids=["qwen3", "qwen3_moe on two ranks", "apertus"],
+)
+async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured, kind, values, profile, more):
+    report = await measured(kind, {"engine": values, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}}, profile=profile)
+
+    assert levels(report) == dict.fromkeys((*_EVERYWHERE, *more), "ok")
+    assert report.passed
+    found = {result.scenario: result for result in report.results}
+    assert found["prefix-cache"].notes["from the prefix cache"] > 0
+    assert found["after-refit"].notes["mean |Δ logprob| of old and new weights"] > 0.01
+    kept = found["in-flight-kept"]  # with what the old weights left behind: neither policy's, and not what the plan does
+    assert (kept.gates, kept.level) == (False, "fail")
+
+
+@pytest.fixture
+def command_line(checkpoint, capsys):
+    """Runs ``quirks parity`` on Gemma-3, and returns exit code, report and what it wrote."""
+
+    def command(*arguments):
+        model = str(checkpoint("gemma3"))
+        small = ("engine.dtype=float32", "engine.enforce_eager=true", "engine.max_model_len=256")
+        settings = [word for text in small for word in ("--set", text)]
+        code = main(["parity", "--model", model, *settings, "--tokens", "32", "--profile", "float32", "--json", *arguments])
+        return code, Report.model_validate_json(capsys.readouterr().out)
+
+    return command
+
+
+def test_the_command_line_writes_a_report_and_goes_on_where_it_was_broken_off(command_line, tmp_path, monkeypatch):
+    first_half = ("--scenario", "cold-start", "--scenario", "long-context")
+    folder = tmp_path / "parity"
+
+    code, half = command_line("--output", str(folder), *first_half)
+    again, resumed = command_line("--output", str(folder))
+
+    assert (code, again) == (0, 0)
+    assert levels(resumed) == dict.fromkeys(_EVERYWHERE, "ok")
+    kept = {result.scenario: result.seconds for result in half.results}
+    assert {name: seconds for name, seconds in _seconds(resumed).items() if name in kept} == kept
+    assert resumed.results[5].notes == {"prompt length": 32, "sliding window": 16}
+    assert sorted(file.name for file in folder.iterdir()) == ["report.html", "report.json", "report.png", "state.jsonl"]
+    assert json.loads((folder / "report.json").read_text())["plan"] == resumed.plan
+
+    def no_engine(*_):
+        raise AssertionError("everything is there; no engine is needed")
+
+    monkeypatch.setattr("worker.vllm_adapter.start_engine", no_engine)
+    third, whole = command_line("--output", str(folder), "--threshold", "mean_abs_delta=1e-12")
+
+    assert third == 1
+    assert _seconds(whole) == _seconds(resumed)
+    assert not whole.passed
+
+
+def _seconds(report):
+    return {result.scenario: result.seconds for result in report.results}
+
+
+async def test_logprobs_from_before_the_temperature_are_blamed_on_the_logprobs_mode(measured):
+    report = await measured(
+        "qwen3",
+        {"sampling": {"temperature": 0.7}, "engine": {"logprobs_mode": "raw_logprobs"}},
+        scenarios=("cold-start",),
+        attribute=True,
+        settings=("engine.logprobs_mode", "train.attn_implementation", "refit.clear_cache"),
+    )
+
+    found = culprit(report, "cold-start")
+    assert (found.setting, found.before, found.after) == ("engine.logprobs_mode", "raw_logprobs", "processed_logprobs")
+    assert [quirk.id for quirk in found.quirks] == ["rollout-logprobs-processed"]
+    assert found.skeleton == ""
+    assert len(report.ladder) >= 3
+    assert [other.setting for other in report.attributions if other.restores] == ["engine.logprobs_mode"]
+
+
+async def test_a_prefix_cache_older_than_the_weights_is_blamed_on_what_keeps_it(measured):
+    report = await measured(
+        "qwen3",
+        {"refit": {"clear_cache": False}},
+        scenarios=("prefix-cache", "after-refit"),
+        attribute=True,
+        settings=("refit.clear_cache", "train.attn_implementation", "quirk prefix-cache-after-update"),
+        disable=("prefix-cache-after-update",),
+    )
+
+    found = culprit(report, "after-refit")
+    assert levels(report)["prefix-cache"] == "ok"
+    assert found.setting in ("refit.clear_cache", "quirk prefix-cache-after-update")
+    blamed = {other.setting for other in report.attributions if other.restores}
+    assert blamed == {"refit.clear_cache", "quirk prefix-cache-after-update"}
+
+
+async def test_a_refit_of_parameters_alone_is_blamed_on_its_scope(measured):
+    report = await measured(
+        "apertus",
+        profile="bfloat16",
+        scenarios=("cold-start",),
+        attribute=True,
+        settings=("refit.scope", "train.attn_implementation"),
+        disable=("apertus-xielu-buffers",),
+    )
+
+    found = culprit(report, "cold-start")
+    assert (found.setting, found.before, found.after) == ("refit.scope", "parameters", "state_dict")
+    assert [(quirk.id, quirk.state) for quirk in found.quirks if "xielu" in quirk.id] == [("apertus-xielu-buffers", "disabled")]
+
+
+async def test_a_float32_head_on_one_side_is_blamed_on_the_other_sides_head(measured, shared_lab):
+    report = await measured(
+        large_logits(shared_lab),
+        {"engine": {"load_format": "auto", "dtype": "bfloat16", "head_dtype": "float32"}},
+        profile="bfloat16",
+        thresholds=("mean_abs_delta=0.002",),
+        scenarios=("cold-start",),
+        attribute=True,
+        settings=("train.head_dtype", "train.attn_implementation", "quirk fp32-head-both-sides"),
+        disable=("fp32-head-both-sides",),
+    )
+
+    found = culprit(report, "cold-start")
+    assert found.setting in ("train.head_dtype", "quirk fp32-head-both-sides")
+    assert [quirk.id for quirk in found.quirks] == ["fp32-head-both-sides"]
+
+
+async def test_where_transformers_cannot_load_the_model_the_engine_is_compared_with_itself(measured):
+    report = await measured("qwen3", {"train": {"attn_implementation": "flash_attention_2"}})
+
+    assert levels(report) == {"decode-prefill": "ok", "prefix-cache": "ok"}
+    assert report.passed
+    assert "flash" in report.warnings[0].lower()
+    assert {result.reason for result in report.results if result.scenario == "cold-start"} == {
+        "no trainer's model to compare with"
+    }

@@ -1,0 +1,229 @@
+"""The metrics of parity: against figures worked out by hand and by the definitions, and against hostile logprobs."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.parity.metrics import METRICS, measured
+from worker.parity.records import Sample
+
+NAN, INFINITY = math.nan, math.inf
+
+
+def sample(rollout: Sequence[float], trainer: Sequence[float], *, prompt: Sequence[int] = (5, 6), note: str = "") -> Sample:
+    """A sample whose tokens are 10, 11, 12 and so on."""
+    tokens = tuple(range(10, 10 + len(rollout)))
+    return Sample(prompt=tuple(prompt), tokens=tokens, rollout=tuple(rollout), trainer=tuple(trainer), note=note)
+
+
+def logs(*probabilities: float) -> list[float]:
+    return [math.log(probability) for probability in probabilities]
+
+
+def test_every_metric_is_measured_and_described() -> None:
+    found = measured([sample(logs(0.5), logs(0.25))]).metrics
+
+    assert list(found) == list(METRICS)
+    assert all(metric.name == name and metric.help for name, metric in METRICS.items())
+
+
+def test_metrics_of_two_tokens_are_those_worked_out_by_hand() -> None:
+    halved = sample(logs(0.5, 0.2), logs(0.25, 0.2))  # ratios 1/2 and 1
+
+    found = measured([halved]).metrics
+
+    log2 = math.log(2)
+    assert found == pytest.approx(
+        {
+            "tokens": 2,
+            "nonfinite": 0,
+            "mean_delta": log2 / 2,
+            "mean_abs_delta": log2 / 2,
+            "max_abs_delta": log2,
+            "mean_exp_abs_delta": (2 + 1) / 2,
+            "mean_abs_dprob": 0.125,
+            "max_abs_dprob": 0.25,
+            "kl_k1": log2 / 2,
+            "kl_k2": log2**2 / 4,
+            "kl_k3": (0.5 - 1 + log2) / 2,
+            "ratio_mean": 0.75,
+            "ratio_p01": 0.505,
+            "ratio_p99": 0.995,
+            "ratio_min": 0.5,
+            "ratio_max": 1,
+            "ratio_chi2": (0.25 + 1) / 2 - 1,
+            "clip_rate": 0.5,
+            "ess": 1.5**2 / (2 * 1.25),
+            "sequence_ratio_max": log2,
+        },
+        rel=1e-12,
+    )
+
+
+def test_delta_is_rollout_minus_trainer() -> None:
+    found = measured([sample(logs(0.9), logs(0.1))]).metrics
+
+    assert found["mean_delta"] == pytest.approx(math.log(9))
+    assert found["ratio_mean"] == pytest.approx(1 / 9)
+
+
+@pytest.mark.parametrize("estimator", ["kl_k1", "kl_k3"])
+def test_the_unbiased_estimators_converge_to_the_divergence_of_the_rollout_from_the_trainer(estimator: str) -> None:
+    rollout, trainer = (0.5, 0.3, 0.2), (0.4, 0.4, 0.2)
+    drawn = random.Random(0).choices(range(3), weights=rollout, k=200_000)  # noqa: S311
+    expected = sum(p * math.log(p / q) for p, q in zip(rollout, trainer, strict=True))
+
+    found = measured([sample(logs(*(rollout[i] for i in drawn)), logs(*(trainer[i] for i in drawn)))]).metrics
+
+    assert found[estimator] == pytest.approx(expected, abs=1e-3)
+    assert found["ratio_mean"] == pytest.approx(1, abs=3e-3)
+
+
+def test_the_effective_sample_size_is_the_share_of_equal_weights() -> None:
+    one_of_four = sample([0.0] * 4, [0.0, -200.0, -200.0, -200.0])
+
+    assert measured([one_of_four]).metrics["ess"] == pytest.approx(0.25)
+    assert measured([sample([0.0] * 4, [-1.0] * 4)]).metrics["ess"] == pytest.approx(1)
+
+
+def test_the_clip_range_is_that_of_epsilon() -> None:
+    rows = [sample([0.0] * 4, logs(0.85, 1.15, 0.7, 1.3))]
+
+    assert measured(rows).metrics["clip_rate"] == 0.5
+    assert measured(rows, epsilon=0.1).metrics["clip_rate"] == 1
+    assert measured(rows, epsilon=0.4).metrics["clip_rate"] == 0
+
+
+def test_differences_that_cancel_within_a_sequence_show_in_the_tokens_and_not_in_the_sequence() -> None:
+    rows = [sample([-1.0, -1.0], [-2.0, 0.0]), sample([-1.0, -1.0], [-1.25, -1.25])]
+
+    found = measured(rows).metrics
+
+    assert found["max_abs_delta"] == 1
+    assert found["sequence_ratio_max"] == 0.5
+
+
+@pytest.mark.parametrize("bad", [NAN, INFINITY, -INFINITY])
+@pytest.mark.parametrize("side", ["rollout", "trainer"])
+def test_a_logprob_that_is_no_number_is_counted_and_excluded_and_listed_first(bad: float, side: str) -> None:
+    good, broken = [-1.0, -2.0, -3.0], [-1.0, bad, -3.5]
+    row = sample(broken, good) if side == "rollout" else sample(good, broken)
+
+    found = measured([row])
+
+    assert found.metrics["nonfinite"] == 1
+    assert found.metrics["tokens"] == 2
+    assert found.metrics["max_abs_delta"] == 0.5
+    assert [token.position for token in found.worst] == [1, 2, 0]
+    assert sum(part.tokens for part in found.by_position) == sum(found.histogram.counts) == 2
+
+
+@pytest.mark.parametrize("rows", [[], [sample([], [])], [sample([NAN], [NAN])]], ids=["no sample", "no token", "only NaN"])
+def test_without_a_finite_token_every_metric_is_that_of_equal_sides_and_tokens_is_zero(rows: list[Sample]) -> None:
+    nothing, equal = measured(rows), measured([sample([-1.0], [-1.0])])
+
+    assert nothing.metrics["tokens"] == 0
+    left_out = {"tokens", "nonfinite"}
+    assert {k: v for k, v in nothing.metrics.items() if k not in left_out} == {
+        k: v for k, v in equal.metrics.items() if k not in left_out
+    }
+    assert nothing.by_position == nothing.by_probability == ()
+    assert set(nothing.histogram.counts) == {0}
+
+
+LOGPROBS = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(st.lists(st.lists(st.tuples(LOGPROBS, LOGPROBS), max_size=6), max_size=4))
+def test_whatever_the_logprobs_are_every_figure_is_finite_and_no_token_is_lost(rows: list[list[tuple[float, float]]]) -> None:
+    samples = [sample([a for a, _ in row], [b for _, b in row]) for row in rows]
+
+    found = measured(samples)
+
+    assert all(map(math.isfinite, found.metrics.values()))
+    total = sum(map(len, rows))
+    finite = found.metrics["tokens"]
+    assert finite + found.metrics["nonfinite"] == total
+    for parts in (found.by_position, found.by_probability):
+        assert sum(part.tokens for part in parts) == finite
+        assert all(math.isfinite(part.mean_delta) and math.isfinite(part.max_abs_delta) for part in parts)
+    assert sum(found.histogram.counts) == finite
+    assert len(found.worst) == min(10, total)
+
+
+def test_a_sample_that_was_not_scored_is_an_error() -> None:
+    unscored = sample([-1.0], [])
+
+    with pytest.raises(ValueError, match="sample 1 lacks logprobs: 1 tokens, 1 of the rollout, 0 of the trainer"):
+        measured([sample([-1.0], [-1.0]), unscored])
+
+
+def test_positions_fall_into_bins_that_double() -> None:
+    row = sample([-1.0] * 9, [-1.0 - position for position in range(9)])
+
+    bins = measured([row, sample([-1.0], [-1.0])]).by_position
+
+    assert [(part.label, part.tokens) for part in bins] == [("0", 2), ("1", 1), ("2-3", 2), ("4-7", 4), ("8-15", 1)]
+    assert [part.mean_delta for part in bins] == [0, 1, 2.5, 5.5, 8]
+    assert [part.max_abs_delta for part in bins] == [0, 1, 3, 7, 8]
+
+
+def test_probabilities_are_the_trainers_and_fall_into_fixed_bins() -> None:
+    trainer = logs(1e-5, 5e-4, 5e-3, 0.05, 0.3, 0.6, 0.95, 1.0)
+    rows = [sample([-1.0] * len(trainer), trainer)]
+
+    bins = measured(rows).by_probability
+
+    labels = ["0-0.0001", "0.0001-0.001", "0.001-0.01", "0.01-0.1", "0.1-0.5", "0.5-0.9", "0.9-1"]
+    assert [part.label for part in bins] == labels
+    assert [part.tokens for part in bins] == [1, 1, 1, 1, 1, 1, 2]
+
+
+def test_the_histogram_is_symmetric_and_follows_the_data_and_one_outlier_does_not_stretch_it() -> None:
+    noise = random.Random(0)  # noqa: S311
+    trainer = [-1.0 + noise.uniform(-1e-5, 1e-5) for _ in range(1000)]
+    trainer[17] = -9.0
+
+    histogram = measured([sample([-1.0] * 1000, trainer)]).histogram
+
+    assert len(histogram.counts) == 41
+    assert len(histogram.edges) == 42
+    assert histogram.edges == pytest.approx([-edge for edge in reversed(histogram.edges)])
+    assert histogram.edges[-1] == pytest.approx(1e-5)
+    assert sum(count > 0 for count in histogram.counts) == 41
+    assert sum(histogram.counts) == 1000
+
+
+def test_equal_sides_are_all_in_the_middle_of_the_histogram() -> None:
+    histogram = measured([sample([-1.0] * 3, [-1.0] * 3)]).histogram
+
+    assert histogram.counts[20] == 3
+    assert histogram.edges[0] < 0 < histogram.edges[-1]
+
+
+def test_the_worst_tokens_are_the_ten_furthest_apart_with_what_comes_before_them() -> None:
+    far = sample([-1.0, -1.0], [-1.0, -4.0], prompt=range(100, 130), note="rank 1")
+    rows = [sample([-1.0] * 12, [-1.0 - 0.01 * position for position in range(12)]), far]
+
+    worst = measured(rows, decode=lambda tokens: "".join(f"<{token}>" for token in tokens)).worst
+
+    assert len(worst) == 10
+    first = worst[0]
+    assert (first.sample, first.position, first.token, first.note) == (1, 1, 11, "rank 1")
+    assert (first.rollout, first.trainer) == (-1.0, -4.0)
+    assert first.text == "<11>"
+    assert first.before == "".join(f"<{token}>" for token in [*range(115, 130), 10])
+    assert [token.position for token in worst[1:]] == [11, 10, 9, 8, 7, 6, 5, 4, 3]
+
+
+@pytest.mark.parametrize("decode", [None, lambda _: None], ids=["no tokenizer", "a tokenizer that cannot"])
+def test_without_text_the_token_ids_stand_before_the_worst_tokens(decode) -> None:
+    (worst,) = measured([sample([-1.0], [-2.0], prompt=(7, 8, 9))], decode=decode).worst
+
+    assert (worst.text, worst.before) == ("", "7 8 9")

@@ -1,0 +1,158 @@
+"""Thresholds: what crosses them, what a user may type, and that each says where it comes from."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from quirks_core.errors import UsageError
+from worker.parity.metrics import METRICS, measured
+from worker.parity.records import Sample
+from worker.parity.thresholds import DEFAULT_PROFILE, PROFILES, Threshold, chosen_thresholds, judge, parse_threshold
+
+
+def threshold(**values) -> Threshold:
+    return Threshold(
+        **{"name": "t", "metric": "max_abs_delta", "limit": 1.0, "side": "high", "level": "fail", "source": "s", **values}
+    )
+
+
+def levels(profile: str, rollout: list[float], trainer: list[float]) -> dict[str, str]:
+    """The level of each threshold of a profile for one sample."""
+    row = Sample(prompt=(1,), tokens=(2,) * len(rollout), rollout=tuple(rollout), trainer=tuple(trainer))
+    return {verdict.threshold: verdict.level for verdict in judge(measured([row]).metrics, chosen_thresholds(profile))}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_threshold_has_a_metric_a_name_of_its_own_and_a_source(profile: str) -> None:
+    thresholds = PROFILES[profile]
+
+    assert len({row.name for row in thresholds}) == len(thresholds)
+    assert {row.metric for row in thresholds} <= set(METRICS)
+    assert all(row.source.startswith("ours") or "https://" in row.source for row in thresholds)
+    assert all(math.isfinite(row.limit) for row in thresholds)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_equal_sides_cross_nothing(profile: str) -> None:
+    assert set(levels(profile, [-1.0, -2.0], [-1.0, -2.0]).values()) == {"ok"}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_nothing_compared_fails(profile: str) -> None:
+    found = levels(profile, [], [])
+
+    assert [name for name, level in found.items() if level != "ok"] == ["something-measured"]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_one_logprob_that_is_no_number_fails(profile: str) -> None:
+    found = levels(profile, [-1.0, math.nan], [-1.0, -2.0])
+
+    assert [name for name, level in found.items() if level != "ok"] == ["all-finite"]
+
+
+def test_a_shift_that_the_peers_allow_is_too_much_in_float32() -> None:
+    rollout, trainer = [-5.0, -5.0], [-5.002, -4.998]
+
+    assert set(levels("peers", rollout, trainer).values()) == {"ok"}
+    assert levels("float32", rollout, trainer)["float32-noise"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("side", "limit", "fine", "crossed"),
+    [
+        ("high", 1.05, [1.05, -9.0], [1.0500001, math.nan]),
+        ("low", 0.3, [0.3, 9.0], [0.2999999, math.nan]),
+        ("size", 0.1, [0.1, -0.1, 0.0], [0.11, -0.11, math.nan]),
+    ],
+)
+def test_a_limit_is_the_last_value_that_is_fine(side, limit: float, fine: list[float], crossed: list[float]) -> None:
+    row = threshold(side=side, limit=limit)
+
+    assert all(map(row.allows, fine))
+    assert not any(map(row.allows, crossed))
+
+
+def test_verdicts_come_failures_first_then_warnings_and_metrics_without_a_value_are_left_out() -> None:
+    rows = [
+        threshold(name="fine", limit=9.0),
+        threshold(name="warned", level="warn"),
+        threshold(name="failed"),
+        threshold(name="absent", metric="ess"),
+    ]
+
+    found = judge({"max_abs_delta": 2.0}, rows)
+
+    assert [(row.threshold, row.level) for row in found] == [("failed", "fail"), ("warned", "warn"), ("fine", "ok")]
+    assert (found[0].metric, found[0].value, found[0].limit, found[0].source) == ("max_abs_delta", 2.0, 1.0, "s")
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "limit", "side"),
+    [
+        ("mean_abs_delta=0.01", "mean_abs_delta", 0.01, "high"),
+        ("mean_exp_abs_delta=1.02", "mean_exp_abs_delta", 1.02, "high"),
+        ("ess=0.9", "ess", 0.9, "low"),
+        ("kl_k1=0.05", "kl_k1", 0.05, "size"),
+        ("ratio_min >= 0.8", "ratio_min", 0.8, "low"),
+        (" ratio_max<=1.2 ", "ratio_max", 1.2, "high"),
+        ("kl_k1>=-1e-2", "kl_k1", -0.01, "low"),
+        ("tokens>=100", "tokens", 100.0, "low"),
+    ],
+)
+def test_a_threshold_that_a_user_types_says_metric_side_and_limit(text: str, metric: str, limit: float, side: str) -> None:
+    row = parse_threshold(text)
+
+    assert (row.metric, row.limit, row.side, row.level) == (metric, limit, side, "fail")
+    assert row.name == text.strip()
+    assert row.source == "set by the user"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mean_abs_delta", r"expected metric<=limit, metric>=limit or metric=limit; did you mean 'mean_abs_delta'\?"),
+        ("", "expected metric<=limit"),
+        ("=0.1", "expected metric<=limit"),
+        ("mean_abs_detla=0.1", "no metric 'mean_abs_detla'; did you mean 'mean_abs_delta'"),
+        ("mean_abs_delta=", "finite number, not ''"),
+        ("mean_abs_delta=small", "finite number, not 'small'"),
+        ("mean_abs_delta=nan", "finite number, not 'nan'"),
+        ("mean_abs_delta<=inf", "finite number, not 'inf'"),
+        ("mean_abs_delta<0.1", "expected metric<=limit"),
+        ("mean_abs_delta==0.1", "finite number, not '=0.1'"),
+        ("ratio_mean=1.1", "write ratio_mean<=limit or ratio_mean>=limit"),
+        ("tokens=3", "write tokens<=limit or tokens>=limit"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_what_to_write(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_threshold(text)
+
+
+def test_all_that_is_wrong_is_in_one_error() -> None:
+    with pytest.raises(UsageError) as caught:
+        chosen_thresholds("flaot32", ["kl_k3=0.1", "ess=high", "clip_rat=x"])
+
+    message = str(caught.value)
+    assert "no profile 'flaot32'; known are peers, float32, bfloat16; did you mean 'float32'?" in message
+    assert "'high'" in message
+    assert "'clip_rat'; did you mean 'clip_rate'?" in message
+    assert "'x'" in message
+
+
+def test_what_a_user_types_replaces_the_profiles_limits_of_that_metric_and_side() -> None:
+    found = chosen_thresholds(
+        DEFAULT_PROFILE, ["mean_abs_dprob=0.02", "ratio_mean<=1.5", "kl_k1<=0.3", "kl_k1<=0.2", "max_abs_delta=1"]
+    )
+
+    limits = {(row.metric, row.side, row.level): row.limit for row in found}
+    assert [key for key in limits if key[0] == "mean_abs_dprob"] == [("mean_abs_dprob", "high", "fail")]
+    assert limits["mean_abs_dprob", "high", "fail"] == 0.02
+    assert limits["ratio_mean", "high", "fail"] == 1.5
+    assert limits["ratio_mean", "low", "fail"] == 0.5
+    assert [(key, value) for key, value in limits.items() if key[0] == "kl_k1"] == [(("kl_k1", "high", "fail"), 0.2)]
+    assert limits["max_abs_delta", "high", "fail"] == 1
+    assert limits["ess", "low", "fail"] == 0.3

@@ -1,0 +1,375 @@
+"""The trainer's path: its logprobs are those of one row at a time, whatever the batch, the weights and the dtype."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from quirks_core.testing.lab import PROMPTS, Generated, Lab
+from worker.parity.records import Sample, Scoring
+from worker.parity.scoring import token_logprobs, truncated
+from worker.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
+
+KINDS = ("llama", "qwen3", "qwen3_moe", "gemma3", "apertus")
+FLOAT32 = TrainerOptions(dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Lab:
+    """Tiny checkpoints that these tests share."""
+    return Lab(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(lab):
+    return lambda kind: str(lab.checkpoint(kind))
+
+
+@pytest.fixture(scope="module")
+def qwen3(checkpoint) -> Trainer:
+    """A trainer with the checkpoint's weights and perturbed ones; tests leave it with the checkpoint's."""
+    trainer = Trainer.load(checkpoint("qwen3"), FLOAT32)
+    trainer.perturb("b", scale=0.3)
+    return trainer
+
+
+def sample(index: int = 0, tokens: int = 24, **scoring) -> Sample:
+    """One of the lab's prompts with tokens that do not matter."""
+    made = tuple((31 * position + 7 * index + 3) % 500 for position in range(tokens))
+    return Sample(prompt=PROMPTS[index], tokens=made, rollout=(0.0,) * tokens, scoring=Scoring(**scoring))
+
+
+def scored(
+    trainer: Trainer, samples: Sequence[Sample], options: TrainerOptions | None = None, **more
+) -> list[tuple[float, ...]]:
+    return [row.trainer for row in trainer.score(samples, options, **more)]
+
+
+def flat(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [value for row in rows for value in row]
+
+
+def logits_of(model, row: Sample) -> torch.Tensor:
+    """[G, V] logits for the sample's tokens, by one plain forward pass."""
+    with torch.no_grad():
+        return model(torch.tensor([[*row.prompt, *row.tokens]]), use_cache=False).logits[0, len(row.prompt) - 1 : -1]
+
+
+# ---- what it computes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_different_lengths_score_in_a_batch_as_they_do_alone(kind: str, lab, checkpoint) -> None:
+    trainer = Trainer.load(checkpoint(kind), FLOAT32)
+    rows = [sample(0), sample(1), sample(2)]
+    generated = [Generated(row.tokens, ()) for row in rows]
+
+    together, alone = scored(trainer, rows), scored(trainer, rows, most_tokens=1)
+    reference = lab.rescored(trainer.model, generated)
+
+    assert flat(together) == pytest.approx(flat(alone), abs=1e-5)
+    assert flat(together) == pytest.approx(flat(row.logprobs for row in reference), abs=1e-5)
+
+
+def test_the_order_of_the_samples_and_everything_else_in_them_stays(qwen3: Trainer) -> None:
+    rows = [sample(2, 3, temperature=0.7), sample(1, 9), sample(0, 0), sample(0, 1)]
+
+    found = qwen3.score(rows)
+
+    assert [row.model_copy(update={"trainer": ()}) for row in found] == rows
+    assert [len(row.trainer) for row in found] == [3, 9, 0, 1]
+    assert [row.trainer for row in found] == [one.trainer for row in rows for one in qwen3.score([row])]
+
+
+def test_the_temperature_divides_the_logits(qwen3: Trainer) -> None:
+    row = sample(temperature=0.7)
+
+    (found,) = scored(qwen3, [row])
+
+    expected = (logits_of(qwen3.model, row) / 0.7).log_softmax(-1).gather(1, torch.tensor(row.tokens)[:, None])[:, 0]
+    assert found == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_samples_of_one_batch_are_each_scored_by_their_own_sampling(qwen3: Trainer) -> None:
+    rows = [sample(0), sample(0, temperature=0.5), sample(0, top_k=3), sample(0, top_p=0.4)]
+
+    together = scored(qwen3, rows)
+
+    assert len({row[0] for row in together}) == 4
+    assert flat(together) == pytest.approx(flat(flat(scored(qwen3, [row])) for row in rows), abs=1e-5)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (-1, 0.7), (20, 0.5), (1, 1.0), (-1, 1e-6), (400, 0.9), (-1, 1.0)])
+def test_top_k_and_top_p_keep_what_vllms_sampler_keeps(top_k: int, top_p: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of vLLM's import
+        from vllm.v1.sample.ops import topk_topp_sampler
+    # The one without Triton, which takes no tensor on the CPU.
+    sampler = getattr(topk_topp_sampler, "apply_top_k_top_p_pytorch", topk_topp_sampler.apply_top_k_top_p)
+    logits = 3 * torch.randn(64, 400, generator=torch.Generator().manual_seed(0))
+    logits[:, 7] = logits[:, 3]  # a tie
+    k = torch.full((64,), 400 if top_k == -1 else top_k, dtype=torch.int32)
+    kept = sampler(logits.clone(), k if top_k != -1 else None, torch.full((64,), top_p) if top_p < 1 else None)
+
+    found = truncated(logits, kept.argmax(-1), top_k, top_p)
+
+    assert torch.equal(found, kept)
+    assert kept.isinf().any() == (top_k not in (-1, 400) or top_p < 1)
+
+
+def test_the_sampled_token_stays_in_also_if_the_trainer_would_not_have_sampled_it() -> None:
+    logits = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
+
+    (logprob,) = token_logprobs(logits, torch.tensor([3]), Scoring(top_k=2)).tolist()
+
+    assert logprob == pytest.approx(1 - math.log(math.exp(4) + math.exp(3) + math.exp(1)))
+
+
+def test_long_rows_are_normalised_in_parts_and_the_parts_fit_together() -> None:
+    logits = torch.randn(1000, 11, generator=torch.Generator().manual_seed(0))
+    tokens = torch.arange(1000) % 11
+
+    found = token_logprobs(logits, tokens, Scoring())
+
+    assert torch.equal(found, logits.log_softmax(-1)[torch.arange(1000), tokens])
+
+
+# ---- weights
+
+
+def test_perturbed_weights_differ_in_every_parameter_and_the_checkpoints_come_back_bit_for_bit(qwen3: Trainer) -> None:
+    original = {name: row.clone() for name, row in qwen3.model.state_dict().items()}
+
+    qwen3.use("b")
+    perturbed = {name: row.clone() for name, row in qwen3.model.state_dict().items()}
+    qwen3.use("a")
+
+    assert qwen3.labels == ("a", "b")
+    assert not any(torch.equal(perturbed[name], original[name]) for name, _ in qwen3.model.named_parameters())
+    assert all(torch.equal(row, original[name]) for name, row in qwen3.model.state_dict().items())
+
+
+def test_the_noise_is_that_of_the_seed_and_as_large_as_the_scale_says(checkpoint) -> None:
+    trainer = Trainer.load(checkpoint("llama"), FLOAT32)
+    name, parameter = max(trainer.model.named_parameters(), key=lambda row: row[1].numel())
+    original = parameter.detach().clone()
+    steps = {}
+    for label, options in {"b": {}, "same": {}, "seed": {"seed": 1}, "large": {"scale": 0.2}}.items():
+        trainer.perturb(label, **options)
+        trainer.use(label)
+        steps[label] = trainer.model.get_parameter(name).detach() - original
+
+    assert torch.equal(steps["b"], steps["same"])
+    assert not torch.equal(steps["b"], steps["seed"])
+    assert steps["b"].std() / original.std() == pytest.approx(0.02, rel=0.05)
+    assert steps["large"].std() / original.std() == pytest.approx(0.2, rel=0.05)
+
+
+def test_perturbing_leaves_the_weights_in_use(qwen3: Trainer) -> None:
+    before = scored(qwen3, [sample()])
+
+    qwen3.perturb("c", scale=0.5)
+
+    assert qwen3.label == "a"
+    assert scored(qwen3, [sample()]) == before
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "llama_tied"])
+def test_a_tied_head_stays_tied_and_buffers_stay_as_they_are(kind: str, checkpoint) -> None:
+    trainer = Trainer.load(checkpoint(kind), FLOAT32)
+    model = trainer.model
+    tied = model.config.tie_word_embeddings
+    buffers = {name: row.clone() for name, row in model.named_buffers()}
+
+    trainer.perturb("b")
+    trainer.use("b")
+
+    same = model.get_input_embeddings().weight.data_ptr() == model.get_output_embeddings().weight.data_ptr()
+    assert same == tied == (kind == "llama_tied")
+    assert buffers
+    assert all(torch.equal(row, buffers[name]) for name, row in model.named_buffers())
+
+
+def test_xielus_single_numbers_are_perturbed_and_its_buffers_are_not(checkpoint) -> None:
+    trainer = Trainer.load(checkpoint("apertus"), FLOAT32)
+    before = {name: row.clone() for name, row in trainer.model.state_dict().items() if "act_fn" in name}
+
+    trainer.perturb("b")
+    trainer.use("b")
+
+    after = trainer.model.state_dict()
+    changed = {name.rpartition(".")[2] for name, row in before.items() if not torch.equal(after[name], row)}
+    assert changed == {"alpha_p", "alpha_n"}
+    assert {name.rpartition(".")[2] for name in before} == {"alpha_p", "alpha_n", "beta", "eps"}
+
+
+def test_each_span_is_scored_by_its_own_weights_on_the_whole_sequence(qwen3: Trainer) -> None:
+    old, new = sample(weights=(("a", 0, 24),)), sample(weights=(("b", 0, 24),))
+    mixed = sample(weights=(("a", 0, 10), ("b", 10, 24)))
+
+    by_old, by_new, by_both, by_default = scored(qwen3, [old, new, mixed, sample()])
+
+    assert by_old != by_new
+    assert by_both == (*by_old[:10], *by_new[10:])
+    assert by_default == by_old
+
+
+def test_scoring_leaves_the_model_with_the_weights_in_use(qwen3: Trainer) -> None:
+    weight = qwen3.model.get_output_embeddings().weight
+    qwen3.use("b")
+    held = weight.detach().clone()
+
+    scored(qwen3, [sample(weights=(("a", 0, 24),))])
+
+    assert qwen3.label == "b"
+    assert torch.equal(weight, held)
+    qwen3.use("a")
+    assert not torch.equal(weight, held)
+
+
+def test_weights_that_do_not_exist_are_named(qwen3: Trainer) -> None:
+    with pytest.raises(ValueError, match="no weights 'z'; known are a, b"):
+        qwen3.use("z")
+    with pytest.raises(ValueError, match="no weights 'z'"):
+        qwen3.score([sample(weights=(("z", 0, 24),))])
+    with pytest.raises(ValueError, match="'a' are the checkpoint's"):
+        qwen3.perturb("a")
+
+
+# ---- dtype, attention, head
+
+
+def test_another_dtype_scores_with_the_same_weights_and_does_not_touch_the_model(qwen3: Trainer) -> None:
+    rows = [sample(weights=(("b", 0, 24),))]
+    bfloat16 = replace(FLOAT32, dtype="bfloat16")
+
+    exact, rounded = scored(qwen3, rows)[0], scored(qwen3, rows, bfloat16)[0]
+    again = scored(qwen3, rows)[0]
+
+    assert rounded != exact == again
+    assert rounded == pytest.approx(exact, abs=0.5)
+    assert rounded != pytest.approx(scored(qwen3, [sample()], bfloat16)[0], abs=0.5), "these are the checkpoint's weights"
+    assert {row.dtype for row in qwen3.model.parameters()} == {torch.float32}
+    qwen3.use("a")
+
+
+def test_the_checkpoints_dtype_is_the_default(checkpoint) -> None:
+    trainer = Trainer.load(checkpoint("qwen3"), TrainerOptions(dtype="bfloat16"))
+
+    by_default, as_float32 = scored(trainer, [sample()]), scored(trainer, [sample()], FLOAT32)
+
+    assert trainer.model.dtype == torch.float32
+    assert by_default != as_float32
+    assert scored(trainer, [sample()], TrainerOptions()) == as_float32
+
+
+def test_another_attention_is_taken_and_agrees(qwen3: Trainer) -> None:
+    eager = replace(FLOAT32, attn_implementation="eager")
+
+    found = scored(qwen3, [sample()], eager)
+
+    assert flat(found) == pytest.approx(flat(scored(qwen3, [sample()])), abs=1e-5)
+    assert qwen3._second.module.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "llama_tied"])
+def test_a_float32_head_multiplies_in_float32_what_the_model_computed_in_its_own_dtype(kind: str, checkpoint) -> None:
+    options = TrainerOptions(dtype="bfloat16")
+    trainer = Trainer.load(checkpoint(kind), options)
+    row = sample()
+
+    (plain,) = scored(trainer, [row], options)
+    (exact,) = scored(trainer, [row], replace(options, head_dtype="float32"))
+
+    model = trainer._second.module
+    seen = []
+    handle = model.get_output_embeddings().register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+    logits_of(model, row)
+    handle.remove()
+    hidden, product = seen[0]
+    expected = linear(hidden.float(), model.get_output_embeddings().weight.float())[0, len(row.prompt) - 1 : -1]
+    chosen = expected.log_softmax(-1)[torch.arange(24), torch.tensor(row.tokens)]
+    assert product.dtype == hidden.dtype == torch.bfloat16, "the head is itself again"
+    assert exact == pytest.approx(chosen.tolist(), abs=1e-5)
+    assert max(abs(a - b) for a, b in zip(plain, exact, strict=True)) > 1e-4
+    assert scored(trainer, [row], replace(options, head_dtype="model")) == [plain]
+
+
+def test_softcapping_comes_after_the_float32_head(lab) -> None:
+    folder = lab.folder / "softcapped"
+    shutil.copytree(lab.checkpoint("gemma2"), folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "final_logit_softcapping": 2.0}), encoding="utf-8")
+    options = TrainerOptions(dtype="bfloat16", head_dtype="float32")
+
+    (row,) = scored(Trainer.load(str(folder), options), [sample()])
+
+    assert min(row) > -4 - math.log(512), "no logit is beyond 2 or -2"
+
+
+def test_the_number_of_logits_is_the_models_and_not_the_tokenizers(qwen3: Trainer) -> None:
+    assert qwen3.vocab_size == logits_of(qwen3.model, sample()).shape[-1] == 512
+
+
+# ---- what cannot be loaded or scored
+
+
+def folder_with(tmp_path: Path, **config) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return str(tmp_path)
+
+
+def test_a_checkpoint_without_weights_is_named(checkpoint, tmp_path: Path) -> None:
+    shutil.copy(Path(checkpoint("qwen3")) / "config.json", tmp_path)
+
+    with pytest.raises(
+        TrainerLoadError, match=r"transformers cannot load the trainer's model from .*OSError.*model.safetensors"
+    ):
+        Trainer.load(str(tmp_path), FLOAT32)
+
+
+def test_an_unknown_model_type_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainerLoadError, match=r"ValueError.*no_such_model"):
+        Trainer.load(folder_with(tmp_path, model_type="no_such_model"), FLOAT32)
+
+
+def test_a_checkpoint_that_lacks_tensors_is_refused_instead_of_filled_with_random_ones(lab, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(lab.checkpoint("qwen3"), tmp_path, dirs_exist_ok=True)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(TrainerLoadError, match=r"missing in .*: model\.layers\.1\.mlp\.up_proj\.weight$"):
+        Trainer.load(str(tmp_path), FLOAT32)
+
+
+def test_code_that_comes_with_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    code = 'from pathlib import Path\nPath(__file__).with_name("ran").touch()\n'
+    (tmp_path / "theirs.py").write_text(code, encoding="utf-8")
+    auto_map = {"AutoConfig": "theirs.Config", "AutoModelForCausalLM": "theirs.Model"}
+
+    with pytest.raises(TrainerLoadError, match="trust_remote_code"):
+        Trainer.load(folder_with(tmp_path, model_type="theirs", auto_map=auto_map), FLOAT32)
+
+    assert not list(tmp_path.glob("ran"))
+
+
+def test_attention_that_is_not_installed_is_named(qwen3: Trainer) -> None:
+    with pytest.raises(TrainerLoadError, match="no_such_attention"):
+        qwen3.score([sample()], replace(FLOAT32, attn_implementation="no_such_attention"))
+
+
+def test_a_sample_without_a_prompt_is_refused(qwen3: Trainer) -> None:
+    with pytest.raises(ValueError, match="sample 0 has no prompt"):
+        qwen3.score([Sample(prompt=(), tokens=(1,), rollout=(0.0,))])

@@ -1,0 +1,115 @@
+"""Runs scenarios on a running engine and holds what they see against thresholds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from quirks_core.errors import QuirksError, UsageError, nearest
+from worker.errors import EngineDiedError
+from worker.parity.metrics import measured
+from worker.parity.records import Result, Sample
+from worker.parity.scenarios import SCENARIOS, Observed, Scenario
+from worker.parity.session import Session, Tell
+from worker.parity.thresholds import Threshold, judge
+
+#: Takes a result as soon as it is there.
+Done = Callable[[Result], None]
+
+
+def chosen(names: Sequence[str]) -> tuple[str, ...]:
+    """Returns scenarios in the order in which they run; all if none is named.
+
+    Raises:
+        UsageError: There is no such scenario.
+    """
+    if unknown := [f"{name!r}{nearest(name, SCENARIOS)}" for name in names if name not in SCENARIOS]:
+        raise UsageError(f"unknown scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
+    return tuple(name for name in SCENARIOS if not names or name in names)
+
+
+async def measure(
+    session: Session,
+    names: Sequence[str],
+    thresholds: Sequence[Threshold],
+    *,
+    epsilon: float = 0.2,
+    tell: Tell = lambda _: None,
+    done: Done = lambda _: None,
+) -> list[Result]:
+    """Runs scenarios one after the other.
+
+    Args:
+        session: The engine and the trainer.
+        names: Names of scenarios.
+        thresholds: What metrics are held against.
+        epsilon: Ratios outside of 1 ± epsilon count as clipped.
+        tell: Called before each scenario.
+        done: Called with each result as it is there.
+
+    Returns:
+        A result for each, also for those that do not concern the session or failed.
+
+    Raises:
+        EngineDiedError: The engine is gone, and with it every scenario that is left.
+    """
+    results = []
+    for name in chosen(names):
+        tell(name)
+        results.append(await _run(session, SCENARIOS[name], thresholds, epsilon))
+        done(results[-1])
+    return results
+
+
+def rejudged(
+    result: Result,
+    samples: Sequence[Sample],
+    thresholds: Sequence[Threshold],
+    *,
+    epsilon: float = 0.2,
+    decode: Callable[[Sequence[int]], str | None] | None = None,
+) -> Result:
+    """Returns a result with metrics and verdicts anew, for samples that were scored otherwise."""
+    found = measured(samples, epsilon=epsilon, decode=decode)
+    return result.model_copy(
+        update={
+            "metrics": found.metrics,
+            "verdicts": judge(found.metrics, thresholds),
+            "by_position": found.by_position,
+            "by_probability": found.by_probability,
+            "histogram": found.histogram,
+            "worst": found.worst,
+            "samples": tuple(samples),
+        }
+    )
+
+
+async def _run(session: Session, scenario: Scenario, thresholds: Sequence[Threshold], epsilon: float) -> Result:
+    begun = time.monotonic()
+    empty = Result(scenario=scenario.name, title=scenario.title)
+    if reason := _concern(session, scenario):
+        return empty.model_copy(update={"status": "skipped", "reason": reason})
+    try:
+        observed = await scenario.observe(session)
+        samples = await _both_sides(session, observed)
+    except EngineDiedError:
+        raise
+    except (QuirksError, TimeoutError) as error:
+        return empty.model_copy(update={"status": "failed", "reason": str(error) or "it took too long"})
+    found = empty.model_copy(
+        update={"gates": scenario.counts(session), "seconds": time.monotonic() - begun, "notes": observed.notes}
+    )
+    return rejudged(found, samples, thresholds, epsilon=epsilon, decode=session.prompts.decode)
+
+
+def _concern(session: Session, scenario: Scenario) -> str:
+    if scenario.needs_trainer and session.trainer is None:
+        return "no trainer's model to compare with"
+    return scenario.concern(session)
+
+
+async def _both_sides(session: Session, observed: Observed) -> list[Sample]:
+    """Has the trainer score what has no other side yet."""
+    waiting = [sample for sample in observed.samples if not sample.trainer]
+    scored = iter(await session.scored(waiting) if waiting else ())
+    return [sample if sample.trainer else next(scored) for sample in observed.samples]

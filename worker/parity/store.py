@@ -1,0 +1,70 @@
+"""What a parity run has finished, on disk, so that one that was broken off goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from worker.parity.records import FORMAT, ParityRecord
+
+_R = TypeVar("_R", bound=ParityRecord)
+
+
+class Store:
+    """Finished pieces by name; in memory alone if there is no file.
+
+    Attributes:
+        found: How many pieces of an earlier run there were.
+    """
+
+    def __init__(self, file: Path | None, run: Mapping[str, Any]) -> None:
+        """Reads what an earlier run of the same kind has left.
+
+        Args:
+            file: JSON lines; made when the first piece is finished. One of another run is overwritten then.
+            run: Everything that decides what is measured.
+        """
+        self._file = file
+        self._run = hashlib.sha256(json.dumps(run, sort_keys=True, default=str).encode()).hexdigest()
+        self._pieces = self._read()
+        self.found = len(self._pieces)
+
+    def get(self, name: str, kind: type[_R]) -> _R | None:
+        """Returns a piece; None if it is not there or not readable."""
+        try:
+            return kind.model_validate(self._pieces[name]) if name in self._pieces else None
+        except ValidationError:
+            return None
+
+    def put(self, name: str, piece: ParityRecord) -> None:
+        """Keeps a piece."""
+        new = not self._pieces
+        self._pieces[name] = piece.model_dump(mode="json")
+        if self._file is None:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("w" if new else "a", encoding="utf-8") as out:
+            if new:
+                out.write(json.dumps({"format": FORMAT, "run": self._run}) + "\n")
+            out.write(json.dumps({"name": name, "piece": self._pieces[name]}) + "\n")
+
+    def _read(self) -> dict[str, Any]:
+        if self._file is None or not self._file.is_file():
+            return {}
+        pieces = {}
+        with self._file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines):
+                try:
+                    item = json.loads(line)
+                except ValueError:
+                    break  # the run was killed while it wrote
+                if number == 0 and (item.get("format"), item.get("run")) != (FORMAT, self._run):
+                    return {}
+                if number:
+                    pieces[item["name"]] = item["piece"]
+        return pieces
