@@ -54,6 +54,24 @@ def prompts(data: Mapping[str, Any]) -> list[list[int]]:
     return rows
 
 
+def padded(rows: Sequence[Sequence[int]]) -> Batch:
+    """Puts prompts into the form that `prompts` reads.
+
+    Args:
+        rows: B lists of token ids.
+
+    Returns:
+        ``input_ids`` [B, S] int64, padded on the right with 0; ``input_lengths`` [B] int64.
+
+    Raises:
+        BatchError: There is no prompt.
+    """
+    if not rows:
+        raise BatchError("batch: there are no prompts")
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True)
+    return {"input_ids": ids, "input_lengths": torch.tensor([len(row) for row in rows])}
+
+
 def stop_strings(data: Mapping[str, Any], rows: int, configured: Sequence[str] = ()) -> tuple[str, ...]:
     """Puts the stop strings of a batch together: every sample stops at any of them.
 

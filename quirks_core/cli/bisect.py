@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import shlex
 import shutil
@@ -20,6 +19,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from quirks_core.bisect import Finding, bisect
+from quirks_core.cli.numbers import seconds
 from quirks_core.cli.run import load_config, load_registry, make_plan
 from quirks_core.cli.screen import Screen
 from quirks_core.errors import UsageError
@@ -34,7 +34,7 @@ _STANDARD_ERROR = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `run_bisect` needs besides the options that describe a run."""
     parser.add_argument(
-        "--timeout", metavar="S", type=_seconds, help="time limit of one run of CMD; a run that exceeds it fails"
+        "--timeout", metavar="S", type=seconds, help="time limit of one run of CMD; a run that exceeds it fails"
     )
     parser.add_argument("--verbose", action="store_true", help="show CMD's output instead of keeping it in log files")
     parser.add_argument("cmd", nargs="+", metavar="CMD", help="the command and its arguments, after --")
@@ -231,16 +231,6 @@ def environment(variables: Mapping[str, str], wishes: Wishes, disabled: Iterable
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
 
 
 def _record(finding: Finding, command: Command) -> dict[str, object]:

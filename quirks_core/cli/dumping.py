@@ -167,11 +167,12 @@ def _rows(found: Comparison) -> Table:
         title_justify="left",
         caption_justify="left",
     )
-    for heading in ("rows", "identical", "equal tokens"):
-        table.add_column(heading, no_wrap=True)
+    table.add_column("rows", no_wrap=True)
+    for heading in ("same", "equal tokens"):
+        table.add_column(heading, overflow="fold")
     for metric in _SHOWN:
-        table.add_column(escape(label(metric)), justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+        table.add_column(escape(label(metric)), justify="right", overflow="fold")
+    table.add_column("", no_wrap=True)
     for kind in found.kinds:
         table.add_row(*_row(kind))
     return table
@@ -181,7 +182,7 @@ def _row(kind: Compared) -> Iterator[str]:
     yield kind.kind
     forced = kind.kind == "teacher-forced"
     yield "-" if forced else f"{kind.identical} of {kind.rows}"
-    yield f"{kind.equal_tokens} scored" if forced else f"{kind.equal_tokens} of {kind.tokens} ({100 * kind.share:.0f} %)"
+    yield f"{kind.equal_tokens} scored" if forced else f"{kind.equal_tokens} of {kind.tokens}"
     for metric in _SHOWN:
         yield _number(kind.metrics[metric])
     yield f"[{_COLOURS[kind.level]}]{kind.level}[/]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import tempfile
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from quirks_core.cli.dumping import covering, make_order, show_comparison, stages
 from quirks_core.cli.generate import quiet_engine
+from quirks_core.cli.numbers import positive, seconds
 from quirks_core.cli.screen import Screen
 from quirks_core.errors import UsageError
 from quirks_core.lock import LOCKED_VARIABLE
@@ -31,16 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--prompts", metavar="FILE", type=Path, help="texts, one a line, or .jsonl with prompt or prompt_token_ids"
     )
-    what.add_argument("--num-prompts", metavar="N", type=_positive, help="take the first N prompts only")
-    what.add_argument("--tokens", metavar="N", type=_positive, default=64, help="most tokens from each prompt (%(default)s)")
-    what.add_argument("--samples", metavar="N", type=_positive, default=2, help="sampled rows from each prompt (%(default)s)")
+    what.add_argument("--num-prompts", metavar="N", type=positive, help="take the first N prompts only")
+    what.add_argument("--tokens", metavar="N", type=positive, default=64, help="most tokens from each prompt (%(default)s)")
+    what.add_argument("--samples", metavar="N", type=positive, default=2, help="sampled rows from each prompt (%(default)s)")
     what.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the first sample (%(default)s)")
     limits = parser.add_argument_group("verdict")
     limits.add_argument("--profile", metavar="NAME", default="peers", help="set of thresholds (%(default)s)")
     limits.add_argument(
         "--threshold", metavar="METRIC=LIMIT", action="append", default=[], help="instead of the profile's (repeatable)"
     )
-    parser.add_argument("--timeout", metavar="S", type=_seconds, default=_TIMEOUT_S, help="limit of each side (%(default)g s)")
+    parser.add_argument("--timeout", metavar="S", type=seconds, default=_TIMEOUT_S, help="limit of each side (%(default)g s)")
     parser.add_argument("--output", metavar="FOLDER", type=Path, help="keep A.json, B.json and comparison.json there")
     parser.add_argument("--verbose", action="store_true", help="let the engines log")
 
@@ -91,19 +91,3 @@ def _folder(folder: Path | None) -> Path | None:
     except OSError as error:
         raise UsageError(f"--output {folder} cannot be made: {error.strerror}") from None
     return folder
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quirks_core.cli.dumping import run_compare, run_dump, stages
 from quirks_core.cli.generate import quiet_engine
+from quirks_core.cli.numbers import positive, share
 from quirks_core.cli.run import load_config
 from quirks_core.cli.screen import Screen
 from quirks_core.errors import UsageError
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--prompts", metavar="FILE", type=Path, help="texts, one a line, or .jsonl with prompt or prompt_token_ids"
     )
-    what.add_argument("--num-prompts", metavar="N", type=_positive, help="take the first N prompts only")
-    what.add_argument("--tokens", metavar="N", type=_positive, default=64, help="tokens generated from each (%(default)s)")
+    what.add_argument("--num-prompts", metavar="N", type=positive, help="take the first N prompts only")
+    what.add_argument("--tokens", metavar="N", type=positive, default=64, help="tokens generated from each (%(default)s)")
     what.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the samples (%(default)s)")
     what.add_argument("--trainer-device", metavar="DEVICE", help="where the trainer computes; a GPU if there is one")
     limits = parser.add_argument_group("verdict")
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threshold", metavar="METRIC=LIMIT", action="append", default=[], help="instead of the profile's (repeatable)"
     )
     limits.add_argument(
-        "--epsilon", metavar="E", type=_share, default=0.2, help="ratios outside of 1 ± E are clipped (%(default)s)"
+        "--epsilon", metavar="E", type=share, default=0.2, help="ratios outside of 1 ± E are clipped (%(default)s)"
     )
     ladder = parser.add_argument_group("attribution")
     ladder.add_argument("--attribute", action="store_true", help="change one setting at a time; say which moves parity")
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--setting", metavar="NAME", action="append", default=[], help="with --attribute: only this setting (repeatable)"
     )
     dump = parser.add_argument_group("dump")
-    dump.add_argument("--samples", metavar="N", type=_positive, default=2, help="sampled rows from each prompt (%(default)s)")
+    dump.add_argument("--samples", metavar="N", type=positive, default=2, help="sampled rows from each prompt (%(default)s)")
     dump.add_argument("--tokens-of", metavar="FILE", type=Path, help="score the tokens of that dump, too")
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -143,23 +143,3 @@ def _folder(folder: Path | None) -> Path | None:
     if not os.access(folder, os.W_OK):
         raise UsageError(f"--output {folder} cannot be written to")
     return folder
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return number
-
-
-def _share(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1")
-    return number

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -15,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from quirks_core.cli.numbers import seconds
 from quirks_core.cli.screen import Screen
 from quirks_core.errors import UsageError
 from quirks_core.loaded import Loaded
@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `run_prove`."""
     parser.add_argument("ids", nargs="*", metavar="ID", help="the quirks to prove")
     parser.add_argument("--all", action="store_true", help="prove every installed quirk")
-    parser.add_argument(
-        "--timeout", metavar="S", type=_seconds, default=TIMEOUT_S, help="time limit of one run (%(default)g s)"
-    )
+    parser.add_argument("--timeout", metavar="S", type=seconds, default=TIMEOUT_S, help="time limit of one run (%(default)g s)")
     parser.add_argument("--output", metavar="FILE", type=Path, help="write the report as JSON")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the report as Markdown")
 
@@ -129,13 +127,3 @@ def _check_writable(file: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds

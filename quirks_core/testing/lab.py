@@ -266,13 +266,9 @@ def batch_of(prompts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
     Returns:
         ``input_ids`` [B, S] int64, padded on the right with 0; ``input_lengths`` [B] int64.
     """
-    import torch
+    from worker.batch import padded
 
-    rows = [torch.tensor(prompt) for prompt in prompts]
-    return {
-        "input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
-        "input_lengths": torch.tensor([len(row) for row in rows]),
-    }
+    return padded(prompts)
 
 
 def _logprobs(trainer: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int], temperature: float) -> tuple[float, ...]:

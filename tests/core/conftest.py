@@ -117,11 +117,15 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def write_modules(site: Path) -> Callable[[Mapping[str, str]], None]:
-    """Writes Python files, by path relative to the fake site folder."""
+def write_modules(site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], None]:
+    """Writes Python files, by path relative to the fake site folder.
+
+    An earlier test may have imported the real package, and what is imported is found before what is on the path.
+    """
 
     def write(modules: Mapping[str, str]) -> None:
         for name, text in modules.items():
+            monkeypatch.delitem(sys.modules, name.partition("/")[0], raising=False)
             file = site / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(textwrap.dedent(text), encoding="utf-8")

@@ -48,12 +48,6 @@ def fake_package(write_modules: WriteModules) -> None:
     write_modules({"fake_read/__init__.py": LOUD, "fake_read/sub/__init__.py": LOUD, "fake_read/sub/module.py": LOUD + MODULE})
 
 
-@pytest.fixture
-def engine_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An earlier test may have imported the real engine, and what is imported is found before what is on the path."""
-    monkeypatch.delitem(sys.modules, "vllm", raising=False)
-
-
 def test_reading_imports_nothing() -> None:
     assert sources.attribute_source("fake_read.sub.module:Outer.method") is not None
 
@@ -176,7 +170,6 @@ def test_a_search_tells_found_from_not_found_from_no_such_module() -> None:
     assert answers == [True, False, None]
 
 
-@pytest.mark.usefixtures("engine_not_imported")
 def test_the_engines_variables_and_arguments_are_read_from_its_source(write_modules: WriteModules) -> None:
     arguments = (
         "class EngineArgs:\n    model: str\n    seed: int = 0\n\nclass AsyncEngineArgs(EngineArgs):\n    log: bool = False\n"
@@ -196,7 +189,6 @@ def test_the_engines_variables_and_arguments_are_read_from_its_source(write_modu
     assert sources.engine_fields() == {"model", "seed", "log"}
 
 
-@pytest.mark.usefixtures("engine_not_imported")
 def test_an_engine_whose_source_is_not_there_has_no_known_variables_and_arguments(write_modules: WriteModules) -> None:
     write_modules({"vllm/__init__.py": ""})
 

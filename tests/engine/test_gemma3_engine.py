@@ -74,9 +74,9 @@ def test_the_engines_own_values_are_read_back(worker):
 
 
 def test_the_plan_answers_by_flag(worker):
-    (adjustment,) = worker.plan[ModelFlag.LOGPROBS]
+    adjustments = {adjustment.slot: adjustment.status for adjustment in worker.plan[ModelFlag.LOGPROBS]}
 
-    assert (adjustment.slot, adjustment.status) == ("engine.logprobs_mode", Status.APPLIED)
+    assert adjustments == {"engine.logprobs_mode": Status.APPLIED, "engine.generation_config": Status.APPLIED}
 
 
 async def test_samples_come_back_with_index_ids_logprobs_and_lengths(worker, lab):

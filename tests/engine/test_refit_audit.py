@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
+from quirks_core.cli.main import main
 from quirks_core.testing.lab import configuration
 from worker import GenerationConfig
 from worker.parity.refit_audit import audit
@@ -50,22 +48,15 @@ async def test_a_buffer_that_a_refit_destroys_is_told_apart_and_comes_with_what_
     assert (found.clean, found.passed) == (False, False)
 
 
-def test_the_command_finds_a_model_without_such_buffers_clean(checkpoint):
+def test_the_command_finds_a_model_without_such_buffers_clean(checkpoint, capsys):
     """Qwen3, by tensors and by logprobs."""
     settings = ["engine.enforce_eager=true", "engine.dtype=float32", "engine.max_model_len=128"]
     options = [word for setting in settings for word in ("--set", setting)]
 
-    done = subprocess.run(
-        [sys.executable, "-m", "quirks_core.cli", "audit", checkpoint("qwen3"), "--json", *options],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=dict(os.environ),
-    )
+    code = main(["audit", str(checkpoint("qwen3")), "--json", *options])
 
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    assert code == 0
+    result = json.loads(capsys.readouterr().out)
     assert (result["clean"], result["hazards"]) == (True, [])
     assert [refit["label"] for refit in result["refits"]] == ["parameters", "state_dict", "parameters again"]
     assert result["logits"]["tokens"] > 100

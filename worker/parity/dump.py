@@ -21,7 +21,6 @@ from pydantic import Field, ValidationError, model_validator
 
 from quirks_core.errors import QuirksError, UsageError, words
 from quirks_core.plan import sha256
-from worker.errors import BatchError
 from worker.parity.records import ParityRecord
 
 if TYPE_CHECKING:
@@ -247,8 +246,10 @@ async def dump(
 
 async def _generate(worker: VllmAsyncGenerationWorker, prompts: Sequence[Sequence[int]], drawn: Sequence[_Drawn]) -> list[Row]:
     """Makes rows of one kind."""
+    from worker.batch import padded
+
     greedy = all(item.kind == "greedy" for item in drawn)
-    batch = _batch([prompts[item.prompt] for item in drawn])
+    batch = padded([prompts[item.prompt] for item in drawn])
     if not greedy:
         batch["seeds"] = [item.seed for item in drawn]
     found: dict[int, Row] = {}
@@ -262,21 +263,14 @@ async def _generate(worker: VllmAsyncGenerationWorker, prompts: Sequence[Sequenc
 
 async def _score(worker: VllmAsyncGenerationWorker, sequences: Sequences) -> tuple[tuple[float, ...], ...]:
     """Returns the engine's logprobs of given tokens by prefill; of a sequence that fills the context all but the last one."""
+    from worker.batch import padded
+
     longest = int(worker._running().llm.model_config.max_model_len) - 1  # vLLM generates a token after every prompt
     rows = [(*prompt, *tokens)[:longest] for prompt, tokens in sequences]
     found: dict[int, tuple[float, ...]] = {}
-    async for index, output in worker.score_async(_batch(rows)):
+    async for index, output in worker.score_async(padded(rows)):
         found[index] = tuple(output["logprobs"][0, len(sequences[index][0]) :].tolist())
     return tuple(found[index] for index in range(len(rows)))
-
-
-def _batch(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
-    import torch
-
-    if not rows:
-        raise BatchError("batch: there are no prompts")
-    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True)
-    return {"input_ids": padded, "input_lengths": torch.tensor([len(row) for row in rows])}
 
 
 # ---- the facts

@@ -56,12 +56,10 @@ class Prompts:
         Raises:
             UsageError: Some do not; all are named.
         """
-        if wrong := [
-            f"prompt {index} has {len(row)}" for index, row in enumerate(self.rows) if len(row) + new_tokens > longest
-        ]:
+        if wrong := [f"{index} ({len(row)} tokens)" for index, row in enumerate(self.rows) if len(row) + new_tokens > longest]:
             raise UsageError(
-                f"{', '.join(wrong)} tokens and leaves no room for {new_tokens} new ones below engine.max_model_len = "
-                f"{longest}; shorten it, raise engine.max_model_len, or generate fewer (--tokens)"
+                f"prompts {', '.join(wrong)} leave no room for {new_tokens} new tokens below engine.max_model_len = {longest}; "
+                "shorten them, raise engine.max_model_len, or generate fewer (--tokens)"
             )
 
     def long(self, length: int, count: int) -> tuple[tuple[int, ...], ...]:

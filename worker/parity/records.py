@@ -244,7 +244,7 @@ class Report(ParityRecord):
         model_type: Its ``model_type``.
         platform: ``cpu`` or ``cuda``; the device's name, where there is one, is in `versions`.
         versions: Versions of vllm, torch, transformers and model-quirks, and the device's name under ``device``.
-        settings: The slots as in force, and the trainer's side (``train.dtype``, ``train.head_dtype``, …).
+        settings: The slots as in force: asked for, or what the engine reported where nobody asked.
         active_quirks: Ids of the quirks in force.
         plan: The plan's digest.
         profile: Name of the set of thresholds.

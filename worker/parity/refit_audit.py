@@ -19,6 +19,7 @@ from quirks_core.checkpoint import require_weights
 from quirks_core.errors import words
 from quirks_core.plan import Plan
 from worker import vllm_adapter
+from worker.batch import padded
 from worker.config import GenerationConfig, SamplingSection
 from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
 from worker.parity.audit_coverage import FLAGS, OPEN, candidates, changes_weights, covering, skeleton
@@ -245,7 +246,7 @@ class _Logprobs:
         prompts = [[draw.choice(plain) for _ in range(length)] for _ in range(_PROMPTS)]
         sampling = SamplingSection(max_new_tokens=min(_NEW_TOKENS, max(1, longest - length)), ignore_eos=True)
         for prompt in prompts:
-            async for _, output in worker.generate_async(_batch(prompt), greedy=True, sampling=sampling):
+            async for _, output in worker.generate_async(padded([prompt]), greedy=True, sampling=sampling):
                 self._rows.append(output["output_ids"][0].tolist())
         self._expected = await self._score(worker)
 
@@ -257,15 +258,9 @@ class _Logprobs:
     async def _score(self, worker: VllmAsyncGenerationWorker) -> list[float]:
         found: list[float] = []
         for row in self._rows:  # one by one: other batches may mean other kernels
-            async for _, output in worker.score_async(_batch(row)):
+            async for _, output in worker.score_async(padded([row])):
                 found += output["logprobs"][0, 1:].tolist()
         return found
-
-
-def _batch(row: Sequence[int]) -> dict[str, Any]:
-    import torch
-
-    return {"input_ids": torch.tensor([list(row)]), "input_lengths": torch.tensor([len(row)])}
 
 
 def _hazards(findings: Sequence[_Finding], plan: Plan) -> Iterator[Hazard]:

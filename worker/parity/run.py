@@ -122,6 +122,8 @@ class _Run:
         self._worker = self._make_worker(self._config, self._wishes)
         self._registry = Registry.load()
         self._prompts = self._load_prompts()
+        if longest := self.plan.value("engine.max_model_len"):  # else the engine says it
+            self._prompts.check(longest, options.new_tokens)
         if options.attribute:
             self._rungs({})  # a setting that does not exist is found now
 
@@ -139,6 +141,7 @@ class _Run:
             results = await self._baseline(engines, store)
             steps = await self._climb(engines, results, store) if self._options.attribute else []
         found = attributions(results, steps, self.plan, self._registry)
+        engine = store.get(_ENGINE, EngineValues)
         context = self.plan.context
         return Report(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -146,7 +149,7 @@ class _Run:
             model_type=context.model.model_type or "unknown",
             platform=context.platform or "unknown",
             versions=_versions(self.plan),
-            settings=_settings(self.plan),
+            settings={**(engine.values if engine else {}), **_settings(self.plan)},
             active_quirks=tuple(verdict.id for verdict in self.plan.active),
             plan=self.plan.digest,
             profile=self._options.profile,

@@ -8,12 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from quirks_core.plan import Plan
 from worker import vllm_adapter
 from worker.async_worker import VllmAsyncGenerationWorker
-from worker.batch import Batch
+from worker.batch import Batch, padded
 from worker.config import GenerationConfig, SamplingSection
 from worker.errors import RefitError
 from worker.parity.prompts import Prompts
@@ -172,7 +170,7 @@ class Session:
         """
         rows = self.prompts.rows if rows is None else rows
         sampling = sampling or self.sampling
-        batch = {**_batch(rows), "seeds": [self._seed + index for index in range(len(rows))]}
+        batch = {**padded(rows), "seeds": [self._seed + index for index in range(len(rows))]}
         found: dict[int, Sample] = {}
         cached = 0
         drawn = not greedy and sampling.temperature > 0
@@ -184,7 +182,7 @@ class Session:
     async def prefilled(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Has the engine compute the logprobs of samples' tokens at once as a prompt, without its prefix cache."""
         found: dict[int, tuple[float, ...]] = {}
-        batch = _batch([(*sample.prompt, *sample.tokens) for sample in samples])
+        batch = padded([(*sample.prompt, *sample.tokens) for sample in samples])
         async for index, output in self.worker.score_async(batch):
             found[index] = tuple(output["logprobs"][0, len(samples[index].prompt) :].tolist())
         return [found[index] for index in range(len(samples))]
@@ -255,12 +253,3 @@ async def running(worker: VllmAsyncGenerationWorker) -> AsyncIterator[VllmAsyncG
         yield worker
     finally:
         await worker.shutdown()
-
-
-def _batch(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Puts prompts into the form that the worker takes."""
-    tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
-    return {
-        "input_ids": torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True),
-        "input_lengths": torch.tensor([len(row) for row in rows]),
-    }

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from worker.parity.dump import write_text
 from worker.parity.records import FORMAT, ParityRecord
 
 _R = TypeVar("_R", bound=ParityRecord)
@@ -31,6 +32,7 @@ class Store:
         """
         self._file = file
         self._run = hashlib.sha256(json.dumps(run, sort_keys=True, default=str).encode()).hexdigest()
+        self._begun = False
         self._pieces = self._read()
         self.found = len(self._pieces)
 
@@ -43,15 +45,19 @@ class Store:
 
     def put(self, name: str, piece: ParityRecord) -> None:
         """Keeps a piece."""
-        new = not self._pieces
         self._pieces[name] = piece.model_dump(mode="json")
         if self._file is None:
             return
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with self._file.open("w" if new else "a", encoding="utf-8") as out:
-            if new:
-                out.write(json.dumps({"format": FORMAT, "run": self._run}) + "\n")
-            out.write(json.dumps({"name": name, "piece": self._pieces[name]}) + "\n")
+        if self._begun:
+            with self._file.open("a", encoding="utf-8") as out:
+                out.write(self._line(name))
+        else:  # all of it: an earlier run may have been killed in the middle of a line
+            head = json.dumps({"format": FORMAT, "run": self._run}) + "\n"
+            write_text(self._file, head + "".join(map(self._line, self._pieces)))
+        self._begun = True
+
+    def _line(self, name: str) -> str:
+        return json.dumps({"name": name, "piece": self._pieces[name]}) + "\n"
 
     def _read(self) -> dict[str, Any]:
         if self._file is None or not self._file.is_file():

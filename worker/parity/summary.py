@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from worker.parity.figures import Level, bound, crossed, label, measured, number, plain, strain, taken, verdicts_of, visible
+from worker.parity.figures import Level, bound, crossed, measured, number, plain, strain, taken, verdicts_of, visible
 from worker.parity.records import Attribution, Coverage, Report, Result, Step, Verdict
 from worker.parity.settings import JOINT
-
-__all__ = ["Headline", "Tried", "brief", "changes", "headline", "label", "number", "plain", "state_of", "tried"]
 
 Effect = Literal["restores", "worsens", "moves", "none", "error"]
 

@@ -1,0 +1,106 @@
+"""Prompts are token ids that the model has, and that fit, before any engine starts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quirks_core.errors import UsageError
+from quirks_core.testing import checkpoints
+from worker.parity.prompts import TEXTS, Prompts, load_prompts
+
+VOCAB = checkpoints.VOCAB_SIZE
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(checkpoints.build("qwen3", tmp_path_factory.mktemp("prompts")))
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(name, *lines):
+        path = tmp_path / name
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_without_a_file_there_are_prompts_of_different_lengths(model):
+    found = load_prompts(model, vocab_size=VOCAB)
+
+    assert len(found.rows) == len(TEXTS)
+    assert len({len(row) for row in found.rows}) > 4
+    assert found.warnings == ()
+
+
+def test_a_text_file_has_a_prompt_a_line_and_blank_lines_do_not_count(model, file):
+    found = load_prompts(model, vocab_size=VOCAB, file=file("p.txt", "one", "", "two three", "   "))
+
+    assert [found.decode(row) for row in found.rows] == ["one", "two three"]
+
+
+def test_json_lines_hold_texts_or_token_ids(model, file):
+    lines = [json.dumps({"prompt": "one"}), json.dumps({"prompt_token_ids": [5, 6, 7]})]
+
+    found = load_prompts(model, vocab_size=VOCAB, file=file("p.jsonl", *lines))
+
+    assert found.rows[1] == (5, 6, 7)
+
+
+def test_only_the_first_prompts_are_taken_if_so_many_are_asked_for(model):
+    assert len(load_prompts(model, vocab_size=VOCAB, count=3).rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("p.txt", [""], "holds no prompt"),
+        ("p.jsonl", ['{"text": 1}', "{}", '{"prompt": "a"}'], r"lines 1, 2 are not JSON objects with 'prompt'"),
+        ("p.jsonl", ['{"prompt_token_ids": []}', '{"prompt": "a"}', '{"prompt_token_ids": []}'], "prompts 0, 2 are empty"),
+        ("p.jsonl", ['{"prompt_token_ids": [1, 9999]}', '{"prompt_token_ids": [-1]}'], r"prompts 0, 1 hold .* 0\.\.511"),
+    ],
+)
+def test_everything_wrong_with_a_file_is_named_at_once(model, file, name, lines, message):
+    with pytest.raises(UsageError, match=message):
+        load_prompts(model, vocab_size=VOCAB, file=file(name, *lines))
+
+
+def test_a_file_that_is_not_there_is_named(model, tmp_path):
+    with pytest.raises(UsageError, match=r"prompts .*none\.txt cannot be read"):
+        load_prompts(model, vocab_size=VOCAB, file=tmp_path / "none.txt")
+
+
+def test_a_tokenizer_that_knows_more_than_the_model_is_warned_of(model, file):
+    found = load_prompts(model, vocab_size=100, file=file("p.jsonl", '{"prompt_token_ids": [5]}'))
+
+    assert "the tokenizer knows 512 tokens and the model 100" in found.warnings[0]
+
+
+def test_without_a_tokenizer_random_ids_that_the_model_has_are_made_up_and_it_is_said(tmp_path):
+    found = load_prompts(str(tmp_path), vocab_size=50)
+
+    assert "no tokenizer" in found.warnings[0]
+    assert all(0 <= token < 50 for row in found.rows for token in row)
+    assert found.rows == load_prompts(str(tmp_path), vocab_size=50).rows
+
+
+def test_texts_without_a_tokenizer_are_refused(tmp_path, file):
+    with pytest.raises(UsageError, match="texts need a tokenizer"):
+        load_prompts(str(tmp_path), vocab_size=50, file=file("p.txt", "one"))
+
+
+def test_prompts_that_leave_no_room_are_all_named():
+    prompts = Prompts(((1,) * 10, (2,) * 3, (3,) * 9))
+
+    prompts.check(18, 8)
+    with pytest.raises(UsageError, match=r"prompts 0 \(10 tokens\), 2 \(9 tokens\) leave no room for 8 new tokens .* = 16"):
+        prompts.check(16, 8)
+
+
+def test_long_prompts_have_the_length_that_was_asked_for_and_begin_differently():
+    found = Prompts(((1, 2), (3, 4, 5))).long(7, 2)
+
+    assert found == ((1, 2, 3, 4, 5, 1, 2), (3, 4, 5, 1, 2, 3, 4))
