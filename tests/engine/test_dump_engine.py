@@ -14,6 +14,11 @@ from worker import VllmAsyncGenerationWorker
 from worker.parity.causes import KNOWN
 from worker.parity.compare import Comparison, compare
 from worker.parity.dump import Dump, dump
+from worker.parity.measure import measure
+from worker.parity.prompts import Prompts
+from worker.parity.session import Session
+from worker.parity.thresholds import chosen_thresholds
+from worker.parity.trainer import TrainerOptions
 
 _CONFIG = {"engine": {"load_format": "auto"}, "sampling": {"temperature": 0.7, "max_new_tokens": 12}}
 
@@ -32,11 +37,13 @@ async def found(
         a = await dump(worker, lab.PROMPTS, seed=5)
         a.write(tmp_path_factory.mktemp("dumps") / "A.json")
         again = await dump(worker, lab.PROMPTS, seed=5, tokens_of=[a.sequences])
+        alone = Session(worker, None, TrainerOptions(), Prompts(lab.PROMPTS), new_tokens=12, seed=0)
+        parity = await measure(alone, [], chosen_thresholds("float32"))
         with torch.no_grad():
             trainer.lm_head.weight.mul_(1.5)
         await worker.refit_async(trainer)
         other = await dump(worker, lab.PROMPTS, seed=5, tokens_of=[a.sequences])
-    return SimpleNamespace(a=a, again=again, other=other)
+    return SimpleNamespace(a=a, again=again, other=other, parity=parity)
 
 
 def kinds(comparison: Comparison) -> dict[str, str]:
@@ -86,3 +93,13 @@ def test_every_setting_that_is_known_to_matter_is_one_of_the_engine_s(found: Sim
     assert exact - found.a.effective.keys() == set()
     assert found.a.effective["model_config.logprobs_mode"] == "processed_logprobs"
     assert found.a.effective["model_config.dtype"] == "float32"
+
+
+def test_without_a_trainers_model_the_engine_is_compared_with_itself(found: SimpleNamespace) -> None:
+    measured = {result.scenario: result.level for result in found.parity if result.status == "measured"}
+    reasons = {
+        result.reason for result in found.parity if result.scenario in ("cold-start", "after-refit", "in-flight-cleared")
+    }
+
+    assert measured == {"decode-prefill": "ok", "prefix-cache": "ok"}
+    assert reasons == {"no trainer's model to compare with"}

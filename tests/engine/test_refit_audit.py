@@ -49,14 +49,13 @@ async def test_a_buffer_that_a_refit_destroys_is_told_apart_and_comes_with_what_
 
 
 def test_the_command_finds_a_model_without_such_buffers_clean(checkpoint, capsys):
-    """Qwen3, by tensors and by logprobs."""
+    """Qwen3, by tensors; logprobs are compared in worker_calls."""
     settings = ["engine.enforce_eager=true", "engine.dtype=float32", "engine.max_model_len=128"]
     options = [word for setting in settings for word in ("--set", setting)]
 
-    code = main(["audit", str(checkpoint("qwen3")), "--json", *options])
+    code = main(["audit", str(checkpoint("qwen3")), "--json", "--no-logits", *options])
 
     assert code == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["clean"], result["hazards"]) == (True, [])
     assert [refit["label"] for refit in result["refits"]] == ["parameters", "state_dict", "parameters again"]
-    assert result["logits"]["tokens"] > 100

@@ -7,6 +7,11 @@ import pytest_asyncio
 
 from quirks_core.testing.lab import PROMPTS
 from worker.errors import RefitError
+from worker.parity.measure import measure
+from worker.parity.prompts import Prompts
+from worker.parity.session import Session
+from worker.parity.thresholds import chosen_thresholds
+from worker.parity.trainer import Trainer, TrainerOptions
 
 _TWO_RANKS = {"data_parallel_size": 2, "load_format": "auto"}
 
@@ -99,6 +104,11 @@ async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoin
         assert [(row.dp_rank, row.dp_size, row.ep_size) for row in worker.topology.rows] == [(0, 1, 1), (1, 1, 1)]
 
         got = [await lab.generate(worker) for _ in range(4)]  # the engine spreads them
+        trainer = Trainer.load(str(model), TrainerOptions())
+        session = Session(worker, trainer, TrainerOptions(), Prompts(PROMPTS), new_tokens=16, seed=0)
+        (parity,) = await measure(session, ["data-parallel"], chosen_thresholds("float32"))
 
     expected = lab.reference(model)
     assert all(lab.share_of_equal_tokens(found, expected) == 1.0 for found in got)
+    assert {sample.note for sample in parity.samples} == {"rank 0", "rank 1"}
+    assert (parity.status, parity.level) == ("measured", "ok")
