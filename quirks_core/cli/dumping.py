@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,6 +121,23 @@ def make_order(options: argparse.Namespace, console: Console) -> Order:
         tokens_of=None if tokens_of is None else str(tokens_of),
         output=str(options.output),
     )
+
+
+def output_folder(folder: Path | None) -> Path | None:
+    """Makes the folder of ``--output`` before the work, not after it; None if none was asked for.
+
+    Raises:
+        UsageError: It cannot be made or written to.
+    """
+    if folder is None:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {folder} cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"--output {folder} cannot be written to")
+    return folder
 
 
 @contextmanager

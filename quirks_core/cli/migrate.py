@@ -8,7 +8,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from quirks_core.cli.dumping import covering, make_order, show_comparison, stages
+from quirks_core.cli.dumping import covering, make_order, output_folder, show_comparison, stages
 from quirks_core.cli.generate import quiet_engine
 from quirks_core.cli.numbers import positive, seconds
 from quirks_core.cli.screen import Screen
@@ -63,7 +63,9 @@ def run_migrate(options: argparse.Namespace) -> int:
         os.environ[LOCKED_VARIABLE] = str(Path(options.locked).absolute())
     console = Screen(stderr=options.json)
     with ExitStack() as stack:
-        folder = _folder(options.output) or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quirks-migrate-")))
+        folder = output_folder(options.output) or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="quirks-migrate-"))
+        )
         order = make_order(options, console)
         with stages(console) as tell:
             a, b = (
@@ -80,14 +82,3 @@ def run_migrate(options: argparse.Namespace) -> int:
         if options.output:
             console.print(f"written: A.json, B.json and comparison.json in {options.output}", soft_wrap=True, highlight=False)
     return 0 if found.passed else 1
-
-
-def _folder(folder: Path | None) -> Path | None:
-    """Makes the folder before the work, not after it."""
-    if folder is None:
-        return None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output {folder} cannot be made: {error.strerror}") from None
-    return folder

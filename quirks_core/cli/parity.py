@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quirks_core.cli.dumping import run_compare, run_dump, stages
+from quirks_core.cli.dumping import output_folder, run_compare, run_dump, stages
 from quirks_core.cli.generate import quiet_engine
 from quirks_core.cli.numbers import positive, share
 from quirks_core.cli.run import load_config
@@ -88,7 +88,7 @@ def _measure(options: argparse.Namespace) -> int:
     if options.setting and not options.attribute:
         raise UsageError("--setting says which settings --attribute changes; give --attribute as well")
     config = load_config(options)
-    folder = _folder(options.output)
+    folder = output_folder(options.output)
     from worker.parity.html import write_html
     from worker.parity.plots import write_png
     from worker.parity.run import run
@@ -130,16 +130,3 @@ def _options(options: argparse.Namespace) -> Options:
         disable=tuple(options.disable),
         force=tuple(options.force),
     )
-
-
-def _folder(folder: Path | None) -> Path | None:
-    """Makes the folder before the work, not after it."""
-    if folder is None:
-        return None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output {folder} cannot be made: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"--output {folder} cannot be written to")
-    return folder
