@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +23,7 @@ from worker.config import GenerationConfig, SamplingSection
 from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
 from worker.parity.audit_coverage import FLAGS, OPEN, candidates, changes_weights, covering, skeleton
 from worker.parity.audit_records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Hazard, Logits, Refit
+from worker.parity.session import running
 from worker.refit.scope import RefitScope
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ async def audit(
     expected = _Logprobs()
     if logits:
         tell("starting an engine from the checkpoint, for its logprobs")
-        async with _running(bare("auto")) as worker:
+        async with running(bare("auto")) as worker:
             await expected.take(worker, trainer.config.get_text_config().vocab_size)
     tell("starting an engine from dummy weights, without quirks of weight transfer")
     findings, without = await _refits(bare("dummy"), trainer, REFITS, expected, FIRST, tell)
@@ -166,15 +166,6 @@ def _open(config: GenerationConfig, load_format: str) -> GenerationConfig:
     return config.model_copy(update={"engine": engine, "refit": refit})
 
 
-@asynccontextmanager
-async def _running(worker: VllmAsyncGenerationWorker) -> AsyncIterator[VllmAsyncGenerationWorker]:
-    try:
-        await worker.post_init_async()
-        yield worker
-    finally:
-        await worker.shutdown()
-
-
 async def _refits(
     worker: VllmAsyncGenerationWorker,
     trainer: PreTrainedModel,
@@ -186,7 +177,7 @@ async def _refits(
     """Starts an engine and refits it; compares logprobs after the refit labelled `scored`, if it may generate then."""
     found: list[_Finding] = []
     logits = None
-    async with _running(worker):
+    async with running(worker):
         for label, scope in refits:
             tell(f"refit: {label}")
             found.append(await _refit(worker, trainer, label, scope))
