@@ -1,6 +1,7 @@
-# make demo     see quirks at work on a real engine     make test  lint, types and every test
-# make example  a GRPO loop on two CPU cores            make eval  pass@k of a tiny model
-# Both make the environment first; the second time that is instant.
+# make demo     see quirks at work on a real engine     make test   lint, types and every test
+# make example  a GRPO loop on two CPU cores            make check  lint, types and the tests that start no engine
+# make eval     pass@k of a tiny model                  make prove  every quirk's evidence, run anew
+# All make the environment first; the second time that is instant.
 
 VENV := .venv
 STAMP := $(VENV)/.model-quirks-ready
@@ -8,7 +9,7 @@ PYTEST_ARGS ?=
 # Processes that run tests; an engine takes 2 to 3 GB.
 WORKERS ?= 2
 
-.PHONY: demo example eval test lint setup docs bench prove clean
+.PHONY: demo example eval test check lint setup docs bench prove clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -21,13 +22,19 @@ eval: $(STAMP)
 	@mkdir -p build
 	$(VENV)/bin/python examples/run_eval.py --config examples/eval.yaml --output build/eval.json
 
+PYTEST := $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: lint
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
+
+check: lint
+	$(PYTEST) -m "not engine" $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 docs: $(STAMP)
 	$(VENV)/bin/quirks docs

@@ -2,26 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.errors import DeclarationError, UsageError, problem_of_text, shown
-from quirks_core.fingerprints import ABSENT
 from quirks_core.match import Match
-from quirks_core.slots import SLOTS, checked_value, find_slot
+from quirks_core.slots import Slot, find_slot
 
 if TYPE_CHECKING:
-    from quirks_core.context import RunContext
+    from quirks_core.facts import RunContext
+
+
+class Relation(StrEnum):
+    """How the value of a slot must relate to what a quirk gives."""
+
+    EQUALS = "="
+    AT_MOST = "≤"
+    AT_LEAST = "≥"
+    ONE_OF = "one of"
+    INCLUDES = "includes"
+
+
+#: What was not given; None is a value that a user can type.
+_OPEN: Any = object()
+
+
+def _relation(adjustment: Default | Require) -> tuple[Relation, Any]:
+    """Returns the one relation that was asked for, with its operand."""
+    given = {
+        Relation.EQUALS: adjustment.value,
+        Relation.AT_MOST: adjustment.at_most,
+        Relation.AT_LEAST: adjustment.at_least,
+        Relation.ONE_OF: adjustment.one_of,
+        Relation.INCLUDES: adjustment.includes,
+    }
+    asked = [(relation, operand) for relation, operand in given.items() if operand is not (_OPEN if relation == "=" else None)]
+    if len(asked) != 1:
+        what = type(adjustment).__name__
+        raise DeclarationError(f"{what} of {adjustment.slot}: give one of a value, at_most=, at_least=, one_of= and includes=")
+    return asked[0]
+
+
+def holds(relation: Relation, operand: Any, value: Any) -> bool:
+    """Tells whether a value stands in a relation to an operand; no value does that cannot be compared with it."""
+    try:
+        match relation:
+            case Relation.AT_MOST:
+                return bool(value <= operand) and not isinstance(value, bool)
+            case Relation.AT_LEAST:
+                return bool(value >= operand) and not isinstance(value, bool)
+            case Relation.ONE_OF:
+                return is_among(value, operand)
+            case Relation.INCLUDES:
+                return isinstance(value, list | tuple) and all(is_among(member, value) for member in operand)
+    except TypeError:  # a bound beside a text
+        return False
+    return same(value, operand)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compares values as JSON does, where true is not 1, at any depth; but 1 and 1.0 are the same number."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)
+
+
+def is_among(value: Any, values: Iterable[Any]) -> bool:
+    """Tells whether a value is the `same` as one of several."""
+    return any(same(value, item) for item in values)
+
+
+def problem_of_operand(slot: Slot, relation: Relation, operand: Any) -> str | None:
+    """Says why a slot cannot stand in a relation to an operand; None if it can."""
+    if relation in (Relation.AT_MOST, Relation.AT_LEAST) and (not slot.is_number or isinstance(operand, bool)):
+        return f"{slot.name} takes {slot.takes}, which has no bounds"
+    if relation is Relation.INCLUDES and not slot.is_list:
+        return f"{slot.name} takes {slot.takes}, which has no members"
+    if relation is Relation.ONE_OF:
+        if isinstance(operand, str) or not isinstance(operand, Sequence) or not operand:
+            return f"{slot.name}: one_of takes a list of values, not {shown(operand)}"
+        return next((problem for value in operand if (problem := slot.problem(value))), None)
+    return slot.problem(operand)
 
 
 def _check_slot(adjustment: Default | Require) -> None:
+    relation, operand = _relation(adjustment)
     try:
-        find_slot(adjustment.slot) if callable(adjustment.value) else checked_value(adjustment.slot, adjustment.value)
+        slot = find_slot(adjustment.slot)
     except UsageError as error:
         raise DeclarationError(str(error)) from None
-    if not callable(adjustment.value):
-        object.__setattr__(adjustment, "value", SLOTS[adjustment.slot].plain(adjustment.value))
+    if not callable(operand):
+        if problem := problem_of_operand(slot, relation, operand):
+            raise DeclarationError(problem)
+        operand = [slot.plain(value) for value in operand] if relation is Relation.ONE_OF else slot.plain(operand)
+    object.__setattr__(adjustment, "relation", relation)
+    object.__setattr__(adjustment, "operand", operand)
     _check_texts(adjustment)
 
 
@@ -40,17 +119,32 @@ def _check_texts(adjustment: Adjustment) -> None:
 class Default:
     """Fills a slot that the user left open; an explicit value wins, and the plan says so.
 
+    Give exactly one of ``value``, ``at_most``, ``at_least``, ``one_of`` and ``includes``; each may be a pure function of the
+    `RunContext` that returns it.
+
     Attributes:
         slot: Name of the slot.
-        value: The value, or a pure function of the `RunContext` that returns it.
+        value: The slot has this value; of a mapping, these keys.
+        at_most: It is at most this number.
+        at_least: It is at least this number.
+        one_of: It is one of these values; the first fills a slot that is open.
+        includes: It has these members.
         reason: Why; the quirk's title if empty.
         when: A further condition on the facts; the adjustment counts only where it holds.
+        relation: Which of the five was given.
+        operand: What was given.
     """
 
     slot: str
-    value: Any
-    reason: str = ""
-    when: Match | None = None
+    value: Any = field(default=_OPEN, compare=False, repr=False)
+    reason: str = field(default="", kw_only=True)
+    when: Match | None = field(default=None, kw_only=True)
+    at_most: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    at_least: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    one_of: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    includes: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    relation: Relation = field(init=False)
+    operand: Any = field(init=False)
 
     def __post_init__(self) -> None:
         _check_slot(self)
@@ -58,28 +152,39 @@ class Default:
 
 @dataclass(frozen=True, slots=True)
 class Require:
-    """A value that correctness needs: a contrary explicit value stops the run and names the off switch.
+    """What correctness needs of a slot: a contrary explicit value stops the run and names the off switch.
 
     Attributes:
         slot: Name of the slot.
-        value: The value, or a pure function of the `RunContext` that returns it.
+        value: As for `Default`, also ``at_most``, ``at_least``, ``one_of`` and ``includes``.
+        at_most: As for `Default`.
+        at_least: As for `Default`.
+        one_of: As for `Default`.
+        includes: As for `Default`.
         reason: Why; the quirk's title if empty.
         remedy: What a user with a contrary value should do; derived from the slot if empty.
-        instead_of: The only values that are contrary; empty if every other value is.
+        instead_of: The only value, or values, that are contrary; empty if every other value is.
         when: A further condition on the facts; the adjustment counts only where it holds.
+        relation: Which of the five was given.
+        operand: What was given.
     """
 
     slot: str
-    value: Any
-    reason: str = ""
-    remedy: str = ""
-    instead_of: tuple[Any, ...] = ()
-    when: Match | None = None
+    value: Any = field(default=_OPEN, compare=False, repr=False)
+    reason: str = field(default="", kw_only=True)
+    remedy: str = field(default="", kw_only=True)
+    instead_of: Any = field(default=(), kw_only=True)
+    when: Match | None = field(default=None, kw_only=True)
+    at_most: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    at_least: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    one_of: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    includes: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    relation: Relation = field(init=False)
+    operand: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.instead_of, str) or not isinstance(self.instead_of, list | tuple):
-            raise DeclarationError(f"Require of {self.slot}: instead_of must be a list of values, not {shown(self.instead_of)}")
-        object.__setattr__(self, "instead_of", tuple(self.instead_of))
+        contrary = self.instead_of if isinstance(self.instead_of, list | tuple) else (self.instead_of,)
+        object.__setattr__(self, "instead_of", tuple(contrary))
         _check_slot(self)
 
 
@@ -119,16 +224,17 @@ class Advise:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Wraps or replaces one attribute of an installed package, in every engine process, with a guard against drift.
+    """Wraps, replaces or adds one attribute of an installed package, in every engine process, with a guard against drift.
 
     Attributes:
         target: ``package.module:Class.attribute`` or ``package.module:function``; a constant or a field will do too.
         wrapper: ``package.module:function``; called with the original function it returns the new one. Several wrappers of
             one target are put around each other, in order of their quirks' ids.
-        replacement: ``package.module:object``; put in place of the target, or added where it does not exist. A target with
-            a replacement has one owner, and so has everything in it.
-        expects: Fingerprints of every source of the target that the patch was written against (``quirks fingerprint``
-            prints them), or `quirks_core.fingerprints.ABSENT`. Anything else is refused.
+        replacement: ``package.module:object``; put in place of the target. A target with a replacement has one owner, and so
+            has everything in it.
+        adds: ``package.module:object``; put where nothing is: a target that exists is drift.
+        expects: Fingerprints of every source of the target that the patch was written against; ``quirks fingerprint`` prints
+            them. Anything else is refused.
         reason: Why; the quirk's title if empty.
         when: A further condition on the facts; the adjustment counts only where it holds.
     """
@@ -136,6 +242,7 @@ class Patch:
     target: str
     wrapper: str = ""
     replacement: str = ""
+    adds: str = ""
     expects: tuple[str, ...] = ()
     reason: str = ""
     when: Match | None = None
@@ -143,28 +250,31 @@ class Patch:
     def __post_init__(self) -> None:
         if isinstance(self.expects, str):
             object.__setattr__(self, "expects", (self.expects,))
-        if bool(self.wrapper) is bool(self.replacement):
-            raise DeclarationError(f"Patch of {self.target}: give either a wrapper or a replacement")
-        for name, text in (("target", self.target), ("wrapper or replacement", self.source)):
+        if [bool(self.wrapper), bool(self.replacement), bool(self.adds)].count(True) != 1:
+            raise DeclarationError(f"Patch of {shown(self.target)}: give one of a wrapper, a replacement and adds=")
+        for name, text in (("target", self.target), ("wrapper, replacement or adds", self.source)):
             if problem := problem_of_text(name, text):
                 raise DeclarationError(f"Patch: {problem}")
             module, colon, attribute = text.partition(":")
             if not (module and colon and attribute):
                 raise DeclarationError(f"Patch: {text!r} is not of the form 'package.module:attribute'")
-        if not self.expects:
+        if self.adds and self.expects:
+            raise DeclarationError(f"Patch of {self.target}: what is added has no source before, so leave expects out")
+        if not self.adds and not self.expects:
             raise DeclarationError(
                 f"Patch of {self.target}: name the fingerprints it was written against (quirks fingerprint {self.target})"
             )
         _check_texts(self)
-        if wrong := [item for item in self.expects if type(item) is not str]:
+        if wrong := [item for item in self.expects if type(item) is not str or len(item) < _SHORTEST]:
             raise DeclarationError(f"Patch of {self.target}: {shown(wrong[0])} in expects is no fingerprint")
-        if self.wrapper and ABSENT in self.expects:
-            raise DeclarationError(f"Patch of {self.target}: what is absent cannot be wrapped; give a replacement")
 
     @property
     def source(self) -> str:
-        """Where the new code comes from: the wrapper or the replacement."""
-        return self.wrapper or self.replacement
+        """Where the new code comes from."""
+        return self.wrapper or self.replacement or self.adds
 
+
+#: Hexadecimal digits of a fingerprint that tell one source from all others of a target.
+_SHORTEST = 12
 
 Adjustment = Default | Require | Refuse | Advise | Patch

@@ -17,7 +17,7 @@ from quirks_core.plan import Plan, Status
 from quirks_core.receipt import Effect
 
 #: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
-_LARGEST_ORDERS = 120_000
+_LARGEST_PLAN = 120_000
 _LOGGER = logging.getLogger("model_quirks")
 _START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
@@ -80,9 +80,9 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
         )
     environ = os.environ if environ is None else environ
     check_engine_environment(environ)
-    orders = plan.orders.model_dump_json()
-    if (size := len(orders.encode())) > _LARGEST_ORDERS:
-        raise QuirksError(f"the plan's orders take {size} bytes, more than fits in an environment variable")
+    handed_down = plan.for_processes.model_dump_json()
+    if (size := len(handed_down.encode())) > _LARGEST_PLAN:
+        raise QuirksError(f"what the plan hands down takes {size} bytes, more than fits in an environment variable")
     applied = Applied(plan, Path(tempfile.mkdtemp(prefix="model-quirks-")), _environ=environ)
     for slot, value in plan.changes.items():
         family, _, variable = slot.partition(".")
@@ -91,7 +91,7 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
             applied.set(variable, value)
             if "vllm" in sys.modules:
                 applied.warnings.append(f"{slot} was set after vLLM was imported; this process may not see it")
-    applied.set(bootstrap.ORDERS_VARIABLE, orders)
+    applied.set(bootstrap.PLAN_VARIABLE, handed_down)
     applied.set(bootstrap.FOLDER_VARIABLE, str(applied.folder))
     # A forked process takes over its parent's memory, vLLM's note that plugins are loaded included, and loads none.
     applied.set(_START_METHOD, "spawn")
@@ -104,7 +104,7 @@ def _log(plan: Plan) -> None:
     for item in plan.adjustments:
         if item.status is Status.APPLIED:
             who = ", ".join(f"{quirk.id} {quirk.reference}" for quirk in item.quirks)
-            _LOGGER.info("%s: %r → %r (%s)", item.slot, plan.context.settings.get(item.slot), item.value, who)
+            _LOGGER.info("%s: %r → %r (%s)", item.slot, plan.context.value(item.slot), item.value, who)
     for patch in plan.patches:
         _LOGGER.info("patch %s (%s %s)", patch.target, patch.quirk.id, patch.quirk.reference)
 

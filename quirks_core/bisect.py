@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
-from quirks_core.context import Record
+from quirks_core.facts import Record
 
 #: Runs the command with these quirks disabled; True if it passes.
 Attempt = Callable[[frozenset[str]], bool]

@@ -16,13 +16,13 @@ from pydantic import ValidationError
 
 from quirks_core.adjustments import Patch
 from quirks_core.errors import QuirksError
-from quirks_core.orphan import end_with_parent
+from quirks_core.parent_watchdog import end_with_parent
 from quirks_core.patching import InstalledPatch, install
-from quirks_core.plan import Orders, PlannedPatch
+from quirks_core.plan import PlannedPatch, ProcessPlan
 from quirks_core.receipt import Acknowledgement, Effect
 
-#: Hands the orders down, as JSON.
-ORDERS_VARIABLE = "MODEL_QUIRKS_ORDERS"
+#: Hands down what every process carries out, as JSON.
+PLAN_VARIABLE = "MODEL_QUIRKS_PLAN"
 #: Hands down the folder in which processes acknowledge.
 FOLDER_VARIABLE = "MODEL_QUIRKS_FOLDER"
 #: Our names in the entry-point group ``vllm.general_plugins``.
@@ -31,7 +31,7 @@ VLLM_PLUGINS = ("model_quirks", "model_quirks_transfer")
 
 @dataclass(slots=True)
 class _InForce:
-    """The orders that this process carries out."""
+    """What this process carries out."""
 
     digest: str = ""
     folder: str = ""
@@ -62,29 +62,29 @@ _in_force = _InForce()
 
 
 def bootstrap() -> None:
-    """Carries out the orders found in the environment, if there are any; a second call changes nothing.
+    """Carries out the plan found in the environment, if there is one; a second call changes nothing.
 
     Raises:
-        QuirksError: The orders cannot be carried out here. vLLM lets it through, so the engine does not start.
+        QuirksError: The plan cannot be carried out here. vLLM lets it through, so the engine does not start.
     """
-    text, folder = os.environ.get(ORDERS_VARIABLE), os.environ.get(FOLDER_VARIABLE)
+    text, folder = os.environ.get(PLAN_VARIABLE), os.environ.get(FOLDER_VARIABLE)
     if text is None or folder is None:
         return
     try:
-        orders = Orders.model_validate_json(text)
+        plan = ProcessPlan.model_validate_json(text)
     except ValidationError as error:
-        raise QuirksError(f"the plan handed down in {ORDERS_VARIABLE} cannot be read: {error}") from None
-    if (orders.digest, folder, os.getpid()) == (_in_force.digest, _in_force.folder, _in_force.pid):
+        raise QuirksError(f"the plan handed down in {PLAN_VARIABLE} cannot be read: {error}") from None
+    if (plan.digest, folder, os.getpid()) == (_in_force.digest, _in_force.folder, _in_force.pid):
         return
     undo()
     _in_force.log = _keep_errors(Path(folder))
     try:
-        _in_force.variables = _set_environment(orders)
-        _install_patches(orders)
+        _in_force.variables = _set_environment(plan)
+        _install_patches(plan)
     except BaseException:
         undo()  # half a plan is worse than none
         raise
-    _in_force.digest, _in_force.folder, _in_force.pid = orders.digest, folder, os.getpid()
+    _in_force.digest, _in_force.folder, _in_force.pid = plan.digest, folder, os.getpid()
     end_with_parent()
     _in_force.acknowledge()
 
@@ -121,9 +121,9 @@ def undo() -> None:
     _in_force.variables, _in_force.engine = (), {}
 
 
-def _set_environment(orders: Orders) -> tuple[Effect, ...]:
+def _set_environment(plan: ProcessPlan) -> tuple[Effect, ...]:
     effects = []
-    for slot, value in orders.changes.items():
+    for slot, value in plan.changes.items():
         family, _, variable = slot.partition(".")
         if family == "env":
             effects.append(Effect(slot=slot, before=os.environ.get(variable), after=value))
@@ -131,8 +131,8 @@ def _set_environment(orders: Orders) -> tuple[Effect, ...]:
     return tuple(effects)
 
 
-def _install_patches(orders: Orders) -> None:
-    for planned in orders.patches:
+def _install_patches(plan: ProcessPlan) -> None:
+    for planned in plan.patches:
         patch = _patch_here(planned)
         _in_force.patches.append(install(patch, planned.quirk.id, when_in_force=_in_force.acknowledge))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from quirks_core.discovery import Discovered
 from quirks_core.flags import BUILT_IN
@@ -36,34 +37,19 @@ def circular_supersedes(plugins: Plugins) -> Problems:
     """Quirks that replace each other in a circle replace nothing; a third party's circle does not break what is built in."""
     left = list(plugins)
     found: Problems = []
-    while circles := _circles({quirk.id: quirk.supersedes for _, quirks in left for quirk in quirks if quirk.supersedes}):
+    while circle := find_circle({quirk.id: quirk.supersedes for _, quirks in left for quirk in quirks}):
         owner = {quirk.id: item for item, quirks in left for quirk in quirks}
-        guilty: dict[int, tuple[Discovered, str]] = {}
-        for circle in circles:
-            third_party = [name for name in circle if owner[name].distribution != BUILT_IN]
-            for name in third_party or circle:
-                words = f"circular supersedes: {' → '.join([*circle, circle[0]])}"
-                guilty.setdefault(id(owner[name]), (owner[name], words))
-        found += guilty.values()
+        third_party = [name for name in circle if owner[name].distribution != BUILT_IN]
+        guilty = {id(owner[name]): owner[name] for name in third_party or circle}
+        found += [(item, f"circular supersedes: {' → '.join(circle)}") for item in guilty.values()]
         left = [(item, quirks) for item, quirks in left if id(item) not in guilty]
     return found
 
 
-def _circles(replaced: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """Returns circles, none of them twice, and at least one if there is any: a depth-first search."""
-    circles: list[list[str]] = []
-    done: set[str] = set()
-    for start in replaced:
-        way: dict[str, Iterator[str]] = {} if start in done else {start: iter(replaced[start])}
-        while way:
-            last = next(reversed(way))
-            following = next(way[last], None)
-            if following is None:
-                done.add(last)
-                del way[last]
-            elif following in way:
-                names = list(way)
-                circles.append(names[names.index(following) :])
-            elif following in replaced and following not in done:
-                way[following] = iter(replaced[following])
-    return circles
+def find_circle(replaced: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns the ids of a circle, each before one that it replaces, the first one again at its end; empty if there is none."""
+    try:
+        TopologicalSorter(replaced).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))  # it tells them the other way round
+    return []

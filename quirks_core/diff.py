@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
-from quirks_core.context import Record
+from quirks_core.facts import Record
 from quirks_core.plan import Plan, PlannedPatch, Refusal, State, Status, canonical
 
 T = TypeVar("T")
@@ -180,15 +180,16 @@ def _slot(plan: Plan, slot: str) -> SlotSide:
     items = [item for item in plan.adjustments if item.slot == slot]
     who = sorted({quirk.id for item in items if item.status is Status.APPLIED for quirk in item.quirks})
     if not who:
-        who = ["the user"] if slot in context.typed else ["the configuration's default"] if slot in context.settings else []
-    before = context.settings.get(slot)
+        who = ["the user"] if context.is_typed(slot) else ["the configuration's default"] if slot in context.settings else []
+    before = context.value(slot)
     return SlotSide(
         before=before,
-        typed=slot in context.typed,
+        typed=context.is_typed(slot),
         value=plan.changes.get(slot, before),
         who=tuple(who),
         ledger=tuple(
-            f"{item.strength} {item.value!r} of {', '.join(quirk.id for quirk in item.quirks)}: {item.status.replace('_', ' ')}"
+            f"{item.strength} {item.relation} {item.value!r} of {', '.join(quirk.id for quirk in item.quirks)}: "
+            f"{item.status.replace('_', ' ')}"
             for item in items
         ),
     )

@@ -53,10 +53,10 @@ def words(error: BaseException) -> str:
         return f"{type(error).__name__} (its message cannot be shown)"
 
 
-def shown(value: object) -> str:
-    """Returns a short `repr` of somebody else's value, also if it has none."""
+def shown(value: object, most: int = 500) -> str:
+    """Returns a `repr` of somebody else's value, cut to a number of characters, also if it has none."""
     try:
-        return shortened(repr(value))
+        return shortened(repr(value), most)
     except Exception:
         return f"a {type(value).__name__} (it cannot be shown)"
 

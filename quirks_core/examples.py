@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, TypedDict, Unpack, get_args
 
-from quirks_core.context import ModelFacts, Purpose, RunContext
+from quirks_core.config import Purpose
 from quirks_core.errors import DeclarationError, UsageError
+from quirks_core.facts import ModelFacts, RunContext
 from quirks_core.packages import distribution_of
-from quirks_core.slots import checked_value
+from quirks_core.slots import ENV, checked_value
 from quirks_core.trace import Answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A run, as far as it matters to one quirk, and the verdict that the quirk must get there.
+    """A run, as far as it matters to one quirk, and the verdict that the quirk must get there; see `yes`.
 
     Attributes:
         answer: The verdict.
@@ -47,7 +48,7 @@ class Example:
         if self.purpose not in get_args(Purpose):
             raise DeclarationError(f"Example: purpose {self.purpose!r} is none of {', '.join(get_args(Purpose))}")
         try:
-            for slot, value in self.settings.items():
+            for slot, value in [*self.settings.items(), *((ENV + name, text) for name, text in self.environment.items())]:
                 checked_value(slot, value)
         except UsageError as error:
             raise DeclarationError(f"Example: {error}") from None
@@ -67,3 +68,60 @@ class Example:
             environment=dict(self.environment),
             extra=dict(self.extra),
         )
+
+
+class Run(TypedDict, total=False):
+    """Keywords of `yes`, `no` and `unknown`: those of `Example`, with two short names."""
+
+    vllm: str  #: version of vLLM, as in ``packages``
+    env: Mapping[str, str]  #: the user's environment variables
+    packages: Mapping[str, str]
+    platform: str
+    purpose: Purpose
+    recipe: str
+    name: str
+    extra: Mapping[str, Any]
+
+
+#: A checkpoint's ``model_type``, or its whole ``config.json``.
+Model = str | Mapping[str, Any] | None
+Settings = Mapping[str, Any] | None
+
+
+def yes(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
+    """A run that the quirk concerns.
+
+    For example::
+
+        yes("gemma3", vllm="0.9.1")
+        yes({"model_type": "qwen3_moe", "num_experts": 8}, {"engine.data_parallel_size": 2}, platform="cpu")
+
+    Args:
+        model: The checkpoint's ``model_type``, or its ``config.json``; an empty one if None.
+        settings: Values by slot, as if the user had typed them.
+        **run: What else is known of the run.
+    """
+    return _example(Answer.YES, model, settings, run)
+
+
+def no(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
+    """A run that the quirk does not concern; arguments as for `yes`."""
+    return _example(Answer.NO, model, settings, run)
+
+
+def unknown(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
+    """A run in which a fact is missing that the quirk needs; arguments as for `yes`."""
+    return _example(Answer.UNKNOWN, model, settings, run)
+
+
+def _example(answer: Answer, model: Model, settings: Settings, run: Run) -> Example:
+    facts: dict[str, Any] = {**run}
+    if "vllm" in facts:
+        facts["packages"] = {"vllm": facts.pop("vllm"), **facts.get("packages", {})}
+    if "env" in facts:
+        facts["environment"] = facts.pop("env")
+    config = {"model_type": model} if isinstance(model, str) else model or {}
+    try:
+        return Example(answer=answer, config=config, settings=settings or {}, **facts)
+    except TypeError as error:
+        raise DeclarationError(f"{answer}(…): {error}") from None

@@ -1,73 +1,100 @@
 """Fingerprints of installed source: what a patch was written against, and what has changed since.
 
-A fingerprint is the SHA-256 of a function's or class's source text, and may go on with a colon and six hexadecimal digits per
-line. The line digests say which lines are new without our keeping a copy of somebody else's source.
+A fingerprint is the beginning of the SHA-256 of a function's or class's source text. Digests of its lines say which lines are
+new without our keeping a copy of somebody else's source; they are kept in a distribution's data file (`quirks_core.data_file`).
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from quirks_core.errors import UsageError
 from quirks_core.sources import attribute_source, module_source
 
-#: Fingerprint of a target that does not exist although its module and class do: a patch may add it.
-ABSENT = "absent"
-#: Fingerprint of a target whose module or class does not exist, so that nothing could be added either.
-HOMELESS = "homeless"
-
+#: Hexadecimal digits of a fingerprint, and of the digest of a line.
+DIGITS = 12
 _LINE_DIGITS = 6
 
 
-def fingerprint(target: str, *, lines: bool = False) -> str:
-    """Returns what identifies a target's source.
+def fingerprint(target: str) -> str:
+    """Returns what identifies a target's installed source, `DIGITS` hexadecimal digits.
 
     Args:
         target: ``package.module:Class.attribute``.
-        lines: Add the digest of every line, so that drift can be shown line by line.
 
-    Returns:
-        The SHA-256 of the source text (hexadecimal), with ``:`` and the line digests if asked for; `ABSENT` or `HOMELESS`
-        if there is no source.
+    Raises:
+        UsageError: The installed packages have no such name; the message says which part of it is missing.
     """
+    if (found := find(target)) is None:
+        raise UsageError(missing(target))
+    return found
+
+
+def find(target: str) -> str | None:
+    """Returns a target's fingerprint; None if it does not exist."""
     source = attribute_source(target)
-    if source is None:
-        return ABSENT if _has_owner(target) else HOMELESS
-    whole = hashlib.sha256(source.encode()).hexdigest()
-    return f"{whole}:{''.join(_line_digests(source))}" if lines else whole
+    return None if source is None else hashlib.sha256(source.encode()).hexdigest()[:DIGITS]
+
+
+def missing(target: str) -> str:
+    """Says which part of a target's name the installed packages do not have."""
+    module, _, path = target.partition(":")
+    if module_source(module) is None:
+        return f"{target}: the installed packages have no module {module}"
+    owner, dot, name = path.rpartition(".")
+    if dot and attribute_source(f"{module}:{owner}") is None:
+        return f"{target}: {module} has no {owner}"
+    return f"{target}: {f'{module}:{owner}' if dot else module} has no {name} (inherited and imported names do not count)"
+
+
+def has_owner(target: str) -> bool:
+    """Tells whether the module or class of a target exists, so that something could be added to it."""
+    owner, dot, _ = target.rpartition(".")
+    return (attribute_source(owner) if ":" in owner and dot else module_source(target.partition(":")[0])) is not None
 
 
 def same(one: str, other: str) -> bool:
-    """Tells whether two fingerprints are those of one source; line digests do not count."""
-    return one.partition(":")[0] == other.partition(":")[0]
+    """Tells whether two fingerprints are those of one source; a longer one counts by its first digits."""
+    return one[:DIGITS] == other[:DIGITS]
 
 
 def is_expected(target: str, expected: Iterable[str]) -> bool:
     """Tells whether the installed source of a target is one of those expected."""
-    found = fingerprint(target)
-    return any(same(found, known) for known in expected)
+    found = find(target)
+    return found is not None and any(same(found, known) for known in expected)
 
 
-def drift(target: str, expected: Iterable[str]) -> str:
-    """Shows what differs between a target's installed source and the nearest expected one.
+def line_digests(target: str) -> str:
+    """Returns the digests of a target's lines, one after the other; empty if it does not exist."""
+    return "".join(map(_digest, (attribute_source(target) or "").splitlines()))
+
+
+def drift(target: str, known: Iterable[str]) -> str:
+    """Shows what differs between a target's installed source and the nearest known one.
+
+    Args:
+        target: The target.
+        known: Line digests of the sources that are expected.
 
     Returns:
         Lines like those of a unified diff: ``+`` and the text of a line that is new, ``-`` and a count of lines that are gone
         (their text is not known here). One sentence if there is nothing to compare.
     """
     source = attribute_source(target)
-    known = [lines for text in expected if (lines := _split(text.partition(":")[2]))]
     if source is None:
-        return f"{target} does not exist in the installed source"
-    if not known:
-        return "no line digests were kept, so that the changed lines cannot be shown (see quirks fingerprint)"
-    found = _line_digests(source)
-    nearest = max((difflib.SequenceMatcher(None, lines, found, autojunk=False) for lines in known), key=lambda m: m.ratio())
-    return "\n".join(_shown(nearest.get_opcodes(), source.splitlines()))
+        return missing(target)
+    expected = [_split(digests) for digests in known if digests]
+    if not expected:
+        return "no line digests were kept, so that the changed lines cannot be shown ('quirks fingerprint --write' keeps them)"
+    lines = source.splitlines()
+    found = [_digest(line) for line in lines]
+    matchers = [difflib.SequenceMatcher(None, digests, found, autojunk=False) for digests in expected]
+    return "\n".join(_shown(max(matchers, key=lambda matcher: matcher.ratio()).get_opcodes(), lines))
 
 
-def _shown(changes: Iterable[tuple[str, int, int, int, int]], installed: list[str]) -> Iterable[str]:
+def _shown(changes: Iterable[tuple[str, int, int, int, int]], installed: list[str]) -> Iterator[str]:
     for kind, old_from, old_to, new_from, new_to in changes:
         if kind == "equal":
             yield f"  ({new_to - new_from} lines as before)"
@@ -77,15 +104,8 @@ def _shown(changes: Iterable[tuple[str, int, int, int, int]], installed: list[st
         yield from (f"+ {line}" for line in installed[new_from:new_to])
 
 
-def _has_owner(target: str) -> bool:
-    owner, dot, _ = target.rpartition(".")
-    if ":" in owner and dot:
-        return attribute_source(owner) is not None
-    return module_source(target.partition(":")[0]) is not None
-
-
-def _line_digests(source: str) -> list[str]:
-    return [hashlib.sha256(line.strip().encode()).hexdigest()[:_LINE_DIGITS] for line in source.splitlines()]
+def _digest(line: str) -> str:
+    return hashlib.sha256(line.strip().encode()).hexdigest()[:_LINE_DIGITS]
 
 
 def _split(digits: str) -> list[str]:

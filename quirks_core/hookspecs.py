@@ -10,7 +10,7 @@ import pluggy
 from quirks_core.discovery import PROJECT
 
 if TYPE_CHECKING:
-    from quirks_core.context import RunContext
+    from quirks_core.facts import RunContext
     from quirks_core.plan import Plan
     from quirks_core.quirk import Quirk
     from quirks_core.receipt import Receipt

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum, auto
 
-from quirks_core.context import Installation
-from quirks_core.judge import affected
+from quirks_core.evaluate import affected
+from quirks_core.facts import Installation
 from quirks_core.loaded import Loaded
 from quirks_core.match import UNKNOWN
-from quirks_core.probes import Probe, ask, described
-from quirks_core.quirk import PairedRun, Quirk
+from quirks_core.probes import ask
+from quirks_core.quirk import Quirk
 from quirks_core.trace import Answer
 from quirks_core.versions import Affected, parse_version
 
@@ -37,7 +37,7 @@ class Lifecycle:
 
     Attributes:
         stage: The stage.
-        evidence: Versions compared, probes answered and runs recorded, in words.
+        evidence: Versions compared, probes answered and paired runs, in words.
     """
 
     stage: Stage
@@ -57,10 +57,9 @@ def lifecycle(item: Loaded, installed: Mapping[str, str] | None = None) -> Lifec
         return Lifecycle(Stage.EXPIRED, (*evidence, *expired))
     found = {name: facts.fact(f"packages.{name}") for name in _packages(quirk)}
     evidence += [f"installed: {name} {version}" for name, version in found.items() if version is not UNKNOWN]
-    probes = quirk.evidence if installed is None else ()
-    probed = [(probe, ask(probe)) for probe in probes if isinstance(probe, Probe)]
-    evidence += [f"{_WORDS[answer]}: {described(probe)}" for probe, answer in probed]
-    evidence += [f"paired run, {run.observed}" for run in quirk.evidence if isinstance(run, PairedRun)]
+    probed = [(probe, ask(probe)) for probe in (quirk.probes if installed is None else ())]
+    evidence += [f"{_WORDS[answer]}: {probe}" for probe, answer in probed]
+    evidence += [f"paired run: {run.scenario}" for run in quirk.paired_runs]
     is_fixed = affected(facts, quirk).answer is Answer.NO
     return Lifecycle(Stage.DORMANT if is_fixed else Stage.ACTIVE, tuple(evidence))
 

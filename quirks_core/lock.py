@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
 from quirks_core import declaration
-from quirks_core.context import Record
 from quirks_core.errors import DeclarationError, QuirksError, UsageError
+from quirks_core.facts import Record
 from quirks_core.loaded import Loaded
 from quirks_core.registry import Registry
-
-#: Lock file that every plan is held against.
-LOCKED_VARIABLE = "MODEL_QUIRKS_LOCKED"
 
 
 class LockError(QuirksError):
@@ -87,10 +83,13 @@ class Lock(Record):
         Raises:
             UsageError: It cannot be written.
         """
-        draft = Path(f"{file}.draft")
+        place = Path(file)
+        is_special = place.exists() and not place.is_file()  # a pipe or a device: to be written to, not replaced
+        draft = place if is_special else Path(f"{file}.draft")
         try:
             draft.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-            draft.replace(file)
+            if not is_special:
+                draft.replace(place)
         except OSError as error:
             raise UsageError(f"lock file {file} cannot be written: {error.strerror}") from None
 
@@ -116,23 +115,20 @@ class Lock(Record):
 def _digest(item: Loaded) -> str:
     try:
         return declaration.digest(item.quirk)
-    except RecursionError:
-        raise DeclarationError(f"{item} cannot be locked: its declaration is nested too deeply") from None
     except DeclarationError as error:
         raise DeclarationError(f"{item} cannot be locked: {error}") from None
 
 
-def check_lock(registry: Registry, file: str | Path | None = None) -> None:
+def check_lock(registry: Registry, file: str | Path | None) -> None:
     """Makes sure that the loaded quirks are those of a lock file; passes if there is none.
 
     Args:
         registry: What is loaded.
-        file: The lock file; what MODEL_QUIRKS_LOCKED names if None.
+        file: The lock file, or None.
 
     Raises:
         LockError: They are not.
         UsageError: The file cannot be read.
     """
-    file = file or os.environ.get(LOCKED_VARIABLE)
     if file and (differences := Lock.read(file).differences(registry)):
         raise LockError(str(file), differences)

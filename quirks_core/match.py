@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from quirks_core.errors import DeclarationError, nearest
-from quirks_core.slots import SLOTS
+from quirks_core.slots import ENV, problem_of_name
 from quirks_core.trace import Answer, Leaf, Trace, all_of, any_of
 from quirks_core.versions import Affected
 
@@ -314,19 +314,6 @@ class InRange(Match):
         yield f"packages.{self.affected.package}"
 
 
-_PLAIN = (Condition, InRange)
-
-
-def is_plain(match: Match) -> bool:
-    """Tells whether a match is made of our own kinds only, which neither raise nor hang."""
-    kind = type(match)
-    if kind is All or kind is AnyOf:
-        return all(map(is_plain, match.parts))  # type: ignore[attr-defined]
-    if kind is Not:
-        return is_plain(match.part)  # type: ignore[attr-defined]
-    return kind in _PLAIN
-
-
 def package(name: str, *, introduced: str | None = None, fixed: str | None = None) -> InRange:
     """The installed version of a package lies in the half-open range ``introduced <= v < fixed``."""
     return InRange(Affected(name, introduced=introduced, fixed=fixed))
@@ -338,8 +325,8 @@ def setting(slot: str) -> Fact:
     Raises:
         DeclarationError: No such slot.
     """
-    if slot not in SLOTS:
-        raise DeclarationError(f"unknown slot {slot!r}{nearest(slot, SLOTS)}")
+    if problem := problem_of_name(slot):
+        raise DeclarationError(problem)
     return Fact(slot)
 
 
@@ -349,8 +336,12 @@ def typed(slot: str) -> Condition:
 
 
 def environment(variable: str) -> Fact:
-    """Names an environment variable that the user set, in the shell or in the configuration's ``env`` section."""
-    return Fact(f"env.{variable}")
+    """Names an environment variable that the user set, in the shell or in the configuration's section ``env``.
+
+    Raises:
+        DeclarationError: No quirk may ask for it: it may hold a secret, or chooses the code that runs.
+    """
+    return setting(f"{ENV}{variable}")
 
 
 def model_type(*types: str) -> Condition:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from packaging.version import InvalidVersion, Version
 
-from quirks_core.context import Record, RunContext
 from quirks_core.errors import UsageError
+from quirks_core.facts import Record, RunContext
 from quirks_core.plan import Plan, Refusal, State
 from quirks_core.registry import Registry
 from quirks_core.switches import Switches
@@ -137,8 +137,5 @@ def _column(version: str, plan: Plan) -> Column:
 
 
 def _on(context: RunContext, version: str) -> RunContext:
-    # Only the fields: a copy would take answers along that the context has worked out for another version.
-    facts = {name: getattr(context, name) for name in RunContext.model_fields}
-    facts["packages"] = {**context.packages, ENGINE: version}
-    facts["assumed"] = context.assumed | {ENGINE}
-    return RunContext.model_construct(**facts)
+    changed = {"packages": {**context.packages, ENGINE: version}, "assumed": context.assumed | {ENGINE}}
+    return context.model_copy(update=changed)

@@ -1,8 +1,8 @@
-"""How the wishes of several quirks for one slot become one value.
+"""How the proposals of several quirks for one slot become one value.
 
-A ledger is a set of wishes, and everything else is a function of that set. Merging ledgers is therefore commutative,
-associative and idempotent by construction; and a conflict absorbs: whatever of its strength joins it, it stays a conflict and
-keeps everybody who took part.
+A ledger is a set of proposals, and everything else is a function of that set. Merging ledgers is therefore commutative,
+associative and idempotent by construction. Each proposal allows some values, and a conflict is an empty intersection; so a
+conflict absorbs: whatever of its strength joins it, it stays a conflict and keeps everybody who took part.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from quirks_core.adjustments import Relation, holds, is_among
 from quirks_core.plan import Contributor, canonical
-from quirks_core.slots import SLOTS, SlotKind
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What one quirk wants of one slot. Equal if quirk, place, value and strength are.
+class Proposal:
+    """What one quirk asks of one slot. Equal if quirk, place, relation, operand and strength are.
 
     Attributes:
         slot: Name of the slot.
-        value: The value, already computed; any JSON value.
+        relation: How the slot's value must relate to the operand.
+        operand: Already computed; any JSON value.
         required: Asked for by `Require`; otherwise by `Default`.
         contributor: The quirk.
         flag: The quirk's flag.
@@ -29,11 +30,12 @@ class Wish:
         instead_of: The only contrary values; empty if every other value is.
         keys: Of a mapping, the way to the value, from the outside in.
         quirk: The quirk's id.
-        text: Value and `instead_of` as canonical JSON.
+        text: Relation, operand and `instead_of` as canonical JSON.
     """
 
     slot: str
-    value: Any = field(compare=False)
+    relation: Relation
+    operand: Any = field(compare=False)
     required: bool
     contributor: Contributor = field(compare=False)
     flag: str = field(default="", compare=False)
@@ -44,46 +46,51 @@ class Wish:
     text: str = field(init=False)
 
     def __post_init__(self) -> None:
-        value = sorted(set(self.value)) if SLOTS[self.slot].kind is SlotKind.SET else self.value
-        object.__setattr__(self, "value", value)
+        if self.relation is Relation.INCLUDES:
+            object.__setattr__(self, "operand", sorted(_unique(self.operand), key=canonical))
         object.__setattr__(self, "quirk", self.contributor.id)
-        object.__setattr__(self, "text", canonical([value, list(self.instead_of)]))
+        object.__setattr__(self, "text", canonical([self.relation, self.operand, list(self.instead_of)]))
 
     @property
     def key(self) -> str:
-        """The value as canonical JSON."""
-        return canonical(self.value)
+        """Relation and operand as canonical JSON."""
+        return canonical([self.relation, self.operand])
 
     @property
     def place(self) -> tuple[str, ...]:
         """Slot and keys."""
         return (self.slot, *self.keys)
 
-    def parts(self) -> Iterator[Wish]:
-        """Yields a wish for every key of a mapping; of any other slot, the wish itself."""
-        if SLOTS[self.slot].kind is not SlotKind.MAPPING or not isinstance(self.value, dict):
+    def allows(self, value: Any) -> bool:
+        """Tells whether a value is as proposed."""
+        return holds(self.relation, self.operand, value)
+
+    def parts(self) -> Iterator[Proposal]:
+        """Yields a proposal for every key of a mapping; of any other value, the proposal itself."""
+        if self.relation is not Relation.EQUALS or not isinstance(self.operand, dict):
             yield self
             return
-        for key, value in sorted(self.value.items()):
-            part = Wish(self.slot, value, self.required, self.contributor, self.flag, self.remedy, keys=(*self.keys, key))
+        for key, value in sorted(self.operand.items()):
+            keys = (*self.keys, key)
+            part = Proposal(self.slot, self.relation, value, self.required, self.contributor, self.flag, self.remedy, keys=keys)
             yield from part.parts()
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Everything that quirks want of one slot, or of one key of a mapping.
+    """Everything that quirks ask of one slot, or of one key of a mapping.
 
     Attributes:
         place: The slot's name and, of a mapping, the way to the key.
-        wishes: Who wants what.
+        proposals: Who asks for what.
     """
 
     place: tuple[str, ...]
-    wishes: frozenset[Wish]
+    proposals: frozenset[Proposal]
 
     def __or__(self, other: Ledger) -> Ledger:
         """Merges two ledgers of one place."""
-        return Ledger(self.place, self.wishes | other.wishes)
+        return Ledger(self.place, self.proposals | other.proposals)
 
     @property
     def slot(self) -> str:
@@ -96,42 +103,55 @@ class Ledger:
         return ".".join(self.place)
 
     @property
-    def kind(self) -> SlotKind:
-        """How wishes become a value; a key of a mapping is a scalar."""
-        kind = SLOTS[self.slot].kind
-        return SlotKind.SCALAR if kind is SlotKind.MAPPING else kind
+    def strongest(self) -> tuple[Proposal, ...]:
+        """The proposals that decide: requirements, or defaults where nobody requires anything.
 
-    @property
-    def strongest(self) -> tuple[Wish, ...]:
-        """The wishes that decide: requirements, or defaults where nobody requires anything; all of a set's. In order."""
-        required = {wish for wish in self.wishes if wish.required}
-        return in_order((self.kind is not SlotKind.SET and required) or self.wishes)
+        Where members are all that is required, a default's members join them.
+        """
+        required = {item for item in self.proposals if item.required}
+        if required and all(item.relation is Relation.INCLUDES for item in required):
+            required |= {item for item in self.proposals if item.relation is Relation.INCLUDES}
+        return in_order(required or self.proposals)
 
     @property
     def is_conflict(self) -> bool:
-        """Equally strong wishes exclude each other."""
-        return self.kind is SlotKind.SCALAR and len({wish.key for wish in self.strongest}) > 1
+        """No value is as all of the strongest ask."""
+        return not self.candidates
 
     @property
-    def value(self) -> Any:
-        """The value; None in a conflict, which has none."""
-        if self.is_conflict:
-            return None
-        values = [wish.value for wish in self.strongest]
-        match self.kind:
-            case SlotKind.AT_MOST:
-                return min(values)
-            case SlotKind.AT_LEAST:
-                return max(values)
-            case SlotKind.SET:
-                return sorted({member for value in values for member in value})
-        return values[0]
+    def candidates(self) -> list[Any]:
+        """The values among those named that all of the strongest allow, in order of preference; empty in a conflict.
+
+        Whatever the proposals allow together, one of the values that they name is in it: a bound, or a member of a list.
+        """
+        named: list[Any] = []
+        for relation in (Relation.EQUALS, Relation.ONE_OF, Relation.AT_MOST, Relation.AT_LEAST):
+            for item in self.strongest:
+                if item.relation is relation:
+                    named += item.operand if relation is Relation.ONE_OF else [item.operand]
+        if joined := [item.operand for item in self.strongest if item.relation is Relation.INCLUDES]:
+            named.append(sorted(_unique(member for members in joined for member in members), key=canonical))
+        return [value for value in _unique(named) if all(item.allows(value) for item in self.strongest)]
+
+    def value(self, present: Any = None) -> Any:
+        """Returns the value that the slot gets; None in a conflict, which has none.
+
+        Args:
+            present: What the slot holds before quirks; None if it is open. Of several numbers the nearest to it is taken, and
+                members are added to it.
+        """
+        candidates = self.candidates
+        if isinstance(present, list) and all(item.relation is Relation.INCLUDES for item in self.strongest):
+            return [*present, *(member for member in candidates[0] if not is_among(member, present))]
+        if len(candidates) > 1 and _is_number(present) and all(map(_is_number, candidates)):
+            return min(candidates, key=lambda value: abs(value - present))
+        return candidates[0] if candidates else None
 
 
-def ledgers(wishes: frozenset[Wish]) -> tuple[Ledger, ...]:
-    """Sorts wishes into ledgers, one for each slot and each key of a mapping, in alphabetical order."""
-    places: dict[tuple[str, ...], set[Wish]] = {}
-    for part in (part for wish in wishes for part in wish.parts()):
+def ledgers(proposals: Iterable[Proposal]) -> tuple[Ledger, ...]:
+    """Sorts proposals into ledgers, one for each slot and each key of a mapping, in alphabetical order."""
+    places: dict[tuple[str, ...], set[Proposal]] = {}
+    for part in (part for item in proposals for part in item.parts()):
         places.setdefault(part.place, set()).add(part)
     return tuple(Ledger(place, frozenset(parts)) for place, parts in sorted(places.items()))
 
@@ -145,6 +165,14 @@ def overlapping(all_ledgers: tuple[Ledger, ...]) -> Iterator[tuple[Ledger, Ledge
                 yield outer, inner
 
 
-def in_order(wishes: Iterable[Wish]) -> tuple[Wish, ...]:
-    """Sorts wishes so that the order of registration cannot show."""
-    return tuple(sorted(wishes, key=lambda wish: (wish.quirk, wish.place, wish.required, wish.text)))
+def in_order(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
+    """Sorts proposals so that the order of registration cannot show."""
+    return tuple(sorted(proposals, key=lambda item: (item.quirk, item.place, item.required, item.text)))
+
+
+def _unique(values: Iterable[Any]) -> list[Any]:
+    return list({canonical(value): value for value in values}.values())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

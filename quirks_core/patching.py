@@ -114,16 +114,16 @@ def install(patch: Patch, quirk: str, *, when_in_force: Callable[[], None] = lam
         QuirksError: Another quirk owns the target; nothing was changed.
     """
     check_drift(patch)
-    installed = InstalledPatch(patch, quirk, fingerprints.fingerprint(patch.target))
-    site = _sites.setdefault(patch.target, _Site(patch.target))
+    installed = InstalledPatch(patch, quirk, fingerprints.find(patch.target) or "")
+    site = _sites.get(patch.target) or _Site(patch.target)
     if site.patches.get(quirk) == patch:
         return installed
-    others = [name for name, other in site.patches.items() if name != quirk and (other.replacement or patch.replacement)]
+    others = [name for name, other in site.patches.items() if name != quirk and not (other.wrapper and patch.wrapper)]
     if others:
         raise QuirksError(f"{patch.target} has an owner already, {others[0]}, and {quirk} cannot be put on it as well")
     if _is_being_imported(site.module):
         raise QuirksError(f"{patch.target} cannot be patched while its module is being imported")
-    site.patches[quirk] = patch
+    _sites[patch.target], site.patches[quirk] = site, patch
     try:
         if site.module in sys.modules:
             if site.is_pending:
@@ -147,14 +147,15 @@ def check_drift(patch: Patch) -> None:
     """Makes sure that the installed source is one that a patch was written against.
 
     Raises:
-        PatchDriftError: It is not; the message shows what changed.
+        PatchDriftError: It is not.
     """
+    here = fingerprints.find(patch.target)
+    if patch.adds and here is None and fingerprints.has_owner(patch.target):
+        return
     if not fingerprints.is_expected(patch.target, patch.expects):
-        raise PatchDriftError(
-            f"{patch.target} has changed since the patch was written (fingerprint "
-            f"{fingerprints.fingerprint(patch.target)[:12]}, expected {' or '.join(text[:12] for text in patch.expects)}):\n"
-            f"{fingerprints.drift(patch.target, patch.expects)}"
-        )
+        problem = fingerprints.missing(patch.target) if here is None else f"{patch.target} has changed (fingerprint {here})"
+        wanted = " or ".join(patch.expects) or "nothing of that name"
+        raise PatchDriftError(f"{problem}; the patch was written against {wanted} ('quirks doctor' shows what changed)")
 
 
 def _load(source: str) -> Any:

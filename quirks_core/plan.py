@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import Field, field_serializer
 
-from quirks_core.context import Record, RunContext
+from quirks_core.adjustments import Relation
 from quirks_core.errors import QuirksError
+from quirks_core.facts import Record, RunContext
 from quirks_core.flags import flag_name
 from quirks_core.slots import find_slot
 from quirks_core.trace import Answer, Leaf
@@ -63,12 +64,18 @@ class PlannedAdjustment(Record):
     """One line of a slot's ledger: who asked for which value, and what became of it."""
 
     slot: str
+    relation: Relation = Relation.EQUALS
     value: Any
     strength: Strength
     flag: str
     status: Status
     reason: str
     quirks: tuple[Contributor, ...]
+
+    @property
+    def wanted(self) -> str:
+        """What was asked for, as ``engine.max_num_seqs ≤ 8``."""
+        return f"{self.slot} {self.relation} {self.value}"
 
     @property
     def in_force(self) -> bool:
@@ -129,13 +136,13 @@ class RefusedError(QuirksError):
         super().__init__("\n".join([f"this configuration is refused for {count}:", *(f"- {item}" for item in refusals)]))
 
 
-class Orders(Record):
+class ProcessPlan(Record):
     """The part of a plan that every process carries out, small enough for one environment variable.
 
     Attributes:
         context: SHA-256 of the facts the plan was made for.
         changes: The slots that quirks change, with their final values.
-        adjustments: ``slot``, ``value``, ``strength``, ``status`` and quirk ids with versions, per adjustment.
+        adjustments: ``slot``, ``relation``, ``value``, ``strength``, ``status`` and quirk ids with versions, per adjustment.
         patches: The patches to install.
         refused: Ids of the quirks that refuse the run.
     """
@@ -148,7 +155,7 @@ class Orders(Record):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the orders' canonical JSON. Where a quirk is declared (file and line) is no part of it."""
+        """SHA-256 of the canonical JSON. Where a quirk is declared (file and line) is no part of it."""
         body = self.model_dump(mode="json")
         for patch in body["patches"]:
             del patch["quirk"]["location"], patch["quirk"]["reference"]
@@ -162,7 +169,7 @@ class Plan(Record):
     slot ends up with.
 
     Attributes:
-        digest: SHA-256 of the orders.
+        digest: SHA-256 of what every process carries out.
         context: The facts.
         changes: The slots that quirks change, with their final values.
         adjustments: The ledger: who asked for what, and what became of it.
@@ -195,7 +202,7 @@ class Plan(Record):
     ) -> Plan:
         """Builds the plan and names it by its digest."""
         return cls.model_construct(  # the parts are validated records already
-            digest=orders(context, changes, adjustments, patches, refusals).digest,
+            digest=_for_processes(context, changes, adjustments, patches, refusals).digest,
             context=context,
             changes=changes,
             adjustments=adjustments,
@@ -227,7 +234,7 @@ class Plan(Record):
             UsageError: No such slot.
         """
         find_slot(slot)
-        return self.changes.get(slot, self.context.settings.get(slot))
+        return self.changes.get(slot, self.context.value(slot))
 
     @property
     def active(self) -> tuple[Verdict, ...]:
@@ -235,9 +242,9 @@ class Plan(Record):
         return tuple(verdict for verdict in self.verdicts if verdict.state is State.ACTIVE)
 
     @property
-    def orders(self) -> Orders:
+    def for_processes(self) -> ProcessPlan:
         """The part that travels to every process."""
-        return orders(self.context, self.changes, self.adjustments, self.patches, self.refusals)
+        return _for_processes(self.context, self.changes, self.adjustments, self.patches, self.refusals)
 
     def check(self) -> None:
         """Makes sure that nothing refuses the run.
@@ -253,18 +260,19 @@ class Plan(Record):
         return canonical(self.model_dump(mode="json"), indent=indent)
 
 
-def orders(
+def _for_processes(
     context: RunContext,
     changes: dict[str, Any],
     adjustments: tuple[PlannedAdjustment, ...],
     patches: tuple[PlannedPatch, ...],
     refusals: tuple[Refusal, ...],
-) -> Orders:
+) -> ProcessPlan:
     """Reduces a plan to what every process carries out."""
     facts = context.model_dump(mode="json", exclude={"model": {"path"}})
     lines = tuple(
         {
             "slot": item.slot,
+            "relation": item.relation.value,
             "value": item.value,
             "strength": item.strength.value,
             "status": item.status.value,
@@ -273,7 +281,7 @@ def orders(
         for item in adjustments
     )
     refused = tuple(sorted({quirk.id for refusal in refusals for quirk in refusal.quirks}))
-    return Orders(context=sha256(facts), changes=changes, adjustments=lines, patches=patches, refused=refused)
+    return ProcessPlan(context=sha256(facts), changes=changes, adjustments=lines, patches=patches, refused=refused)
 
 
 def canonical(value: Any, *, indent: int | None = None) -> str:

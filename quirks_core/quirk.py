@@ -6,19 +6,25 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from functools import cached_property
+from types import FrameType
+from typing import Any
 
+from quirks_core import json_values
 from quirks_core.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
-from quirks_core.context import always_known
 from quirks_core.errors import DeclarationError, UsageError, problem_of_text, shown
 from quirks_core.examples import Example
+from quirks_core.facts import always_known
 from quirks_core.flags import ModelFlag, flag_name
 from quirks_core.match import Match
 from quirks_core.probes import Probe
 from quirks_core.versions import Affected
+
+#: The name of a paired run beside a declaration.
+SCENARIO = "scenario"
 
 
 class Severity(StrEnum):
@@ -57,50 +63,47 @@ def fix(url: str) -> Reference:
 class PairedRun:
     """Evidence by running: the same scenario on the real engine with and without the quirk; ``quirks prove`` runs it.
 
+    An ``async def scenario(lab)`` in the module that declares the quirk is its paired run without being named.
+
     Attributes:
-        scenario: ``package.module:function``, an ``async def scenario(lab) -> Outcome`` (see `quirks_core.testing.lab`).
-        observed: What was seen, with the engine version it was seen on.
+        scenario: ``package.module:function``, an ``async def scenario(lab) -> Outcome`` (see `worker.testing.lab`).
     """
 
     scenario: str
-    observed: str
 
     def __post_init__(self) -> None:
         module, colon, function = str(self.scenario).partition(":")
         if not (module and colon and function):
             raise DeclarationError(f"PairedRun: {self.scenario!r} is not of the form 'package.module:function'")
-        if problem := problem_of_text("observed", self.observed):
-            raise DeclarationError(f"PairedRun: {problem}")
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a quirk is declared."""
+    """Where a quirk is declared.
+
+    Attributes:
+        file: Starting at the top-level package, so that it reads the same on every machine.
+        line: Counted from 1.
+        module: Dotted name of the module.
+    """
 
     file: str
     line: int
-
-    def __post_init__(self) -> None:
-        if problem := problem_of_text("file", self.file):
-            raise DeclarationError(f"Location: {problem}")
-        if type(self.line) is not int:
-            raise DeclarationError(f"Location: line must be a number, not {shown(self.line)}")
+    module: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
 
 _ID = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)?")
-
-
 #: More facts than any match asks for; one of somebody's own kind may never stop naming them.
 _MOST_FACTS = 10_000
-
 #: Names that switch more than one quirk.
 _RESERVED = frozenset({"all", "third-party", *ModelFlag})
+_ADJUSTMENTS = (Default, Require, Refuse, Advise, Patch)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class Quirk:
     """A workaround or correctness setting for one model, engine version or configuration.
 
@@ -114,11 +117,10 @@ class Quirk:
             all be affected. Empty: every version.
         severity: What happens without it.
         references: Where to read on; at least one.
-        evidence: What shows that the problem exists.
+        evidence: What shows that the problem exists, beside a ``scenario`` in the module.
         examples: Runs with the verdict that each must get; `quirks_core.testing.contract` checks them.
         supersedes: Ids of the quirks that this one replaces, in every run in which it is not switched off itself.
         cost: What it costs while active, measured where it can be.
-        since: The release of its distribution that introduced it.
         location: File and line of the declaration; taken from the caller, and no part of equality.
     """
 
@@ -127,33 +129,56 @@ class Quirk:
     flag: str
     match: Match
     adjustments: tuple[Adjustment, ...]
-    affected: tuple[Affected, ...] = ()
+    affected: tuple[Affected, ...]
     severity: Severity
     references: tuple[Reference, ...]
-    evidence: tuple[Probe | PairedRun, ...] = ()
-    examples: tuple[Example, ...] = ()
-    supersedes: tuple[str, ...] = ()
-    cost: str = ""
-    since: str = ""
-    location: Location = field(default=Location("<unknown>", 0), compare=False, repr=False)
+    evidence: tuple[Probe | PairedRun, ...]
+    examples: tuple[Example, ...]
+    supersedes: tuple[str, ...]
+    cost: str
+    location: Location = field(compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        for name in ("adjustments", "affected", "references", "evidence", "examples", "supersedes"):
-            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
-        if problems := list(self._problems()):
-            raise DeclarationError(f"quirk {shown(self.id)}: " + "; ".join(problems))
-        object.__setattr__(self, "flag", flag_name(self.flag))
-        if self.location.line == 0:
-            object.__setattr__(self, "location", _caller())
-
-    def check(self) -> None:
-        """Makes sure that the declaration is sound; the registry asks again, as Python can change any object.
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the word that everybody uses for it
+        title: str,
+        flag: str,
+        match: Match,
+        adjustments: Adjustment | Sequence[Adjustment],
+        severity: Severity,
+        references: Reference | Sequence[Reference],
+        affected: Affected | Sequence[Affected] = (),
+        evidence: Probe | PairedRun | Sequence[Probe | PairedRun] = (),
+        examples: Example | Sequence[Example] = (),
+        supersedes: str | Sequence[str] = (),
+        cost: str = "",
+    ) -> None:
+        """Checks the declaration; where several are taken, one will do.
 
         Raises:
-            DeclarationError: It is not; the message lists everything.
+            DeclarationError: It is not sound; the message lists everything.
         """
-        if problems := list(self._problems()) or list(self._changed()):
-            raise DeclarationError(f"quirk {shown(self.id)}: " + "; ".join(problems))
+        values: dict[str, Any] = {
+            "id": id,
+            "title": title,
+            "flag": flag,
+            "match": match,
+            "adjustments": _as_tuple(adjustments),
+            "affected": _as_tuple(affected),
+            "severity": severity,
+            "references": _as_tuple(references),
+            "evidence": _as_tuple(evidence),
+            "examples": _as_tuple(examples),
+            "supersedes": _as_tuple(supersedes),
+            "cost": cost,
+            "location": _location(sys._getframe(1)),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if problems := list(self._problems()):
+            raise DeclarationError(f"quirk {shown(id)}: " + "; ".join(problems))
+        object.__setattr__(self, "flag", flag_name(flag))
 
     @property
     def can_be_unknown(self) -> bool:
@@ -161,23 +186,38 @@ class Quirk:
         return bool(self.affected) or not all(always_known(name) for name in self.match.facts())
 
     @property
-    def packages(self) -> frozenset[str]:
-        """The packages whose versions the quirk asks for."""
-        names = itertools.islice(self.match.facts(), _MOST_FACTS)
-        named = {name.removeprefix("packages.") for name in names if name.startswith("packages.")}
-        return frozenset(named | {item.package for item in self.affected})
+    def asked(self) -> frozenset[str]:
+        """The names of the facts, packages and variables that the quirk asks for or adjusts."""
+        conditions = [self.match, *(item.when for item in self.adjustments if item.when is not None)]
+        facts = (name for condition in conditions for name in itertools.islice(condition.facts(), _MOST_FACTS))
+        slots = (item.slot for item in self.adjustments if isinstance(item, Default | Require))
+        return frozenset((*facts, *slots, *(f"packages.{item.package}" for item in self.affected)))
+
+    @property
+    def paired_runs(self) -> tuple[PairedRun, ...]:
+        """Its paired runs: those that it names, else the ``scenario`` of its module."""
+        named = tuple(item for item in self.evidence if isinstance(item, PairedRun))
+        module = sys.modules.get(self.location.module)
+        if named or not callable(getattr(module, "__dict__", {}).get(SCENARIO)):
+            return named
+        return (PairedRun(f"{self.location.module}:{SCENARIO}"),)
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """The questions to installed source among its evidence."""
+        return tuple(item for item in self.evidence if isinstance(item, Probe))
 
     @cached_property
     def model_types(self) -> frozenset[str] | None:
         """The model types that the quirk is bound to; None if it may concern any model."""
         return self.match.model_types()
 
-    def _problems(self) -> Iterable[str]:
+    def _problems(self) -> Iterator[str]:
         if not _ID.fullmatch(str(self.id)):
             yield "the id must be lower-case words joined by dashes, at most one slash"
         elif self.id in _RESERVED:
             yield "the id is a word of the switches: choose another"
-        for name in ("id", "title", "cost", "since"):
+        for name in ("id", "title", "cost"):
             if problem := problem_of_text(name, getattr(self, name)):
                 yield problem
         if not self.title:
@@ -187,73 +227,61 @@ class Quirk:
         except UsageError as error:
             yield str(error)
         if not isinstance(self.match, Match):
-            yield f"match must be made by quirks_core.match, not {type(self.match).__name__}"
+            yield f"match must be made by quirks_core.match, not {shown(self.match)}"
         if not self.adjustments:
             yield "no adjustments"
-        for adjustment in self.adjustments:
-            if type(adjustment) not in _ADJUSTMENTS:
-                yield f"{shown(adjustment)} is not an adjustment"
         if not self.references:
             yield "no references: say where the problem is reported"
         if not isinstance(self.severity, Severity):
             yield f"{shown(self.severity)} is not a severity"
+        for name, kinds in _PARTS:
+            for item in getattr(self, name):
+                if not isinstance(item, kinds):
+                    yield f"{shown(item)} in {name} is of the wrong type"
         ranges = [item for item in self.affected if isinstance(item, Affected)]
         for one, other in itertools.combinations(ranges, 2):
             if one.overlaps(other):
                 yield f"the affected ranges {one.package} {one} and {other} overlap: write one range"
-        if type(self.location) is not Location:
-            yield f"{shown(self.location)} is not a location"
-        for name, kind in _PARTS.items():
-            for item in getattr(self, name):
-                if type(item) is not kind and not (name == "evidence" and isinstance(item, Probe)):
-                    yield f"{shown(item)} in {name} is of the wrong type"
         for item in self.supersedes:
-            if type(item) is str and not _ID.fullmatch(item):
+            if isinstance(item, str) and not _ID.fullmatch(item):
                 yield f"{shown(item)} in supersedes is no id"
-
-    def _changed(self) -> Iterable[str]:
-        """What the parts refused when they were made, and hold now."""
-        for part in (*self.adjustments, *self.affected, *self.references, *self.evidence, *self.examples, self.location):
-            if type(part) in _OWN_KINDS:
-                try:
-                    part.__post_init__()  # type: ignore[union-attr]  # of our own records all have it
-                except DeclarationError as error:
-                    yield str(error)
+        for item in self.examples:
+            if isinstance(item, Example) and (why := json_values.problem([dict(item.config), dict(item.extra)])):
+                yield f"an example holds what {why}"
 
 
-#: Our own records, and no kinds of somebody's own, which could do anything wherever they are read.
-_ADJUSTMENTS = (Default, Require, Refuse, Advise, Patch)
-_PARTS: Mapping[str, type] = {
-    "affected": Affected,
-    "references": Reference,
-    "evidence": PairedRun,
-    "examples": Example,
-    "supersedes": str,
-}
-_OWN_KINDS = (*_ADJUSTMENTS, Affected, Reference, PairedRun, Example, Location)
+_PARTS: tuple[tuple[str, Any], ...] = (
+    ("adjustments", _ADJUSTMENTS),
+    ("affected", Affected),
+    ("references", Reference),
+    ("evidence", (PairedRun, Probe)),
+    ("examples", Example),
+    ("supersedes", str),
+)
 
 
-def _as_tuple(value: object) -> tuple[object, ...]:
+def _as_tuple(value: Any) -> tuple[Any, ...]:
     """Lets an author write a single item or a list where a tuple is kept."""
-    if isinstance(value, list | tuple):
-        return tuple(value)
-    return (value,)
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _caller() -> Location:
-    """Finds the first frame outside this module and the dataclass machinery (whose code has no file)."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file != __file__ and not file.startswith("<"):
-            return Location(_from_package(file, frame.f_globals.get("__name__", "")), frame.f_lineno)
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return Location("<unknown>", 0)
+def _location(caller: FrameType) -> Location:
+    module = str(caller.f_globals.get("__name__", ""))
+    return Location(_from_package(caller.f_code.co_filename, module), caller.f_lineno, module)
 
 
 def _from_package(file: str, module: str) -> str:
-    """Shortens a path to start at its top-level package, so that it reads the same on every machine."""
+    """Shortens a path to start at its top-level package."""
     package = f"{os.sep}{module.partition('.')[0]}{os.sep}"
     return file[file.rindex(package) + 1 :] if package in file else file
+
+
+def asked_of(quirks: Iterable[Quirk]) -> frozenset[str]:
+    """Returns the names of the facts that any of the quirks asks for; one whose match cannot say is left out."""
+    found: set[str] = set()
+    for quirk in quirks:
+        try:
+            found |= quirk.asked
+        except (Exception, SystemExit):  # noqa: S112 - a third party's own kind of match may raise; its verdict says so
+            continue
+    return frozenset(found)

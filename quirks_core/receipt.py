@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from quirks_core.context import Record
 from quirks_core.errors import ReceiptError
+from quirks_core.facts import Record
 
 _POLL_S = 0.05
 

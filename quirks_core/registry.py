@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import copy
-import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from types import FunctionType, ModuleType
 from typing import Any
 
 import pluggy
 
-from quirks_core import guard, hookspecs
+from quirks_core import hookspecs, json_values, plugin_code
 from quirks_core.consistency import circular_supersedes, duplicate_ids
-from quirks_core.context import RunContext, is_known_fact
 from quirks_core.discovery import PROJECT, Discovered, discover
-from quirks_core.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown, words
+from quirks_core.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown
+from quirks_core.facts import RunContext, is_known_fact
 from quirks_core.loaded import Loaded
-from quirks_core.match import is_plain
-from quirks_core.plain import plain
 from quirks_core.plan import Plan
-from quirks_core.quirk import Quirk
+from quirks_core.quirk import Quirk, asked_of
 from quirks_core.resolve import resolve
 from quirks_core.switches import Switch, Switches
 
-#: Set to 1, a broken plugin is an error.
-STRICT_VARIABLE = "MODEL_QUIRKS_STRICT"
 #: More quirks than anybody declares; a hook that never stops yielding must not fill the memory.
 _MOST_QUIRKS = 100_000
 
@@ -59,6 +51,22 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Slow:
+    """A plugin that took long to load.
+
+    Attributes:
+        name: Its distribution and entry point.
+        seconds: How long.
+    """
+
+    name: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"plugin {self.name} took {self.seconds:.1f} s to load"
+
+
+@dataclass(frozen=True, slots=True)
 class Registry:
     """The loaded quirks, and the plugins that did not load.
 
@@ -66,61 +74,59 @@ class Registry:
         loaded: Every quirk with where it comes from, sorted by id.
         broken: Every plugin that did not load.
         skipped: Every plugin that was not loaded because its distribution is switched off.
-        notes: What plugins did while they were loaded and should not have, in words.
+        slow: Every plugin that took longer than `plugin_code.SLOW_S` to load.
     """
 
     loaded: tuple[Loaded, ...]
     broken: tuple[Broken, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-    notes: tuple[str, ...] = ()
+    slow: tuple[Slow, ...] = ()
     _manager: pluggy.PluginManager = field(default_factory=lambda: _new_manager(), repr=False, compare=False)
 
     @classmethod
     def load(
-        cls,
-        found: Iterable[Discovered] | None = None,
-        *,
-        strict: bool | None = None,
-        switches: Switches | None = None,
+        cls, found: Iterable[Discovered] | None = None, *, strict: bool = False, switches: Switches | None = None
     ) -> Registry:
         """Loads plugins one by one; a broken one becomes a `Broken` row and the others work.
 
         Args:
             found: What to load; everything that is installed if None.
-            strict: A broken plugin is an error; whether MODEL_QUIRKS_STRICT is 1 if None.
+            strict: A broken plugin is an error.
             switches: What the user turned off or on; a distribution that is off is not even imported.
 
         Raises:
             BrokenPluginsError: There are broken plugins, and `strict` holds.
         """
-        manager, limit_s = _new_manager(), guard.time_limit_s()
-        notes: list[str] = []
+        manager = _new_manager()
         plugins: list[tuple[Discovered, list[Quirk]]] = []
         broken: list[Broken] = []
         skipped: list[Skipped] = []
+        slow: list[Slow] = []
         for item in discover() if found is None else found:
             if switches and (switch := switches.turns_off(item.distribution)):
                 skipped.append(Skipped(item, switch))
                 continue
             try:
-                with guard.surroundings(f"plugin {_plugin_name(item)}") as changes:
-                    plugins.append((item, _declared(manager, item, limit_s)))
-            except Exception as error:
-                broken.append(_broken(item, error))
-            notes += changes
+                quirks, seconds = plugin_code.call(f"plugin {_plugin_name(item)}", partial(_declared, manager, item))
+            except DeclarationError as error:
+                broken.append(_broken(item, str(error)))
+                continue
+            plugins.append((item, quirks))
+            if seconds > plugin_code.SLOW_S:
+                slow.append(Slow(_plugin_name(item), seconds))
         for check in (duplicate_ids, circular_supersedes):
             wrong = check(plugins)
             for item, problem in wrong:
                 if manager.has_plugin(_plugin_name(item)):
                     manager.unregister(name=_plugin_name(item))
-                broken.append(_broken(item, DeclarationError(problem)))
+                broken.append(_broken(item, problem))
             gone = {id(item) for item, _ in wrong}
             plugins = [(item, quirks) for item, quirks in plugins if id(item) not in gone]
-        if broken and (_strict_by_environment() if strict is None else strict):
+        if broken and strict:
             raise BrokenPluginsError([str(item) for item in broken])
         loaded = [Loaded(quirk, item.distribution, item.version, item.name) for item, quirks in plugins for quirk in quirks]
         loaded.sort(key=lambda item: item.quirk.id)
-        return cls(tuple(loaded), tuple(broken), tuple(skipped), tuple(notes), manager)
+        return cls(tuple(loaded), tuple(broken), tuple(skipped), tuple(slow), manager)
 
     def find(self, quirk_id: str) -> Loaded:
         """Returns the quirk of that id.
@@ -134,9 +140,9 @@ class Registry:
         raise UsageError(f"no quirk {quirk_id!r}{nearest(quirk_id, [item.quirk.id for item in self.loaded])}")
 
     @property
-    def packages(self) -> frozenset[str]:
-        """The packages whose versions quirks ask for."""
-        return frozenset().union(*(_packages(item.quirk) for item in self.loaded))
+    def asked(self) -> frozenset[str]:
+        """The names of the facts that quirks ask for."""
+        return asked_of(item.quirk for item in self.loaded)
 
     def check_names(self, switches: Switches) -> list[str]:
         """Makes sure that every name of the switches exists; returns warnings about those that nobody can know.
@@ -152,7 +158,7 @@ class Registry:
         """Makes the plan for a run.
 
         Args:
-            context: The facts.
+            context: The facts; plugins may add theirs.
             switches: What the user turned off or on.
 
         Raises:
@@ -160,17 +166,18 @@ class Registry:
         """
         switches = switches or Switches()
         doubtful = self.check_names(switches)
-        context, troubles = self._with_plugin_facts(context.with_packages(self.packages))
-        warnings = [*map(str, self.broken), *map(str, self.skipped), *self.notes, *doubtful, *troubles]
+        context, troubles = self._with_plugin_facts(context)
+        unchecked = [f"{name} is not checked: the source of that vLLM is not installed" for name in context.unchecked]
+        warnings = [*map(str, self.broken), *map(str, self.skipped), *doubtful, *troubles, *unchecked]
         return resolve(context, self.loaded, switches, warnings=warnings)
 
     def observe(self, plan: Plan, receipt: object) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
-        _, troubles = _call_each(self._manager, "quirks_observe", lambda _: None, plan=plan, receipt=receipt)
+        _, troubles = self._call_each("quirks_observe", lambda _: None, plan=plan, receipt=receipt)
         return troubles
 
     def _with_plugin_facts(self, context: RunContext) -> tuple[RunContext, list[str]]:
-        answers, troubles = _call_each(self._manager, "quirks_facts", _facts, context=context)
+        answers, troubles = self._call_each("quirks_facts", _facts, context=context)
         extra: dict[str, Any] = {}
         contested: set[str] = set()
         for plugin, facts in answers:
@@ -186,19 +193,28 @@ class Registry:
             del extra[name]
         return (context.model_copy(update={"extra": {**context.extra, **extra}}) if extra else context), troubles
 
+    def _call_each(self, hook: str, read: Callable[[Any], Any], **arguments: object) -> tuple[list[tuple[str, Any]], list[str]]:
+        """Calls a hook implementation by implementation: pluggy's own call would lose all results when one raises.
 
-def _strict_by_environment() -> bool:
-    text = os.environ.get(STRICT_VARIABLE, "0")
-    if text not in ("", "0", "1"):
-        raise UsageError(f"{STRICT_VARIABLE}={text!r}: set it to 1, or to 0")
-    return text == "1"
+        Args:
+            hook: The hook's name.
+            read: Makes of an answer what is wanted of it.
+            **arguments: The hook's arguments.
 
-
-def _packages(quirk: Quirk) -> frozenset[str]:
-    try:
-        return quirk.packages
-    except Exception:  # a third party's own kind of match may raise
-        return frozenset()
+        Returns:
+            Each answer with the name of its plugin, in order of the plugins' names, and what went wrong in words.
+        """
+        answers: list[tuple[str, Any]] = []
+        troubles: list[str] = []
+        for impl in sorted(getattr(self._manager.hook, hook).get_hookimpls(), key=lambda impl: str(impl.plugin_name)):
+            given = {name: arguments[name] for name in impl.argnames}
+            who = f"{hook} of {impl.plugin_name}"
+            try:
+                answer, _ = plugin_code.call(who, lambda impl=impl, given=given: read(impl.function(**given)))  # type: ignore[misc]
+                answers.append((impl.plugin_name, answer))
+            except DeclarationError as error:
+                troubles.append(f"{who} failed: {error}")
+        return answers, troubles
 
 
 def _new_manager() -> pluggy.PluginManager:
@@ -211,20 +227,14 @@ def _plugin_name(item: Discovered) -> str:
     return f"{item.distribution}:{item.name}"
 
 
-def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -> list[Quirk]:
+def _declared(manager: pluggy.PluginManager, item: Discovered) -> list[Quirk]:
     """Imports one plugin, registers it and asks it for its quirks; a plugin with anything wrong stays unregistered."""
     if item.problem:
         raise DeclarationError(item.problem)
-    plugin = guard.call(item.entry_point.load, limit_s)
-    if not isinstance(plugin, Quirk | ModuleType) and isinstance(type(plugin).__eq__, FunctionType):
-        # pluggy compares plugins, so that one that equals others would keep them out.
-        raise DeclarationError(f"{item.entry_point.value} is an object with an __eq__ of its own: give a Quirk or a module")
+    plugin = item.entry_point.load()
     if isinstance(plugin, Quirk):
-        if type(plugin) is not Quirk:
-            raise DeclarationError(f"{item.entry_point.value} is of a kind of Quirk of its own: give a Quirk")
         if plugin.id != item.name:
             raise DeclarationError(f"the entry point is named {item.name!r} but the quirk's id is {plugin.id!r}")
-        _check(plugin, limit_s)
         return [plugin]  # it has no hooks, so that pluggy need not know it
     name = _plugin_name(item)
     manager.register(plugin, name)
@@ -233,76 +243,25 @@ def _declared(manager: pluggy.PluginManager, item: Discovered, limit_s: float) -
         manager.check_pending()  # a misspelt hook would never be called
         if not own:
             raise DeclarationError(f"{item.entry_point.value} is neither a Quirk nor a plugin with a quirks_declare hook")
-        quirks: list[Any] = guard.call(lambda: list(islice(own[0].function(), _MOST_QUIRKS + 1)), limit_s)  # type: ignore[call-overload]  # pluggy types it as object
+        quirks: list[Any] = list(islice(own[0].function(), _MOST_QUIRKS + 1))  # type: ignore[call-overload]  # pluggy types it as object
         if len(quirks) > _MOST_QUIRKS:
             raise DeclarationError(f"quirks_declare returned more than {_MOST_QUIRKS} quirks")
-        if wrong := [quirk for quirk in quirks if type(quirk) is not Quirk]:
+        if wrong := [quirk for quirk in quirks if not isinstance(quirk, Quirk)]:
             raise DeclarationError(f"quirks_declare returned {shown(wrong[0])}, which is no Quirk")
-        for quirk in quirks:
-            _check(quirk, limit_s)
     except BaseException:
         manager.unregister(name=name)
         raise
     return quirks
 
 
-def _check(quirk: Quirk, limit_s: float) -> None:
-    """Checks a declaration, and asks a match of somebody's own kind for its names now, where it may hang."""
-    quirk.check()
-    if not is_plain(quirk.match):
-        guard.call(partial(_ask_for_names, quirk), limit_s)
+def _broken(item: Discovered, problem: str) -> Broken:
+    return Broken(item.name, item.distribution, item.version, item.entry_point.value, shortened(problem))
 
 
-def _ask_for_names(quirk: Quirk) -> None:
-    with suppress(Exception):  # what raises here makes the quirk unknown in every plan, with the reason
-        # Not `quirk.model_types`: a cached property that hangs would keep its lock, which is that of every quirk.
-        _ = quirk.packages, quirk.match.model_types()
-
-
-def _broken(item: Discovered, error: BaseException) -> Broken:
-    expected = isinstance(error, DeclarationError | guard.TimeLimitError | guard.ExitError)
-    text = shortened(str(error)) if expected else words(error)
-    return Broken(item.name, item.distribution, item.version, item.entry_point.value, text)
-
-
-def _read(function: Callable[..., Any], given: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
-    return read(function(**given))
-
-
-def _facts(answer: Any) -> dict[str, Any]:
-    """Reads what `quirks_facts` returned: facts are part of the plan, which is JSON; a copy, so that nobody changes them."""
+def _facts(answer: Any) -> Mapping[str, Any]:
+    """Reads what `quirks_facts` returned: facts are part of the plan, which is JSON."""
     try:
-        facts: dict[str, Any] = plain(dict(answer))
+        facts: dict[str, Any] = json_values.plain(dict(answer))
     except (TypeError, ValueError):
         raise DeclarationError(f"it must return JSON values by name, not {shown(answer)}") from None
     return facts
-
-
-def _call_each(
-    manager: pluggy.PluginManager, hook: str, read: Callable[[Any], Any], **arguments: object
-) -> tuple[list[tuple[str, Any]], list[str]]:
-    """Calls a hook implementation by implementation: pluggy's own call would lose all results when one raises.
-
-    Args:
-        manager: Where the implementations are.
-        hook: The hook's name.
-        read: Makes of an answer what is wanted of it; also under the time limit, as answers can be anything.
-        **arguments: The hook's arguments.
-
-    Returns:
-        Each answer with the name of its plugin, in order of the plugins' names, and what went wrong in words.
-    """
-    answers: list[tuple[str, Any]] = []
-    troubles: list[str] = []
-    for impl in sorted(getattr(manager.hook, hook).get_hookimpls(), key=lambda impl: str(impl.plugin_name)):
-        # Copies: what a hook does to its arguments must not reach the plan.
-        given = {name: copy.deepcopy(arguments[name]) for name in impl.argnames}
-        try:
-            with guard.surroundings(f"{hook} of {impl.plugin_name}") as changes:
-                answers.append((impl.plugin_name, guard.call(partial(_read, impl.function, given, read), guard.time_limit_s())))
-        except Exception as error:
-            ours = guard.TimeLimitError | guard.ExitError | DeclarationError
-            why = str(error) if isinstance(error, ours) else words(error)
-            troubles.append(f"{hook} of {impl.plugin_name} failed: {why}")
-        troubles += changes
-    return answers, troubles

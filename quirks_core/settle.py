@@ -1,25 +1,26 @@
-"""Settles every slot: merges the wishes and holds the outcome against what the user typed."""
+"""Settles every slot: holds what was proposed for it against what the user typed."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quirks_core.context import RunContext
-from quirks_core.merge import Ledger, Wish, in_order, ledgers, overlapping
+from quirks_core.adjustments import Relation, is_among, same
+from quirks_core.facts import RunContext
+from quirks_core.merge import Ledger, Proposal, in_order, overlapping
 from quirks_core.plan import PlannedAdjustment, Refusal, Status, Strength
-from quirks_core.slots import SLOTS, SlotKind
+from quirks_core.switches import off_switch
 
 
 @dataclass(slots=True)
 class Settled:
-    """What became of all wishes.
+    """What became of all proposals.
 
     Attributes:
         changes: The slots that quirks change, with their final values.
-        adjustments: The ledger's lines.
+        adjustments: The ledgers' lines.
         refusals: Conflicts, and requirements that the user's explicit values contradict.
     """
 
@@ -35,26 +36,32 @@ class _Now:
     value: Any
     is_there: bool
     is_typed: bool
+    is_in_the_way: bool = False  # it stands where a quirk wants keys
 
     @classmethod
     def of(cls, context: RunContext, ledger: Ledger) -> _Now:
-        value = context.settings.get(ledger.slot)
-        is_there = value is not None
+        value = context.value(ledger.slot)
+        is_there, is_in_the_way = value is not None, False
         for key in ledger.place[1:]:
             if not isinstance(value, dict):
-                break  # what stands there stands where a quirk wants keys
+                is_in_the_way = is_there
+                break
             is_there, value = key in value, value.get(key)
-        return cls(value, is_there, is_there and ledger.slot in context.typed)
+        return cls(value, is_there, is_there and context.is_typed(ledger.slot), is_in_the_way)
+
+    def satisfies(self, item: Proposal) -> bool:
+        """Tells whether what is there is as a quirk asks."""
+        return self.is_there and not self.is_in_the_way and item.allows(self.value)
 
 
-def settle(context: RunContext, wishes: frozenset[Wish]) -> Settled:
-    """Settles every slot that somebody wants something of."""
-    everything = ledgers(wishes)
-    clashing = {ledger.place for pair in overlapping(everything) for ledger in pair}
-    refusals = [_overlap(outer, inner) for outer, inner in overlapping(everything)]
+def settle(context: RunContext, ledgers: tuple[Ledger, ...]) -> Settled:
+    """Settles every slot that somebody asks something of."""
+    clashing = {ledger.place for pair in overlapping(ledgers) for ledger in pair}
+    refusals = [_overlap(outer, inner) for outer, inner in overlapping(ledgers)]
     lines: list[PlannedAdjustment] = []
     settled = Settled()
-    for ledger in everything:
+    for ledger in ledgers:
+        now = _Now.of(context, ledger)
         if ledger.is_conflict:
             refusals.append(_conflict(ledger))
         for group in _groups(ledger):
@@ -63,106 +70,114 @@ def settle(context: RunContext, wishes: frozenset[Wish]) -> Settled:
                 if ledger.is_conflict and not set(group) & set(ledger.strongest):
                     status, reason = Status.OUTRANKED, "a requirement on the same slot wins"
             else:
-                status, reason, refusal = _outcome(ledger, group, _Now.of(context, ledger))
+                status, reason, refusal = _outcome(ledger, group, now)
                 refusals += [refusal] if refusal else []
             lines.append(_line(ledger, group, status, reason))
             if status is Status.APPLIED:
-                _change(settled.changes, context, ledger.place, group[0].value)
+                _change(settled.changes, context, ledger, group[0], now)
     settled.adjustments, settled.refusals = tuple(lines), tuple(refusals)
     return settled
 
 
-def off_switch(ids: Iterable[str]) -> str:
-    """Says how to switch quirks off."""
-    names = list(ids)
-    return " ".join(f"--disable {name}" for name in names) + f" (or quirks.disable: [{', '.join(names)}])"
-
-
-def _groups(ledger: Ledger) -> list[tuple[Wish, ...]]:
-    """Wishes of one value and strength, credited together."""
-    groups: dict[tuple[bool, str], list[Wish]] = {}
-    for wish in in_order(ledger.wishes):
-        groups.setdefault((wish.required, wish.key), []).append(wish)
+def _groups(ledger: Ledger) -> list[tuple[Proposal, ...]]:
+    """Proposals of one value and strength, credited together."""
+    groups: dict[tuple[bool, str], list[Proposal]] = {}
+    for item in in_order(ledger.proposals):
+        groups.setdefault((item.required, item.key), []).append(item)
     return [tuple(group) for _, group in sorted(groups.items())]
 
 
-def _outcome(ledger: Ledger, group: Sequence[Wish], now: _Now) -> tuple[Status, str, Refusal | None]:
-    """What becomes of one group of wishes for a slot without conflict."""
-    wish = group[0]
-    if wish not in ledger.strongest:
+def _outcome(ledger: Ledger, group: Sequence[Proposal], now: _Now) -> tuple[Status, str, Refusal | None]:
+    """What becomes of one group of proposals for a slot without conflict."""
+    item = group[0]
+    if item not in ledger.strongest:
         return Status.OUTRANKED, "a requirement on the same slot wins", None
-    if ledger.kind in (SlotKind.AT_MOST, SlotKind.AT_LEAST) and wish.value != ledger.value:
-        return Status.OUTRANKED, f"the stricter bound {ledger.value!r} wins", None
-    agrees = now.is_there and _satisfies(ledger.kind, now.value, wish.value)
+    final = ledger.value(now.value if now.is_there else None)
     if not now.is_typed:
-        if agrees:
+        if all(map(now.satisfies, ledger.strongest)):
             return Status.ALREADY_SET, f"the configuration's default is {now.value!r} already", None
+        if item.relation is not Relation.INCLUDES and not _brings(item, final):
+            return Status.OUTRANKED, f"the stricter {final!r} wins", None
         return Status.APPLIED, f"changed from the configuration's default {now.value!r}", None
-    if agrees:
-        same = now.value == wish.value
-        return Status.ALREADY_SET, "the user typed the same value" if same else f"the user typed {now.value!r}", None
-    if not wish.required:
+    if now.satisfies(item):
+        is_equal = same(now.value, item.operand)
+        return Status.ALREADY_SET, "the user typed the same value" if is_equal else f"the user typed {now.value!r}", None
+    if not item.required:
         return Status.KEPT_USER, f"the user typed {now.value!r}, which wins over a default", None
-    if ledger.kind is SlotKind.SET:
+    if item.relation is Relation.INCLUDES and isinstance(now.value, list):
         return Status.APPLIED, f"added to what the user typed, {now.value!r}", None
     # Every requirement must be content, not only the first.
-    if all(item.instead_of and now.value not in item.instead_of for item in group):
+    if all(one.instead_of and not is_among(now.value, one.instead_of) for one in group):
         return Status.KEPT_USER, f"the user typed {now.value!r}, which serves as well", None
-    reason = f"the user typed {now.value!r}, which contradicts a requirement"
-    return Status.REFUSED, reason, _contradiction(ledger, group, now)
+    return Status.REFUSED, f"the user typed {now.value!r}", _contradiction(ledger, group, now)
 
 
-def _satisfies(kind: SlotKind, value: Any, wanted: Any) -> bool:
-    match kind:
-        case SlotKind.AT_MOST:
-            return bool(value <= wanted)
-        case SlotKind.AT_LEAST:
-            return bool(value >= wanted)
-        case SlotKind.SET:
-            return set(wanted) <= set(value)
-    return bool(value == wanted)
+def _brings(item: Proposal, final: Any) -> bool:
+    """Tells whether a proposal names the value that its slot gets, rather than merely allowing it."""
+    return is_among(final, item.operand) if item.relation is Relation.ONE_OF else same(final, item.operand)
 
 
-def _change(changes: dict[str, Any], context: RunContext, place: tuple[str, ...], value: Any) -> None:
-    """Notes a slot's new value; members are added to a set, a key of a mapping is set in it."""
-    slot, *keys = place
-    if SLOTS[slot].kind is SlotKind.SET:
-        changes[slot] = sorted({*(changes.get(slot) or context.settings.get(slot) or ()), *value})
-    elif not keys:
+def _change(changes: dict[str, Any], context: RunContext, ledger: Ledger, item: Proposal, now: _Now) -> None:
+    """Notes a slot's new value; members are added to a list, a key of a mapping is set in it."""
+    slot, *keys = ledger.place
+    if item.relation is Relation.INCLUDES:
+        before = changes.get(slot, now.value)
+        before = before if isinstance(before, list) else []
+        changes[slot] = [*before, *(member for member in item.operand if not is_among(member, before))]
+        return
+    value = ledger.value(now.value if now.is_there else None)
+    if not keys:
         changes[slot] = value
-    else:
-        if slot not in changes:
-            changes[slot] = copy.deepcopy(context.settings.get(slot)) or {}
-        here = changes[slot]
-        for key in keys[:-1]:
-            if not isinstance(here.get(key), dict):
-                here[key] = {}
-            here = here[key]
-        here[keys[-1]] = value
+        return
+    if slot not in changes:
+        before = context.value(slot)
+        changes[slot] = copy.deepcopy(before) if isinstance(before, dict) else {}
+    here = changes[slot]
+    for key in keys[:-1]:
+        if not isinstance(here.get(key), dict):
+            here[key] = {}
+        here = here[key]
+    here[keys[-1]] = value
 
 
-def _line(ledger: Ledger, group: Sequence[Wish], status: Status, reason: str) -> PlannedAdjustment:
+def _line(ledger: Ledger, group: Sequence[Proposal], status: Status, reason: str) -> PlannedAdjustment:
     return PlannedAdjustment(
         slot=ledger.name,
-        value=group[0].value,
+        relation=group[0].relation,
+        value=group[0].operand,
         strength=Strength.REQUIRE if group[0].required else Strength.DEFAULT,
         flag=group[0].flag,
         status=status,
         reason=reason,
-        quirks=tuple(wish.contributor for wish in group),
+        quirks=tuple(item.contributor for item in group),
     )
 
 
-def _contradiction(ledger: Ledger, group: Sequence[Wish], now: _Now) -> Refusal:
-    wish = group[0]
-    words = {SlotKind.AT_MOST: "at most ", SlotKind.AT_LEAST: "at least "}.get(ledger.kind, "")
+_WORDS = {
+    Relation.EQUALS: "",
+    Relation.AT_MOST: "at most ",
+    Relation.AT_LEAST: "at least ",
+    Relation.ONE_OF: "one of ",
+    Relation.INCLUDES: "a list with ",
+}
+
+
+def _wanted(item: Proposal) -> str:
+    operand = item.operand
+    shown = ", ".join(map(repr, operand)) if item.relation in (Relation.ONE_OF, Relation.INCLUDES) else repr(operand)
+    return f"{_WORDS[item.relation]}{shown}"
+
+
+def _contradiction(ledger: Ledger, group: Sequence[Proposal], now: _Now) -> Refusal:
+    item = group[0]
+    wanted = _wanted(item)
     return Refusal(
         kind="require",
         slot=ledger.name,
-        reason=f"{ledger.name} must be {words}{wish.value!r}, but {now.value!r} was set explicitly: {wish.contributor.reason}",
-        remedy=wish.remedy or f"remove {ledger.name} from the configuration, or set it to {words}{wish.value!r}",
-        switch=off_switch(item.quirk for item in group),
-        quirks=tuple(item.contributor for item in group),
+        reason=f"{ledger.name} must be {wanted}, but {now.value!r} was set explicitly: {item.contributor.reason}",
+        remedy=item.remedy or f"remove {ledger.name} from the configuration, or set it to {wanted}",
+        switch=off_switch(one.quirk for one in group),
+        quirks=tuple(one.contributor for one in group),
     )
 
 
@@ -175,11 +190,13 @@ def _overlap(outer: Ledger, inner: Ledger) -> Refusal:
     return _disagreement(inner, (*outer.strongest, *inner.strongest), reason)
 
 
-def _disagreement(ledger: Ledger, wishes: Sequence[Wish], reason: str) -> Refusal:
-    wanted = "; ".join(f"{wish.contributor} wants {'.'.join(wish.place)} = {wish.value!r}" for wish in wishes)
+def _disagreement(ledger: Ledger, proposals: Sequence[Proposal], reason: str) -> Refusal:
+    wanted = "; ".join(
+        f"{item.contributor} wants {'.'.join(item.place)} {item.relation} {item.operand!r}" for item in proposals
+    )
     sides: dict[tuple[tuple[str, ...], str], set[str]] = {}
-    for wish in wishes:
-        sides.setdefault((wish.place, wish.key), set()).add(wish.quirk)
+    for item in proposals:
+        sides.setdefault((item.place, item.key), set()).add(item.quirk)
     everybody = set().union(*sides.values())
     # To settle it, all who want another value than the one that stays must go.
     losers = {tuple(sorted(everybody - side)) or tuple(sorted(side)) for side in sides.values()}
@@ -189,5 +206,5 @@ def _disagreement(ledger: Ledger, wishes: Sequence[Wish], reason: str) -> Refusa
         reason=f"{reason}: {wanted}",
         remedy="decide which of them you need and switch the other off",
         switch=" or ".join(off_switch(ids) for ids in sorted(losers)),
-        quirks=tuple(wish.contributor for wish in wishes),
+        quirks=tuple(item.contributor for item in proposals),
     )

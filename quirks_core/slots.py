@@ -1,29 +1,32 @@
-"""The closed set of slots: everything that a quirk may adjust, under the name the user would type in a configuration.
+"""Slots: everything that a quirk may adjust, under the name that the user would type in a configuration.
 
-A slot's name is a path into `worker.config.GenerationConfig` (``engine.load_format``), so ``--set slot=value``, a YAML file
-and a quirk speak of the same thing. ``env.*`` slots are variables of the environment that every engine process starts with.
+The fields of a configuration's sections are slots (`quirks_core.config`). Two families are open: ``engine.<argument>`` for
+every argument of the installed vLLM, and ``env.<NAME>`` for every variable that neither holds a secret nor chooses code.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum, auto
-from types import MappingProxyType
-from typing import Any
+from functools import lru_cache
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from pydantic import TypeAdapter, ValidationError
+
+from quirks_core import json_values, variables
+from quirks_core.config import EngineSection, GenerationConfig
+from quirks_core.engine_arguments import EngineArgument, argument_names, find_argument
 from quirks_core.errors import UsageError, nearest, shown
-from quirks_core.plain import is_plain, plain
 
-
-class SlotKind(StrEnum):
-    """How the wishes of several quirks for one slot become one value (see `quirks_core.merge`)."""
-
-    SCALAR = auto()  #: equal wishes are credited to all, unequal ones are a conflict
-    AT_MOST = auto()  #: an upper bound; the smallest wins
-    AT_LEAST = auto()  #: a lower bound; the largest wins
-    SET = auto()  #: members; all are in
-    MAPPING = auto()  #: each key is a scalar of its own, nested mappings too
+ENGINE, ENV = "engine.", "env."
+#: Fields of the section ``engine`` that choose between engines, or reach vLLM by another name.
+NOT_ARGUMENTS = frozenset({"engine.async_engine", "engine.head_dtype", "engine.runtime"})
+_IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
+#: Characters of a wrong value in a message; more would bury what is wrong with it.
+_MOST_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,126 +35,106 @@ class Slot:
 
     Attributes:
         name: Dotted name.
-        type: The Python type of its value; of a set, the type of its members.
-        help: What it sets, in one line.
-        choices: The values it can take; empty if any value of the type will do.
-        kind: How several wishes become one value.
+        type: What it takes, as an annotation with its limits; ``Any`` if that is not known.
+        help: What it sets.
+        default: The configuration's default; None for what is left open.
     """
 
     name: str
-    type: type
-    help: str
-    choices: tuple[str, ...] = ()
-    kind: SlotKind = SlotKind.SCALAR
+    type: Any
+    help: str = ""
+    default: Any = None
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values that it can take; empty if any value of its type will do."""
+        kinds = _members(self.type)
+        return tuple(value for kind in kinds for value in get_args(kind)) if all(map(_is_literal, kinds)) else ()
+
+    @property
+    def takes(self) -> str:
+        """What it takes, in words."""
+        if self.type is Any:
+            return "any JSON value"
+        listed = ", ".join(map(str, self.choices))
+        return f"one of {listed}" if listed else " or ".join(_word(kind) for kind in _members(self.type))
+
+    @property
+    def is_number(self) -> bool:
+        """It can be bounded: ``at_most=``, ``at_least=``."""
+        return self.type is Any or any(kind in (int, float) for kind in _members(self.type))
+
+    @property
+    def is_list(self) -> bool:
+        """It has members: ``includes=``."""
+        return self.type is Any or any((get_origin(kind) or kind) in (list, set, tuple) for kind in _members(self.type))
 
     def problem(self, value: object) -> str | None:
         """Says what is wrong with a value, or None if the slot can take it."""
-        if self.kind is SlotKind.SET:
-            if not isinstance(value, list | tuple | set | frozenset):
-                return f"{self.name} takes a list of {self.type.__name__}, not {shown(value)}"
-            return next((problem for member in value if (problem := self._problem_of_one(member))), None)
-        if self.kind is SlotKind.MAPPING and isinstance(value, Mapping):
-            return None if is_plain(value) else f"{self.name} takes JSON values with texts as keys, not {shown(value)}"
-        return self._problem_of_one(value)
-
-    def _problem_of_one(self, value: object) -> str | None:
-        number = self.type is float and isinstance(value, int) and not isinstance(value, bool)
-        if not number and (not isinstance(value, self.type) or (isinstance(value, bool) and self.type is not bool)):
-            return f"{self.name} takes a value of type {self.type.__name__}, not {shown(value)}"
-        if not is_plain(value):
-            return f"{self.name} takes a value that JSON can hold, not {shown(value)}"
-        if self.choices and value not in self.choices:
-            return f"{self.name} takes one of {', '.join(self.choices)}, not {value!r}{nearest(str(value), self.choices)}"
+        if value is None:
+            return self._refusal(value)
+        if why := json_values.problem(value):
+            return f"{self._refusal(value)}, which {why}"
+        try:
+            _adapter(self.type).validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            hint = nearest(str(value), map(str, self.choices)) if self.choices else _limits(error)
+            return f"{self._refusal(value)}{hint}"
         return None
 
+    def _refusal(self, value: object) -> str:
+        return f"{self.name} takes {self.takes}, not {shown(value, _MOST_SHOWN)}"
+
     def plain(self, value: Any) -> Any:
-        """Returns a value that the slot can take as JSON gives it back: a copy, of Python's own types."""
-        if self.kind is SlotKind.SET:
-            return sorted(set(plain(list(value))))
-        found = plain(value)
-        return float(found) if self.type is float else found  # 600 and 600.0 are the same wish
+        """Returns a value that the slot can take as plans hold it: a copy, of JSON's types; 600 and 600.0 are the same wish."""
+        found = json_values.plain(value)
+        return float(found) if isinstance(found, int) and _members(self.type) == (float,) else found
 
 
-#: What a language-model head computes in: float32, or the dtype of the model.
-HEAD_DTYPES = ("float32", "model")
-
-_SLOTS = (
-    Slot("cluster.gpus_per_node", int, "GPUs of each node"),
-    Slot("cluster.num_nodes", int, "number of nodes"),
-    Slot("engine.async_engine", bool, "asynchronous engine (AsyncLLM) instead of the synchronous one"),
-    Slot("engine.async_scheduling", bool, "plan the next step while the device works on this one"),
-    Slot("engine.compilation_config", dict, "vLLM's compilation settings", kind=SlotKind.MAPPING),
-    Slot("engine.data_parallel_size", int, "data-parallel ranks, of one engine or of several (parallel.dp_strategy)"),
-    Slot("engine.dtype", str, "dtype of the weights; auto takes the checkpoint's"),
-    Slot("engine.enable_chunked_prefill", bool, "split long prompts over several steps"),
-    Slot("engine.enable_expert_parallel", bool, "shard experts over data x tensor parallel ranks"),
-    Slot("engine.enable_prefix_caching", bool, "reuse the KV cache of shared prefixes"),
-    Slot("engine.enable_sleep_mode", bool, "lets sleep_async give memory back while the trainer works; GPUs only"),
-    Slot("engine.enforce_eager", bool, "eager execution: no compilation, no CUDA graphs"),
-    Slot("engine.generation_config", str, "defaults of requests: auto (the checkpoint's), vllm (none), or a folder's"),
-    Slot("engine.gpu_memory_utilization", float, "share of device memory the engine may use; at most", kind=SlotKind.AT_MOST),
-    Slot("engine.head_dtype", str, "dtype of the language-model head's product, and of the logits", HEAD_DTYPES),
-    Slot("engine.hf_overrides", dict, "changes to the checkpoint's config.json", kind=SlotKind.MAPPING),
-    Slot("engine.kv_cache_dtype", str, "dtype of the KV cache; auto takes the weights'"),
-    Slot("engine.load_format", str, "where weights come from at start: auto (the checkpoint), dummy (random), …"),
-    Slot(
-        "engine.logprobs_mode",
-        str,
-        "what a logprob means: before (raw) or after (processed) temperature, penalties and top-k/p",
-        ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"),
-    ),
-    Slot("engine.max_model_len", int, "longest sequence, prompt and generation together, in tokens"),
-    Slot("engine.max_num_seqs", int, "sequences that one step may hold; at most", kind=SlotKind.AT_MOST),
-    Slot("engine.pipeline_parallel_size", int, "pipeline-parallel ranks"),
-    Slot("engine.runtime", str, "vLLM's runtime", ("v0", "v1")),
-    Slot("engine.seed", int, "seed of the engine's random numbers"),
-    Slot("engine.tensor_parallel_size", int, "tensor-parallel ranks"),
-    Slot("env.VLLM_USE_V1", str, "selects vLLM's runtime; read by vLLM before V0 was removed", ("0", "1")),
-    Slot("parallel.distinct_seeds", bool, "every engine of a group has a seed of its own: engine.seed + its rank"),
-    Slot(
-        "parallel.dp_strategy",
-        str,
-        "data-parallel ranks as one engine per actor in one group, as one engine, or as engines that share nothing",
-        ("actors", "engine", "independent"),
-    ),
-    Slot("parallel.expert_parallel_size", int, "ranks that share the experts of a MoE model"),
-    Slot("refit.clear_cache", bool, "drop the KV cache at a refit: requests in flight are computed anew under the new weights"),
-    Slot(
-        "refit.scope",
-        str,
-        "what a refit sends: named parameters only, or the whole state dict with its persistent buffers",
-        ("parameters", "state_dict"),
-    ),
-    Slot("request.timeout_s", float, "seconds after which a rollout request is given up; at least", kind=SlotKind.AT_LEAST),
-    Slot("sampling.stop_token_ids", int, "tokens that end a generation, besides the model's own", kind=SlotKind.SET),
-    Slot("sampling.temperature", float, "temperature of sampling; 0 is greedy"),
-    Slot("sampling.top_k", int, "number of most probable tokens to sample from; -1 for all"),
-    Slot("sampling.top_p", float, "smallest share of probability to sample from"),
-    Slot("train.attn_implementation", str, "the trainer's attention", ("eager", "flash_attention_2", "sdpa")),
-    Slot("train.backend", str, "the trainer's parallelism", ("fsdp2", "megatron")),
-    Slot("train.context_parallel_size", int, "the trainer's context-parallel ranks"),
-    Slot("train.dtype", str, "dtype of the trainer's forward pass", ("bfloat16", "float16", "float32")),
-    Slot("train.head_dtype", str, "dtype of the trainer's language-model head and logits", HEAD_DTYPES),
-    Slot("train.sequence_packing", bool, "the trainer packs several sequences into one row"),
-    Slot("train.sequence_parallel", bool, "the trainer shards activations along the sequence over its TP ranks"),
-    Slot("train.tensor_parallel_size", int, "the trainer's tensor-parallel ranks"),
-)
+def _closed() -> Mapping[str, Slot]:
+    found = {}
+    for section in GenerationConfig.SLOT_SECTIONS:
+        kind: Any = GenerationConfig.model_fields[section].annotation
+        for key, field in kind.model_fields.items():
+            type_ = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            name = f"{section}.{key}"
+            found[name] = Slot(name, type_, field.description or "", field.default)
+    return MappingProxyType(dict(sorted(found.items())))
 
 
-#: Every slot by name, in alphabetical order.
-SLOTS = MappingProxyType({slot.name: slot for slot in _SLOTS})
+#: The slots of the configuration's sections by name, in alphabetical order.
+SLOTS = _closed()
+
+
+def is_slot(name: str) -> bool:
+    """Tells whether a slot has that name; of the open families, whether one can have it."""
+    return name in SLOTS or problem_of_name(name) is None
+
+
+def problem_of_name(name: str) -> str | None:
+    """Says why no slot has that name, with the nearest one; None if one has it, or, of the open families, can have it."""
+    if name in SLOTS:
+        return None
+    if name.startswith(ENV):
+        return variables.reason_to_refuse(name.removeprefix(ENV))
+    if name.startswith(ENGINE) and _IDENTIFIER.fullmatch(name.removeprefix(ENGINE)):
+        if variables.is_secret(name.removeprefix(ENGINE).rpartition("_")[2]):  # a token_threshold is none
+            return f"{name}: the name looks like that of a secret, and plans are kept and shown"
+        return None
+    return f"unknown slot {name!r}{nearest(name, SLOTS)}"
 
 
 def find_slot(name: str) -> Slot:
-    """Returns the slot of that name.
+    """Returns the slot of that name; what vLLM knows of an engine argument is left out, as a quirk can be for another one.
 
     Raises:
-        UsageError: There is none; the message names the nearest one.
+        UsageError: There is none; the message names the nearest one, or says why it is refused.
     """
-    try:
+    if name in SLOTS:
         return SLOTS[name]
-    except KeyError:
-        raise UsageError(f"unknown slot {name!r}{nearest(name, SLOTS)}") from None
+    if problem := problem_of_name(name):
+        raise UsageError(problem)
+    return Slot(name, str, "environment variable") if name.startswith(ENV) else Slot(name, Any)
 
 
 def checked_value(name: str, value: Any) -> Any:
@@ -163,3 +146,80 @@ def checked_value(name: str, value: Any) -> Any:
     if problem := find_slot(name).problem(value):
         raise UsageError(problem)
     return value
+
+
+def is_engine_argument(name: str) -> bool:
+    """Tells whether a slot reaches vLLM as an engine argument of its name."""
+    return name.startswith(ENGINE) and name not in NOT_ARGUMENTS
+
+
+def installed_slot(name: str) -> Slot | None:
+    """Returns an engine argument's slot as the installed vLLM has it; None if it does not, or none is installed."""
+    argument = find_argument(name.removeprefix(ENGINE))
+    return None if argument is None else Slot(name, argument.type, argument.help, _default(argument))
+
+
+def engine_problem(name: str, value: Any = None) -> str | None:
+    """Says why the installed vLLM will not take an engine argument; None if it will, or none is installed.
+
+    Args:
+        name: The slot.
+        value: Its value; only the name counts if None.
+    """
+    known = argument_names()
+    if known is None or not is_engine_argument(name):
+        return None
+    slot = installed_slot(name)
+    if slot is None:
+        key = name.removeprefix(ENGINE)
+        return f"{name}: the installed vLLM has no such engine argument{nearest(key, {*known, *EngineSection.model_fields})}"
+    return None if value is None else slot.problem(value)
+
+
+def _default(argument: EngineArgument) -> Any:
+    return argument.default if json_values.problem(argument.default) is None else None
+
+
+@lru_cache(maxsize=512)
+def _adapter(type_: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(type_)
+
+
+def _members(type_: Any) -> tuple[Any, ...]:
+    """The kinds of a union without None; limits are left out."""
+    if get_origin(type_) is Annotated:
+        return _members(get_args(type_)[0])
+    kinds = get_args(type_) if get_origin(type_) in (Union, UnionType) else (type_,)
+    return tuple(
+        part for kind in kinds if kind is not type(None) for part in (_members(kind) if kind is not type_ else (kind,))
+    )
+
+
+def _is_literal(kind: Any) -> bool:
+    return get_origin(kind) is Literal
+
+
+_WORDS = {
+    bool: "true or false",
+    dict: "a mapping",
+    float: "a number",
+    int: "a whole number",
+    list: "a list",
+    set: "a list",
+    str: "a text",
+    tuple: "a list",
+}
+_MANY = {float: "numbers", int: "whole numbers", str: "texts"}
+
+
+def _word(kind: Any) -> str:
+    if _is_literal(kind):
+        return " or ".join(map(str, get_args(kind)))
+    word = _WORDS.get(get_origin(kind) or kind, str(getattr(kind, "__name__", kind)))
+    return f"{word} of {_MANY[get_args(kind)[0]]}" if word == "a list" and get_args(kind) else word
+
+
+def _limits(error: ValidationError) -> str:
+    """Of a value of the right type that lies outside of a limit, which one."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f" ({first['msg'][0].lower()}{first['msg'][1:]})" if "ctx" in first else ""

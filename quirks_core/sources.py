@@ -49,7 +49,8 @@ def _children(node: ast.AST) -> list[ast.stmt]:
 
 
 @lru_cache(maxsize=64)
-def _parsed(module: str) -> ast.Module | None:
+def parsed(module: str) -> ast.Module | None:
+    """Returns a module's syntax tree; None if there is no such file, or it is not this Python's."""
     source = module_source(module)
     try:
         return ast.parse(source) if source is not None else None
@@ -59,7 +60,7 @@ def _parsed(module: str) -> ast.Module | None:
 
 def is_readable(module: str) -> bool:
     """Tells whether a module's source could be read as Python, also if there is none."""
-    return module_source(module) is None or _parsed(module) is not None
+    return module_source(module) is None or parsed(module) is not None
 
 
 def attribute_source(target: str) -> str | None:
@@ -71,7 +72,7 @@ def attribute_source(target: str) -> str | None:
     Returns:
         None if the module or the attribute does not exist (an inherited or imported attribute counts as not existing).
     """
-    node = _statement(target)
+    node = statement(target)
     if node is None:
         return None
     first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
@@ -82,15 +83,27 @@ def attribute_source(target: str) -> str | None:
 def is_imported(target: str) -> bool:
     """Tells whether a module takes a name from another one, by an ``import`` at its top; a class has no such names."""
     module, _, name = target.partition(":")
-    node = _parsed(module)
-    imports = [child for child in _children(node) if isinstance(child, ast.Import | ast.ImportFrom)] if node else []
-    return name in {alias.asname or alias.name.partition(".")[0] for child in imports for alias in child.names}
+    return imported_from(module, name) is not None
 
 
-def _statement(target: str) -> ast.stmt | None:
-    """Finds the statement that makes an attribute what it is."""
+def imported_from(module: str, name: str) -> tuple[str, str] | None:
+    """Returns the module and the name that an ``import`` at a module's top takes a name from; None if there is none.
+
+    Of a module that is imported as a whole, the name is empty.
+    """
+    node = parsed(module)
+    for child in _children(node) if node else ():
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            for alias in child.names:
+                if (alias.asname or alias.name.partition(".")[0]) == name:
+                    return (child.module or "", alias.name) if isinstance(child, ast.ImportFrom) else (alias.name, "")
+    return None
+
+
+def statement(target: str) -> ast.stmt | None:
+    """Returns the statement that makes an attribute what it is; None if the module or the attribute does not exist."""
     module, _, path = target.partition(":")
-    node: ast.AST | None = _parsed(module)
+    node: ast.AST | None = parsed(module)
     *owners, name = path.split(".")
     for owner in owners:
         node = _definition(node, owner)
@@ -142,18 +155,3 @@ def _package_files(package: str) -> Iterator[Path]:
     spec = importlib.util.find_spec(package)
     for root in (spec.submodule_search_locations or ()) if spec else ():
         yield from Path(root).rglob("*.py")
-
-
-@lru_cache(maxsize=1)
-def engine_fields() -> frozenset[str] | None:
-    """Returns the names of the installed vLLM's engine arguments; None if vLLM is not installed."""
-    tree = _parsed("vllm.engine.arg_utils")
-    if tree is None:
-        return None
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in ("EngineArgs", "AsyncEngineArgs")]
-    return frozenset(
-        statement.target.id
-        for node in classes
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    )

@@ -26,14 +26,14 @@ _THIRD_PARTY = "third-party"
 _ALL = "all"
 
 
-class Wishes(NamedTuple):
+class SwitchNames(NamedTuple):
     """What one layer asks for: names to turn off, and names to turn on."""
 
     disable: Sequence[str] = ()
     force: Sequence[str] = ()
 
 
-_NOTHING = Wishes()
+NOTHING = SwitchNames()
 
 
 class Switch(NamedTuple):
@@ -67,15 +67,15 @@ class Switches:
     def gather(
         cls,
         *,
-        api: Wishes = _NOTHING,
-        command_line: Wishes = _NOTHING,
+        call: SwitchNames = NOTHING,
+        command_line: SwitchNames = NOTHING,
         environ: Mapping[str, str] | None = None,
-        config_file: Wishes = _NOTHING,
+        config_file: SwitchNames = NOTHING,
     ) -> Switches:
         """Collects the switches of all layers.
 
         Args:
-            api: Of the calling code.
+            call: Of the calling code.
             command_line: Of ``--disable`` and ``--force``.
             environ: The process environment; `os.environ` if None.
             config_file: Of ``quirks.disable`` and ``quirks.force``.
@@ -84,18 +84,27 @@ class Switches:
             UsageError: One layer turns the same name off and on.
         """
         variables = os.environ if environ is None else environ
-        from_environment = Wishes(*(variables.get(name, "").split(",") for name in (DISABLE_VARIABLE, FORCE_VARIABLE)))
+        from_environment = SwitchNames(*(variables.get(name, "").split(",") for name in (DISABLE_VARIABLE, FORCE_VARIABLE)))
         return cls(
             tuple(
-                _layer(wishes, *words)
-                for wishes, *words in (
-                    (api, "the call (disable=)", "the call (force=)"),
+                _layer(names, *words)
+                for names, *words in (
+                    (call, "the call (disable=)", "the call (force=)"),
                     (command_line, "the command line (--disable)", "the command line (--force)"),
                     (from_environment, f"the environment ({DISABLE_VARIABLE})", f"the environment ({FORCE_VARIABLE})"),
                     (config_file, "the configuration (quirks.disable)", "the configuration (quirks.force)"),
                 )
             )
         )
+
+    def under(self, names: SwitchNames, who: str) -> Switches:
+        """Returns these switches under a layer that is stronger than all of them.
+
+        Args:
+            names: What it turns off and on.
+            who: The layer, in words.
+        """
+        return Switches((_layer(names, who, who), *self.layers))
 
     def of(self, item: Loaded) -> Switch | None:
         """Returns the switch that decides about a quirk; None if the user leaves it to its declaration."""
@@ -139,8 +148,14 @@ class Switches:
         return [f"no quirk of that name, unless a plugin that was not loaded has it: {text}" for text in doubtful]
 
 
-def _layer(wishes: Wishes, off: str, on: str) -> Mapping[str, Switch]:
-    disabled, forced = set(_canonical(wishes.disable)), set(_canonical(wishes.force))
+def off_switch(ids: Iterable[str]) -> str:
+    """Says how to switch quirks off."""
+    names = list(ids)
+    return " ".join(f"--disable {name}" for name in names) + f" (or quirks.disable: [{', '.join(names)}])"
+
+
+def _layer(names: SwitchNames, off: str, on: str) -> Mapping[str, Switch]:
+    disabled, forced = set(_canonical(names.disable)), set(_canonical(names.force))
     if both := sorted(disabled & forced):
         raise UsageError(f"{', '.join(map(repr, both))} is turned off and on at once, by {off} and {on}")
     return {name: Switch(name in forced, name, on if name in forced else off) for name in sorted(disabled | forced)}

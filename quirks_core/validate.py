@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,19 +14,19 @@ from packaging.utils import canonicalize_name
 
 from quirks_core import fingerprints, sources
 from quirks_core.adjustments import Patch, Refuse
-from quirks_core.context import FACTS, Installation, always_known, is_known_fact
-from quirks_core.declaration import decode, digest, encode
+from quirks_core.declaration import encode
 from quirks_core.discovery import discover
 from quirks_core.errors import QuirksError, nearest, words
-from quirks_core.judge import affected, judge, traced
+from quirks_core.evaluate import affected, evaluate_one, matches
+from quirks_core.facts import FACTS, Installation, is_known_fact
 from quirks_core.lifecycle import Stage, lifecycle
 from quirks_core.loaded import Loaded
+from quirks_core.propose import drift_of
 from quirks_core.quirk import Quirk
 from quirks_core.resolve import resolve
-from quirks_core.slots import SLOTS
+from quirks_core.slots import SLOTS, engine_problem, is_engine_argument
 from quirks_core.switches import Switches
 from quirks_core.trace import Answer
-from quirks_core.versions import parse_version
 
 
 class Level(StrEnum):
@@ -64,12 +63,8 @@ def problems(item: Loaded) -> list[Problem]:
 
 
 def metadata(item: Loaded) -> Iterator[Problem]:
-    """It says since when, where to read on, what happens, and what shows it; a namespaced id names its distribution."""
+    """It says where to read on, what happens, and what shows it; a namespaced id names its distribution."""
     quirk, text = item.quirk, documentation(item.quirk)
-    if not quirk.since:
-        yield _error(item, "since is empty: name the release that introduces the quirk, for example since='1.0.0'")
-    elif parse_version(quirk.since) is None:
-        yield _error(item, f"since={quirk.since!r} is not a version")
     for reference in quirk.references:
         if not reference.url.startswith("https://"):
             yield _error(item, f"reference {reference.url!r} is no https:// address")
@@ -79,10 +74,11 @@ def metadata(item: Loaded) -> Iterator[Problem]:
             "the docstring of its module says too little: after one line on the problem, say what happens, what the quirk "
             "changes and when it can go",
         )
-    if not quirk.evidence and "Evidence:" not in text:
+    if not quirk.evidence and not quirk.paired_runs and "Evidence:" not in text:
         yield _error(
             item,
-            "it has no evidence: give a probe or a PairedRun, or say in the docstring, after 'Evidence:', why there is none",
+            "it has no evidence: write an 'async def scenario(lab)' beside it, give a probe, or say in the docstring, after "
+            "'Evidence:', why there is none",
         )
     prefix, slash, _ = quirk.id.partition("/")
     if slash and item.distribution and canonicalize_name(prefix) != canonicalize_name(item.distribution):
@@ -99,11 +95,9 @@ def examples(item: Loaded) -> Iterator[Problem]:
     wanted = [Answer.YES, Answer.NO, *([Answer.UNKNOWN] if quirk.can_be_unknown else [])]
     for answer in wanted:
         if answer not in given:
-            yield _error(
-                item, f"no example of a run that gets {answer}: add Example(answer=Answer.{answer.name}, config=…, settings=…)"
-            )
+            yield _error(item, f"no example of a run that gets {answer}: add {answer}(…) to its examples")
     for number, example in enumerate(quirk.examples, 1):
-        verdict = judge(example.context(), item, Switches())
+        verdict = evaluate_one(example.context(), item, Switches()).verdict
         if verdict.verdict is not example.answer:
             yield _error(
                 item,
@@ -122,13 +116,10 @@ def slots(item: Loaded) -> Iterator[Problem]:
 
 def facts(item: Loaded) -> Iterator[Problem]:
     """Every fact that it asks for is one that a run can have."""
-    for name in sorted(_asked(item.quirk)):
+    for name in sorted(item.quirk.asked):
         if is_known_fact(name):
-            if name.startswith("env.") and not always_known(name):
-                yield _error(
-                    item,
-                    f"{name} is never known: only NCCL_*, NRL_* and VLLM_* variables are read, and none that may be a secret",
-                )
+            if is_engine_argument(name) and name not in SLOTS and (why := engine_problem(name)):
+                yield Problem(Level.NOTE, item.quirk.id, f"{why}; it is only found on other versions")
         elif not any(other and name.startswith(f"{other}.") for other in (item.distribution, *_declaring())):
             yield _error(item, f"no run has a fact {name!r}{nearest(name, (*FACTS, *SLOTS))}")
 
@@ -148,17 +139,12 @@ def reasons(item: Loaded) -> Iterator[Problem]:
             )
 
 
-def round_trip(item: Loaded) -> Iterator[Problem]:
-    """It is data: it goes to JSON and comes back the same."""
+def data(item: Loaded) -> Iterator[Problem]:
+    """It is data: it can be written as JSON."""
     try:
-        copy = decode(json.loads(json.dumps(encode(item.quirk))))
-    except QuirksError as error:
-        yield _error(
-            item, f"it does not come back from JSON: {error}; a value may be data or a function of a module, no lambda"
-        )
-        return
-    if copy != item.quirk or digest(copy) != digest(item.quirk):
-        yield _error(item, "it comes back from JSON as another quirk: keep to data, and to lists where order matters")
+        json.dumps(encode(item.quirk), allow_nan=False)
+    except (QuirksError, RecursionError, TypeError, ValueError) as error:
+        yield _error(item, f"it cannot be written as JSON: {error}; a value may be data or a function")
 
 
 def expiry(item: Loaded) -> Iterator[Problem]:
@@ -173,15 +159,16 @@ def patches(item: Loaded) -> Iterator[Problem]:
     for patch in item.quirk.adjustments:
         if not isinstance(patch, Patch):
             continue
-        if fingerprints.fingerprint(patch.source) == fingerprints.HOMELESS:
-            yield _error(item, f"the patch of {patch.target} comes from {patch.source}, and there is no such module or class")
+        module = patch.source.partition(":")[0]
+        if fingerprints.find(patch.source) is None and sources.module_source(module.partition(".")[0]) is not None:
+            yield _error(item, f"the patch of {patch.target} comes from {fingerprints.missing(patch.source)}")
         if why := unpatchable(item.quirk, patch):
             yield Problem(Level.NOTE, item.quirk.id, f"the patch of {patch.target} is not checked: {why}")
-        elif not fingerprints.is_expected(patch.target, patch.expects):
+        elif problem := drift_of(patch, item):
             yield _error(
                 item,
-                f"{patch.target} has drifted from the source that the patch was written against; look at what changed, then "
-                f"add what 'quirks fingerprint {patch.target}' prints to expects, or bound the quirk's versions",
+                f"{problem}\nLook at what changed, then add what 'quirks fingerprint {patch.target}' prints to expects, or "
+                "bound the quirk's versions",
             )
 
 
@@ -192,7 +179,7 @@ LAWS: tuple[Callable[[Loaded], Iterable[Problem]], ...] = (
     facts,
     slots,
     reasons,
-    round_trip,
+    data,
     expiry,
     patches,
 )
@@ -212,14 +199,8 @@ def documentation(quirk: Quirk) -> str:
 
 
 def declaring_module(quirk: Quirk) -> ModuleType | None:
-    """Returns the imported module in whose file a quirk is declared."""
-    wanted = quirk.location.file
-    for module in list(sys.modules.values()):
-        # By the dictionary: asking a lazy module (transformers) for an attribute would import half of it.
-        file = str(getattr(module, "__dict__", {}).get("__file__"))
-        if file == wanted or file.endswith(f"{os.sep}{wanted}"):
-            return module
-    return None
+    """Returns the imported module that declares a quirk."""
+    return sys.modules.get(quirk.location.module)
 
 
 def unpatchable(quirk: Quirk, patch: Patch) -> str:
@@ -228,7 +209,7 @@ def unpatchable(quirk: Quirk, patch: Patch) -> str:
     if sources.module_source(package) is None:
         return f"{package} is not installed"
     here = Installation()
-    for trace in (traced(quirk.match, here), affected(here, quirk)):
+    for trace in (matches(quirk.match, here), affected(here, quirk)):
         if trace.answer is Answer.NO:
             return f"no run on this installation needs it ({trace.decisive})"
     return ""
@@ -237,11 +218,6 @@ def unpatchable(quirk: Quirk, patch: Patch) -> str:
 def _declaring() -> Iterator[str]:
     """The distributions that may give facts of their own."""
     yield from (plugin.distribution for plugin in discover())
-
-
-def _asked(quirk: Quirk) -> set[str]:
-    conditions = [quirk.match, *(item.when for item in quirk.adjustments if item.when is not None)]
-    return {name for condition in conditions for name in condition.facts()}
 
 
 def _error(item: Loaded, message: str) -> Problem:

@@ -8,6 +8,7 @@ import json
 from rich.markup import escape
 from rich.table import Table
 
+from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen
 from quirks_core.lifecycle import SUPPORTED_FLOOR, Stage, lifecycle
 from quirks_core.registry import Registry
@@ -43,3 +44,6 @@ def run_audit_lifecycle(options: argparse.Namespace) -> int:
             table.add_row(escape(item.quirk.id), f"[{_COLOURS[found.stage]}]{found.stage}[/]", evidence)
         Screen().print(table)
     return 1 if any(found.stage is Stage.EXPIRED for _, found in stages) else 0
+
+
+COMMAND = Command("list which quirks are active, dormant or expired, with the evidence", run_audit_lifecycle)

@@ -9,25 +9,24 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.markup import escape
 
+from quirks_core import child_process
 from quirks_core.bisect import Finding, bisect
+from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import seconds
-from quirks_core.cli.run import load_config, load_registry, make_plan
+from quirks_core.cli.options import plan_for, plan_options
 from quirks_core.cli.screen import Screen
 from quirks_core.errors import UsageError
-from quirks_core.lock import check_lock
 from quirks_core.plan import State
-from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches, Wishes
+from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, SwitchNames
 
-_GRACE = 5.0  # seconds between asking a process group to end and killing it
 _STANDARD_ERROR = 2
 
 
@@ -52,7 +51,9 @@ def run_bisect(options: argparse.Namespace) -> int:
     # With --json standard output holds the JSON alone.
     console = Screen(stderr=options.json)
     logs = None if options.verbose else Path(tempfile.mkdtemp(prefix="quirks-bisect-"))
-    command = Command(options.cmd, Wishes(options.disable, options.force), options.timeout, logs, console, len(names))
+    command = TestedCommand(
+        options.cmd, SwitchNames(options.disable, options.force), options.timeout, logs, console, len(names)
+    )
     try:
         finding = bisect(names, command)
     except UsageError:
@@ -77,14 +78,13 @@ def candidates(options: argparse.Namespace) -> list[str]:
         UsageError: The options describe no run: something is wrong with them, or they name no model.
     """
     if options.model or options.config or options.purpose or options.set or options.assume:
-        plan = make_plan(options, load_config(options))
+        plan = plan_for(options)
         # What an active quirk supersedes comes into force when that one is off.
         return [verdict.id for verdict in plan.verdicts if verdict.state in (State.ACTIVE, State.SUPERSEDED)]
-    switches = Switches.gather(command_line=Wishes(options.disable, options.force))
-    registry = load_registry(options, switches)
-    registry.check_names(switches)
-    check_lock(registry, options.locked)
-    return [item.quirk.id for item in registry.loaded if (switch := switches.of(item)) is None or switch.on]
+    making = plan_options(options)
+    registry = making.registry()
+    registry.check_names(making.switches)
+    return [item.quirk.id for item in registry.loaded if (switch := making.switches.of(item)) is None or switch.on]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +117,12 @@ class Run:
 
 
 @dataclass(slots=True)
-class Command:
+class TestedCommand:
     """A command that can be run with quirks disabled.
 
     Attributes:
         arguments: The command and its arguments.
-        wishes: What is disabled and forced in every run.
+        names: What is disabled and forced in every run.
         timeout: Time limit of one run in seconds; None for none.
         logs: Folder for a log file of each run; None shows the output.
         console: Where progress is shown.
@@ -131,7 +131,7 @@ class Command:
     """
 
     arguments: Sequence[str]
-    wishes: Wishes
+    names: SwitchNames
     timeout: float | None
     logs: Path | None
     console: Screen
@@ -149,7 +149,7 @@ class Command:
         log = self.logs / f"{number:03}.log" if self.logs else None
         start = time.monotonic()
         with self.console.status(what) if log else contextlib.nullcontext():
-            status = self._run(environment(os.environ, self.wishes, disabled), log)
+            status = self._run(environment(os.environ, self.names, disabled), log)
         run = Run(tuple(sorted(disabled)), status, round(time.monotonic() - start, 3), str(log) if log else None)
         self.runs.append(run)
         self.console.print(f"{what}: {run} after {run.seconds:.1f} s", soft_wrap=True, highlight=False)
@@ -161,79 +161,42 @@ class Command:
             self.console.print(f"output of every run: {escape(str(self.logs))}", soft_wrap=True, highlight=False)
 
     def _run(self, variables: Mapping[str, str], log: Path | None) -> int | None:
-        with contextlib.ExitStack() as stack:
-            output: int = _STANDARD_ERROR
-            if log:
-                file = stack.enter_context(log.open("wb", buffering=0))
-                file.write(
-                    f"# {DISABLE_VARIABLE}={variables.get(DISABLE_VARIABLE, '')} {shlex.join(self.arguments)}\n".encode()
-                )
-                output = file.fileno()
+        with log.open("wb", buffering=0) if log else contextlib.nullcontext(_STANDARD_ERROR) as output:
+            if not isinstance(output, int):
+                disabled = f"{DISABLE_VARIABLE}={variables.get(DISABLE_VARIABLE, '')}"
+                output.write(f"# {disabled} {shlex.join(self.arguments)}\n".encode())
             try:
-                process = subprocess.Popen(  # noqa: S603 - the user's own command
-                    self.arguments,
-                    env=variables,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
+                return child_process.run(self.arguments, environ=variables, output=output, limit_s=self.timeout)
             except (OSError, ValueError) as error:  # ValueError: a null character
                 reason = getattr(error, "strerror", None) or error
                 raise UsageError(f"command {self.arguments[0]!r} cannot be started: {reason}") from None
-            with _ended(process):
-                try:
-                    return process.wait(self.timeout)
-                except subprocess.TimeoutExpired:
-                    return None
 
 
-@contextlib.contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Leaves nothing of a process group behind, however the body ends: what an engine leaves would disturb the next run."""
-    try:
-        yield
-    finally:
-        try:
-            if process.poll() is None:
-                _signal(process, signal.SIGTERM)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_GRACE)
-        finally:
-            _signal(process, signal.SIGKILL)
-            process.wait()
-
-
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says so of a group that has ended
-        os.killpg(process.pid, number)
-
-
-def environment(variables: Mapping[str, str], wishes: Wishes, disabled: Iterable[str]) -> dict[str, str]:
+def environment(variables: Mapping[str, str], names: SwitchNames, disabled: Iterable[str]) -> dict[str, str]:
     """Returns the environment of a run with quirks disabled.
 
     Args:
         variables: The environment as it is.
-        wishes: Names to disable and to force in every run; they beat those of the environment.
+        names: Names to disable and to force in every run; they beat those of the environment.
         disabled: Ids to disable in this run; they beat both.
     """
-    switches = dict.fromkeys(_names(variables.get(DISABLE_VARIABLE, "")), DISABLE_VARIABLE)
-    switches |= dict.fromkeys(_names(variables.get(FORCE_VARIABLE, "")), FORCE_VARIABLE)
-    switches |= dict.fromkeys(wishes.force, FORCE_VARIABLE) | dict.fromkeys(wishes.disable, DISABLE_VARIABLE)
+    switches = dict.fromkeys(_listed(variables.get(DISABLE_VARIABLE, "")), DISABLE_VARIABLE)
+    switches |= dict.fromkeys(_listed(variables.get(FORCE_VARIABLE, "")), FORCE_VARIABLE)
+    switches |= dict.fromkeys(names.force, FORCE_VARIABLE) | dict.fromkeys(names.disable, DISABLE_VARIABLE)
     switches |= dict.fromkeys(sorted(disabled), DISABLE_VARIABLE)
     changed = dict(variables)
     for variable in (DISABLE_VARIABLE, FORCE_VARIABLE):
         changed.pop(variable, None)
-        if names := [name for name, where in switches.items() if where == variable]:
-            changed[variable] = ",".join(names)
+        if listed := [name for name, where in switches.items() if where == variable]:
+            changed[variable] = ",".join(listed)
     return changed
 
 
-def _names(text: str) -> list[str]:
+def _listed(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _record(finding: Finding, command: Command) -> dict[str, object]:
+def _record(finding: Finding, command: TestedCommand) -> dict[str, object]:
     return {
         **finding.model_dump(mode="json"),
         "explained": finding.explained,
@@ -242,3 +205,6 @@ def _record(finding: Finding, command: Command) -> dict[str, object]:
         "runs": [{**asdict(run), "passes": run.passes} for run in command.runs],
         "logs": str(command.logs) if command.logs else None,
     }
+
+
+COMMAND = Command("find the quirks that change how a command ends", run_bisect, add_arguments, describes_run=True)

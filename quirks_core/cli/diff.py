@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table
 
+from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen
 from quirks_core.diff import Change, PlanDiff, QuirkSide, SlotSide, diff
 from quirks_core.errors import UsageError
@@ -139,3 +140,6 @@ def _patch(change: Change, side: str) -> str:
     other = change.b if side == "a" else change.a
     differing = {key: value for key, value in body.items() if change.missing or other.get(key) != value}
     return "\n".join(f"{key}: {_value(value)}" for key, value in differing.items() if value is not None)
+
+
+COMMAND = Command("show what differs between two plans", run_diff, add_arguments)

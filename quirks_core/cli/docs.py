@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
+from quirks_core.cli.command import Command
 from quirks_core.cli.pages import NOTE, render
 from quirks_core.cli.screen import Screen
 from quirks_core.discovery import discover
@@ -100,3 +101,6 @@ def _report(folder: Path, stale: Mapping[str, str | None], *, check: bool) -> No
         console.print(f"every page in {escape(str(folder))} is up to date", soft_wrap=True)
     elif check:
         console.print("run [bold]quirks docs[/] and commit what it writes", soft_wrap=True)
+
+
+COMMAND = Command("write the documentation's pages that come from the code", run_docs, add_arguments)

@@ -1,38 +1,79 @@
-"""``quirks fingerprint``: what a patch must expect of its target."""
+"""``quirks fingerprint``: what a patch must expect of its target, and the data file that keeps the lines of what it knows."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
+from packaging.utils import canonicalize_name
+from rich.markup import escape
+
+from quirks_core import data_file
+from quirks_core.cli.command import Command
+from quirks_core.cli.screen import Screen
 from quirks_core.errors import UsageError
-from quirks_core.fingerprints import HOMELESS, fingerprint
-
-_WIDTH = 100
+from quirks_core.fingerprints import fingerprint
+from quirks_core.loaded import Loaded
+from quirks_core.registry import Registry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the target."""
-    parser.add_argument("target", metavar="TARGET", help="package.module:Class.attribute or package.module:function")
+    """Adds the target, or the distribution whose data file is to be written."""
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="package.module:Class.attribute or package.module:function")
+    parser.add_argument("--write", metavar="DIST", help="bring the data file (model_quirks.json) of a distribution up to date")
 
 
 def run_fingerprint(options: argparse.Namespace) -> int:
-    """Prints the fingerprint of the installed source, ready to be pasted into ``expects``.
+    """Prints the fingerprint of the installed source, ready to be pasted into ``expects``; or writes a data file.
 
     Raises:
-        UsageError: The target is not of that form, or its module or class is not installed.
+        UsageError: The target is not of that form, or the installed packages have no such name.
     """
+    if bool(options.target) is bool(options.write):
+        raise UsageError("give a TARGET, or --write DIST")
+    return _write(options) if options.write else _print(options)
+
+
+def _print(options: argparse.Namespace) -> int:
     module, colon, path = options.target.partition(":")
     if not (module and colon and path):
         raise UsageError(f"{options.target!r} is not of the form package.module:Class.attribute")
-    found = fingerprint(options.target, lines=True)
-    if found == HOMELESS:
-        raise UsageError(f"{options.target}: the installed packages have no such module or class")
+    found = fingerprint(options.target)
     if options.json:
         print(json.dumps({"target": options.target, "fingerprint": found}, indent=2, sort_keys=True))
-        return 0
-    print("expects=(")
-    for start in range(0, len(found), _WIDTH):
-        print(f'    "{found[start : start + _WIDTH]}"')
-    print("),")
+    else:
+        print(f'expects=("{found}",),')
     return 0
+
+
+def _write(options: argparse.Namespace) -> int:
+    wanted = canonicalize_name(options.write)
+    items = [item for item in Registry.load(strict=True).loaded if canonicalize_name(item.distribution) == wanted]
+    if not items:
+        raise UsageError(f"no distribution {options.write!r} with quirks is installed")
+    path = _path(items)
+    known = data_file.read_for(items[0].quirk)
+    data = data_file.updated(known, tuple(item.quirk for item in items), items[0].version)
+    changed = data != known
+    if changed:
+        data_file.write(path, data)
+    if options.json:
+        print(json.dumps({"file": str(path), "changed": changed}, indent=2, sort_keys=True))
+    else:
+        Screen().print(f"{escape(str(path))}: {'written' if changed else 'up to date'}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _path(items: list[Loaded]) -> Path:
+    paths = {data_file.path_for(item.quirk) for item in items}
+    if len(paths) > 1 or None in paths:
+        raise UsageError(f"the quirks of {items[0].distribution} lie in several packages, or in none; put them in one package")
+    (path,) = paths
+    assert path is not None  # noqa: S101 - asked above
+    return path
+
+
+COMMAND = Command(
+    "print the fingerprint of a patch's target, or keep a distribution's data file", run_fingerprint, add_arguments
+)

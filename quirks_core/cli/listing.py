@@ -8,6 +8,7 @@ import json
 from rich.markup import escape
 from rich.table import Table
 
+from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen
 from quirks_core.discovery import discover
 
@@ -29,3 +30,6 @@ def run_list(options: argparse.Namespace) -> int:
         table.add_row(*map(escape, (item.name, item.distribution, item.version, item.module)))
     Screen().print(table)
     return 0
+
+
+COMMAND = Command("list the installed quirks; imports none of them", run_list)

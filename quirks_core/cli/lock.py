@@ -6,6 +6,7 @@ import argparse
 
 from rich.markup import escape
 
+from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen
 from quirks_core.lock import Lock
 from quirks_core.registry import Registry
@@ -33,3 +34,6 @@ def run_lock(options: argparse.Namespace) -> int:
     else:
         Screen().print(f"{escape(options.output)}: {len(lock.quirks)} quirks; hold a run against it with --locked")
     return 0
+
+
+COMMAND = Command("write down which quirks are installed, for --locked", run_lock, add_arguments)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import codecs
-import importlib
 import io
 import json
 import os
@@ -15,57 +14,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 
+from quirks_core.cli.command import Command, find_commands, load_command
 from quirks_core.errors import QuirksError
 
 _PYDANTIC = "PYDANTIC_DISABLE_PLUGINS"
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
-
-
-class Verb(NamedTuple):
-    """One command of the command line.
-
-    Attributes:
-        name: What is typed.
-        module: Module under `quirks_core.cli` with ``run_NAME`` and, if the command has arguments, ``add_NAME_arguments`` or
-            ``add_arguments``; a dash is an underscore there. It is imported only when the command is used.
-        help: What it does, in one line.
-        describes_run: It takes the options that describe a run.
-    """
-
-    name: str
-    module: str
-    help: str
-    describes_run: bool = False
-
-
-#: Every command, in the order of the help.
-VERBS = (
-    Verb("list", "listing", "list the installed quirks; imports none of them"),
-    Verb("show", "showing", "show one quirk's declaration"),
-    Verb("plan", "planning", "show what applies to a run and why", describes_run=True),
-    Verb("explain", "planning", "say why one quirk applies to a run or does not", describes_run=True),
-    Verb("matrix", "matrix", "show which quirks apply to a run on which versions of vLLM", describes_run=True),
-    Verb("diff", "diff", "show what differs between two plans"),
-    Verb("lock", "lock", "write down which quirks are installed, for --locked"),
-    Verb("generate", "generate", "start a real engine and generate from prompts", describes_run=True),
-    Verb("bisect", "bisect", "find the quirks that change how a command ends", describes_run=True),
-    Verb("prove", "prove", "run the evidence of quirks on the installed engine: are they needed?"),
-    Verb("parity", "parity", "compare the logprobs of rollout and trainer; say what moves them apart", describes_run=True),
-    Verb("audit", "audit", "find what a refit leaves wrong in a model, and which quirk covers it", describes_run=True),
-    Verb("audit-lifecycle", "audit_lifecycle", "list which quirks are active, dormant or expired, with the evidence"),
-    Verb("migrate", "migrate", "run two versions of vLLM on the same prompts and compare them", describes_run=True),
-    Verb("doctor", "doctor", "check plugins, versions and patches of this installation"),
-    Verb("new", "new", "make a package with a quirk and its tests"),
-    Verb("validate", "validate", "check the quirks of a distribution without an engine"),
-    Verb("fingerprint", "fingerprint", "print the fingerprint of a patch's target"),
-    Verb("docs", "docs", "write the documentation's pages that come from the code"),
-    Verb("demo", "demo", "make tiny models, show their plans, run one on a real engine"),
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -149,20 +106,19 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"model-quirks {version('model-quirks')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    found = find_commands(only)
+    for name, point in {only: found[only]}.items() if only in found else found.items():
+        _add(commands, str(name), load_command(point))
+    return parser
+
+
+def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command) -> None:
     output = argparse.ArgumentParser(add_help=False)
     output.add_argument("--json", action="store_true", help="print JSON on standard output")
-    run = _run_options()
-    for verb in VERBS:
-        parents = [output, run] if verb.describes_run else [output]
-        command = commands.add_parser(verb.name, help=verb.help, description=verb.help, parents=parents)
-        if only is None or verb.name == only:
-            module = importlib.import_module(f"quirks_core.cli.{verb.module}")
-            name = verb.name.replace("-", "_")
-            add = getattr(module, f"add_{name}_arguments", None) or getattr(module, "add_arguments", None)
-            if add is not None:
-                add(command)
-            command.set_defaults(run=getattr(module, f"run_{name}"))
-    return parser
+    parents = [output, _run_options()] if command.describes_run else [output]
+    parser = commands.add_parser(name, help=command.help, description=command.help, parents=parents)
+    command.add_arguments(parser)
+    parser.set_defaults(run=command.run)
 
 
 def _run_options() -> argparse.ArgumentParser:

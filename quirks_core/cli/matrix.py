@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from rich.markup import escape
 from rich.table import Table
 
-from quirks_core.cli.run import gather_switches, load_config, load_registry
+from quirks_core.cli.command import Command
+from quirks_core.cli.options import load_config, plan_options
 from quirks_core.cli.screen import Screen
-from quirks_core.context import RunContext
 from quirks_core.errors import UsageError
-from quirks_core.lock import check_lock
+from quirks_core.facts import RunContext
 from quirks_core.matrix import ENGINE, Column, Matrix, make_matrix, parse_versions
 from quirks_core.plan import State, canonical
 
@@ -41,12 +41,10 @@ def run_matrix(options: argparse.Namespace) -> int:
     if any(text.partition("=")[0].strip() == ENGINE for text in options.assume):
         raise UsageError("--assume vllm==… and --vllm contradict each other: give the versions with --vllm")
     config = load_config(options)
-    switches = gather_switches(options, config)
-    registry = load_registry(options, switches)
-    check_lock(registry, options.locked)
-    matrix = make_matrix(
-        registry, RunContext.gather(config, assume=options.assume, packages=registry.packages), versions, switches
-    )
+    making = plan_options(options, config)
+    registry = making.registry()
+    context = RunContext.gather(config, asked=registry.asked, assume=[f"{ENGINE}=={versions[0]}", *options.assume])
+    matrix = make_matrix(registry, context, versions, making.switches)
     if not options.all_quirks:
         matrix = matrix.without_strangers()
     notes = [f"--vllm {text} is given already, and left out" for text in again]
@@ -90,3 +88,6 @@ def _show_grouped(console: Screen, label: str, found: Iterable[tuple[str, Column
         versions.setdefault(text, []).append(column.version)
     for text, where in versions.items():
         console.print(f"{label} on {', '.join(dict.fromkeys(where))}: {escape(text)}", soft_wrap=True, highlight=False)
+
+
+COMMAND = Command("show which quirks apply to a run on which versions of vLLM", run_matrix, add_arguments, describes_run=True)

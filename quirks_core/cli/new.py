@@ -18,6 +18,7 @@ from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import Version
 from rich.markup import escape
 
+from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen
 from quirks_core.discovery import discover
 from quirks_core.errors import DeclarationError, UsageError
@@ -129,3 +130,6 @@ def _write(folder: Path, words: Mapping[str, str]) -> list[str]:
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror or error}") from None
     return written
+
+
+COMMAND = Command("make a package with a quirk and its tests", run_new, add_arguments)

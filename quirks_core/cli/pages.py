@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quirks_core import SLOTS, ModelFlag
 from quirks_core.cli.showing import describe
 from quirks_core.examples import Example
+from quirks_core.facts import FACTS, FAMILIES, FactSpec
+from quirks_core.flags import ModelFlag
 from quirks_core.lifecycle import lifecycle
 from quirks_core.loaded import Loaded
 from quirks_core.match import UNKNOWN, Condition, Match
-from quirks_core.quirk import PairedRun, Quirk, Reference
+from quirks_core.quirk import Quirk, Reference
+from quirks_core.slots import SLOTS
 from quirks_core.trace import Answer
 
 #: The versions of vLLM that the catalogue speaks of, oldest first: some below the floor, where many rules come from, and the
@@ -142,18 +144,49 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
 def _slots() -> str:
     rows = []
     for slot in SLOTS.values():
-        choices = f": {', '.join(slot.choices)}" if slot.choices else ""
-        rows.append([f"`{slot.name}`", f"{slot.type.__name__}{choices}", f"`{slot.kind}`", slot.help])
+        default = "left open" if slot.default is None else f"`{slot.default}`"
+        rows.append([f"`{slot.name}`", slot.takes, default, _prose(slot.help)])
     return _page(
-        "Slots and flags",
-        "A slot is what a quirk can adjust, a flag the behaviour that it belongs to. Both sets are closed: an unknown name is "
-        "an error that says the nearest one. How several quirks on one slot are merged follows from the slot's kind "
-        "([merge laws](writing-a-quirk.md#merge-laws)).",
-        "## Slots",
-        _table(("slot", "takes", "kind", "what it sets"), rows),
+        "Slots, facts and flags",
+        "A slot is what a quirk can adjust, under the name that a user types in a configuration. The fields of the "
+        "configuration's sections are slots; two families are open. An unknown name is an error that says the nearest one.",
+        "## Open families",
+        "- `engine.<argument>`: every engine argument of the installed vLLM, with its type and default as its source gives "
+        "them (`quirks show engine.block_size`). Under `--assume` of another version a name is accepted, and the plan says "
+        "that nobody checked it. In a configuration such an argument is typed in the section `engine`; `engine.vllm_kwargs` is "
+        "an alias for that section.\n"
+        "- `env.<NAME>`: every environment variable, except those that look like secrets (`*KEY`, `*TOKEN`, `*SECRET`, "
+        "`*PASSWORD`, `*CREDENTIALS`), those that choose the code that runs (`PATH`, `PYTHON*`, `LD_*`, `DYLD_*`, `BASH_ENV`, "
+        "`ENV`, `VLLM_PLUGINS`) and our own `MODEL_QUIRKS_*`.",
+        "## What can be asked of a slot",
+        "`Default` and `Require` take one of these. Several quirks on one slot are merged by the same table; what cannot be at "
+        "once is a conflict that names everybody ([merge laws](writing-a-quirk.md#merge-laws)).",
+        _table(
+            ("notation", "the slot's value", "several quirks", "slots"),
+            (
+                ("`Require(slot, value)`", "equals the value", "equal values are credited to all", "any"),
+                ("`Require(slot, {…})`", "has these keys", "key by key", "mappings"),
+                ("`Require(slot, at_most=n)`", "is n at most", "the smallest bound", "numbers"),
+                ("`Require(slot, at_least=n)`", "is n at least", "the largest bound", "numbers"),
+                ("`Require(slot, one_of=[…])`", "is one of these; the first if the slot is open", "what all allow", "any"),
+                ("`Require(slot, includes=[…])`", "has these members", "all members", "lists"),
+            ),
+        ),
+        "## Slots of the configuration",
+        _table(("slot", "takes", "default", "what it sets"), rows),
+        "## Facts",
+        "What a match can ask for, by name; slots are facts, too (`setting(slot)`). A fact that cannot be told makes a "
+        "condition unknown, and the plan says so.",
+        _table(("fact", "what it says", "unknown if"), [_fact(spec) for spec in (*FACTS.values(), *FAMILIES)]),
         "## Flags",
+        "A flag is the behaviour that a quirk belongs to; a user can switch off a whole flag. A third party's own flag is "
+        "written `distribution:name`.",
         ", ".join(f"`{flag}`" for flag in ModelFlag) + ".",
     )
+
+
+def _fact(spec: FactSpec) -> list[str]:
+    return [f"`{spec.name}{'…' if spec.name.endswith('.') else ''}`", spec.help, spec.unknown]
 
 
 def _command_line(parser: argparse.ArgumentParser) -> str:
@@ -189,7 +222,7 @@ def _quirk(item: Loaded) -> str:
         ["status", f"{_stage(item)} on vLLM {ENGINES[-1]}"],
         ["costs", record["cost"]],
         ["supersedes", ", ".join(f"`{name}`" for name in quirk.supersedes)],
-        ["added in", quirk.since],
+        ["added in", record["since"]],
         ["distribution", item.distribution],
         ["declared in", f"[{quirk.location.file}](../../{quirk.location.file})"],
     ]
@@ -219,15 +252,9 @@ def _adjustment(text: str) -> str:
 
 
 def _evidence(quirk: Quirk) -> list[str]:
-    if not quirk.evidence:
-        return []
-    lines = []
-    for item in quirk.evidence:
-        if isinstance(item, PairedRun):
-            lines.append(f"- paired run (`quirks prove {quirk.id}` runs `{item.scenario}`): {_prose(item.observed)}")
-        else:
-            lines.append(f"- static probe: `{item}`")
-    return ["## Evidence", "\n".join(lines)]
+    lines = [f"- paired run: `quirks prove {quirk.id}` runs `{run.scenario}`" for run in quirk.paired_runs]
+    lines += [f"- static probe: `{probe}`" for probe in quirk.probes]
+    return ["## Evidence", "\n".join(lines), "What was seen: [evidence](../evidence.md)."] if lines else []
 
 
 def _examples(examples: Sequence[Example]) -> list[str]:

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 
 from rich.markup import escape
 
+from quirks_core.cli.command import Command
+from quirks_core.cli.options import load_config, plan_for, plan_options
 from quirks_core.cli.render import show_plan
-from quirks_core.cli.run import gather_switches, load_config, load_registry, make_plan
 from quirks_core.cli.screen import Screen
 from quirks_core.plan import Plan, State
+from quirks_core.planning import make_plan
+from quirks_core.registry import Registry
 
 
 def run_plan(options: argparse.Namespace) -> int:
     """Shows what applies to a run and why; 1 if the run is refused."""
-    plan = make_plan(options, load_config(options))
+    plan = plan_for(options)
     if options.json:
         print(plan.to_json(indent=2))
     else:
@@ -32,11 +35,12 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 def run_explain(options: argparse.Namespace) -> int:
     """Says whether one quirk concerns a run, with the one comparison that decided."""
     config = load_config(options)
-    registry = load_registry(options, gather_switches(options, config))
+    making = plan_options(options, config)
+    registry = making.registry()
     if registry.skipped and options.id not in {item.quirk.id for item in registry.loaded}:
-        registry = load_registry(options)  # the user asks about it, so it may be imported
+        registry = Registry.load(strict=making.strict)  # the user asks about it, so it may be imported
     registry.find(options.id)
-    plan = make_plan(options, config, registry)
+    plan = make_plan(config, making, registry=registry)
     verdict = next(verdict for verdict in plan.verdicts if verdict.id == options.id)
     if options.json:
         print(json.dumps(verdict.model_dump(mode="json"), indent=2, sort_keys=True, default=str))
@@ -60,9 +64,13 @@ def _effects(plan: Plan, quirk_id: str) -> Iterator[str]:
     """Everything that a quirk does to a run, in words."""
     for item in plan.adjustments:
         if any(quirk.id == quirk_id for quirk in item.quirks):
-            yield f"{item.slot} = {item.value} ({item.status}: {item.reason})"
+            yield f"{item.wanted} ({item.status}: {item.reason})"
     yield from (f"patch {patch.target}: {patch.quirk.reason}" for patch in plan.patches if patch.quirk.id == quirk_id)
     yield from (warning for warning in plan.warnings if warning.startswith(f"{quirk_id}: "))
     for refusal in plan.refusals:
         if any(quirk.id == quirk_id for quirk in refusal.quirks):
             yield f"refused: {refusal}"
+
+
+PLAN = Command("show what applies to a run and why", run_plan, describes_run=True)
+EXPLAIN = Command("say why one quirk applies to a run or does not", run_explain, add_explain_arguments, describes_run=True)

@@ -63,7 +63,7 @@ def _rows(plan: Plan, verdict: Verdict) -> Iterator[tuple[str, str, str]]:
             if quirk.id == verdict.id:
                 seen = True
                 state = "refused" if item.status in (Status.REFUSED, Status.CONFLICT) else item.status.replace("_", " ")
-                yield state, f"{item.slot} = {item.value}", quirk.reason
+                yield state, item.wanted, quirk.reason
     for patch in plan.patches:
         if patch.quirk.id == verdict.id:
             seen = True

@@ -1,4 +1,4 @@
-"""``quirks show``, and a declaration in words."""
+"""``quirks show``: a quirk's declaration in words, or a slot with the quirks that adjust it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,29 @@ from typing import Any
 from rich.markup import escape
 
 from quirks_core.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
+from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen
+from quirks_core.data_file import since
 from quirks_core.discovery import discover
-from quirks_core.errors import DeclarationError
+from quirks_core.engine_arguments import argument_names
+from quirks_core.errors import DeclarationError, UsageError
 from quirks_core.loaded import Loaded
-from quirks_core.probes import Probe, described
-from quirks_core.quirk import PairedRun
 from quirks_core.registry import Registry
+from quirks_core.slots import engine_problem, find_slot, installed_slot, is_engine_argument
 from quirks_core.validate import documentation
 
 
-def add_show_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the quirk's id."""
-    parser.add_argument("id", metavar="ID", help="the quirk's id")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what to show."""
+    parser.add_argument("id", metavar="ID", help="a quirk's id, or a slot (engine.block_size)")
 
 
 def run_show(options: argparse.Namespace) -> int:
-    """Shows one quirk's declaration and the documentation beside it."""
+    """Shows one quirk's declaration and the documentation beside it, or a slot."""
+    return _show_slot(options) if "." in options.id else _show_quirk(options)
+
+
+def _show_quirk(options: argparse.Namespace) -> int:
     # Only what bears the name is loaded; a plugin that declares several is loaded if none does.
     everything = discover()
     registry = Registry.load([item for item in everything if item.name == options.id] or everything)
@@ -50,6 +56,37 @@ def run_show(options: argparse.Namespace) -> int:
     return 0
 
 
+def _show_slot(options: argparse.Namespace) -> int:
+    slot = find_slot(options.id)
+    if is_engine_argument(slot.name) and argument_names() is not None:
+        if problem := engine_problem(slot.name):
+            raise UsageError(problem)
+        slot = installed_slot(slot.name) or slot
+    record = {
+        "slot": slot.name,
+        "takes": slot.takes,
+        "default": slot.default,
+        "help": slot.help,
+        "adjusted by": [
+            f"{item.quirk.id}: {_adjustment(adjustment)}"
+            for item in Registry.load().loaded
+            for adjustment in item.quirk.adjustments
+            if isinstance(adjustment, Default | Require) and adjustment.slot == slot.name
+        ],
+    }
+    if options.json:
+        print(json.dumps(record, indent=2, sort_keys=True))
+        return 0
+    console = Screen()
+    console.print(f"[bold]{slot.name}[/]  {escape(slot.help)}", soft_wrap=True, highlight=False)
+    default = "not set" if slot.default is None else str(slot.default)
+    for key, text in (("takes", slot.takes), ("default", default)):
+        console.print(f"  {key:<13} {escape(text)}", soft_wrap=True, highlight=False)
+    for text in record["adjusted by"]:
+        console.print(f"  adjusted by   {escape(text)}", soft_wrap=True, highlight=False)
+    return 0
+
+
 def describe(item: Loaded) -> dict[str, Any]:
     """Puts a quirk's declaration into JSON values."""
     quirk = item.quirk
@@ -62,9 +99,12 @@ def describe(item: Loaded) -> dict[str, Any]:
         "adjustments": [_adjustment(adjustment) for adjustment in quirk.adjustments],
         "references": [f"{reference.type}: {reference.url}" for reference in quirk.references],
         "supersedes": list(quirk.supersedes),
-        "evidence": [_evidence(evidence) for evidence in quirk.evidence],
+        "evidence": [
+            *(f"static probe: {probe}" for probe in quirk.probes),
+            *(f"paired run {run.scenario}" for run in quirk.paired_runs),
+        ],
         "cost": quirk.cost,
-        "since": quirk.since,
+        "since": since(quirk, item.version),
         "distribution": f"{item.distribution} {item.version}",
         "location": str(quirk.location),
         "documentation": documentation(quirk),
@@ -74,8 +114,8 @@ def describe(item: Loaded) -> dict[str, Any]:
 def _adjustment(adjustment: Adjustment) -> str:
     match adjustment:
         case Default() | Require():
-            value = f"{_name(adjustment.value)}(context)" if callable(adjustment.value) else repr(adjustment.value)
-            return f"{type(adjustment).__name__.lower()} {adjustment.slot} = {value}"
+            operand = f"{_name(adjustment.operand)}(context)" if callable(adjustment.operand) else repr(adjustment.operand)
+            return f"{type(adjustment).__name__.lower()} {adjustment.slot} {adjustment.relation} {operand}"
         case Refuse():
             return f"refuse: {adjustment.reason}; remedy: {adjustment.remedy}"
         case Advise():
@@ -89,7 +129,4 @@ def _name(function: object) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _evidence(evidence: Probe | PairedRun) -> str:
-    if isinstance(evidence, PairedRun):
-        return f"paired run {evidence.scenario}: {evidence.observed}"
-    return f"static probe: {described(evidence)}"
+COMMAND = Command("show a quirk's declaration, or a slot", run_show, add_arguments)

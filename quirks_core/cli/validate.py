@@ -1,6 +1,6 @@
 """``quirks validate``: holds the quirks of a distribution against every law, without an engine.
 
-Plugins are loaded in processes of their own (`quirks_core.fresh`), so whatever they do ends up as a finding.
+Plugins are loaded in processes of their own (`quirks_core.isolated`), so whatever they do ends up as a finding.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import PackageNotFoundError, distributions, version
 
 from packaging.utils import canonicalize_name
 from rich.markup import escape
 from rich.table import Table
 
+from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen
+from quirks_core.consistency import find_circle
 from quirks_core.discovery import PROJECT, Discovered, discover
 from quirks_core.errors import UsageError, nearest
 from quirks_core.flags import BUILT_IN
-from quirks_core.fresh import Seen, look
+from quirks_core.isolated import Seen, look
 from quirks_core.validate import Level, Problem, supersedes
 
 _COLOURS = {Level.NOTE: "cyan", Level.ERROR: "bold red"}
@@ -130,7 +131,7 @@ class _Everybody:
                 owners.setdefault(quirk.id, []).append(f"{item.distribution} {item.version} ({quirk.location})")
         # What does not load can still be superseded.
         known = frozenset(owners) | {item.name for item, seen in plugins if seen.error}
-        return cls(owners, known, _circle({quirk.id: quirk.supersedes for _, seen in plugins for quirk in seen.quirks}))
+        return cls(owners, known, find_circle({quirk.id: quirk.supersedes for _, seen in plugins for quirk in seen.quirks}))
 
 
 def _problems(item: Discovered, seen: Seen, everybody: _Everybody) -> Iterator[Problem]:
@@ -148,16 +149,6 @@ def _problems(item: Discovered, seen: Seen, everybody: _Everybody) -> Iterator[P
                 f"{len(owners)} plugins declare this id, and only a built-in keeps it then: {' and '.join(owners)}; "
                 f"rename it, for example {canonicalize_name(item.distribution)}/{quirk.id.rpartition('/')[2]}",
             )
-
-
-def _circle(replaced: Mapping[str, Iterable[str]]) -> list[str]:
-    """Returns a circle of ids; empty if there is none."""
-    try:
-        TopologicalSorter(replaced).prepare()
-    except CycleError as error:
-        found: list[str] = error.args[1]
-        return found
-    return []
 
 
 def _row(name: str, checked: _Plugins) -> dict[str, object]:
@@ -195,3 +186,6 @@ def _show(wanted: Sequence[str], checked: _Plugins, findings: Sequence[Finding])
         screen.print(
             f"{escape(name)}: {quirks} quirk{'' if quirks == 1 else 's'}, {wrong or 'nothing'} to mend", highlight=False
         )
+
+
+COMMAND = Command("check the quirks of a distribution without an engine", run_validate, add_arguments)

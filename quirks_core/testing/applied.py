@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from quirks_core import bootstrap
 from quirks_core.adjustments import Patch
 from quirks_core.apply import Applied, apply
-from quirks_core.context import RunContext
 from quirks_core.discovery import discover
 from quirks_core.errors import UsageError
+from quirks_core.facts import RunContext
 from quirks_core.loaded import Loaded
 from quirks_core.patching import install
 from quirks_core.plan import State
@@ -26,7 +26,7 @@ def applied(quirk: Quirk, context: RunContext) -> Iterator[Applied]:
 
     For example::
 
-        with applied(QUIRK, quirk_context(config={"model_type": "acme"})) as in_force:
+        with applied(QUIRK, quirk_context("acme")) as in_force:
             assert in_force.plan.value("engine.enforce_eager") is True
 
     A patch whose module is not imported yet comes into force when it is.
@@ -84,7 +84,7 @@ def _installed(quirk: Quirk) -> tuple[Loaded, bool]:
     module = declaring_module(quirk)
     names = {quirk.id, module.__name__ if module else ""}
     plugins = [item for item in discover() if names & {item.name, item.module}]
-    for item in Registry.load(plugins, strict=False).loaded:
+    for item in Registry.load(plugins).loaded:
         if item.quirk == quirk:
             return item, True
     return Loaded(quirk, "tests", "0", quirk.id), False

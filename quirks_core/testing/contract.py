@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from quirks_core import sources, validate
 from quirks_core.adjustments import Patch
 from quirks_core.discovery import PROJECT, Discovered, discover
 from quirks_core.errors import QuirksError
-from quirks_core.fresh import HEAVY, Seen, look
+from quirks_core.isolated import HEAVY, Seen, look
 from quirks_core.loaded import Loaded
 from quirks_core.packages import installed_platform
 from quirks_core.plan import RefusedError
@@ -49,14 +50,16 @@ class QuirkContract:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def quirk_in_fresh_processes(cls) -> tuple[Seen, ...]:
+    def seen_in_isolation(cls) -> tuple[Seen, ...]:
         """What two processes see of the quirk that do nothing else and hash texts differently."""
         item = cls._item()
         value = entry_point_value(item.quirk)
-        name = item.quirk.id if ":" in value else item.entry_point
-        plugin = Discovered(name, item.distribution, item.version, EntryPoint(name, value, PROJECT))
-        with ThreadPoolExecutor(len(_HASH_SEEDS)) as pool:
-            seen = tuple(one for (one,) in pool.map(lambda seed: look([plugin], hash_seed=seed), _HASH_SEEDS))
+        point = EntryPoint(item.quirk.id if ":" in value else item.entry_point, value, PROJECT)
+        # A process costs more than what it does, so the plugins of an installed distribution share theirs.
+        plugins = tuple(plugin for plugin in discover() if plugin.distribution == item.distribution)
+        if point not in [plugin.entry_point for plugin in plugins]:
+            plugins = (Discovered(point.name, item.distribution, item.version, point),)
+        seen = _look_twice(plugins)[point]
         if error := next((one.error for one in seen if one.error), ""):
             pytest.fail(
                 f"{item.quirk.id} cannot be loaded in a process of its own, as every engine process must: {error}",
@@ -65,7 +68,7 @@ class QuirkContract:
         return seen
 
     def test_the_metadata_is_complete(self) -> None:
-        """The id, since, references, the module's docstring and the evidence are all there."""
+        """The id, references, the module's docstring and the evidence are all there."""
         _accept(validate.metadata(self._item()))
 
     def test_every_answer_has_an_example_and_every_example_gets_its_answer(self) -> None:
@@ -87,16 +90,16 @@ class QuirkContract:
     def test_what_it_supersedes_exists(self) -> None:
         """Another quirk's id."""
         if self._item().quirk.supersedes:
-            known = [item.quirk.id for item in Registry.load(strict=False).loaded]
+            known = [item.quirk.id for item in Registry.load().loaded]
             _accept(validate.supersedes(self.quirk.id, self.quirk.supersedes, known))
 
-    def test_it_goes_to_json_and_comes_back_the_same(self) -> None:
-        """A declaration is data."""
-        _accept(validate.round_trip(self._item()))
+    def test_it_is_data(self) -> None:
+        """It can be written as JSON."""
+        _accept(validate.data(self._item()))
 
-    def test_importing_and_judging_it_is_pure(self, quirk_in_fresh_processes: tuple[Seen, ...]) -> None:
+    def test_importing_and_judging_it_is_pure(self, seen_in_isolation: tuple[Seen, ...]) -> None:
         """No torch, vllm, ray or transformers, and no changed environment."""
-        for seen in quirk_in_fresh_processes:
+        for seen in seen_in_isolation:
             if seen.heavy:
                 pytest.fail(
                     f"importing and judging {self.quirk.id} imports {', '.join(seen.heavy)}: import it inside the function "
@@ -107,9 +110,9 @@ class QuirkContract:
                 names = ", ".join(seen.environment)
                 pytest.fail(f"importing {self.quirk.id} changes {names}: a quirk asks for an env.* slot instead", pytrace=False)
 
-    def test_the_same_facts_give_the_same_plan_in_every_process(self, quirk_in_fresh_processes: tuple[Seen, ...]) -> None:
+    def test_the_same_facts_give_the_same_plan_in_every_process(self, seen_in_isolation: tuple[Seen, ...]) -> None:
         """Two processes that hash texts differently agree on the declaration and on the plan of each example."""
-        (one,), (other,) = ([found for found in seen.quirks if found.id == self.quirk.id] for seen in quirk_in_fresh_processes)
+        (one,), (other,) = ([found for found in seen.quirks if found.id == self.quirk.id] for seen in seen_in_isolation)
         advice = "sort what comes from a set, and keep times and random numbers out of it"
         if one.digest != other.digest:
             pytest.fail(f"the declaration of {self.quirk.id} differs from process to process: {advice}", pytrace=False)
@@ -169,6 +172,13 @@ class QuirkContract:
             return Loaded(quirk, distribution, version(distribution), name)
         except (PackageNotFoundError, ValueError):
             return Loaded(quirk, distribution, "0", name)
+
+
+@lru_cache(maxsize=8)
+def _look_twice(plugins: tuple[Discovered, ...]) -> Mapping[EntryPoint, tuple[Seen, ...]]:
+    with ThreadPoolExecutor(len(_HASH_SEEDS)) as pool:
+        runs = pool.map(lambda seed: look(plugins, hash_seed=seed), _HASH_SEEDS)
+        return {plugin.entry_point: tuple(seen) for plugin, *seen in zip(plugins, *runs, strict=True)}
 
 
 def _accept(problems: Iterable[Problem]) -> None:

@@ -133,7 +133,7 @@ def _find(quirk_id: str) -> Loaded:
     from quirks_core.registry import Registry
 
     plugins = discover()
-    return Registry.load([item for item in plugins if item.name == quirk_id] or plugins, strict=False).find(quirk_id)
+    return Registry.load([item for item in plugins if item.name == quirk_id] or plugins).find(quirk_id)
 
 
 def _errors() -> type[Exception]:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import Any, NoReturn, cast
 
-from quirks_core.context import RunContext
 from quirks_core.discovery import PROJECT, Discovered
 from quirks_core.errors import DeclarationError, UsageError
+from quirks_core.facts import RunContext
 from quirks_core.loaded import Loaded
 from quirks_core.plan import Plan
 from quirks_core.quirk import Quirk
 from quirks_core.registry import Registry
-from quirks_core.switches import Switches, Wishes
+from quirks_core.switches import Switches, SwitchNames
 
 _HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.load('package.module:QUIRK')"
 
@@ -32,16 +32,16 @@ class _Given:
 
 
 @dataclass(slots=True)
-class BareRegistry:
+class IsolatedRegistry:
     """A registry that refuses discovery; the fixture ``quirk_registry``.
 
     What is added goes the real way: one plugin each, loaded by `Registry.load`, duplicate ids and hooks included.
     """
 
     _plugins: list[Discovered] = field(default_factory=list)
-    _registry: Registry = field(default_factory=lambda: Registry.load([], strict=False))
+    _registry: Registry = field(default_factory=lambda: Registry.load([]))
 
-    def add(self, *plugins: Quirk | object, distribution: str = "tests", version: str = "0") -> BareRegistry:
+    def add(self, *plugins: Quirk | object, distribution: str = "tests", version: str = "0") -> IsolatedRegistry:
         """Adds quirks, or plugins with hooks.
 
         Args:
@@ -58,7 +58,7 @@ class BareRegistry:
             self._take(Discovered(name, distribution, version, point))
         return self
 
-    def load(self, value: str, *, name: str = "", distribution: str = "tests", version: str = "0") -> BareRegistry:
+    def load(self, value: str, *, name: str = "", distribution: str = "tests", version: str = "0") -> IsolatedRegistry:
         """Loads a plugin as an installed entry point would.
 
         Args:
@@ -112,8 +112,8 @@ class BareRegistry:
         """
         if not self._plugins:
             raise UsageError(f"this registry is empty, because it does not look at what is installed; {_HOW}")
-        wishes = Wishes(disable, force)
-        return self._registry.resolve(context, switches or Switches.gather(api=wishes, environ={}))
+        names = SwitchNames(disable, force)
+        return self._registry.resolve(context, switches or Switches.gather(call=names, environ={}))
 
     def observe(self, plan: Plan, receipt: Any) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
@@ -130,7 +130,7 @@ class BareRegistry:
     def _take(self, plugin: Discovered) -> None:
         if any((item.distribution, item.name) == (plugin.distribution, plugin.name) for item in self._plugins):
             raise DeclarationError(f"{plugin.name!r} was added already, as a part of {plugin.distribution!r}")
-        registry = Registry.load([*self._plugins, plugin], strict=False)
+        registry = Registry.load([*self._plugins, plugin])
         if registry.broken:
             raise DeclarationError("; ".join(map(str, registry.broken)))
         self._plugins.append(plugin)

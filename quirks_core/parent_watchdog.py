@@ -22,7 +22,7 @@ def end_with_parent() -> None:
     if multiprocessing.parent_process() is None or _watching == os.getpid():
         return
     _watching = os.getpid()  # a forked process inherits the number, but no thread
-    threading.Thread(target=_watch, args=(os.getppid(),), name="model-quirks-orphan", daemon=True).start()
+    threading.Thread(target=_watch, args=(os.getppid(),), name="model-quirks-parent-watchdog", daemon=True).start()
 
 
 def _watch(parent: int) -> None:

@@ -1,6 +1,6 @@
-"""Looks at plugins in processes of their own, where nothing that they do can reach ours.
+"""Loads plugins in processes of their own, with a time limit, and holds what they declare against every law.
 
-A plugin may end the process, hang, write to standard output or import half a gigabyte: here that is a line in a report.
+A plugin may end its process, hang, or import half a gigabyte: here that is a line in a report.
 """
 
 from __future__ import annotations
@@ -8,22 +8,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import TypeAdapter
-
-from quirks_core import guard
-from quirks_core.context import Record
+from quirks_core import child_process
 from quirks_core.declaration import digest
 from quirks_core.discovery import PROJECT, Discovered
 from quirks_core.errors import QuirksError, words
+from quirks_core.facts import Record
 from quirks_core.loaded import Loaded
 from quirks_core.plan import sha256
 from quirks_core.registry import Registry
@@ -32,8 +28,10 @@ from quirks_core.validate import Problem, problems
 
 #: Packages that matching must do without.
 HEAVY = frozenset({"ray", "torch", "transformers", "vllm"})
-#: Seconds that a process may take besides what the time limit allows each plugin.
-_GRACE_S = 30.0
+#: Seconds that one plugin may take.
+LIMIT_S = 20.0
+#: Seconds that a process may take besides.
+_GRACE_S = 10.0
 
 
 class SeenQuirk(Record):
@@ -72,48 +70,47 @@ class Seen(Record):
     quirks: tuple[SeenQuirk, ...] = ()
 
 
-def look(plugins: Sequence[Discovered], *, hash_seed: str | None = None) -> list[Seen]:
+def look(plugins: Sequence[Discovered], *, hash_seed: str | None = None, limit_s: float = LIMIT_S) -> list[Seen]:
     """Loads plugins in a process of their own and holds what they declare against every law.
 
     Args:
         plugins: What to load. A process that one of them spoils is replaced for the next.
         hash_seed: The processes' PYTHONHASHSEED; that of this process if None.
+        limit_s: Seconds that one plugin may take.
 
     Returns:
         What was seen, one per plugin.
     """
     seen: list[Seen] = []
     while left := plugins[len(seen) :]:
-        found, end = _run(left, hash_seed)
+        found, end = _run(left, hash_seed, limit_s)
         seen += found or [Seen(error=end)]
     return seen
 
 
-def _run(plugins: Sequence[Discovered], hash_seed: str | None) -> tuple[list[Seen], str]:
+def _run(plugins: Sequence[Discovered], hash_seed: str | None, limit_s: float) -> tuple[list[Seen], str]:
     """Starts one process; returns what it got to see, and how it ended in words."""
     rows = [(item.name, item.distribution, item.version, item.entry_point.value, item.problem) for item in plugins]
     environ = {**os.environ, **({"PYTHONHASHSEED": hash_seed} if hash_seed else {})}
-    limit_s = guard.time_limit_s() * len(plugins) + _GRACE_S
-    with tempfile.TemporaryDirectory(prefix="quirks-fresh-") as folder:
-        orders, result = Path(folder, "orders.json"), Path(folder, "result.jsonl")
-        orders.write_text(json.dumps({"path": sys.path, "plugins": rows}), encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="quirks-isolated-") as folder:
+        wanted, result = Path(folder, "wanted.json"), Path(folder, "result.jsonl")
+        wanted.write_text(json.dumps({"path": sys.path, "limit_s": limit_s, "plugins": rows}), encoding="utf-8")
         result.touch()
-        try:
-            done = subprocess.run(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", "quirks_core.fresh", str(orders), str(result)],
-                env=environ, timeout=limit_s, stdin=subprocess.DEVNULL, capture_output=True, check=False,
-            )  # fmt: skip
-            end = _end(done.returncode, done.stderr.decode(errors="replace"))
-        except subprocess.TimeoutExpired:
-            end = f"it hangs so that its process had to be killed after {limit_s:g} s"
+        log = Path(folder, "log")
+        command = [sys.executable, "-P", "-m", "quirks_core.isolated", str(wanted), str(result)]
+        with log.open("wb") as output:
+            code = child_process.run(command, environ=environ, output=output, limit_s=limit_s * len(plugins) + _GRACE_S)
+        end = _end(code, log.read_text(encoding="utf-8", errors="replace"))
         lines = result.read_text(encoding="utf-8").splitlines(keepends=True)
     # A process that dies may leave half a line behind.
     return [Seen.model_validate_json(line) for line in lines if line.endswith("\n")], end
 
 
-def _end(code: int, stderr: str) -> str:
+def _end(code: int | None, output: str) -> str:
+    if code is None:
+        return "it hangs so that its process had to be killed"
     how = f"dies of {signal.Signals(-code).name}" if code < 0 else f"ends with exit code {code}"
-    last = stderr.strip().splitlines()[-1:]
+    last = output.strip().splitlines()[-1:]
     return ": ".join([f"a process that loads it {how}", *last])
 
 
@@ -132,19 +129,13 @@ def _look(row: Sequence[str]) -> Seen:
     modules = set(sys.modules)
     _touched.clear()
     item = Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem)
-    registry = Registry.load([item], strict=False)
-    limit_s = guard.time_limit_s()
-    seen = []
-    for loaded in registry.loaded:
-        try:
-            seen.append(guard.call(partial(_quirk, loaded), limit_s))
-        except guard.TimeLimitError as error:
-            return Seen(error=f"judging {loaded.quirk.id} {error}")
+    registry = Registry.load([item])
+    quirks = tuple(map(_quirk, registry.loaded))
     return Seen(
         error=registry.broken[0].error if registry.broken else "",
         heavy=tuple(sorted(HEAVY & (set(sys.modules) - modules))),
         environment=tuple(sorted(_touched)),
-        quirks=tuple(seen),
+        quirks=quirks,
     )
 
 
@@ -169,19 +160,45 @@ def _write(seen: Seen, result: IO[str]) -> None:
     result.flush()
 
 
-def _main(orders_file: str, result_file: str) -> None:
-    orders = TypeAdapter(dict[str, list[str] | list[list[str]]]).validate_json(Path(orders_file).read_bytes())
+class _Wanted(Record):
+    """What a process is to load.
+
+    Attributes:
+        path: ``sys.path`` of the process that asks.
+        limit_s: Seconds that one plugin may take.
+        plugins: Name, distribution, version, entry point and problem of each.
+    """
+
+    path: list[str]
+    limit_s: float
+    plugins: list[list[str]]
+
+
+class TimeLimit(BaseException):
+    """A plugin takes too long; no ``except Exception`` on the way may swallow that, and let it hang once more."""
+
+
+def _too_long(limit_s: float) -> None:
+    raise TimeLimit(f"it did not load, and its laws were not checked, within {limit_s:g} s")
+
+
+def _main(wanted_file: str, result_file: str) -> None:
+    wanted = _Wanted.model_validate_json(Path(wanted_file).read_bytes())
     sys.addaudithook(_watch_environment)
-    sys.path[:] = [str(entry) for entry in orders["path"]]
+    sys.path[:] = wanted.path
+    signal.signal(signal.SIGALRM, lambda *_: _too_long(wanted.limit_s))
     with Path(result_file).open("a", encoding="utf-8") as result:
-        for row in orders["plugins"]:
+        for row in wanted.plugins:
+            signal.setitimer(signal.ITIMER_REAL, wanted.limit_s)
             try:
                 seen = _look(row)
-            except Exception as error:
+            except (Exception, TimeLimit) as error:
                 seen = Seen(error=str(error) if isinstance(error, QuirksError) else words(error))
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
             _write(seen, result)
             if seen.error or seen.heavy or seen.environment:
-                os._exit(0)  # the next plugin starts in a clean process; a hanging thread cannot be waited for
+                os._exit(0)  # the next plugin starts in a clean process
 
 
 if __name__ == "__main__":

@@ -1,0 +1,91 @@
+"""A command of ``quirks``, and where commands come from."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, distributions
+
+from quirks_core.errors import UsageError, words
+
+#: The entry-point group; each entry point names a `Command`, under the word that is typed.
+GROUP = "model_quirks.commands"
+
+
+def _no_arguments(_: argparse.ArgumentParser) -> None:
+    """Adds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of the command line.
+
+    Attributes:
+        help: What it does, in one line.
+        run: Carries it out and returns the exit code: 0 fine, 1 findings, 2 usage, 3 broken plugin.
+        add_arguments: Adds its arguments.
+        describes_run: It takes the options that describe a run.
+    """
+
+    help: str
+    run: Callable[[argparse.Namespace], int]
+    add_arguments: Callable[[argparse.ArgumentParser], None] = _no_arguments
+    describes_run: bool = False
+
+
+#: The commands that need no engine, in the order of the help, each with where it is; a module is imported when it is used.
+BUILT_IN: Mapping[str, str] = {
+    "list": "listing:COMMAND",
+    "show": "showing:COMMAND",
+    "plan": "planning:PLAN",
+    "explain": "planning:EXPLAIN",
+    "matrix": "matrix:COMMAND",
+    "diff": "diff:COMMAND",
+    "lock": "lock:COMMAND",
+    "bisect": "bisect:COMMAND",
+    "audit-lifecycle": "audit_lifecycle:COMMAND",
+    "doctor": "doctor:COMMAND",
+    "new": "new:COMMAND",
+    "validate": "validate:COMMAND",
+    "fingerprint": "fingerprint:COMMAND",
+    "docs": "docs:COMMAND",
+}
+
+
+def find_commands(only: str | None = None) -> dict[str, EntryPoint]:
+    """Finds the commands by name; imports none. A built-in name is not another distribution's to take.
+
+    Args:
+        only: The one that is wanted; if it is built in, the installed distributions are not searched.
+    """
+    found = {name: EntryPoint(name, f"quirks_core.cli.{where}", GROUP) for name, where in BUILT_IN.items()}
+    if only in found:
+        return found
+    others: dict[str, EntryPoint] = {}
+    for distribution in distributions():
+        with suppress(Exception):  # metadata that nobody can read; 'quirks doctor' names them
+            for point in distribution.entry_points.select(group=GROUP):
+                others.setdefault(point.name, point)  # the first on sys.path, as imports have it
+    return found | {name: point for name, point in sorted(others.items()) if name not in found}
+
+
+def load_command(point: EntryPoint) -> Command:
+    """Imports a command; one that cannot be imported says so when it is used, and in the help."""
+    try:
+        command = point.load()
+        if isinstance(command, Command):
+            return command
+        problem = f"{point.value} is no Command"
+    except Exception as error:
+        problem = words(error)
+
+    def broken(_: argparse.Namespace) -> int:
+        raise UsageError(f"the command {point.name!r} ({point.value}) cannot be loaded: {problem}")
+
+    def any_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.prefix_chars = "\0"  # whatever is typed, options too, is an argument: the reason counts, and not the usage
+        parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
+
+    return Command(f"broken: {problem}", broken, any_arguments)

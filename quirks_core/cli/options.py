@@ -1,0 +1,62 @@
+"""What the commands share: from the options that describe a run to a configuration, and to what its plan is made with."""
+
+from __future__ import annotations
+
+import argparse
+
+from quirks_core.config import GenerationConfig
+from quirks_core.errors import UsageError
+from quirks_core.plan import Plan
+from quirks_core.planning import PlanOptions, make_plan
+from quirks_core.switches import SwitchNames
+
+
+def load_config(options: argparse.Namespace, *, default_purpose: str | None = None) -> GenerationConfig:
+    """Reads the configuration that the options describe.
+
+    Args:
+        options: Parsed arguments with ``config``, ``model``, ``set`` and ``purpose``.
+        default_purpose: The purpose where neither option nor file names one.
+
+    Raises:
+        UsageError: Something is wrong with it.
+    """
+    settings = [f"purpose={options.purpose}"] if options.purpose else []
+    config = GenerationConfig.load(options.config, model=options.model, settings=[*settings, *options.set])
+    if default_purpose and "purpose" not in config.model_fields_set:
+        settings = [f"purpose={default_purpose}"]
+        config = GenerationConfig.load(options.config, model=options.model, settings=[*settings, *options.set])
+    return config
+
+
+def plan_options(options: argparse.Namespace, config: GenerationConfig | None = None) -> PlanOptions:
+    """Collects what the plan is made with: command line, environment and configuration."""
+    return PlanOptions.gather(
+        config,
+        command_line=SwitchNames(options.disable, options.force),
+        strict=options.strict,
+        locked=options.locked,
+        assume=options.assume,
+    )
+
+
+def installed_only(options: argparse.Namespace, instead: str = "") -> None:
+    """Makes sure that no versions are assumed: the command runs an engine.
+
+    Raises:
+        UsageError: Some are.
+    """
+    if options.assume:
+        what = instead or "this command runs the installed one"
+        raise UsageError(f"--assume makes plans for versions that are not installed; {what}")
+
+
+def plan_for(options: argparse.Namespace) -> Plan:
+    """Makes the plan for the run that the options describe.
+
+    Raises:
+        UsageError: Something in the options or the configuration is wrong.
+        LockError: The loaded quirks are not those of the lock file.
+    """
+    config = load_config(options)
+    return make_plan(config, plan_options(options, config))

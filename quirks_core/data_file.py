@@ -1,0 +1,153 @@
+"""The data file of a distribution with quirks: what belongs to its declarations and would only be noise in them.
+
+It lies in the top-level package of the declarations as ``model_quirks.json``, ships with it, and is kept by
+``quirks fingerprint --write``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from quirks_core import fingerprints
+from quirks_core.adjustments import Patch
+from quirks_core.errors import UsageError
+from quirks_core.packages import distribution_of, installed_version
+from quirks_core.probes import FingerprintProbe
+from quirks_core.quirk import Quirk
+
+NAME = "model_quirks.json"
+
+
+class KnownSource(BaseModel):
+    """A source that a patch was written against.
+
+    Attributes:
+        versions: The versions of its package that it was seen in.
+        lines: Digests of its lines, as `quirks_core.fingerprints.line_digests` returns them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    versions: tuple[str, ...] = ()
+    lines: str = ""
+
+
+class DataFile(BaseModel):
+    """The content of a data file.
+
+    Attributes:
+        since: By quirk, the release of the distribution that first had it. One that is missing is new in the present release.
+        fingerprints: By target and fingerprint, the sources that patches were written against.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    since: Mapping[str, str] = {}
+    fingerprints: Mapping[str, Mapping[str, KnownSource]] = {}
+
+    def lines(self, target: str, expected: tuple[str, ...]) -> list[str]:
+        """Returns the line digests of those expected sources of a target that are known."""
+        known = self.fingerprints.get(target, {})
+        return [source.lines for digits, source in known.items() if any(fingerprints.same(digits, one) for one in expected)]
+
+
+def path_for(quirk: Quirk) -> Path | None:
+    """Returns where the data file of a quirk's distribution belongs; None if its module is in no package."""
+    package = quirk.location.module.partition(".")[0]
+    try:
+        spec = find_spec(package) if package else None
+    except (ImportError, ValueError):
+        return None
+    roots = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(roots[0], NAME) if roots else None
+
+
+def read_for(quirk: Quirk) -> DataFile:
+    """Returns the data file of a quirk's distribution; an empty one if there is none.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    path = path_for(quirk)
+    return _read(path) if path is not None and path.is_file() else DataFile()
+
+
+def since(quirk: Quirk, release: str) -> str:
+    """Returns the release that first had a quirk.
+
+    Args:
+        quirk: The quirk.
+        release: The present release of its distribution, which a quirk is new in that no data file knows.
+    """
+    return read_for(quirk).since.get(quirk.id, release)
+
+
+def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str) -> DataFile:
+    """Returns a data file with what is installed, for the present release of its distribution.
+
+    Sources that no quirk expects any more are left out; of those that are expected, the installed one is added.
+
+    Args:
+        known: The file as it is.
+        quirks: Every quirk of the distribution.
+        release: The present release.
+    """
+    return DataFile(
+        since={quirk.id: known.since.get(quirk.id, release) for quirk in sorted(quirks, key=lambda quirk: quirk.id)},
+        fingerprints={target: found for target, wanted in _expected(quirks) if (found := _sources(known, target, wanted))},
+    )
+
+
+def write(path: Path, data: DataFile) -> None:
+    """Writes a data file; a reader never sees half of it.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    draft = path.with_suffix(".draft")
+    try:
+        draft.write_text(data.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    _read.cache_clear()
+
+
+def _expected(quirks: tuple[Quirk, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for quirk in quirks:
+        for item in (*quirk.adjustments, *quirk.probes):
+            if isinstance(item, Patch) and item.expects:
+                found[item.target] = (*found.get(item.target, ()), *item.expects)
+            elif isinstance(item, FingerprintProbe):
+                found[item.target] = (*found.get(item.target, ()), *item.affected, *item.fixed)
+    return sorted(found.items())
+
+
+def _sources(known: DataFile, target: str, wanted: tuple[str, ...]) -> dict[str, KnownSource]:
+    before = known.fingerprints.get(target, {})
+    found = {digits: before[digits] for one in wanted if (digits := one[: fingerprints.DIGITS]) in before}
+    here = fingerprints.find(target)
+    if here is not None and any(fingerprints.same(here, one) for one in wanted):
+        seen = before.get(here, KnownSource()).versions
+        present = installed_version(distribution_of(target.partition(":")[0].partition(".")[0]))
+        versions = seen if present is None or present in seen else (*seen, present)
+        found[here] = KnownSource(versions=versions, lines=fingerprints.line_digests(target))
+    return found
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path) -> DataFile:
+    try:
+        return DataFile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError:
+        raise UsageError(
+            f"{path} is no data file of quirks; delete it, and 'quirks fingerprint --write' makes it anew"
+        ) from None

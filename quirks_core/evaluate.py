@@ -1,0 +1,152 @@
+"""Evaluates quirks against a run's facts: match, versions and the adjustments' own conditions, together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from quirks_core.adjustments import Adjustment
+from quirks_core.errors import nearest, words
+from quirks_core.facts import FACTS, InstalledFacts, RunContext, is_known_fact
+from quirks_core.loaded import Loaded
+from quirks_core.match import Facts, InRange, Match
+from quirks_core.plan import State, Verdict
+from quirks_core.probes import ask
+from quirks_core.quirk import Quirk
+from quirks_core.slots import SLOTS
+from quirks_core.switches import Switches
+from quirks_core.trace import Answer, Leaf, Trace, all_of, any_of
+from quirks_core.versions import Affected
+
+_STATES = {Answer.YES: State.ACTIVE, Answer.UNKNOWN: State.UNKNOWN, Answer.NO: State.NOT_MATCHED}
+_NOTHING = Trace(Answer.YES, (), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One quirk, held against the facts.
+
+    Attributes:
+        item: The quirk.
+        verdict: Whether it concerns the run, and why.
+        adjustments: Of an active quirk, the adjustments whose condition holds.
+        undecided: Of an active quirk, the conditions that cannot be decided, in words; their adjustments do nothing.
+    """
+
+    item: Loaded
+    verdict: Verdict
+    adjustments: tuple[Adjustment, ...] = ()
+    undecided: tuple[str, ...] = ()
+
+
+def evaluate(context: RunContext, loaded: Iterable[Loaded], switches: Switches) -> list[Evaluated]:
+    """Evaluates every quirk, in order of their ids."""
+    in_order = sorted(loaded, key=lambda item: item.quirk.id)
+    replaced = _replacements(in_order, switches)
+    return [evaluate_one(context, item, switches, replaced.get(item.quirk.id, ())) for item in in_order]
+
+
+def evaluate_one(context: RunContext, item: Loaded, switches: Switches, superseded_by: Sequence[Loaded] = ()) -> Evaluated:
+    """Evaluates one quirk.
+
+    Args:
+        context: The facts.
+        item: The quirk.
+        switches: What the user turned off or on.
+        superseded_by: The quirks that replace it.
+    """
+    matched, affected = _traces(context, item.quirk)
+    trace = all_of((matched, affected))
+    state = _STATES[trace.answer]
+    if matched.answer is Answer.YES and affected.answer is Answer.NO:
+        state = State.DORMANT
+    because = _reason(trace)
+    switch = switches.of(item)
+    if switch is not None:
+        state = State.ACTIVE if switch.on else State.DISABLED
+        because = f"{switch}; {because}" if switch.on else str(switch)
+    elif superseded_by:
+        state, because = State.SUPERSEDED, "superseded by " + " and ".join(map(str, superseded_by))
+    verdict = Verdict.model_construct(  # every field is ours and typed; validation would cost more than the matching
+        id=item.quirk.id,
+        title=item.quirk.title,
+        flag=item.quirk.flag,
+        distribution=item.distribution,
+        version=item.version,
+        verdict=trace.answer,
+        state=state,
+        because=because,
+        trace=trace.leaves,
+    )
+    return Evaluated(item, verdict) if state is not State.ACTIVE else _with_adjustments(context, item, verdict)
+
+
+def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
+    """Compares versions: alternatives within one package, all packages together; what they leave open, probes settle."""
+    if len(quirk.affected) == 1:
+        return _in_range(facts, quirk, quirk.affected[0])
+    packages = dict.fromkeys(item.package for item in quirk.affected)
+    return all_of(any_of(_in_range(facts, quirk, item) for item in quirk.affected if item.package == name) for name in packages)
+
+
+def matches(match: Match, facts: Facts) -> Trace:
+    """Evaluates a match; one of a third party's own kind that raises is unknown, and says so."""
+    try:
+        trace = match.trace(facts)
+        if isinstance(trace, Trace):
+            return trace
+        problem = f"it returned a {type(trace).__name__}, which is no Trace"
+    except (Exception, SystemExit) as error:  # a plugin does not end the program
+        problem = words(error)
+    return Trace.of(Leaf("match", "an answer", problem, Answer.UNKNOWN))
+
+
+def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Evaluated:
+    holding, undecided = [], []
+    for adjustment in item.quirk.adjustments:
+        condition = _NOTHING if adjustment.when is None else matches(adjustment.when, context)
+        if condition.answer is Answer.YES:
+            holding.append(adjustment)
+        elif condition.answer is Answer.UNKNOWN:
+            undecided.append(f"{item.quirk.id}: a condition cannot be decided: {condition.decisive}")
+    return Evaluated(item, verdict, tuple(holding), tuple(undecided))
+
+
+def _replacements(loaded: Iterable[Loaded], switches: Switches) -> Mapping[str, Sequence[Loaded]]:
+    """Returns, by the id of a quirk, those that supersede it; one that is switched off supersedes nothing."""
+    found: dict[str, list[Loaded]] = {}
+    for item in loaded:
+        switch = switches.of(item) if item.quirk.supersedes else None
+        for replaced in () if switch and not switch.on else item.quirk.supersedes:
+            found.setdefault(replaced, []).append(item)
+    return found
+
+
+def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
+    """The answers of match and versions. A quirk that is bound to other models is not looked at any further."""
+    try:
+        types = quirk.model_types
+    except (Exception, SystemExit):  # a third party's own kind of match; evaluating it says what is wrong
+        types = None
+    if types is not None and (model_type := context.model.model_type) is not None and model_type not in types:
+        return Trace.of(Leaf("model.model_type", " or ".join(sorted(types)), model_type, Answer.NO)), _NOTHING
+    return matches(quirk.match, context), affected(context, quirk)
+
+
+def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
+    trace = InRange(item).trace(facts)
+    if trace.answer is Answer.UNKNOWN and facts.source_known(item.package):
+        for probe in quirk.probes:
+            if (answer := ask(probe, item.package)) is not Answer.UNKNOWN:
+                name = f"packages.{item.package}"
+                return Trace.of(Leaf(name, f"{item} (a source build: settled by {probe})", facts.fact(name), answer))
+    return trace
+
+
+def _reason(trace: Trace) -> str:
+    if trace.decisive is None or trace.answer is Answer.YES:
+        return "every condition holds"
+    fact = trace.decisive.fact
+    if trace.answer is Answer.UNKNOWN and trace.decisive.got is None and not (is_known_fact(fact) or fact == "match"):
+        return f"{trace.decisive} (no fact has that name{nearest(fact, (*FACTS, *SLOTS))})"
+    return str(trace.decisive)

@@ -1,0 +1,408 @@
+"""The facts of one run: what the model is, what is installed, what the user asked for and which keys the user typed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
+
+from quirks_core import sources, variables
+from quirks_core.config import GenerationConfig, Purpose
+from quirks_core.engine_arguments import argument_names
+from quirks_core.errors import UsageError
+from quirks_core.match import UNKNOWN, Facts, Unknown
+from quirks_core.model_config import config_file, read_config
+from quirks_core.packages import distribution_of, installed_platform, installed_version, installed_versions, parse_assumptions
+from quirks_core.slots import ENGINE, ENV, SLOTS, engine_problem, is_engine_argument, is_slot
+
+#: Variables of these families are part of every run's facts; others if a quirk asks for them or the configuration sets them.
+_FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+_MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
+
+
+class Record(BaseModel):
+    """Base of the records that travel as JSON: frozen, and strict about their keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class InstalledFacts(Facts, Protocol):
+    """Facts that include what is installed."""
+
+    def source_known(self, package: str) -> bool:
+        """Tells whether the package's source on this machine is that of the version the facts speak of."""
+
+
+class Installation:
+    """The facts that hold for every run on this installation; all others are unknown.
+
+    Args:
+        versions: Versions by package to take instead of what is installed; their source is not known then.
+    """
+
+    def __init__(self, versions: Mapping[str, str] | None = None) -> None:
+        self._versions = versions
+
+    def fact(self, name: str) -> Any:
+        """Returns the platform or a package's version."""
+        package = name.removeprefix("packages.")
+        if name == "platform" and self._versions is None:
+            found = installed_platform()
+        elif package == name:
+            found = None
+        else:
+            found = installed_version(package) if self._versions is None else self._versions.get(package)
+        return UNKNOWN if found is None else found
+
+    def source_known(self, package: str) -> bool:
+        """Tells whether the package is installed, and what is installed counts."""
+        return self._versions is None and installed_version(package) is not None
+
+
+class ModelFacts(Record):
+    """What a checkpoint's ``config.json`` says.
+
+    Attributes:
+        name: Hub id or folder name.
+        path: What the user gave.
+        config: The parsed ``config.json``.
+    """
+
+    name: str
+    path: str
+    config: dict[str, Any]
+
+    @classmethod
+    def read(cls, model: str, revision: str | None = None) -> ModelFacts:
+        """Reads the facts from a folder or a hub id.
+
+        Raises:
+            UsageError: No readable ``config.json``.
+        """
+        file = config_file(model, revision)
+        folder = Path(model).expanduser()
+        return cls(name=folder.resolve().name if folder.is_dir() else model, path=model, config=read_config(file))
+
+    @property
+    def text_config(self) -> dict[str, Any]:
+        """The language model's part of the configuration: ``text_config`` of a multimodal model, else the whole."""
+        nested = self.config.get("text_config")
+        return nested if isinstance(nested, dict) else self.config
+
+    @property
+    def model_type(self) -> str | None:
+        """``model_type``."""
+        value = self.config.get("model_type")
+        return value if isinstance(value, str) else None
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """``architectures``."""
+        value = self.config.get("architectures")
+        return tuple(str(name) for name in value) if isinstance(value, list) else ()
+
+    @property
+    def num_experts(self) -> int | Unknown | None:
+        """Number of routed experts of a MoE layer, the most of any layer.
+
+        Returns:
+            None for a dense model; `UNKNOWN` if the configuration gives no number, and either no model type or one of a MoE.
+        """
+        given = [part[key] for part in (self.config, self.text_config) for key in _EXPERTS if part.get(key) is not None]
+        if given:  # Ernie's configuration has a list, by layer
+            counts = [count for item in given for count in (item if isinstance(item, list) else [item])]
+            numbers = [count for count in counts if isinstance(count, int)]
+            most = max(numbers, default=0)
+            return most if most > 1 else None if len(numbers) == len(counts) else UNKNOWN
+        names = " ".join((self.model_type or "", str(self.text_config.get("model_type")), *self.architectures))
+        return UNKNOWN if self.model_type is None or "moe" in names.lower() else None
+
+    @property
+    def is_moe(self) -> bool:
+        """The model is known to have more than one expert; the fact ``model.is_moe`` is unknown where the number is."""
+        return isinstance(self.num_experts, int)
+
+    @property
+    def is_multimodal(self) -> bool:
+        """The model accepts image or audio input."""
+        return any(self.config.get(key) for key in _MEDIA)
+
+
+class RunContext(Record):
+    """Frozen facts of one run; the only thing that matching sees.
+
+    Attributes:
+        purpose: ``rollout`` (a trainer will refit), ``eval`` or ``serve``.
+        recipe: Name of the training recipe, if the user gave one.
+        model: Facts of the checkpoint.
+        settings: The value of every slot of the configuration before quirks: typed, or the configuration's default.
+        typed: The slots whose value the user typed.
+        packages: Versions by package; a package that is missing is not installed.
+        assumed: The packages whose version was assumed (``--assume``) rather than read.
+        platform: Platform of the installed engine; None if it cannot be told.
+        environment: Those of the user's environment variables that quirks may ask for.
+        extra: Facts that plugins added, by ``distribution.name``.
+    """
+
+    purpose: Purpose = "rollout"
+    recipe: str | None = None
+    model: ModelFacts
+    settings: dict[str, Any] = Field(default_factory=dict)
+    typed: frozenset[str] = frozenset()
+    packages: dict[str, str] = Field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
+    platform: str | None = None
+    environment: dict[str, str] = Field(default_factory=dict)
+    extra: dict[str, Any] = Field(default_factory=dict)
+
+    @field_serializer("typed", "assumed", when_used="json")
+    def _in_order(self, names: frozenset[str]) -> list[str]:
+        """A set has another order in every process; the JSON, and the digest made of it, must not."""
+        return sorted(names)
+
+    @classmethod
+    def gather(
+        cls,
+        config: GenerationConfig,
+        *,
+        asked: Iterable[str] = (),
+        assume: Iterable[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> RunContext:
+        """Gathers the facts of a run: reads files and metadata, imports nothing, changes nothing.
+
+        Args:
+            config: The user's configuration.
+            asked: Names of the facts that quirks ask for: of packages and variables, only these and the common ones are read.
+            assume: ``package==version`` and ``platform==name`` to take instead of what is installed.
+            environ: The process environment; `os.environ` if None.
+
+        Raises:
+            UsageError: The model cannot be read, the installed vLLM does not take an engine argument that the user typed, or an
+                assumption makes no sense.
+        """
+        asked = frozenset(asked)
+        packages = {name.removeprefix("packages.") for name in asked if name.startswith("packages.")}
+        versions, assumed_platform = parse_assumptions(assume, packages)
+        found = {name: text for name in packages if (text := installed_version(name)) is not None}
+        context = cls(
+            purpose=config.purpose,
+            recipe=config.recipe,
+            model=ModelFacts.read(config.model.path, config.model.revision),
+            settings={name: value for name, value in config.slots().items() if is_slot(name)},
+            typed=frozenset(filter(is_slot, config.typed_slots())),
+            packages={**found, **installed_versions(), **versions},
+            assumed=frozenset(versions),
+            platform=assumed_platform or installed_platform(),
+            environment=_variables(config, asked, os.environ if environ is None else environ),
+        )
+        context._check_engine_arguments()
+        return context
+
+    def fact(self, name: str) -> Any:
+        """Returns a fact by its dotted name.
+
+        Returns:
+            None for a fact that is known to be absent (a slot left open, a variable not set), and `UNKNOWN` for one that
+            nobody could tell.
+        """
+        if name in self.extra:
+            return self.extra[name]
+        if name in FACTS:
+            return FACTS[name].read(self)
+        if name in SLOTS:
+            return self.settings.get(name)
+        family, _, rest = name.partition(".")
+        match family:
+            case "typed":
+                return self.is_typed(rest)
+            case "env":
+                return self.environment.get(rest)
+            case "packages":
+                return self.packages.get(distribution_of(rest), UNKNOWN)
+            case "model" if rest.startswith("config."):
+                return _walk(self.model.config, rest.split(".")[1:])
+            case "engine" if is_slot(name):
+                # What the installed vLLM does not take is no argument left open.
+                is_there = not self.source_known("vllm") or rest in (argument_names() or (rest,))
+                return self.settings.get(name, None if is_there else UNKNOWN)
+        return UNKNOWN
+
+    def value(self, slot: str) -> Any:
+        """Returns what a slot holds before quirks; None if it is open."""
+        return self.environment.get(slot.removeprefix(ENV)) if slot.startswith(ENV) else self.settings.get(slot)
+
+    def is_typed(self, slot: str) -> bool:
+        """Tells whether the user typed a slot's value; a variable that is set counts as typed."""
+        return slot in self.typed or (slot.startswith(ENV) and slot.removeprefix(ENV) in self.environment)
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """The engine arguments that the user typed and nobody could hold against vLLM, because its source is not here."""
+        if self.source_known("vllm"):
+            return ()
+        return tuple(sorted(name for name in self.typed if is_engine_argument(name) and name not in SLOTS))
+
+    def source_known(self, package: str) -> bool:
+        """Tells whether the package's source on this machine is that of the version the context speaks of."""
+        return package not in self.assumed and package in self.packages
+
+    @property
+    def unread_environment(self) -> tuple[str, ...] | None:
+        """The ``VLLM_*`` variables that the user set and the installed engine does not read; None if it cannot be told."""
+        given = [name for name in self.environment if name.startswith("VLLM_")]
+        if not given:
+            return ()
+        return sources.unread_by_engine(given) if self.source_known("vllm") else None
+
+    def _check_engine_arguments(self) -> None:
+        if not self.source_known("vllm"):
+            return
+        typed = [name for name in sorted(self.typed) if name.startswith(ENGINE)]
+        if wrong := [problem for name in typed if (problem := engine_problem(name, self.settings[name]))]:
+            raise UsageError("; ".join(wrong))
+
+
+@dataclass(frozen=True, slots=True)
+class FactSpec:
+    """One fact that every run has.
+
+    Attributes:
+        name: Its name; of a family that is open at the end, what the names begin with.
+        help: What it says.
+        read: Reads it from a run.
+        unknown: When it cannot be told; empty if every run knows it.
+    """
+
+    name: str
+    help: str
+    read: Callable[[RunContext], Any] = lambda _: UNKNOWN
+    unknown: str = ""
+
+
+def _known(value: Any) -> Any:
+    return UNKNOWN if value is None else value
+
+
+def _size(*slots: str) -> Callable[[RunContext], int]:
+    """The product of parallel sizes; one that is left open is 1."""
+
+    def read(context: RunContext) -> int:
+        product = 1
+        for slot in slots:
+            product *= context.settings.get(f"engine.{slot}_parallel_size") or 1
+        return product
+
+    return read
+
+
+def _num_gpus(context: RunContext) -> int | None:
+    gpus = context.settings.get("cluster.gpus_per_node")
+    return None if gpus is None else gpus * (context.settings.get("cluster.num_nodes") or 1)
+
+
+def _is_moe(context: RunContext) -> Any:
+    return UNKNOWN if context.model.num_experts is UNKNOWN else context.model.is_moe
+
+
+_NO_TYPE = "config.json gives no model_type"
+_NO_COUNT = "config.json gives no number of experts, and either no model_type or one of a MoE model"
+
+#: The facts that have names of their own. Slots are facts under their names, and so are those of `FAMILIES`.
+FACTS: Mapping[str, FactSpec] = MappingProxyType(
+    {
+        spec.name: spec
+        for spec in (
+            FactSpec("purpose", "rollout, eval or serve", lambda run: run.purpose),
+            FactSpec("recipe", "name of the training recipe", lambda run: run.recipe),
+            FactSpec(
+                "platform",
+                "cpu, cuda, rocm or xpu: what the installed engine is built for",
+                lambda run: _known(run.platform),
+                "no engine is installed, or its version does not say",
+            ),
+            FactSpec("model.name", "hub id or folder name", lambda run: run.model.name),
+            FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.model.model_type), _NO_TYPE),
+            FactSpec("model.architectures", "architectures of config.json", lambda run: run.model.architectures),
+            FactSpec("model.is_moe", "the model has more than one expert", _is_moe, _NO_COUNT),
+            FactSpec(
+                "model.num_experts",
+                "routed experts of a MoE layer, the most of any",
+                lambda run: run.model.num_experts,
+                _NO_COUNT,
+            ),
+            FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.model.is_multimodal),
+            FactSpec("parallel.replica_size", "TP x PP: ranks that hold one copy of the model", _size("tensor", "pipeline")),
+            FactSpec(
+                "parallel.expert_group_size",
+                "DP x TP: ranks over which one vLLM data-parallel group spreads its experts",
+                _size("data", "tensor"),
+            ),
+            FactSpec("parallel.num_ranks", "DP x TP x PP", _size("data", "tensor", "pipeline")),
+            FactSpec("cluster.num_gpus", "nodes x GPUs of each; absent where no number of GPUs is configured", _num_gpus),
+            FactSpec(
+                "environment.unread",
+                "VLLM_* variables that are set and that the installed engine does not read",
+                lambda run: _known(run.unread_environment),
+                "vLLM is not installed, or its version is assumed",
+            ),
+        )
+    }
+)
+#: Facts whose names have an open end.
+FAMILIES = (
+    FactSpec("typed.", "the user typed the value of that slot"),
+    FactSpec("env.", "an environment variable that the user set, in the shell or in the configuration's section env"),
+    FactSpec("engine.", "an argument of vLLM that the user typed", unknown="the installed vLLM has no such argument"),
+    FactSpec("packages.", "the installed version of a distribution", unknown="it is not installed"),
+    FactSpec("model.config.", "a key of config.json, nested ones with dots"),
+)
+
+
+def is_known_fact(name: str) -> bool:
+    """Tells whether a run has a fact of that name without a plugin's help."""
+    if name in FACTS or name in SLOTS:
+        return True
+    family = next((spec.name for spec in FAMILIES if name.startswith(spec.name)), "")
+    if family == "typed.":
+        return is_slot(name.removeprefix(family))
+    return bool(family) and (family not in (ENGINE, ENV) or is_slot(name))
+
+
+def always_known(name: str) -> bool:
+    """Tells whether every run knows the fact (also as absent), so that a condition on it is never unknown."""
+    if name in FACTS:
+        return not FACTS[name].unknown
+    return name in SLOTS or (is_known_fact(name) and not any(spec.unknown for spec in FAMILIES if name.startswith(spec.name)))
+
+
+def _variables(config: GenerationConfig, asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that plans are made of. What the configuration sets overrides the shell, as it does in the engine."""
+    return asked_variables([*asked, *(f"{ENV}{name}" for name in config.env)], {**environ, **config.env})
+
+
+def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns those variables of an environment that plans are made of.
+
+    Args:
+        asked: Names of the facts that quirks ask for.
+        environ: The environment.
+    """
+    wanted = {name.removeprefix("typed.").removeprefix(ENV) for name in asked if name.startswith((ENV, f"typed.{ENV}"))}
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if (name in wanted or name.startswith(_FAMILIES_OF_VARIABLES)) and variables.reason_to_refuse(name) is None
+    }
+
+
+def _walk(value: Any, keys: list[str]) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,48 @@
+"""Values that JSON can hold and give back, which is all that plans, facts and declarations are made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+#: Deeper or longer than any setting; such a value is a mistake, and neither a terminal nor a plan is the place for it.
+_DEEPEST = 50
+_LONGEST = 100_000
+
+
+def problem(value: object) -> str | None:
+    """Says why a value cannot be part of a declaration, a fact or a plan; None if it can. Tuples become lists."""
+    try:
+        if not _is_json(value, _DEEPEST):
+            return "is not made of JSON values with texts as keys"
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except (TypeError, ValueError, OverflowError) as error:
+        return f"cannot be written as JSON ({error})"
+    except RecursionError:
+        return f"is nested deeper than {_DEEPEST} levels"
+    return None if len(text) <= _LONGEST else f"takes {len(text)} characters as JSON, more than {_LONGEST}"
+
+
+def plain(value: Any) -> Any:
+    """Returns a value as JSON gives it back: a copy, of Python's own types.
+
+    Raises:
+        ValueError: JSON cannot hold it.
+    """
+    if why := problem(value):
+        raise ValueError(f"the value {why}")
+    return json.loads(json.dumps(value))
+
+
+def _is_json(value: object, depth: int) -> bool:
+    if depth < 0:
+        raise RecursionError
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_json(item, depth - 1) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_json(item, depth - 1) for item in value)
+    if isinstance(value, int):
+        float(value)  # a reader in another language has no larger ones
+    return value is None or isinstance(value, bool | int | float | str)

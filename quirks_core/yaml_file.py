@@ -1,0 +1,66 @@
+"""Reads a configuration in YAML, and lays ``path=value`` texts over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from quirks_core.errors import UsageError
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is written twice: plain YAML would drop the first, a whole section perhaps, in silence."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is written twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return node
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """Reads a file that holds a mapping.
+
+    Raises:
+        UsageError: It cannot be read, is not YAML, or holds something else.
+    """
+    try:
+        values = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506  # a SafeLoader
+    except OSError as error:
+        raise UsageError(f"configuration {file} cannot be read: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"configuration {file} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"configuration {file} must hold a mapping, not {type(values).__name__}")
+    return values
+
+
+def lay_over(values: dict[str, Any], text: str) -> None:
+    """Sets one ``path=value`` in nested mappings.
+
+    Raises:
+        UsageError: The text is not of that form.
+    """
+    path, equals, raw = text.partition("=")
+    if not equals or not path:
+        raise UsageError(f"--set {text!r}: write slot=value, for example engine.load_format=dummy")
+    try:
+        value = yaml.safe_load(raw)
+    except yaml.YAMLError:
+        raise UsageError(f"--set {text!r}: {raw!r} is not valid YAML") from None
+    *parents, key = path.strip().split(".")
+    here = values
+    for parent in parents:
+        below = here.setdefault(parent, {})
+        if not isinstance(below, dict):
+            if parent != "model":
+                raise UsageError(f"--set {text!r}: {parent!r} has no keys")
+            below = here[parent] = {"path": str(below)}
+        here = below
+    here[key] = value
