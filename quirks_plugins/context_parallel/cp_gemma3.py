@@ -9,42 +9,25 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, model_type, report, setting
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, model_type, no, report, unknown, yes
+from quirks_plugins.conditions import context_parallel_on_fsdp2
+from quirks_plugins.runs import context_parallel
 
 QUIRK = Quirk(
     id="cp-gemma3",
     title="Gemma-3 passes an attention mask, which context parallelism with FSDP2 cannot take",
     flag=ModelFlag.CONTEXT_PARALLEL,
-    match=(
-        setting("train.context_parallel_size").above(1)
-        & setting("train.backend").one_of("fsdp2")
-        & model_type("gemma3", "gemma3_text")
-    ),
-    adjustments=(
-        Refuse(
-            "context parallelism replaces SDPA by a ring without attention masks, and Gemma-3 needs its mask",
-            "set train.context_parallel_size: 1 (tensor or sequence parallelism also shortens what each rank holds)",
-        ),
+    match=context_parallel_on_fsdp2 & model_type("gemma3", "gemma3_text"),
+    adjustments=Refuse(
+        "context parallelism replaces SDPA by a ring without attention masks, and Gemma-3 needs its mask",
+        "set train.context_parallel_size: 1 (tensor or sequence parallelism also shortens what each rank holds)",
     ),
     severity=Severity.CRASH,
-    references=(report("https://github.com/NVIDIA-NeMo/RL/pull/450"),),
-    examples=(
-        Example(
-            answer=Answer.YES,
-            config={"model_type": "gemma3_text"},
-            settings={"train.backend": "fsdp2", "train.context_parallel_size": 2},
-        ),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "qwen3"},
-            settings={"train.backend": "fsdp2", "train.context_parallel_size": 2},
-        ),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "gemma3"},
-            settings={"train.backend": "megatron", "train.context_parallel_size": 2},
-        ),
-        Example(answer=Answer.UNKNOWN, settings={"train.backend": "fsdp2", "train.context_parallel_size": 2}),
-    ),
-    since="0.1.0",
+    references=report("https://github.com/NVIDIA-NeMo/RL/pull/450"),
+    examples=[
+        yes("gemma3_text", context_parallel()),
+        no("qwen3", context_parallel()),
+        no("gemma3", context_parallel(backend="megatron")),
+        unknown(settings=context_parallel()),
+    ],
 )

@@ -8,35 +8,24 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, report, setting
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_plugins.conditions import context_parallel_on_fsdp2, sequence_packing
+from quirks_plugins.runs import context_parallel
 
 QUIRK = Quirk(
     id="cp-sequence-packing",
     title="Context parallelism needs SDPA and sequence packing needs flash-attention-2: not both with FSDP2",
     flag=ModelFlag.CONTEXT_PARALLEL,
-    match=(
-        setting("train.context_parallel_size").above(1)
-        & setting("train.backend").one_of("fsdp2")
-        & setting("train.sequence_packing").is_true()
-    ),
-    adjustments=(
-        Refuse(
-            "context parallelism works by replacing SDPA, sequence packing needs flash-attention-2",
-            "set train.sequence_packing: false, or train.context_parallel_size: 1",
-        ),
+    match=context_parallel_on_fsdp2 & sequence_packing,
+    adjustments=Refuse(
+        "context parallelism works by replacing SDPA, sequence packing needs flash-attention-2",
+        "set train.sequence_packing: false, or train.context_parallel_size: 1",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=(report("https://github.com/NVIDIA-NeMo/RL/pull/450"),),
-    examples=(
-        Example(
-            answer=Answer.YES,
-            settings={"train.backend": "fsdp2", "train.context_parallel_size": 2, "train.sequence_packing": True},
-        ),
-        Example(answer=Answer.NO, settings={"train.backend": "fsdp2", "train.context_parallel_size": 2}),
-        Example(
-            answer=Answer.NO,
-            settings={"train.backend": "megatron", "train.context_parallel_size": 2, "train.sequence_packing": True},
-        ),
-    ),
-    since="0.1.0",
+    references=report("https://github.com/NVIDIA-NeMo/RL/pull/450"),
+    examples=[
+        yes(settings=context_parallel(sequence_packing=True)),
+        no(settings=context_parallel()),
+        no(settings=context_parallel(backend="megatron", sequence_packing=True)),
+    ],
 )

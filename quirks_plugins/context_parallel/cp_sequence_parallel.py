@@ -8,45 +8,27 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, report, setting
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, setting, yes
+from quirks_plugins.conditions import context_parallel_on_fsdp2
+from quirks_plugins.runs import context_parallel
 
 QUIRK = Quirk(
     id="cp-sequence-parallel",
     title="Context parallelism and sequence parallelism both shard the sequence: not both with FSDP2 at TP > 1",
     flag=ModelFlag.CONTEXT_PARALLEL,
     match=(
-        setting("train.context_parallel_size").above(1)
-        & setting("train.backend").one_of("fsdp2")
+        context_parallel_on_fsdp2
         & setting("train.sequence_parallel").is_true()
         & setting("train.tensor_parallel_size").above(1)
     ),
-    adjustments=(
-        Refuse(
-            "context parallelism cannot shard a sequence that sequence parallelism has scattered over tensor-parallel ranks",
-            "set train.sequence_parallel: false, or train.context_parallel_size: 1",
-        ),
+    adjustments=Refuse(
+        "context parallelism cannot shard a sequence that sequence parallelism has scattered over tensor-parallel ranks",
+        "set train.sequence_parallel: false, or train.context_parallel_size: 1",
     ),
     severity=Severity.CRASH,
-    references=(report("https://github.com/NVIDIA-NeMo/RL/issues/659"),),
-    examples=(
-        Example(
-            answer=Answer.YES,
-            settings={
-                "train.backend": "fsdp2",
-                "train.context_parallel_size": 2,
-                "train.sequence_parallel": True,
-                "train.tensor_parallel_size": 2,
-            },
-        ),
-        Example(
-            answer=Answer.NO,
-            settings={
-                "train.backend": "fsdp2",
-                "train.context_parallel_size": 2,
-                "train.sequence_parallel": True,
-                "train.tensor_parallel_size": 1,
-            },
-        ),
-    ),
-    since="0.1.0",
+    references=report("https://github.com/NVIDIA-NeMo/RL/issues/659"),
+    examples=[
+        yes(settings=context_parallel(sequence_parallel=True, tensor_parallel_size=2)),
+        no(settings=context_parallel(sequence_parallel=True, tensor_parallel_size=1)),
+    ],
 )

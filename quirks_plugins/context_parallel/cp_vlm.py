@@ -8,36 +8,26 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, Fact, ModelFlag, Quirk, Refuse, Severity, report, setting
+from quirks_core import Fact, ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_plugins.conditions import context_parallel_on_fsdp2
+from quirks_plugins.runs import context_parallel
 
 QUIRK = Quirk(
     id="cp-vlm",
     title="Context parallelism shards the sequence before media features are in it: not with multimodal models on FSDP2",
     flag=ModelFlag.CONTEXT_PARALLEL,
-    match=(
-        setting("train.context_parallel_size").above(1)
-        & setting("train.backend").one_of("fsdp2")
-        & Fact("model.is_multimodal").is_true()
-    ),
-    adjustments=(
-        Refuse(
-            "the sequence is sharded before image and audio features are put in, so they land on the wrong ranks",
-            "set train.context_parallel_size: 1, or train the text-only checkpoint",
-        ),
+    match=context_parallel_on_fsdp2 & Fact("model.is_multimodal").is_true(),
+    adjustments=Refuse(
+        "the sequence is sharded before image and audio features are put in, so they land on the wrong ranks",
+        "set train.context_parallel_size: 1, or train the text-only checkpoint",
     ),
     severity=Severity.CRASH,
-    references=(report("https://github.com/NVIDIA-NeMo/RL/pull/450"),),
-    examples=(
-        Example(
-            answer=Answer.YES,
-            config={"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}},
-            settings={"train.backend": "fsdp2", "train.context_parallel_size": 2},
+    references=report("https://github.com/NVIDIA-NeMo/RL/pull/450"),
+    examples=[
+        yes(
+            {"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}},
+            context_parallel(),
         ),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "qwen3"},
-            settings={"train.backend": "fsdp2", "train.context_parallel_size": 2},
-        ),
-    ),
-    since="0.1.0",
+        no("qwen3", context_parallel()),
+    ],
 )

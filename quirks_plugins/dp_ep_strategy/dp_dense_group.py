@@ -13,60 +13,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Answer, Example, ModelFlag, PairedRun, Quirk, Refuse, Severity, StaticProbe, report
-from quirks_plugins.dp_ep_strategy.conditions import actors, dense, several_replicas
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_plugins.conditions import actors, dense, several_replicas
+from quirks_plugins.runs import QWEN3_MOE, parallel
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
-_ACTORS = {"engine.data_parallel_size": 2, "parallel.dp_strategy": "actors"}
+_ACTORS = parallel(dp=2, strategy="actors")
 
 QUIRK = Quirk(
     id="dp-dense-group",
     title="Dense models share nothing, and vLLM refuses external data parallelism for them",
     flag=ModelFlag.DP_EP_STRATEGY,
     match=several_replicas & actors & dense,
-    adjustments=(
-        Refuse(
-            "with external load balancing, vLLM takes only MoE models as ranks of a data-parallel group, and this one is dense",
-            "set parallel.dp_strategy: independent, or leave it open",
-        ),
+    adjustments=Refuse(
+        "with external load balancing, vLLM takes only MoE models as ranks of a data-parallel group, and this one is dense",
+        "set parallel.dp_strategy: independent, or leave it open",
     ),
     severity=Severity.CRASH,
-    references=(report("https://github.com/vllm-project/vllm-ascend/issues/11863"),),
-    evidence=(
-        StaticProbe("vllm.engine.arg_utils", r"Non-MoE models do not support external data parallel mode", True),
-        PairedRun("quirks_plugins.dp_ep_strategy.dp_dense_group:scenario", "live on vLLM 0.32.0"),
-    ),
-    examples=(
-        Example(answer=Answer.YES, config={"model_type": "qwen3"}, settings=_ACTORS),
-        Example(answer=Answer.NO, config={"model_type": "qwen3_moe", "num_experts": 8}, settings=_ACTORS),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "qwen3"},
-            settings={"engine.data_parallel_size": 2, "parallel.dp_strategy": "independent"},
-        ),
-        Example(answer=Answer.NO, config={"model_type": "qwen3"}, settings={"engine.data_parallel_size": 2}),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "qwen3"},
-            settings={"engine.data_parallel_size": 1, "parallel.dp_strategy": "actors"},
-        ),
-        Example(answer=Answer.UNKNOWN, settings=_ACTORS),
-        Example(answer=Answer.UNKNOWN, config={"model_type": "acme_moe"}, settings=_ACTORS),
-    ),
-    since="0.1.0",
+    references=report("https://github.com/vllm-project/vllm-ascend/issues/11863"),
+    evidence=StaticProbe("vllm.engine.arg_utils", r"Non-MoE models do not support external data parallel mode", True),
+    examples=[
+        yes("qwen3", _ACTORS),
+        no(QWEN3_MOE, _ACTORS),
+        no("qwen3", parallel(dp=2, strategy="independent")),
+        no("qwen3", parallel(dp=2)),
+        no("qwen3", parallel(dp=1, strategy="actors")),
+        unknown(settings=_ACTORS),
+        unknown("acme_moe", _ACTORS),
+    ],
 )
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """Actors for a dense model are refused; else one of them is started as its group would."""
-    from quirks_core.testing.lab import Outcome
-    from quirks_plugins.dp_ep_strategy.evidence import EXPECTED, refused_or_started
+    """An actor for a dense model is refused before it starts."""
+    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
+    from worker.engine.engine_rank import EngineRank
 
-    model, measure = lab.checkpoint("qwen3"), "a dense model as rank 0 of a data-parallel group"
-    plan = lab.plan(model, {"engine": {"data_parallel_size": 2}, "parallel": {"dp_strategy": "actors"}})
-    if plan.refusals:
-        return Outcome(True, measure, f"refused: {plan.refusals[0].reason}", EXPECTED)
-    values = {"engine": {"data_parallel_size": 2, "vllm_kwargs": {"data_parallel_rank": 0}}}
-    return await refused_or_started(lab, model, values, measure)
+    values = {"engine": {"data_parallel_size": 2}, "parallel": {"dp_strategy": "actors"}}
+    rank = EngineRank("actors", engines=2)
+    return await refused_or_started(lab, lab.checkpoint("qwen3"), values, "a dense model as rank 0 of two", engine_rank=rank)

@@ -15,22 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Answer,
-    Example,
-    ModelFlag,
-    PairedRun,
-    Quirk,
-    Refuse,
-    Severity,
-    StaticProbe,
-    environment,
-    report,
-    setting,
-)
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, environment, no, report, setting, yes
+from quirks_plugins.runs import parallel
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
 _any_is_set = (
     environment("VLLM_DP_SIZE").is_set()
@@ -39,36 +28,30 @@ _any_is_set = (
     | environment("VLLM_DP_MASTER_IP").is_set()
     | environment("VLLM_DP_MASTER_PORT").is_set()
 )
-_ASYNC, _SYNC = {"engine.async_engine": True}, {"engine.async_engine": False}
+_ASYNC, _SYNC = parallel(asynchronous=True), parallel(asynchronous=False)
 
 QUIRK = Quirk(
     id="dp-environment",
     title="VLLM_DP_* variables make the asynchronous engine a rank of a group that nobody forms",
     flag=ModelFlag.DP_EP_STRATEGY,
     match=setting("engine.async_engine").is_true() & _any_is_set,
-    adjustments=(
-        Refuse(
-            "VLLM_DP_* variables are for synchronous engines: an asynchronous one takes itself for a rank of a group without a "
-            "coordinator, and hangs or dies",
-            "unset VLLM_DP_SIZE, VLLM_DP_RANK, VLLM_DP_RANK_LOCAL, VLLM_DP_MASTER_IP and VLLM_DP_MASTER_PORT, and set "
-            "engine.data_parallel_size (with parallel.dp_strategy: actors or engine) instead",
-        ),
+    adjustments=Refuse(
+        "VLLM_DP_* variables are for synchronous engines: an asynchronous one takes itself for a rank of a group without a "
+        "coordinator, and hangs or dies",
+        "unset VLLM_DP_SIZE, VLLM_DP_RANK, VLLM_DP_RANK_LOCAL, VLLM_DP_MASTER_IP and VLLM_DP_MASTER_PORT, and set "
+        "engine.data_parallel_size (with parallel.dp_strategy: actors or engine) instead",
     ),
     severity=Severity.CRASH,
-    references=(report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),),
-    evidence=(
-        StaticProbe("vllm.config.parallel", r"self\.data_parallel_size = envs\.VLLM_DP_SIZE", found_means_affected=True),
-        PairedRun("quirks_plugins.dp_ep_strategy.dp_environment:scenario", "live on vLLM 0.32.0"),
-    ),
-    examples=(
-        Example(answer=Answer.YES, settings=_ASYNC, environment={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
-        Example(answer=Answer.YES, settings=_ASYNC, environment={"VLLM_DP_MASTER_PORT": "29500"}),
-        Example(answer=Answer.YES, settings=_ASYNC, environment={"VLLM_DP_RANK_LOCAL": "0"}),
-        Example(answer=Answer.NO, settings=_SYNC, environment={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
-        Example(answer=Answer.NO, settings=_ASYNC, environment={"VLLM_RAY_DP_PACK_STRATEGY": "strict"}),
-        Example(answer=Answer.NO, settings=_ASYNC),
-    ),
-    since="0.1.0",
+    references=report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),
+    evidence=StaticProbe("vllm.config.parallel", r"self\.data_parallel_size = envs\.VLLM_DP_SIZE", found_means_affected=True),
+    examples=[
+        yes(settings=_ASYNC, env={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
+        yes(settings=_ASYNC, env={"VLLM_DP_MASTER_PORT": "29500"}),
+        yes(settings=_ASYNC, env={"VLLM_DP_RANK_LOCAL": "0"}),
+        no(settings=_SYNC, env={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
+        no(settings=_ASYNC, env={"VLLM_RAY_DP_PACK_STRATEGY": "strict"}),
+        no(settings=_ASYNC),
+    ],
 )
 
 

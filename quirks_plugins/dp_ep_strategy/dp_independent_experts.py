@@ -13,68 +13,42 @@ When it can go: never; it follows from what the words mean.
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, fix, report
-from quirks_plugins.dp_ep_strategy.conditions import EP, TP, independent
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, fix, no, report, yes
+from quirks_plugins.conditions import EP, TP, independent
 from quirks_plugins.dp_ep_strategy.probes import group_spans_data_and_tensor
-
-_MOE = {"model_type": "qwen3_moe", "num_experts": 8}
+from quirks_plugins.runs import QWEN3_MOE, parallel
 
 QUIRK = Quirk(
     id="dp-independent-experts",
     title="Independent engines form expert-parallel groups of their own TP ranks only, silently",
     flag=ModelFlag.DP_EP_STRATEGY,
     match=independent & EP.above(TP),
-    adjustments=(
-        Refuse(
-            "engines that share nothing cannot share experts: each would hold all of them and log EP rank 0 of 1 "
-            "(of TP, where that is above 1)",
-            "set parallel.dp_strategy: actors (or leave it open) with engine.data_parallel_size x engine.tensor_parallel_size "
-            "equal to parallel.expert_parallel_size; or lower parallel.expert_parallel_size to engine.tensor_parallel_size",
-        ),
+    adjustments=Refuse(
+        "engines that share nothing cannot share experts: each would hold all of them and log EP rank 0 of 1 "
+        "(of TP, where that is above 1)",
+        "set parallel.dp_strategy: actors (or leave it open) with engine.data_parallel_size x engine.tensor_parallel_size "
+        "equal to parallel.expert_parallel_size; or lower parallel.expert_parallel_size to engine.tensor_parallel_size",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),
         report("https://github.com/NVIDIA-NeMo/RL/issues/1101"),
         fix("https://github.com/EleutherAI/lm-evaluation-harness/pull/3734"),
-    ),
-    evidence=(group_spans_data_and_tensor,),
-    examples=(
-        Example(
-            answer=Answer.YES,
-            config=_MOE,
-            settings={
-                "engine.data_parallel_size": 2,
-                "engine.tensor_parallel_size": 1,
-                "parallel.dp_strategy": "independent",
-                "parallel.expert_parallel_size": 2,
-            },
+    ],
+    evidence=group_spans_data_and_tensor,
+    examples=[
+        yes(
+            QWEN3_MOE,
+            parallel(dp=2, tp=1, strategy="independent", ep=2),
         ),
-        Example(
-            answer=Answer.NO,
-            config=_MOE,
-            settings={
-                "engine.data_parallel_size": 2,
-                "engine.tensor_parallel_size": 2,
-                "parallel.dp_strategy": "independent",
-                "parallel.expert_parallel_size": 2,
-            },
+        no(
+            QWEN3_MOE,
+            parallel(dp=2, tp=2, strategy="independent", ep=2),
         ),
-        Example(
-            answer=Answer.NO,
-            config=_MOE,
-            settings={
-                "engine.data_parallel_size": 2,
-                "engine.tensor_parallel_size": 1,
-                "parallel.dp_strategy": "actors",
-                "parallel.expert_parallel_size": 2,
-            },
+        no(
+            QWEN3_MOE,
+            parallel(dp=2, tp=1, strategy="actors", ep=2),
         ),
-        Example(
-            answer=Answer.NO,
-            config=_MOE,
-            settings={"engine.data_parallel_size": 2, "engine.tensor_parallel_size": 1, "parallel.dp_strategy": "independent"},
-        ),
-    ),
-    since="0.1.0",
+        no(QWEN3_MOE, parallel(dp=2, tp=1, strategy="independent")),
+    ],
 )

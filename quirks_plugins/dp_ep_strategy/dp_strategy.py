@@ -19,18 +19,22 @@ Evidence: none of its own, since nothing is wrong without it; the traps that it 
 
 from __future__ import annotations
 
-from quirks_core import Answer, Default, Example, ModelFlag, Quirk, Severity, fix, report
-from quirks_plugins.dp_ep_strategy.conditions import beyond_one_replica, several_replicas, synchronous
+from quirks_core import Default, ModelFlag, Quirk, Severity, fix, no, report, yes
+from quirks_plugins.conditions import (
+    beyond_one_replica,
+    several_replicas,
+    synchronous,
+)
+from quirks_plugins.runs import QWEN3_MOE, parallel
 
 _SLOT = "parallel.dp_strategy"
-_MOE = {"model_type": "qwen3_moe", "num_experts": 8}
 
 QUIRK = Quirk(
     id="dp-strategy",
     title="Data-parallel ranks that share experts must form one group, and ranks that share nothing should not",
     flag=ModelFlag.DP_EP_STRATEGY,
     match=several_replicas,
-    adjustments=(
+    adjustments=[
         Default(
             _SLOT,
             "independent",
@@ -51,43 +55,27 @@ QUIRK = Quirk(
             "one engine must own its ranks",
             when=beyond_one_replica & synchronous,
         ),
-    ),
+    ],
     severity=Severity.CRASH,
-    references=(
+    references=[
         report("https://github.com/NVIDIA-NeMo/RL/issues/1101"),
         report("https://github.com/NVIDIA-NeMo/RL/pull/2517"),
         report("https://github.com/verl-project/verl/issues/5607"),
         fix("https://github.com/verl-project/verl/pull/5609"),
-    ),
-    examples=(
-        Example(answer=Answer.YES, config={"model_type": "qwen3"}, settings={"engine.data_parallel_size": 2}),
-        Example(
-            answer=Answer.YES,
-            config=_MOE,
-            settings={"engine.data_parallel_size": 2, "engine.enable_expert_parallel": True},
+    ],
+    examples=[
+        yes("qwen3", parallel(dp=2)),
+        yes(QWEN3_MOE, parallel(dp=2, flag=True)),
+        yes(
+            QWEN3_MOE,
+            parallel(dp=2, tp=2, ep=2),
         ),
-        Example(
-            answer=Answer.YES,
-            config=_MOE,
-            settings={
-                "engine.data_parallel_size": 2,
-                "engine.tensor_parallel_size": 2,
-                "parallel.expert_parallel_size": 2,
-            },
+        yes(
+            QWEN3_MOE,
+            parallel(asynchronous=False, dp=2, tp=1, ep=2),
         ),
-        Example(
-            answer=Answer.YES,
-            config=_MOE,
-            settings={
-                "engine.async_engine": False,
-                "engine.data_parallel_size": 2,
-                "engine.tensor_parallel_size": 1,
-                "parallel.expert_parallel_size": 2,
-            },
-        ),
-        Example(answer=Answer.NO, config=_MOE, settings={"engine.data_parallel_size": 1, "engine.tensor_parallel_size": 8}),
-        Example(answer=Answer.NO, config={"model_type": "qwen3"}),
-    ),
+        no(QWEN3_MOE, parallel(dp=1, tp=8)),
+        no("qwen3"),
+    ],
     cost="in one group, idle ranks step along with busy ones; independent engines each hold all experts",
-    since="0.1.0",
 )

@@ -12,47 +12,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Answer, Example, ModelFlag, PairedRun, Quirk, Refuse, Severity, StaticProbe, report
-from quirks_plugins.dp_ep_strategy.conditions import dense, sharded_experts
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_plugins.conditions import dense, sharded_experts
+from quirks_plugins.runs import QWEN3_MOE, parallel
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="ep-dense",
     title="A dense model has no experts to share, and vLLM refuses to start",
     flag=ModelFlag.DP_EP_STRATEGY,
     match=sharded_experts & dense,
-    adjustments=(
-        Refuse(
-            "expert parallelism was asked for, and the model is dense: it has no experts",
-            "set engine.enable_expert_parallel: false and drop parallel.expert_parallel_size",
-        ),
+    adjustments=Refuse(
+        "expert parallelism was asked for, and the model is dense: it has no experts",
+        "set engine.enable_expert_parallel: false and drop parallel.expert_parallel_size",
     ),
     severity=Severity.CRASH,
-    references=(report("https://github.com/vllm-project/vllm/pull/12583"),),
-    evidence=(
-        StaticProbe(
-            "vllm.config.model",
-            r"Number of experts in the model must be greater than 0",
-            found_means_affected=True,
-        ),
-        PairedRun("quirks_plugins.dp_ep_strategy.ep_dense:scenario", "live on vLLM 0.32.0"),
+    references=report("https://github.com/vllm-project/vllm/pull/12583"),
+    evidence=StaticProbe(
+        "vllm.config.model",
+        r"Number of experts in the model must be greater than 0",
+        found_means_affected=True,
     ),
-    examples=(
-        Example(answer=Answer.YES, config={"model_type": "qwen3"}, settings={"engine.enable_expert_parallel": True}),
-        Example(answer=Answer.YES, config={"model_type": "gemma3"}, settings={"parallel.expert_parallel_size": 2}),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "qwen3_moe", "num_experts": 8},
-            settings={"engine.enable_expert_parallel": True},
-        ),
-        Example(answer=Answer.NO, config={"model_type": "qwen3"}, settings={"parallel.expert_parallel_size": 1}),
-        Example(answer=Answer.NO, config={"model_type": "qwen3"}, settings={"engine.data_parallel_size": 2}),
-        Example(answer=Answer.UNKNOWN, settings={"engine.enable_expert_parallel": True}),
-        Example(answer=Answer.UNKNOWN, config={"model_type": "acme_moe"}, settings={"engine.enable_expert_parallel": True}),
-    ),
-    since="0.1.0",
+    examples=[
+        yes("qwen3", parallel(flag=True)),
+        yes("gemma3", parallel(ep=2)),
+        no(QWEN3_MOE, parallel(flag=True)),
+        no("qwen3", parallel(ep=1)),
+        no("qwen3", parallel(dp=2)),
+        unknown(settings=parallel(flag=True)),
+        unknown("acme_moe", parallel(flag=True)),
+    ],
 )
 
 

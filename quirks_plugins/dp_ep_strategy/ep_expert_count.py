@@ -13,21 +13,13 @@ When it can go: when every backend takes its offsets from the expert map; the st
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, StaticProbe, report
-from quirks_plugins.dp_ep_strategy.conditions import EXPERT_GROUP, NUM_EXPERTS, TP, sharded_experts, will_be_one_group
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_plugins.conditions import EXPERT_GROUP, NUM_EXPERTS, TP, sharded_experts, will_be_one_group
+from quirks_plugins.runs import QWEN3_MOE, parallel
 
 
-def _example(answer: Answer, experts: int, data: int, tensor: int, **parallel: object) -> Example:
-    return Example(
-        answer=answer,
-        config={"model_type": "qwen3_moe", "num_experts": experts},
-        settings={
-            "engine.data_parallel_size": data,
-            "engine.tensor_parallel_size": tensor,
-            "engine.enable_expert_parallel": "expert_parallel_size" not in parallel,
-            **{f"parallel.{name}": value for name, value in parallel.items()},
-        },
-    )
+def _experts(count: int) -> dict[str, object]:
+    return {**QWEN3_MOE, "num_experts": count}
 
 
 QUIRK = Quirk(
@@ -41,44 +33,31 @@ QUIRK = Quirk(
             | (~will_be_one_group & NUM_EXPERTS.indivisible_by(TP))
         )
     ),
-    adjustments=(
-        Refuse(
-            "the ranks that share the experts cannot have equally many: some expert-parallel kernels then address the wrong "
-            "experts, EPLB and some models do not start, and every layer waits for the fullest rank",
-            "choose engine.data_parallel_size and engine.tensor_parallel_size so that the number of experts is a multiple of "
-            "DP x TP (of TP for independent engines), or set engine.enable_expert_parallel: false",
-        ),
+    adjustments=Refuse(
+        "the ranks that share the experts cannot have equally many: some expert-parallel kernels then address the wrong "
+        "experts, EPLB and some models do not start, and every layer waits for the fullest rank",
+        "choose engine.data_parallel_size and engine.tensor_parallel_size so that the number of experts is a multiple of "
+        "DP x TP (of TP for independent engines), or set engine.enable_expert_parallel: false",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/vllm-project/vllm/issues/52435"),
         report("https://github.com/vllm-project/vllm/pull/21497"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.layers.fused_moe.all2all_utils",
+        r"rank_expert_offset=all2all_manager\.rank \* moe\.num_local_experts",
+        found_means_affected=True,
     ),
-    evidence=(
-        StaticProbe(
-            "vllm.model_executor.layers.fused_moe.all2all_utils",
-            r"rank_expert_offset=all2all_manager\.rank \* moe\.num_local_experts",
-            found_means_affected=True,
-        ),
-    ),
-    examples=(
-        _example(Answer.YES, experts=8, data=3, tensor=1),
-        _example(Answer.YES, experts=6, data=2, tensor=2, expert_parallel_size=4),
-        _example(Answer.YES, experts=10, data=2, tensor=4, dp_strategy="independent"),
-        _example(Answer.NO, experts=8, data=2, tensor=2),
-        _example(Answer.NO, experts=6, data=2, tensor=2, expert_parallel_size=2),
-        _example(Answer.NO, experts=6, data=4, tensor=2, dp_strategy="independent"),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "qwen3_moe", "num_experts": 8},
-            settings={"engine.data_parallel_size": 3, "engine.tensor_parallel_size": 1},
-        ),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "qwen3"},
-            settings={"engine.tensor_parallel_size": 3, "engine.enable_expert_parallel": True},
-        ),
-        Example(answer=Answer.UNKNOWN, settings={"engine.tensor_parallel_size": 3, "engine.enable_expert_parallel": True}),
-    ),
-    since="0.1.0",
+    examples=[
+        yes(_experts(8), parallel(dp=3, tp=1, flag=True)),
+        yes(_experts(6), parallel(dp=2, tp=2, ep=4)),
+        yes(_experts(10), parallel(dp=2, tp=4, flag=True, strategy="independent")),
+        no(_experts(8), parallel(dp=2, tp=2, flag=True)),
+        no(_experts(6), parallel(dp=2, tp=2, ep=2)),
+        no(_experts(6), parallel(dp=4, tp=2, flag=True, strategy="independent")),
+        no(QWEN3_MOE, parallel(dp=3, tp=1)),
+        no("qwen3", parallel(tp=3, flag=True)),
+        unknown(settings=parallel(tp=3, flag=True)),
+    ],
 )

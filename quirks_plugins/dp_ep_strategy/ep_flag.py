@@ -11,11 +11,11 @@ When it can go: when vLLM takes a size (vllm-project/vllm#28889 asks for it).
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Require, Severity, report
-from quirks_plugins.dp_ep_strategy.conditions import EP
+from quirks_core import ModelFlag, Quirk, Require, Severity, no, report, yes
+from quirks_plugins.conditions import EP
 from quirks_plugins.dp_ep_strategy.probes import flag_alone_decides
+from quirks_plugins.runs import QWEN3_MOE, parallel
 
-_MOE = {"model_type": "qwen3_moe", "num_experts": 8}
 _FLAG = "engine.enable_expert_parallel"
 
 QUIRK = Quirk(
@@ -23,7 +23,7 @@ QUIRK = Quirk(
     title="An expert-parallel size has no effect until vLLM's flag is on, and a size of 1 none until it is off",
     flag=ModelFlag.DP_EP_STRATEGY,
     match=EP.is_set(),
-    adjustments=(
+    adjustments=[
         Require(
             _FLAG,
             True,
@@ -38,32 +38,22 @@ QUIRK = Quirk(
             remedy="set engine.enable_expert_parallel: false (or leave it open), or drop parallel.expert_parallel_size",
             when=~EP.above(1),
         ),
-    ),
+    ],
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/verl-project/verl/pull/5609"),
         report("https://github.com/vllm-project/vllm/issues/28889"),
-    ),
-    evidence=(flag_alone_decides,),
-    examples=(
-        Example(
-            answer=Answer.YES,
-            config=_MOE,
-            settings={"engine.tensor_parallel_size": 2, "parallel.expert_parallel_size": 2},
+    ],
+    evidence=flag_alone_decides,
+    examples=[
+        yes(QWEN3_MOE, parallel(tp=2, ep=2)),
+        yes(
+            QWEN3_MOE,
+            parallel(tp=2, flag=False, ep=2),
         ),
-        Example(
-            answer=Answer.YES,
-            config=_MOE,
-            settings={
-                "engine.tensor_parallel_size": 2,
-                "engine.enable_expert_parallel": False,
-                "parallel.expert_parallel_size": 2,
-            },
-        ),
-        Example(answer=Answer.YES, config=_MOE, settings={"parallel.expert_parallel_size": 1}),
-        Example(answer=Answer.NO, config=_MOE, settings={"engine.enable_expert_parallel": True}),
-        Example(answer=Answer.NO, config=_MOE),
-    ),
+        yes(QWEN3_MOE, parallel(ep=1)),
+        no(QWEN3_MOE, parallel(flag=True)),
+        no(QWEN3_MOE),
+    ],
     cost="with experts on several ranks, every MoE layer moves tokens between them",
-    since="0.1.0",
 )

@@ -13,27 +13,14 @@ When it can go: when vLLM takes a size (vllm-project/vllm#28889 asks for it).
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, report
-from quirks_plugins.dp_ep_strategy.conditions import EP, EXPERT_GROUP, TP, independent, no_strategy, one_group
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_plugins.conditions import EP, EXPERT_GROUP, TP, independent, no_strategy, one_group
 from quirks_plugins.dp_ep_strategy.probes import group_spans_data_and_tensor
+from quirks_plugins.runs import QWEN3_MOE, parallel
 
-_MOE = {"model_type": "qwen3_moe", "num_experts": 8}
 _not_the_group = one_group & EP.differs_from(EXPERT_GROUP)
 _not_the_replica = independent & EP.below(TP)
 _neither = no_strategy & EP.differs_from(TP) & EP.differs_from(EXPERT_GROUP)
-
-
-def _example(answer: Answer, expert: int, data: int, tensor: int, strategy: str | None = None) -> Example:
-    return Example(
-        answer=answer,
-        config=_MOE,
-        settings={
-            "engine.data_parallel_size": data,
-            "engine.tensor_parallel_size": tensor,
-            "parallel.expert_parallel_size": expert,
-            **({} if strategy is None else {"parallel.dp_strategy": strategy}),
-        },
-    )
 
 
 QUIRK = Quirk(
@@ -41,7 +28,7 @@ QUIRK = Quirk(
     title="vLLM takes no expert-parallel size: it forms DP x TP, whatever the configuration calls it",
     flag=ModelFlag.DP_EP_STRATEGY,
     match=EP.above(1) & (_not_the_group | _not_the_replica | _neither),
-    adjustments=(
+    adjustments=[
         Refuse(
             "in one data-parallel group all DP x TP ranks share the experts, and parallel.expert_parallel_size is not that",
             "set parallel.expert_parallel_size to engine.data_parallel_size x engine.tensor_parallel_size, or leave it open "
@@ -60,25 +47,24 @@ QUIRK = Quirk(
             "engine.tensor_parallel_size",
             when=_neither,
         ),
-    ),
+    ],
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),
         report("https://github.com/vllm-project/vllm/issues/28889"),
-    ),
-    evidence=(group_spans_data_and_tensor,),
-    examples=(
-        _example(Answer.YES, expert=4, data=2, tensor=1),
-        _example(Answer.YES, expert=4, data=2, tensor=1, strategy="actors"),
-        _example(Answer.YES, expert=2, data=2, tensor=2, strategy="engine"),
-        _example(Answer.YES, expert=2, data=2, tensor=4, strategy="independent"),
-        _example(Answer.YES, expert=2, data=1, tensor=1),
-        _example(Answer.NO, expert=2, data=2, tensor=1),
-        _example(Answer.NO, expert=4, data=2, tensor=2, strategy="actors"),
-        _example(Answer.NO, expert=2, data=2, tensor=2),
-        _example(Answer.NO, expert=2, data=2, tensor=2, strategy="independent"),
-        _example(Answer.NO, expert=1, data=2, tensor=2, strategy="actors"),
-        Example(answer=Answer.NO, config=_MOE, settings={"engine.data_parallel_size": 2, "engine.tensor_parallel_size": 2}),
-    ),
-    since="0.1.0",
+    ],
+    evidence=group_spans_data_and_tensor,
+    examples=[
+        yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4)),
+        yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4, strategy="actors")),
+        yes(QWEN3_MOE, parallel(dp=2, tp=2, ep=2, strategy="engine")),
+        yes(QWEN3_MOE, parallel(dp=2, tp=4, ep=2, strategy="independent")),
+        yes(QWEN3_MOE, parallel(dp=1, tp=1, ep=2)),
+        no(QWEN3_MOE, parallel(dp=2, tp=1, ep=2)),
+        no(QWEN3_MOE, parallel(dp=2, tp=2, ep=4, strategy="actors")),
+        no(QWEN3_MOE, parallel(dp=2, tp=2, ep=2)),
+        no(QWEN3_MOE, parallel(dp=2, tp=2, ep=2, strategy="independent")),
+        no(QWEN3_MOE, parallel(dp=2, tp=2, ep=1, strategy="actors")),
+        no(QWEN3_MOE, parallel(dp=2, tp=2)),
+    ],
 )

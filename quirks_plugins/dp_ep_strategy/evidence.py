@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.engine.engine_rank import EngineRank
+    from worker.testing.lab import Lab, Outcome
 
-#: What a paired run of this flag should see.
-EXPECTED = "refused before the engine starts, or it starts"
+_EXPECTED = "refused before the engine starts, or it starts"
 
 
-async def refused_or_started(lab: Lab, model: Path, values: Mapping[str, Any], measure: str) -> Outcome:
+async def refused_or_started(
+    lab: Lab, model: Path, values: Mapping[str, Any], measure: str, *, engine_rank: EngineRank | None = None
+) -> Outcome:
     """Passes if the plan refuses the run, or if the engine starts and nothing was wrong with it after all.
 
     An engine that dies ends the scenario with its error, which fails it.
@@ -23,12 +25,13 @@ async def refused_or_started(lab: Lab, model: Path, values: Mapping[str, Any], m
         model: The checkpoint.
         values: The run.
         measure: What the run asks for, in words.
+        engine_rank: Which engine of a group it is; None if it is alone.
     """
     from quirks_core.plan import RefusedError
-    from quirks_core.testing.lab import Outcome
+    from worker.testing.lab import Outcome
 
     try:
-        async with lab.worker(model, values):
-            return Outcome(True, measure, "the engine starts", EXPECTED)
+        async with lab.worker(model, values, engine_rank=engine_rank):
+            return Outcome(True, measure, "the engine starts", _EXPECTED)
     except RefusedError as error:
-        return Outcome(True, measure, f"refused: {error.refusals[0].reason}", EXPECTED)
+        return Outcome(True, measure, f"refused: {error.refusals[0].reason}", _EXPECTED)

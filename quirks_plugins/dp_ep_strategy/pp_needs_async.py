@@ -13,33 +13,31 @@ Evidence: the rule is NeMo RL's; no synchronous worker runs here, so there is no
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, report
-from quirks_plugins.dp_ep_strategy.conditions import PP, synchronous
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_plugins.conditions import PP, synchronous
+from quirks_plugins.runs import parallel
 
 QUIRK = Quirk(
     id="pp-needs-async",
     title="Pipeline parallelism with the synchronous engine is refused, or leaves stages idle",
     flag=ModelFlag.DP_EP_STRATEGY,
     match=PP.above(1) & synchronous,
-    adjustments=(
-        Refuse(
-            "pipeline stages are kept busy by requests that keep coming, which is what the asynchronous engine is for; "
-            "vLLM V0 refuses the synchronous one, and trainers do not run it",
-            "set engine.async_engine: true, or engine.pipeline_parallel_size: 1",
-        ),
+    adjustments=Refuse(
+        "pipeline stages are kept busy by requests that keep coming, which is what the asynchronous engine is for; "
+        "vLLM V0 refuses the synchronous one, and trainers do not run it",
+        "set engine.async_engine: true, or engine.pipeline_parallel_size: 1",
     ),
     severity=Severity.CRASH,
-    references=(
+    references=[
         report("https://github.com/vllm-project/vllm/issues/7413"),
         report(
             "https://github.com/NVIDIA-NeMo/RL/blob/00ab4ef4fd3cc68354782f42691aa47f8f557e9f/nemo_rl/models/generation/vllm/vllm_generation.py"
         ),
-    ),
-    examples=(
-        Example(answer=Answer.YES, settings={"engine.pipeline_parallel_size": 2, "engine.async_engine": False}),
-        Example(answer=Answer.NO, settings={"engine.pipeline_parallel_size": 2, "engine.async_engine": True}),
-        Example(answer=Answer.NO, settings={"engine.pipeline_parallel_size": 1, "engine.async_engine": False}),
-        Example(answer=Answer.NO, settings={"engine.pipeline_parallel_size": 2}),
-    ),
-    since="0.1.0",
+    ],
+    examples=[
+        yes(settings=parallel(pp=2, asynchronous=False)),
+        no(settings=parallel(pp=2, asynchronous=True)),
+        no(settings=parallel(pp=1, asynchronous=False)),
+        no(settings=parallel(pp=2)),
+    ],
 )

@@ -13,8 +13,8 @@ Evidence: it follows from how the group places engines; no test has several node
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, report
-from quirks_plugins.dp_ep_strategy.conditions import (
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_plugins.conditions import (
     GPUS_PER_NODE,
     NUM_RANKS,
     REPLICA,
@@ -24,6 +24,7 @@ from quirks_plugins.dp_ep_strategy.conditions import (
     several_replicas,
     synchronous,
 )
+from quirks_plugins.runs import parallel
 
 _replica_too_large = REPLICA.above(GPUS_PER_NODE)
 #: What `dp-strategy` makes of an open strategy, too.
@@ -31,26 +32,12 @@ _owns_all_ranks = one_engine | (no_strategy & several_replicas & beyond_one_repl
 _engine_too_large = _owns_all_ranks & NUM_RANKS.above(GPUS_PER_NODE)
 
 
-def _example(answer: Answer, gpus: int, data: int, tensor: int, strategy: str, pipeline: int = 1) -> Example:
-    return Example(
-        answer=answer,
-        settings={
-            "cluster.num_nodes": 2,
-            "cluster.gpus_per_node": gpus,
-            "engine.data_parallel_size": data,
-            "engine.tensor_parallel_size": tensor,
-            "engine.pipeline_parallel_size": pipeline,
-            "parallel.dp_strategy": strategy,
-        },
-    )
-
-
 QUIRK = Quirk(
     id="replica-on-one-node",
     title="An engine's ranks are processes of one node: they must fit its GPUs",
     flag=ModelFlag.DP_EP_STRATEGY,
     match=_replica_too_large | _engine_too_large,
-    adjustments=(
+    adjustments=[
         Refuse(
             "a replica needs TP x PP GPUs of one node, and cluster.gpus_per_node is less",
             "lower engine.tensor_parallel_size x engine.pipeline_parallel_size to cluster.gpus_per_node at most, and raise "
@@ -62,17 +49,16 @@ QUIRK = Quirk(
             "set parallel.dp_strategy: actors (MoE) or independent (dense), or lower engine.data_parallel_size",
             when=_engine_too_large & ~_replica_too_large,
         ),
-    ),
+    ],
     severity=Severity.CRASH,
-    references=(report("https://github.com/NVIDIA-NeMo/RL/pull/1380"),),
-    examples=(
-        _example(Answer.YES, gpus=4, data=1, tensor=8, strategy="actors"),
-        _example(Answer.YES, gpus=4, data=1, tensor=4, pipeline=2, strategy="independent"),
-        _example(Answer.YES, gpus=4, data=4, tensor=2, strategy="engine"),
-        _example(Answer.NO, gpus=4, data=4, tensor=2, strategy="actors"),
-        _example(Answer.NO, gpus=4, data=2, tensor=2, strategy="engine"),
-        _example(Answer.NO, gpus=8, data=2, tensor=8, strategy="independent"),
-        Example(answer=Answer.NO, settings={"engine.tensor_parallel_size": 8}),
-    ),
-    since="0.1.0",
+    references=report("https://github.com/NVIDIA-NeMo/RL/pull/1380"),
+    examples=[
+        yes(settings=parallel(nodes=2, gpus=4, dp=1, tp=8, strategy="actors")),
+        yes(settings=parallel(nodes=2, gpus=4, dp=1, tp=4, pp=2, strategy="independent")),
+        yes(settings=parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="engine")),
+        no(settings=parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="actors")),
+        no(settings=parallel(nodes=2, gpus=4, dp=2, tp=2, strategy="engine")),
+        no(settings=parallel(nodes=2, gpus=8, dp=2, tp=8, strategy="independent")),
+        no(settings=parallel(tp=8)),
+    ],
 )

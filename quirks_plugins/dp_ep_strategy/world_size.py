@@ -13,24 +13,12 @@ Evidence: arithmetic. NeMo RL asserts the first of the two.
 
 from __future__ import annotations
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Refuse, Severity, report
-from quirks_plugins.dp_ep_strategy.conditions import NUM_GPUS, NUM_RANKS, REPLICA
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_plugins.conditions import NUM_GPUS, NUM_RANKS, REPLICA
+from quirks_plugins.runs import parallel
 
 _left_over = NUM_GPUS.indivisible_by(REPLICA)
 _too_few = NUM_GPUS.below(NUM_RANKS)
-
-
-def _example(answer: Answer, nodes: int, gpus: int, data: int, tensor: int, pipeline: int = 1) -> Example:
-    return Example(
-        answer=answer,
-        settings={
-            "cluster.num_nodes": nodes,
-            "cluster.gpus_per_node": gpus,
-            "engine.data_parallel_size": data,
-            "engine.tensor_parallel_size": tensor,
-            "engine.pipeline_parallel_size": pipeline,
-        },
-    )
 
 
 QUIRK = Quirk(
@@ -38,7 +26,7 @@ QUIRK = Quirk(
     title="The cluster's GPUs are no multiple of a replica's, or too few for all replicas",
     flag=ModelFlag.DP_EP_STRATEGY,
     match=_left_over | _too_few,
-    adjustments=(
+    adjustments=[
         Refuse(
             "the cluster's GPUs (cluster.num_nodes x cluster.gpus_per_node) are no multiple of TP x PP, so they do not hold "
             "whole replicas",
@@ -51,20 +39,17 @@ QUIRK = Quirk(
             "lower engine.data_parallel_size to the GPUs divided by TP x PP, or raise cluster.num_nodes",
             when=_too_few,
         ),
-    ),
+    ],
     severity=Severity.CRASH,
-    references=(
-        report(
-            "https://github.com/NVIDIA-NeMo/RL/blob/00ab4ef4fd3cc68354782f42691aa47f8f557e9f/nemo_rl/models/generation/vllm/vllm_generation.py"
-        ),
+    references=report(
+        "https://github.com/NVIDIA-NeMo/RL/blob/00ab4ef4fd3cc68354782f42691aa47f8f557e9f/nemo_rl/models/generation/vllm/vllm_generation.py"
     ),
-    examples=(
-        _example(Answer.YES, nodes=1, gpus=8, data=1, tensor=3),
-        _example(Answer.YES, nodes=1, gpus=2, data=4, tensor=1),
-        _example(Answer.YES, nodes=2, gpus=4, data=2, tensor=4, pipeline=2),
-        _example(Answer.NO, nodes=2, gpus=4, data=2, tensor=4),
-        _example(Answer.NO, nodes=1, gpus=8, data=1, tensor=2),
-        Example(answer=Answer.NO, settings={"engine.data_parallel_size": 64}),
-    ),
-    since="0.1.0",
+    examples=[
+        yes(settings=parallel(nodes=1, gpus=8, dp=1, tp=3)),
+        yes(settings=parallel(nodes=1, gpus=2, dp=4, tp=1)),
+        yes(settings=parallel(nodes=2, gpus=4, dp=2, tp=4, pp=2)),
+        no(settings=parallel(nodes=2, gpus=4, dp=2, tp=4)),
+        no(settings=parallel(nodes=1, gpus=8, dp=1, tp=2)),
+        no(settings=parallel(dp=64)),
+    ],
 )

@@ -12,25 +12,24 @@ Evidence: training curves in the references; not reproduced by us.
 
 from __future__ import annotations
 
-from quirks_core import Answer, Default, Example, Fact, ModelFlag, Quirk, Severity, model_name, purpose, report
+from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, model_name, no, purpose, report, yes
 
 QUIRK = Quirk(
     id="deepscaler-eager",
     title="DeepScaleR converges worse when rollouts run with CUDA graphs",
     flag=ModelFlag.ENFORCE_EAGER,
     match=purpose("rollout") & (model_name("deepscaler") | Fact("recipe").matches("deepscaler")),
-    adjustments=(Default("engine.enforce_eager", True),),
+    adjustments=Default("engine.enforce_eager", True),
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/NVIDIA-NeMo/RL/pull/857"),
         report("https://github.com/NVIDIA-NeMo/RL/issues/186"),
-    ),
-    examples=(
-        Example(answer=Answer.YES, name="DeepScaleR-1.5B-Preview"),
-        Example(answer=Answer.YES, recipe="grpo-deepscaler-1.5b-8K"),
-        Example(answer=Answer.NO, name="Qwen3-1.7B"),
-        Example(answer=Answer.NO, name="DeepScaleR-1.5B-Preview", purpose="serve"),
-    ),
+    ],
+    examples=[
+        yes(name="DeepScaleR-1.5B-Preview"),
+        yes(recipe="grpo-deepscaler-1.5b-8K"),
+        no(name="Qwen3-1.7B"),
+        no(name="DeepScaleR-1.5B-Preview", purpose="serve"),
+    ],
     cost="10 980 instead of 31 440 tokens/s (H200, vLLM 0.26.0, a Qwen3-1.7B shape, 256 requests)",
-    since="0.1.0",
 )

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Advise, Answer, Example, Fact, ModelFlag, PairedRun, Quirk, RunContext, Severity, report
+from quirks_core import Advise, Fact, ModelFlag, Quirk, RunContext, Severity, no, report, unknown, yes
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
 
 def _message(context: RunContext) -> str:
@@ -26,27 +26,20 @@ QUIRK = Quirk(
     title="Variables that the installed vLLM no longer reads have no effect, silently",
     flag=ModelFlag.ENVIRONMENT,
     match=Fact("environment.unread").is_not_empty(),
-    adjustments=(Advise(_message),),
+    adjustments=Advise(_message),
     severity=Severity.NOISE,
-    references=(report("https://github.com/OpenRLHF/OpenRLHF/pull/1328"),),
-    evidence=(PairedRun("quirks_plugins.environment.unread_environment:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(
-            answer=Answer.YES,
-            environment={"VLLM_USE_V1": "1"},
-            packages={"vllm": "0.32.0"},
-            extra={"environment.unread": ["VLLM_USE_V1"]},
-        ),
-        Example(answer=Answer.NO, environment={"NCCL_DEBUG": "INFO"}, packages={"vllm": "0.32.0"}),
-        Example(answer=Answer.UNKNOWN, environment={"VLLM_USE_V1": "1"}),
-    ),
-    since="0.1.0",
+    references=report("https://github.com/OpenRLHF/OpenRLHF/pull/1328"),
+    examples=[
+        yes(vllm="0.32.0", env={"VLLM_USE_V1": "1"}, extra={"environment.unread": ["VLLM_USE_V1"]}),
+        no(vllm="0.32.0", env={"NCCL_DEBUG": "INFO"}),
+        unknown(env={"VLLM_USE_V1": "1"}),
+    ],
 )
 
 
 async def scenario(lab: Lab) -> Outcome:
     """The plan tells whoever sets a variable that the installed vLLM does not read; vLLM itself only logs a line."""
-    from quirks_core.testing.lab import Outcome
+    from worker.testing.lab import Outcome
 
     name = "VLLM_USE_V1"
     plan = lab.plan(lab.checkpoint("qwen3"), {"env": {name: "1"}})

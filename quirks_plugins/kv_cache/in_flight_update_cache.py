@@ -20,20 +20,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Advise, Answer, Default, Example, ModelFlag, PairedRun, Quirk, Severity, purpose, report, setting
+from quirks_core import Advise, Default, ModelFlag, Quirk, Severity, no, purpose, report, setting, yes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quirks_core.testing.lab import Generated, Lab, Outcome
     from worker.async_worker import VllmAsyncGenerationWorker
+    from worker.testing.lab import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="in-flight-update-cache",
     title="Requests that outlive a weight update attend to what the old weights left in the KV cache",
     flag=ModelFlag.KV_CACHE,
     match=purpose("rollout"),
-    adjustments=(
+    adjustments=[
         Default("refit.clear_cache", True, reason="requests in flight are computed anew, and their logprobs are one policy's"),
         Advise(
             "refit.clear_cache is false: requests in flight at an update go on with keys and values of the old weights, so "
@@ -41,24 +41,22 @@ QUIRK = Quirk(
             "sampled, or set it to true",
             when=setting("refit.clear_cache").one_of(False),
         ),
-    ),
+    ],
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/vllm-project/vllm/issues/32103"),
         report("https://github.com/vllm-project/vllm/pull/57970"),
         report("https://github.com/NVIDIA-NeMo/RL/pull/3839"),
         report("https://github.com/pytorch/torchtitan/pull/4761"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
-    ),
-    evidence=(PairedRun("quirks_plugins.kv_cache.in_flight_update_cache:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(answer=Answer.YES),
-        Example(answer=Answer.YES, settings={"refit.clear_cache": False}),
-        Example(answer=Answer.NO, purpose="serve"),
-        Example(answer=Answer.NO, purpose="eval"),
-    ),
+    ],
+    examples=[
+        yes(),
+        yes(settings={"refit.clear_cache": False}),
+        no(purpose="serve"),
+        no(purpose="eval"),
+    ],
     cost="at each update, requests in flight are computed anew: their prompts and all that they generated so far",
-    since="0.1.0",
 )
 
 #: Long enough that the update comes in the middle.
@@ -83,7 +81,7 @@ async def scenario(lab: Lab) -> Outcome:
 
 async def _generated(worker: VllmAsyncGenerationWorker) -> tuple[list[Generated], list[int]]:
     """Returns what was made of each prompt, and from which token on by the second weights."""
-    from quirks_core.testing.lab import PROMPTS, Generated, batch_of
+    from worker.testing.lab import PROMPTS, Generated, batch_of
 
     outputs = dict([item async for item in worker.generate_async(batch_of(PROMPTS))])
     rows, starts = [], []
@@ -98,7 +96,7 @@ async def _generated(worker: VllmAsyncGenerationWorker) -> tuple[list[Generated]
 
 async def _under_way(lab: Lab, worker: VllmAsyncGenerationWorker) -> None:
     """Waits until every request has some tokens."""
-    from quirks_core.testing.lab import PROMPTS
+    from worker.testing.lab import PROMPTS
 
     states = lab.engine(worker).output_processor.request_states
     while len(states) < len(PROMPTS) or any(  # noqa: ASYNC110 - the engine offers no event
@@ -108,6 +106,6 @@ async def _under_way(lab: Lab, worker: VllmAsyncGenerationWorker) -> None:
 
 
 def _since(starts: Sequence[int], rows: Sequence[Generated]) -> list[Generated]:
-    from quirks_core.testing.lab import Generated
+    from worker.testing.lab import Generated
 
     return [Generated(row.tokens[at:], row.logprobs[at:]) for at, row in zip(starts, rows, strict=True)]

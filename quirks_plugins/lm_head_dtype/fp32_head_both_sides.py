@@ -19,26 +19,13 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Answer,
-    Example,
-    ModelFlag,
-    PairedRun,
-    Quirk,
-    Require,
-    Severity,
-    fix,
-    purpose,
-    report,
-    setting,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, fix, no, purpose, report, setting, unknown, yes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from quirks_core.testing.lab import Generated, Lab, Outcome
+    from worker.testing.lab import Generated, Lab, Outcome
 
 _ENGINE, _TRAIN = "engine.head_dtype", "train.head_dtype"
 _engine_in_float32 = setting(_ENGINE).one_of("float32")
@@ -61,28 +48,26 @@ QUIRK = Quirk(
     title="A float32 head in the engine or the trainer alone widens the gap between their logprobs",
     flag=ModelFlag.LM_HEAD_DTYPE,
     match=purpose("rollout") & (_engine_in_float32 | _trainer_in_float32),
-    affected=(Affected("vllm", introduced="0.26.0"),),
-    adjustments=(_required(_TRAIN, _ENGINE), _required(_ENGINE, _TRAIN)),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=[_required(_TRAIN, _ENGINE), _required(_ENGINE, _TRAIN)],
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         fix("https://github.com/vllm-project/vllm/pull/48390"),
         report("https://github.com/NVIDIA-NeMo/RL/pull/3936"),
         report("https://github.com/huggingface/trl/pull/4303"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
-    ),
-    evidence=(PairedRun("quirks_plugins.lm_head_dtype.fp32_head_both_sides:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(answer=Answer.YES, settings={_ENGINE: "float32"}, packages=_NEW),
-        Example(answer=Answer.YES, settings={_TRAIN: "float32"}, packages=_NEW),
-        Example(answer=Answer.YES, settings={_ENGINE: "float32", _TRAIN: "model"}, packages=_NEW),
-        Example(answer=Answer.NO, settings={_ENGINE: "model"}, packages=_NEW),
-        Example(answer=Answer.NO, packages=_NEW),
-        Example(answer=Answer.NO, settings={_ENGINE: "float32"}, packages={"vllm": "0.25.1"}),
-        Example(answer=Answer.NO, settings={_ENGINE: "float32"}, packages=_NEW, purpose="serve"),
-        Example(answer=Answer.UNKNOWN, settings={_ENGINE: "float32"}),
-    ),
+    ],
+    examples=[
+        yes(settings={_ENGINE: "float32"}, packages=_NEW),
+        yes(settings={_TRAIN: "float32"}, packages=_NEW),
+        yes(settings={_ENGINE: "float32", _TRAIN: "model"}, packages=_NEW),
+        no(settings={_ENGINE: "model"}, packages=_NEW),
+        no(packages=_NEW),
+        no(settings={_ENGINE: "float32"}, vllm="0.25.1"),
+        no(settings={_ENGINE: "float32"}, packages=_NEW, purpose="serve"),
+        unknown(settings={_ENGINE: "float32"}),
+    ],
     cost="the head's product runs in float32: on GPUs at a lower rate, elsewhere with a cast of its weight at every step",
-    since="0.1.0",
 )
 
 
@@ -92,7 +77,7 @@ _TOLERANCE = 2e-3
 
 async def scenario(lab: Lab) -> Outcome:
     """With a float32 head in the engine, a bfloat16 trainer that follows the plan comes to the same logprobs."""
-    from quirks_core.testing.lab import Outcome
+    from worker.testing.lab import Outcome
 
     model = large_logits(lab)
     async with lab.worker(model, {"engine": {"load_format": "auto", "dtype": "bfloat16", "head_dtype": "float32"}}) as worker:
@@ -130,7 +115,7 @@ def _rescored(model: Path, generated: Sequence[Generated], *, in_float32: bool) 
     import torch
     from transformers import AutoModelForCausalLM
 
-    from quirks_core.testing.lab import PROMPTS
+    from worker.testing.lab import PROMPTS
 
     trainer = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
     found: list[float] = []

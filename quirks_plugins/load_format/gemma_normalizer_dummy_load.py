@@ -12,55 +12,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Answer,
-    Example,
-    ModelFlag,
-    PairedRun,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    fix,
-    model_type,
-    report,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, model_type, no, report, unknown, yes
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="gemma-normalizer-dummy-load",
     title="Dummy weights overwrite Gemma's embedding normalizer, and no refit restores it",
     flag=ModelFlag.LOAD_FORMAT,
     match=model_type("gemma", "gemma2", "gemma3", "gemma3_text"),
-    affected=(Affected("vllm", fixed="0.9.2"),),
-    adjustments=(Require("engine.load_format", "auto", instead_of=("dummy",)),),
+    affected=Affected("vllm", fixed="0.9.2"),
+    adjustments=Require("engine.load_format", "auto", instead_of=("dummy",)),
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/NVIDIA-NeMo/RL/pull/298"),
         fix("https://github.com/vllm-project/vllm/pull/19788"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.models.gemma3",
+        r'register_buffer\(\s*"normalizer"[^)]*\)?[^)]*\),\s*persistent=False',
+        found_means_affected=False,
     ),
-    evidence=(
-        StaticProbe(
-            "vllm.model_executor.models.gemma3",
-            r'register_buffer\(\s*"normalizer"[^)]*\)?[^)]*\),\s*persistent=False',
-            found_means_affected=False,
-        ),
-        PairedRun(
-            "quirks_plugins.load_format.gemma_normalizer_dummy_load:scenario",
-            "not needed on vLLM 0.32.0: dummy load plus refit equals a real load",
-        ),
-    ),
-    examples=(
-        Example(answer=Answer.YES, config={"model_type": "gemma3"}, packages={"vllm": "0.9.1"}),
-        Example(answer=Answer.NO, config={"model_type": "gemma3"}, packages={"vllm": "0.9.2"}),
-        Example(answer=Answer.NO, config={"model_type": "qwen3"}, packages={"vllm": "0.9.1"}),
-        Example(answer=Answer.UNKNOWN, config={"model_type": "gemma3"}),
-    ),
+    examples=[
+        yes("gemma3", vllm="0.9.1"),
+        no("gemma3", vllm="0.9.2"),
+        no("qwen3", vllm="0.9.1"),
+        unknown("gemma3"),
+    ],
     cost="reads the whole checkpoint at every engine start",
-    since="0.1.0",
 )
 
 

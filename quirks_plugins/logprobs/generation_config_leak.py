@@ -21,34 +21,32 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Answer, Default, Example, ModelFlag, PairedRun, Quirk, Severity, fix, purpose, report
+from quirks_core import Default, ModelFlag, Quirk, Severity, fix, no, purpose, report, yes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from quirks_core.testing.lab import Generated, Lab, Outcome
+    from worker.testing.lab import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="generation-config-leak",
     title="Requests that leave their sampling open inherit penalties, top-k and temperature from the checkpoint",
     flag=ModelFlag.LOGPROBS,
     match=purpose("rollout"),
-    adjustments=(Default("engine.generation_config", "vllm"),),
+    adjustments=Default("engine.generation_config", "vllm"),
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/vllm-project/vllm/pull/12622"),
         report("https://github.com/NVIDIA-NeMo/RL/issues/3497"),
         fix("https://github.com/OpenPipe/ART/pull/140"),
         report("https://github.com/PrimeIntellect-ai/prime-rl/pull/886"),
-    ),
-    evidence=(PairedRun("quirks_plugins.logprobs.generation_config_leak:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(answer=Answer.YES),
-        Example(answer=Answer.YES, settings={"engine.generation_config": "auto"}),
-        Example(answer=Answer.NO, purpose="serve"),
-        Example(answer=Answer.NO, purpose="eval"),
-    ),
-    since="0.1.0",
+    ],
+    examples=[
+        yes(),
+        yes(settings={"engine.generation_config": "auto"}),
+        no(purpose="serve"),
+        no(purpose="eval"),
+    ],
 )
 
 
@@ -74,7 +72,7 @@ async def _sampled(engine: Any) -> list[Generated]:
     """Samples as vLLM's `LLM.generate` does for a caller who gives no sampling parameters."""
     from vllm import SamplingParams
 
-    from quirks_core.testing.lab import NEW_TOKENS, PROMPTS, Generated
+    from worker.testing.lab import NEW_TOKENS, PROMPTS, Generated
 
     params = SamplingParams.from_optional(**engine.model_config.get_diff_sampling_param())
     params.max_tokens, params.ignore_eos, params.logprobs = NEW_TOKENS, True, 0

@@ -13,23 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Answer,
-    Default,
-    Example,
-    ModelFlag,
-    PairedRun,
-    Quirk,
-    Severity,
-    purpose,
-    report,
-    setting,
-)
+from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="rollout-logprobs-processed",
@@ -37,30 +24,28 @@ QUIRK = Quirk(
     flag=ModelFlag.LOGPROBS,
     match=purpose("rollout"),
     # Earlier engines have no such mode, or one that leaves temperature out (PrimeIntellect-ai/prime-rl#697).
-    affected=(Affected("vllm", introduced="0.10.2"),),
-    adjustments=(
+    affected=Affected("vllm", introduced="0.10.2"),
+    adjustments=[
         Default("engine.logprobs_mode", "processed_logprobs"),
         Advise(
             "with top_p < 1 or top_k > 0 processed logprobs are renormalised over the kept tokens; "
             "a trainer must mask its logits alike, or sample with top_p: 1 and top_k: -1",
             when=setting("sampling.top_p").below(1) | setting("sampling.top_k").above(0),
         ),
-    ),
+    ],
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/huggingface/trl/issues/4159"),
         report("https://github.com/vllm-project/vime/issues/64"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
-    ),
-    evidence=(PairedRun("quirks_plugins.logprobs.rollout_logprobs_processed:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(answer=Answer.YES, packages={"vllm": "0.32.0"}),
-        Example(answer=Answer.NO, packages={"vllm": "0.10.1"}),
-        Example(answer=Answer.NO, packages={"vllm": "0.32.0"}, purpose="serve"),
-        Example(answer=Answer.UNKNOWN),
-    ),
+    ],
+    examples=[
+        yes(vllm="0.32.0"),
+        no(vllm="0.10.1"),
+        no(vllm="0.32.0", purpose="serve"),
+        unknown(),
+    ],
     cost="turns off the fused top-k/top-p sampler",
-    since="0.1.0",
 )
 
 

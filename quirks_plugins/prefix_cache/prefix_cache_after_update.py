@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Answer, Example, ModelFlag, PairedRun, Quirk, Require, Severity, purpose, report, setting
+from quirks_core import ModelFlag, Quirk, Require, Severity, no, purpose, report, setting, yes
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
 _KEPT, _CLEARED = {"refit.clear_cache": False}, {"refit.clear_cache": True}
 
@@ -28,30 +28,26 @@ QUIRK = Quirk(
     title="A prefix cache that outlives a weight update gives new requests keys and values of older policies",
     flag=ModelFlag.PREFIX_CACHE,
     match=purpose("rollout") & setting("refit.clear_cache").one_of(False),
-    adjustments=(
-        Require(
-            "engine.enable_prefix_caching",
-            False,
-            remedy="set refit.clear_cache: true (or leave it open), and prefixes are cached between two updates; or set "
-            "engine.enable_prefix_caching: false (or leave it open), and only requests in flight keep their cache",
-        ),
+    adjustments=Require(
+        "engine.enable_prefix_caching",
+        False,
+        remedy="set refit.clear_cache: true (or leave it open), and prefixes are cached between two updates; or set "
+        "engine.enable_prefix_caching: false (or leave it open), and only requests in flight keep their cache",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/vllm-project/vllm/issues/9744"),
         report("https://github.com/NVIDIA-NeMo/RL/pull/4018"),
         report("https://github.com/vllm-project/vllm/pull/46125"),
-    ),
-    evidence=(PairedRun("quirks_plugins.prefix_cache.prefix_cache_after_update:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(answer=Answer.YES, settings=_KEPT),
-        Example(answer=Answer.YES, settings={**_KEPT, "engine.enable_prefix_caching": False}),
-        Example(answer=Answer.NO, settings=_CLEARED),
-        Example(answer=Answer.NO, settings={"engine.enable_prefix_caching": True}),
-        Example(answer=Answer.NO, settings=_KEPT, purpose="serve"),
-    ),
+    ],
+    examples=[
+        yes(settings=_KEPT),
+        yes(settings={**_KEPT, "engine.enable_prefix_caching": False}),
+        no(settings=_CLEARED),
+        no(settings={"engine.enable_prefix_caching": True}),
+        no(settings=_KEPT, purpose="serve"),
+    ],
     cost="prompts with a common prefix are computed anew for each request",
-    since="0.1.0",
 )
 
 

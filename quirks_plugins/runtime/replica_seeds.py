@@ -16,42 +16,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Answer, Default, Example, ModelFlag, PairedRun, Quirk, Severity, fix, report
-from quirks_plugins.dp_ep_strategy.conditions import one_engine, several_replicas
+from quirks_core import Default, ModelFlag, Quirk, Severity, fix, no, report, yes
+from quirks_plugins.conditions import one_engine, several_replicas
+from quirks_plugins.runs import parallel
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="replica-seeds",
     title="Engines that share a seed return the same samples for the same prompts",
     flag=ModelFlag.RUNTIME,
     match=several_replicas & ~one_engine,
-    adjustments=(Default("parallel.distinct_seeds", True),),
+    adjustments=Default("parallel.distinct_seeds", True),
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/vllm-project/vllm/issues/11953"),
         report("https://github.com/NVIDIA-NeMo/RL/issues/53"),
         fix("https://github.com/NVIDIA-NeMo/RL/pull/171"),
         fix("https://github.com/verl-project/verl/pull/5179"),
-    ),
-    evidence=(PairedRun("quirks_plugins.runtime.replica_seeds:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(answer=Answer.YES, settings={"engine.data_parallel_size": 2}),
-        Example(answer=Answer.YES, settings={"engine.data_parallel_size": 2, "parallel.dp_strategy": "independent"}),
-        Example(answer=Answer.YES, settings={"engine.data_parallel_size": 2, "parallel.dp_strategy": "actors"}),
-        Example(answer=Answer.YES, settings={"engine.data_parallel_size": 2}, purpose="eval"),
-        Example(answer=Answer.NO, settings={"engine.data_parallel_size": 2, "parallel.dp_strategy": "engine"}),
-        Example(answer=Answer.NO, settings={"engine.data_parallel_size": 1}),
-    ),
-    since="0.1.0",
+    ],
+    examples=[
+        yes(settings=parallel(dp=2)),
+        yes(settings=parallel(dp=2, strategy="independent")),
+        yes(settings=parallel(dp=2, strategy="actors")),
+        yes(settings=parallel(dp=2), purpose="eval"),
+        no(settings=parallel(dp=2, strategy="engine")),
+        no(settings=parallel(dp=1)),
+    ],
 )
 
 
 async def scenario(lab: Lab) -> Outcome:
     """Two engines of a group make different samples of the same prompts."""
-    from quirks_core.testing.lab import Outcome
-    from worker.place import Place
+    from worker.engine.engine_rank import EngineRank
+    from worker.testing.lab import Outcome
 
     model = lab.checkpoint("qwen3")
     # One request at a time, so that chance has no part in which random numbers a request gets.
@@ -61,7 +60,7 @@ async def scenario(lab: Lab) -> Outcome:
     }
     samples = []
     for rank in range(2):
-        async with lab.worker(model, values, place=Place("independent", rank, engines=2)) as worker:
+        async with lab.worker(model, values, engine_rank=EngineRank("independent", rank, engines=2)) as worker:
             samples.append(await lab.sample(worker))
     same = sum(first.tokens == second.tokens for first, second in zip(*samples, strict=True))
     return Outcome(same == 0, "samples of two replicas", f"{same} of {len(samples[0])} the same", "none the same")

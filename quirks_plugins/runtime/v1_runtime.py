@@ -13,24 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Answer,
-    Example,
-    ModelFlag,
-    PairedRun,
-    Quirk,
-    Refuse,
-    Require,
-    Severity,
-    environment,
-    fix,
-    package,
-    report,
-    setting,
-)
+from quirks_core import ModelFlag, Quirk, Refuse, Require, Severity, environment, fix, no, package, report, setting, yes
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
 _v0_exists = package("vllm", fixed="0.11.0")
 _asynchronous = setting("engine.async_engine").is_true()
@@ -41,7 +27,7 @@ QUIRK = Quirk(
     title="The V0 runtime exists only before vLLM 0.11, and only for the synchronous engine",
     flag=ModelFlag.RUNTIME,
     match=_asks_for_v0,
-    adjustments=(
+    adjustments=[
         Require(
             "env.VLLM_USE_V1",
             "0",
@@ -58,26 +44,24 @@ QUIRK = Quirk(
             "unset NRL_VLLM_USE_V1 and set engine.runtime: v1; who needs V0 must install vLLM 0.10.2 or earlier",
             when=~_v0_exists,
         ),
-    ),
+    ],
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/vllm-project/vllm/issues/18571"),
         fix("https://github.com/vllm-project/vllm/pull/25033"),
-    ),
-    evidence=(PairedRun("quirks_plugins.runtime.v1_runtime:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(answer=Answer.YES, environment={"NRL_VLLM_USE_V1": "0"}, packages={"vllm": "0.32.0"}),
-        Example(answer=Answer.YES, settings={"engine.runtime": "v0"}, packages={"vllm": "0.10.2"}),
-        Example(answer=Answer.NO, environment={"NRL_VLLM_USE_V1": "1"}, packages={"vllm": "0.32.0"}),
-    ),
-    since="0.1.0",
+    ],
+    examples=[
+        yes(vllm="0.32.0", env={"NRL_VLLM_USE_V1": "0"}),
+        yes(settings={"engine.runtime": "v0"}, vllm="0.10.2"),
+        no(vllm="0.32.0", env={"NRL_VLLM_USE_V1": "1"}),
+    ],
 )
 
 
 async def scenario(lab: Lab) -> Outcome:
     """Whoever asks for V0 gets V0, or an error; never V1 without a word."""
     from quirks_core.plan import RefusedError
-    from quirks_core.testing.lab import Outcome
+    from worker.testing.lab import Outcome
 
     expected = "V0, or an error"
     try:

@@ -9,24 +9,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quirks_core import (
-    Answer,
     Default,
-    Example,
     ModelFlag,
-    PairedRun,
     Quirk,
     Refuse,
     RunContext,
     Severity,
     environment,
+    no,
     purpose,
     report,
     setting,
     typed,
+    yes,
 )
+from quirks_plugins.runs import parallel
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
 _VARIABLE = "NRL_VLLM_ASYNC_TIMEOUT_SECONDS"
 _DOCUMENTED_DEFAULT_S = 600.0
@@ -43,30 +43,28 @@ QUIRK = Quirk(
     title="A rollout request without a time limit can hold up a training step for ever",
     flag=ModelFlag.TIMEOUT,
     match=purpose("rollout") & setting("engine.async_engine").is_true(),
-    adjustments=(
-        Default("request.timeout_s", _timeout, when=_usable | ~_given),
+    adjustments=[
+        Default("request.timeout_s", at_least=_timeout, when=_usable | ~_given),
         Refuse(
             f"{_VARIABLE} is not a positive number of seconds",
             f"export {_VARIABLE}=600, or set request.timeout_s",
             when=_given & ~_usable & ~typed("request.timeout_s"),
         ),
-    ),
+    ],
     severity=Severity.CRASH,
-    references=(report("https://github.com/NVIDIA-NeMo/RL/pull/2318"),),
-    evidence=(PairedRun("quirks_plugins.timeout.async_rollout_timeout:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(answer=Answer.YES, settings={"engine.async_engine": True}),
-        Example(answer=Answer.NO, settings={"engine.async_engine": False}),
-        Example(answer=Answer.NO, settings={"engine.async_engine": True}, purpose="serve"),
-    ),
-    since="0.1.0",
+    references=report("https://github.com/NVIDIA-NeMo/RL/pull/2318"),
+    examples=[
+        yes(settings=parallel(asynchronous=True)),
+        no(settings=parallel(asynchronous=False)),
+        no(settings=parallel(asynchronous=True), purpose="serve"),
+    ],
 )
 
 
 async def scenario(lab: Lab) -> Outcome:
     """A rollout request that takes longer than the environment allows is given up."""
-    from quirks_core.testing.lab import Outcome
     from worker.errors import GenerationTimeoutError
+    from worker.testing.lab import Outcome
 
     measure, expected = f"requests of 200 tokens with {_VARIABLE}=0.05", "given up after 0.05 s"
     values = {"env": {_VARIABLE: "0.05"}, "sampling": {"max_new_tokens": 200}}

@@ -14,32 +14,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Answer, Example, ModelFlag, PairedRun, Quirk, Require, Severity, model_type, purpose, report
+from quirks_core import ModelFlag, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="apertus-xielu-buffers",
     title="A refit of parameters destroys the constants beta and eps of Apertus' xIELU activation",
     flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("apertus") & purpose("rollout"),
-    adjustments=(Require("refit.scope", "state_dict"),),
+    adjustments=Require("refit.scope", "state_dict"),
     severity=Severity.WRONG_OUTPUT,
-    references=(report("https://github.com/vllm-project/vllm/pull/44371"),),
-    evidence=(
-        PairedRun(
-            "quirks_plugins.weight_sync.apertus_xielu_buffers:scenario", "live on vLLM 0.32.0, with dummy and with real weights"
-        ),
-    ),
-    examples=(
-        Example(answer=Answer.YES, config={"model_type": "apertus"}),
-        Example(answer=Answer.NO, config={"model_type": "apertus"}, purpose="serve"),
-        Example(answer=Answer.NO, config={"model_type": "llama"}),
-        Example(answer=Answer.UNKNOWN),
-    ),
+    references=report("https://github.com/vllm-project/vllm/pull/44371"),
+    examples=[
+        yes("apertus"),
+        no("apertus", purpose="serve"),
+        no("llama"),
+        unknown(),
+    ],
     cost="two scalars per layer more in each refit",
-    since="0.1.0",
 )
 
 

@@ -17,48 +17,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Answer,
-    Example,
-    Fact,
-    ModelFlag,
-    PairedRun,
-    Patch,
-    Quirk,
-    Severity,
-    platform,
-    purpose,
-    report,
-)
+from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
-
-#: The source in vLLM 0.26.0 to 0.27.1, 0.28.0 to 0.30.0, and 0.31.0 to 0.33.0, line by line.
-_FINALIZE_SOURCES = (
-    (
-        "432c0e8c8405dc55d587f2132403af7cf21f158243a91962be4e5501ae81567c:"
-        "757087b6d267cbea9530d377ef5264e3b0c464bd258c8555e3b0c494f785bd1290dd1b85b6d2670b32cc5dd26ee3b0c42e8942e3b0c4"
-        "22b50b07fc2459f4aa5c0e65e256eee3b0c4c7558aa1abd77d05b1e256eee3b0c4d224b853a1b9813586da1eccbd5ebbe256eee3b0c4"
-        "d202b56cd607c0efc877813ae7ae00859e27e3b0c4310ffa6f6b97922d8e95b83fe1502b20e486bd5ebbe3b0c45c0e65e3b0c45eae06"
-        "034b94a065525c0e65e3b0c44fd9ae"
-    ),
-    (
-        "9b7b0eb59d3fd5379e0a60039cf62213bae85e919d76f9fe4f7c04e8f5356858:"
-        "757087b6d267cbea9530d377ef5264e3b0c464bd258c8555e3b0c494f785bd1290dd1b85b6d2670b32cc5dd26ee3b0c42e8942e3b0c4"
-        "22b50b07fc2459f4aa5c0e65e256eee3b0c474751cd664177d05b1e256eee3b0c4d224b853a1b9813586da1eccbd5ebbe256eee3b0c4"
-        "d202b56cd607c0efc877813ae7ae00859e27e3b0c4310ffa6f6b97922d8e95b83fe1502b20e486bd5ebbe3b0c45c0e65e3b0c45eae06"
-        "034b94a065525c0e65e3b0c44fd9ae"
-    ),
-    (
-        "46740d508102aa60ce0cd416933a5a38ec7bcf9f7a1233dbb926ab1296a927bd:"
-        "7570875ac52630d377ef5264e3b0c464bd258c8555e3b0c494f785bd1290dd1b85e3b0c4b6d2670b32cc5dd26ee3b0c42e8942e3b0c4"
-        "22b50b07fc2459f4aa5c0e65e256eee3b0c474751cd664177d05b1e256eee3b0c4d224b853a1b9813586da1eccbd5ebbe256eee3b0c4"
-        "d202b56cd607c0efc877813ae7ae00859e27e3b0c4310ffa6f6b97922d8e95b83fe1502b20e486bd5ebbe3b0c45c0e65e3b0c45eae06"
-        "034b94a065525c0e65e3b0c44fd9ae"
-    ),
-)
+    from worker.testing.lab import Lab, Outcome
 
 # Most configurations leave the key out, and then their class decides: only a plain no is a no.
 _untied = (
@@ -70,40 +32,24 @@ QUIRK = Quirk(
     title="A refit leaves a tied head with its old weights on vLLM's CPU platform",
     flag=ModelFlag.WEIGHT_SYNC,
     match=platform("cpu") & purpose("rollout") & ~_untied,
-    affected=(Affected("vllm", introduced="0.16.0"),),
-    adjustments=(
-        Patch(
-            "vllm.model_executor.model_loader.reload.layerwise:finalize_layerwise_processing",
-            wrapper="quirks_plugins.weight_sync.cpu_refit_patches:wrap_finalize",
-            expects=_FINALIZE_SOURCES,
-            reason="a tied weight is packed anew in the embedding alone, and the head computes with its old packed copy",
-        ),
+    affected=Affected("vllm", introduced="0.16.0"),
+    adjustments=Patch(
+        "vllm.model_executor.model_loader.reload.layerwise:finalize_layerwise_processing",
+        wrapper="quirks_plugins.weight_sync.cpu_refit_patches:wrap_finalize",
+        expects=("432c0e8c8405", "9b7b0eb59d3f", "46740d508102"),
+        reason="a tied weight is packed anew in the embedding alone, and the head computes with its old packed copy",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=(report("https://github.com/vllm-project/vllm/issues/48312"),),
-    evidence=(PairedRun("quirks_plugins.weight_sync.cpu_tied_head_refit:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(answer=Answer.YES, config={"model_type": "gemma3_text"}, packages={"vllm": "0.32.0"}, platform="cpu"),
-        Example(
-            answer=Answer.YES,
-            config={"model_type": "llama", "tie_word_embeddings": True},
-            packages={"vllm": "0.32.0"},
-            platform="cpu",
-        ),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "llama", "tie_word_embeddings": False},
-            packages={"vllm": "0.32.0"},
-            platform="cpu",
-        ),
-        Example(answer=Answer.NO, config={"model_type": "gemma3_text"}, packages={"vllm": "0.32.0"}, platform="cuda"),
-        Example(
-            answer=Answer.NO, config={"model_type": "gemma3_text"}, packages={"vllm": "0.32.0"}, platform="cpu", purpose="serve"
-        ),
-        Example(answer=Answer.UNKNOWN, config={"model_type": "gemma3_text"}, packages={"vllm": "0.32.0"}),
-    ),
+    references=report("https://github.com/vllm-project/vllm/issues/48312"),
+    examples=[
+        yes("gemma3_text", vllm="0.32.0", platform="cpu"),
+        yes({"model_type": "llama", "tie_word_embeddings": True}, vllm="0.32.0", platform="cpu"),
+        no({"model_type": "llama", "tie_word_embeddings": False}, vllm="0.32.0", platform="cpu"),
+        no("gemma3_text", vllm="0.32.0", platform="cuda"),
+        no("gemma3_text", vllm="0.32.0", platform="cpu", purpose="serve"),
+        unknown("gemma3_text", vllm="0.32.0"),
+    ],
     cost="packs the embedding and the head once more in each refit",
-    since="0.1.0",
 )
 
 

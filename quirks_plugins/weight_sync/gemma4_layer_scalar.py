@@ -14,70 +14,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Answer,
-    Example,
-    ModelFlag,
-    PairedRun,
-    Quirk,
-    Require,
-    Severity,
-    model_type,
-    purpose,
-    report,
-    setting,
-    typed,
-)
+from quirks_core import ModelFlag, Quirk, Require, Severity, model_type, no, purpose, report, typed, unknown, yes
+from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
-_dummy = setting("engine.load_format").one_of("dummy")
-_only_parameters = setting("refit.scope").one_of("parameters")
-_insists_on_parameters = typed("refit.scope") & _only_parameters & ~typed("engine.load_format")
+_insists = insists_on_parameters & ~typed("engine.load_format")
 
 QUIRK = Quirk(
     id="gemma4-layer-scalar",
     title="Dummy weights overwrite Gemma-4's layer_scalar buffers, and a refit of parameters does not restore them",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=model_type("gemma4", "gemma4_text", "gemma4_unified") & purpose("rollout") & _dummy & _only_parameters,
-    adjustments=(
+    match=model_type("gemma4", "gemma4_text", "gemma4_unified") & purpose("rollout") & dummy_weights & only_parameters,
+    adjustments=[
         Require(
             "refit.scope",
             "state_dict",
             remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
-            when=~_insists_on_parameters,
+            when=~_insists,
         ),
         Require(
             "engine.load_format",
             "auto",
             reason="layer_scalar comes from the checkpoint, because refits send parameters only",
-            when=_insists_on_parameters,
+            when=_insists,
         ),
-    ),
+    ],
     severity=Severity.WRONG_OUTPUT,
-    references=(report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),),
-    evidence=(PairedRun("quirks_plugins.weight_sync.gemma4_layer_scalar:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(
-            answer=Answer.YES,
-            config={"model_type": "gemma4"},
-            settings={"engine.load_format": "dummy", "refit.scope": "parameters"},
-        ),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "gemma4"},
-            settings={"engine.load_format": "auto", "refit.scope": "parameters"},
-        ),
-        Example(
-            answer=Answer.NO,
-            config={"model_type": "gemma3"},
-            settings={"engine.load_format": "dummy", "refit.scope": "parameters"},
-        ),
-        Example(answer=Answer.UNKNOWN, settings={"engine.load_format": "dummy", "refit.scope": "parameters"}),
-    ),
+    references=report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),
+    examples=[
+        yes("gemma4", {"engine.load_format": "dummy", "refit.scope": "parameters"}),
+        no("gemma4", {"engine.load_format": "auto", "refit.scope": "parameters"}),
+        no("gemma3", {"engine.load_format": "dummy", "refit.scope": "parameters"}),
+        unknown(settings={"engine.load_format": "dummy", "refit.scope": "parameters"}),
+    ],
     cost="one scalar per layer more in each refit",
-    since="0.1.0",
 )
 
 

@@ -20,26 +20,23 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Advise,
-    Answer,
-    Example,
     ModelFlag,
-    PairedRun,
     Quirk,
     Require,
     Severity,
     model_type,
+    no,
     purpose,
     report,
-    setting,
-    typed,
+    unknown,
+    yes,
 )
+from quirks_plugins.conditions import insists_on_dummy_weights, insists_on_parameters, only_parameters
 
 if TYPE_CHECKING:
-    from quirks_core.testing.lab import Lab, Outcome
+    from worker.testing.lab import Lab, Outcome
 
-_only_parameters = setting("refit.scope").one_of("parameters")
-_insists_on_parameters = typed("refit.scope") & _only_parameters
-_insists_on_dummy = typed("engine.load_format") & setting("engine.load_format").one_of("dummy")
+_from_checkpoint = insists_on_parameters & ~insists_on_dummy_weights
 
 QUIRK = Quirk(
     id="router-bias-buffers",
@@ -66,47 +63,41 @@ QUIRK = Quirk(
         "nemotron_h",
     )
     & purpose("rollout")
-    & _only_parameters,
-    adjustments=(
+    & only_parameters,
+    adjustments=[
         Require(
             "refit.scope",
             "state_dict",
             remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
-            when=~_insists_on_parameters | _insists_on_dummy,
+            when=~_from_checkpoint,
         ),
         Require(
             "engine.load_format",
             "auto",
             reason="the router's bias comes from the checkpoint, because refits send parameters only",
-            when=_insists_on_parameters & ~_insists_on_dummy,
+            when=_from_checkpoint,
         ),
         Advise(
             "refits send parameters only, so the router's bias stays what it is in the checkpoint: "
             "right as long as the trainer does not balance it",
-            when=_insists_on_parameters & ~_insists_on_dummy,
+            when=_from_checkpoint,
         ),
-    ),
+    ],
     severity=Severity.WRONG_OUTPUT,
-    references=(
+    references=[
         report("https://github.com/deepspeedai/DeepSpeed/pull/8369"),
         report("https://github.com/vllm-project/vllm/pull/38746"),
-    ),
-    evidence=(PairedRun("quirks_plugins.weight_sync.router_bias_buffers:scenario", "live on vLLM 0.32.0"),),
-    examples=(
-        Example(answer=Answer.YES, config={"model_type": "glm4_moe"}, settings={"refit.scope": "parameters"}),
-        Example(
-            answer=Answer.YES,
-            config={"model_type": "deepseek_v3"},
-            settings={"engine.load_format": "dummy", "refit.scope": "parameters"},
-        ),
-        Example(answer=Answer.NO, config={"model_type": "glm4_moe"}, settings={"refit.scope": "state_dict"}),
-        Example(answer=Answer.NO, config={"model_type": "glm4_moe"}, settings={"refit.scope": "parameters"}, purpose="serve"),
-        Example(answer=Answer.NO, config={"model_type": "qwen3_moe"}, settings={"refit.scope": "parameters"}),
-        Example(answer=Answer.NO, config={"model_type": "ernie4_5_moe"}, settings={"refit.scope": "parameters"}),
-        Example(answer=Answer.UNKNOWN, settings={"refit.scope": "parameters"}),
-    ),
+    ],
+    examples=[
+        yes("glm4_moe", {"refit.scope": "parameters"}),
+        yes("deepseek_v3", {"engine.load_format": "dummy", "refit.scope": "parameters"}),
+        no("glm4_moe", {"refit.scope": "state_dict"}),
+        no("glm4_moe", {"refit.scope": "parameters"}, purpose="serve"),
+        no("qwen3_moe", {"refit.scope": "parameters"}),
+        no("ernie4_5_moe", {"refit.scope": "parameters"}),
+        unknown(settings={"refit.scope": "parameters"}),
+    ],
     cost="one number per expert more in each refit",
-    since="0.1.0",
 )
 
 

@@ -1,8 +1,8 @@
-"""What the rules of this flag speak of: sizes, strategies, and who shares the experts with whom."""
+"""Facts and conditions that several quirks speak of."""
 
 from __future__ import annotations
 
-from quirks_core import Fact, setting
+from quirks_core import Fact, setting, typed
 
 TP = setting("engine.tensor_parallel_size")
 PP = setting("engine.pipeline_parallel_size")
@@ -24,6 +24,7 @@ NUM_EXPERTS = Fact("model.num_experts")
 several_replicas = DP.above(1)
 mixture = Fact("model.is_moe").is_true()
 dense = Fact("model.is_moe").one_of(False)
+asynchronous = setting("engine.async_engine").is_true()
 synchronous = setting("engine.async_engine").one_of(False)
 
 actors = STRATEGY.one_of("actors")
@@ -40,3 +41,13 @@ sharded_experts = expert_flag | EP.above(1)
 beyond_one_replica = EP.above(TP) | (expert_flag & ~EP.is_set())
 #: The replicas are, or by default will be, ranks of one vLLM data-parallel group.
 will_be_one_group = one_group | (no_strategy & beyond_one_replica)
+
+dummy_weights = setting("engine.load_format").one_of("dummy")
+only_parameters = setting("refit.scope").one_of("parameters")
+insists_on_parameters = typed("refit.scope") & only_parameters
+insists_on_dummy_weights = typed("engine.load_format") & dummy_weights
+
+fsdp2 = setting("train.backend").one_of("fsdp2")
+#: Context parallelism as PyTorch does it.
+context_parallel_on_fsdp2 = fsdp2 & setting("train.context_parallel_size").above(1)
+sequence_packing = setting("train.sequence_packing").is_true()

@@ -1,0 +1,31 @@
+"""Models and settings that the examples of several quirks speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+QWEN3_MOE: Mapping[str, Any] = {"model_type": "qwen3_moe", "num_experts": 8}
+
+_PARALLEL = {
+    "dp": "engine.data_parallel_size",
+    "tp": "engine.tensor_parallel_size",
+    "pp": "engine.pipeline_parallel_size",
+    "ep": "parallel.expert_parallel_size",
+    "flag": "engine.enable_expert_parallel",
+    "strategy": "parallel.dp_strategy",
+    "asynchronous": "engine.async_engine",
+    "nodes": "cluster.num_nodes",
+    "gpus": "cluster.gpus_per_node",
+}
+
+
+def parallel(**sizes: Any) -> dict[str, Any]:
+    """Returns settings of parallelism by their short names, those of `_PARALLEL`."""
+    return {_PARALLEL[name]: value for name, value in sizes.items()}
+
+
+def context_parallel(size: int = 2, *, backend: str = "fsdp2", **train: Any) -> dict[str, Any]:
+    """Returns settings of a trainer with context parallelism, and others of the section ``train``."""
+    given = {"backend": backend, "context_parallel_size": size, **train}
+    return {f"train.{name}": value for name, value in given.items()}
