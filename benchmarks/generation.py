@@ -115,7 +115,7 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
         for _ in range(rounds + 1):
             await timed("worker", worker_batch(worker, batch))
             await worker.reset_prefix_cache_async()
-            await timed("the same requests to the worker's engine", bare_batch(worker._engine.llm, prompts, cheap))
+            await timed("the same requests to the worker's engine", bare_batch(worker.engine.llm, prompts, cheap))
             await worker.reset_prefix_cache_async()
     finally:
         await worker.shutdown()

@@ -20,7 +20,7 @@ from types import ModuleType
 
 import measure
 
-from quirks_core import ABSENT, Patch
+from quirks_core import Patch
 from quirks_core.fingerprints import fingerprint
 from quirks_core.patching import check_drift, install
 
@@ -66,9 +66,9 @@ def crowd() -> None:
 
 def cases() -> dict[str, Callable[[], float]]:
     """What is measured."""
-    wrap = Patch("acme_target:scaled", wrapper="acme_wrappers:wrap", expects=fingerprint("acme_target:scaled"))
-    add = Patch("acme_target:Sampler.seed", replacement="acme_wrappers:seed", expects=ABSENT)
-    pending = Patch("acme_later:scaled", wrapper="acme_wrappers:wrap", expects=fingerprint("acme_later:scaled"))
+    wrap = Patch("acme_target:scaled", wrapper="acme_wrappers:wrap", expects=(fingerprint("acme_target:scaled"),))
+    add = Patch("acme_target:Sampler.seed", adds="acme_wrappers:seed")
+    pending = Patch("acme_later:scaled", wrapper="acme_wrappers:wrap", expects=(fingerprint("acme_later:scaled"),))
     return {
         "wrap a function, and undo": partial(once, wrap),
         "compare a fingerprint, which is part of it": lambda: measure.timed(lambda: check_drift(wrap)),

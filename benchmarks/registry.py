@@ -1,4 +1,4 @@
-"""How long loading 500 quirks takes, and what the time limit of every plugin costs.
+"""How long loading 500 quirks takes, and what calling a plugin costs: its output is caught, and it is named if it is slow.
 
     python benchmarks/registry.py            a table
     python benchmarks/registry.py --json     the same as JSON
@@ -11,23 +11,22 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import measure
 
-from quirks_core import guard
+from quirks_core import plugin_code
 
 COUNT = 500
-_LIMIT_S = 10.0
 _CALLS = 100
 _MODULES = f"load {COUNT} quirks of {COUNT} modules"
 _LOAD = """
 import time
 import quirks_core.registry, quirks_core.quirk, quirks_core.match, quirks_core.adjustments
-from quirks_core import Registry, discover
+from quirks_core.discovery import discover
+from quirks_core.registry import Registry
 found = [item for item in discover() if item.distribution.startswith("acme")]
 start = time.perf_counter()
 registry = Registry.load(found)
@@ -36,7 +35,7 @@ print((time.perf_counter() - start) * 1e3, len(registry.loaded), len(registry.br
 _IMPORT = """
 import importlib, time
 import quirks_core.registry, quirks_core.quirk, quirks_core.match, quirks_core.adjustments
-from quirks_core import discover
+from quirks_core.discovery import discover
 found = [item for item in discover() if item.distribution.startswith("acme")]
 start = time.perf_counter()
 modules = [importlib.import_module(item.module) for item in found]
@@ -98,28 +97,19 @@ def _nothing() -> None:
     return None
 
 
-def _guarded() -> None:
-    guard.call(_nothing, _LIMIT_S)
-
-
-def _thread() -> None:
-    thread = threading.Thread(target=_nothing, daemon=True)
-    thread.start()
-    thread.join()
+def _as_a_plugin() -> None:
+    plugin_code.call("acme", _nothing)
 
 
 def results(rounds: int) -> Iterator[measure.Row]:
-    """Measures loading, then the guard alone."""
+    """Measures loading, then the call alone."""
     with tempfile.TemporaryDirectory() as folder:
         found = sites(Path(folder))
         bare = f"import {COUNT} modules with a quirk each"
         cases = {bare: partial(load, found[_MODULES], _IMPORT), **{name: partial(load, site) for name, site in found.items()}}
         yield from measure.rows(measure.in_turns(cases, rounds), to=bare)
-    threads = {
-        "start a thread and wait for it": partial(per_call, _thread),
-        "call a plugin with a time limit": partial(per_call, _guarded),
-    }
-    yield from measure.rows(measure.in_turns(threads, rounds * 5), to=next(iter(threads)))
+    calls = {"call a function": partial(per_call, _nothing), "call it as a plugin's": partial(per_call, _as_a_plugin)}
+    yield from measure.rows(measure.in_turns(calls, rounds * 5), to=next(iter(calls)))
 
 
 if __name__ == "__main__":

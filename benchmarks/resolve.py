@@ -27,12 +27,9 @@ from quirks_core import (
     Default,
     Quirk,
     Refuse,
-    Registry,
     Require,
     RunContext,
     Severity,
-    Switches,
-    discover,
     model_name,
     model_type,
     package,
@@ -40,8 +37,11 @@ from quirks_core import (
     report,
     setting,
 )
+from quirks_core.discovery import discover
 from quirks_core.loaded import Loaded
+from quirks_core.registry import Registry
 from quirks_core.resolve import resolve
+from quirks_core.switches import Switches
 from worker import GenerationConfig
 
 SIZES = (10, 100, 500, 10_000)
@@ -170,11 +170,11 @@ def import_times(rounds: int) -> list[float]:
 def heavy_imports() -> list[str]:
     """Says which heavy packages a process holds after it imported us, loaded every quirk and made a plan."""
     code = (
-        "import sys, tempfile, pathlib, worker, quirks_core as core\n"
+        "import sys, tempfile, pathlib, worker\n"
+        "from quirks_core.planning import make_plan\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
         "    pathlib.Path(folder, 'config.json').write_text('{\"model_type\": \"gemma4\"}')\n"
-        "    context = core.RunContext.gather(worker.GenerationConfig.parse({'model': folder}))\n"
-        "    core.Registry.load().resolve(context).to_json()\n"
+        "    make_plan(worker.GenerationConfig.parse({'model': folder})).to_json()\n"
         f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
     )
     return [f"{name} is imported although a plan does not need it" for name in measure.child(code)]

@@ -8,8 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from worker import GenerationConfig
-from worker.section import Section
+from quirks_core.config import GenerationConfig, Section
 
 
 class EvalSection(Section):

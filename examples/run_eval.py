@@ -261,7 +261,7 @@ def results(config: EvalConfig, group: WorkerGroup, answered: Sequence[Answered]
     """Returns the summary, and every prompt with its responses, ready for JSON."""
     ks, sampling = config.eval.k, config.sampling
     summary = {
-        "model_name": config.model_path,
+        "model_name": config.model.path,
         "dataset_name": config.eval.dataset_name or Path(config.eval.dataset).stem,
         "max_new_tokens": sampling.max_new_tokens,
         **{name: group.plan.value(f"sampling.{name}") for name in ("temperature", "top_p", "top_k")},
@@ -318,7 +318,7 @@ async def run(config: EvalConfig, console: Console) -> dict[str, Any]:
     questions = read_dataset(config.eval)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with tempfile.TemporaryDirectory(prefix="run-eval-") as folder:
-        model = config.model_path
+        model = config.model.path
         if kind := KINDS.get(model):
             pairs = [(question.prompt, question.answer) for question in questions]
             right = make_tiny(kind, Path(folder), pairs, config.eval.seed)

@@ -5,19 +5,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from worker.config import GenerationConfig
-
 if TYPE_CHECKING:
+    from quirks_core.config import GenerationConfig
     from worker.async_worker import VllmAsyncGenerationWorker
     from worker.group.group import WorkerGroup
 
 __all__ = ["GenerationConfig", "VllmAsyncGenerationWorker", "WorkerGroup"]
 
-_LAZY = {"VllmAsyncGenerationWorker": "worker.async_worker", "WorkerGroup": "worker.group.group"}
+_LAZY = {
+    "GenerationConfig": "quirks_core.config",
+    "VllmAsyncGenerationWorker": "worker.async_worker",
+    "WorkerGroup": "worker.group.group",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a worker when it is first asked for: it needs torch, the configuration does not."""
+    """Imports a name when it is first asked for: a worker needs torch, and pytest loads a plugin of ours in every project."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quirks_core.config import GenerationConfig, SamplingSection
 from quirks_core.errors import QuirksError
 from quirks_core.plan import Plan
+from quirks_core.planning import PlanOptions
 from quirks_core.receipt import Receipt
-from quirks_core.switches import Wishes
-from worker import vllm_adapter
-from worker.batch import Batch, prompts, scores, seeds, stop_strings
-from worker.config import GenerationConfig, SamplingSection
-from worker.engine import Engine
-from worker.errors import BatchError, SleepError
+from quirks_core.switches import SwitchNames
+from worker.batch import Batch, check_encoded, check_lengths, prompts, scores, seeds, stop_strings, texts
+from worker.engine import vllm_adapter
+from worker.engine.engine import Engine
+from worker.engine.engine_rank import EngineRank
+from worker.engine.topology import Expected, Topology, read_topology
+from worker.errors import SleepError
 from worker.generation import Requests
-from worker.launch import Bundles, prepare
-from worker.place import Place
+from worker.launch import Bundles, parsed, prepare
 from worker.refit.manifest import Manifest
+from worker.refit.refitting import Refitting
 from worker.refit.scope import RefitScope
-from worker.refitting import Refitting
-from worker.topology import Expected, Topology
 
 if TYPE_CHECKING:
     import torch
     from fastapi import FastAPI
 
     from worker.server import OpenAIServer
+
+
+@dataclass(slots=True)
+class _Running:
+    """What there is while an engine runs."""
+
+    engine: Engine
+    requests: Requests
+    refitting: Refitting
+    server: OpenAIServer | None = None
 
 
 class VllmAsyncGenerationWorker:
@@ -44,7 +57,7 @@ class VllmAsyncGenerationWorker:
         await worker.shutdown()
 
     Attributes:
-        config: The configuration.
+        config: The configuration, with what the plan changes.
         plan: What applies and why.
         warnings: What the user should know: the plan's warnings, those of putting it into force, those of refits.
     """
@@ -58,7 +71,10 @@ class VllmAsyncGenerationWorker:
         *,
         disable: Sequence[str] = (),
         force: Sequence[str] = (),
-        place: Place | None = None,
+        strict: bool = False,
+        locked: str | Path | None = None,
+        engine_rank: EngineRank | None = None,
+        options: PlanOptions | None = None,
     ) -> None:
         """Resolves the plan.
 
@@ -71,26 +87,36 @@ class VllmAsyncGenerationWorker:
             disable: Names to turn off: quirks, flags, ``distribution:NAME``, ``third-party``, ``all``. Stronger than
                 environment and configuration.
             force: Names to turn on, whatever their match and version ranges say.
-            place: The worker's place in a `worker.WorkerGroup`, which gives it; alone it owns all its data-parallel ranks.
+            strict: A broken plugin is an error; it is one, too, if MODEL_QUIRKS_STRICT is 1.
+            locked: Lock file that the loaded quirks must agree with; what MODEL_QUIRKS_LOCKED or else the configuration names
+                if None.
+            engine_rank: Which engine of a `worker.WorkerGroup` this is; the group gives it.
+            options: What the plan is made with, instead of ``disable``, ``force``, ``strict`` and ``locked``.
 
         Raises:
             UsageError: Something in the configuration is wrong.
             RefusedError: The configuration cannot work; the error lists all reasons.
             LockError: The loaded quirks are not those of the lock file.
-            BrokenPluginsError: There are broken plugins, and MODEL_QUIRKS_STRICT is 1.
+            BrokenPluginsError: There are broken plugins, and `strict` holds.
         """
-        launch = prepare(config, bundle_indices, fraction_of_gpus, seed, Wishes(disable, force), place)
+        config = parsed(config)
+        call = SwitchNames(disable, force)
+        launch = prepare(
+            config,
+            options or PlanOptions.gather(config, call=call, strict=strict, locked=locked),
+            bundle_indices=bundle_indices,
+            fraction_of_gpus=fraction_of_gpus,
+            seed=seed,
+            engine_rank=engine_rank,
+        )
         self.config: GenerationConfig = launch.config
         self.plan: Plan = launch.plan
         self.warnings: list[str] = list(launch.plan.warnings)
         self._launch = launch
-        self._place = place
-        self._engine: Engine | None = None
+        self._engine_rank = engine_rank
+        self._running: _Running | None = None
         self._receipt: Receipt | None = None
         self._topology: Topology | None = None
-        self._requests: Requests | None = None
-        self._refitting: Refitting | None = None
-        self._server: OpenAIServer | None = None
 
     # ---- start and stop
 
@@ -104,6 +130,25 @@ class VllmAsyncGenerationWorker:
         if self._receipt is None:
             raise QuirksError("there is no receipt before the engine runs; call post_init_async first")
         return self._receipt
+
+    @property
+    def engine(self) -> Engine:
+        """The running engine, for what no call of the worker shows; ``engine.llm`` is vLLM's ``AsyncLLM``.
+
+        Raises:
+            QuirksError: The engine does not run.
+        """
+        return self._parts.engine
+
+    @property
+    def requests(self) -> Requests:
+        """The requests to the running engine; error as for `engine`."""
+        return self._parts.requests
+
+    @property
+    def refitting(self) -> Refitting:
+        """The refits of the running engine; error as for `engine`."""
+        return self._parts.refitting
 
     @property
     def topology(self) -> Topology:
@@ -127,7 +172,7 @@ class VllmAsyncGenerationWorker:
             TopologyError: The engine formed other parallel groups than the plan says.
             ServerStartError: The server cannot listen.
         """
-        if self._engine is not None:
+        if self._running is not None:
             raise QuirksError("the engine is running already; call post_init_async once")
         await self._create_engine(self._launch.arguments)
         if self.config.server.enabled:
@@ -146,35 +191,30 @@ class VllmAsyncGenerationWorker:
         except BaseException:
             await engine.stop()
             raise
-        self._engine, self._receipt = engine, engine.receipt
-        sampling = vllm_adapter.planned_sampling(self.config, self.plan)
-        self._requests = Requests(engine, sampling, self.plan.value("request.timeout_s"))
-        self._refitting = Refitting(engine, self.config.refit, self.plan, self._abort, self._warn)
-        self.warnings += [text for text in engine.warnings if text not in self.warnings]
-        if engine.receipt is not None:
-            self.warnings += self._launch.registry.observe(self.plan, engine.receipt)
+        self._receipt = engine.receipt
+        self._running = _Running(
+            engine,
+            Requests(engine, self.config.sampling, self.config.request.timeout_s),
+            Refitting(engine, self.config.refit, self.plan, self._abort, self._warn),
+        )
+        self._warn(*engine.warnings, *self._launch.registry.observe(self.plan, self.receipt))
 
     async def shutdown(self) -> bool:
         """Stops server and engine, ends every process that was started and takes the plan out of force; may be called again.
 
         What is still being generated ends with `GenerationAbortedError`.
         """
-        requests, self._requests = self._requests, None
-        refitting, self._refitting = self._refitting, None
-        server, self._server = self._server, None
-        engine, self._engine = self._engine, None
+        running, self._running = self._running, None
+        if running is None:
+            return True
         try:
-            if requests is not None:
-                await requests.close("the worker was shut down")
-            if server is not None:
-                await server.stop()
+            await running.requests.close("the worker was shut down")
+            if running.server is not None:
+                await running.server.stop()
         finally:
-            if refitting is not None:
-                refitting.give_up()
-            if engine is not None:
-                await engine.stop()
-            if refitting is not None:
-                await refitting.close()
+            running.refitting.give_up()
+            await running.engine.stop()
+            await running.refitting.close()
         return True
 
     async def restart_async(self) -> None:
@@ -186,12 +226,12 @@ class VllmAsyncGenerationWorker:
         Raises:
             EngineStartError: As for `post_init_async`.
         """
-        announced = self._refitting.announced if self._refitting is not None else None
+        announced = self._running.refitting.announced if self._running is not None else None
         await self.shutdown()
         await self.post_init_async()
-        self._refits().announced = announced
+        self.refitting.announced = announced
         if self.plan.value("engine.load_format") == "dummy":
-            self._running().readiness.broken("the engine was restarted from dummy weights; refit before generating")
+            self.engine.readiness.broken("the engine was restarted from dummy weights; refit before generating")
 
     # ---- generation
 
@@ -226,10 +266,11 @@ class VllmAsyncGenerationWorker:
             GenerationAbortedError: A refit failed half-way meanwhile, or the worker was shut down.
             EngineDiedError: A process of the engine died.
         """
-        rows = self._fitting(data, room=0)
+        rows = prompts(data)
+        check_lengths(rows, self._longest)
         stop = stop_strings(data, len(rows), (sampling or self.config.sampling).stop_strings)
         options: dict[str, Any] = {"seeds": seeds(data, len(rows)), "sampling": sampling, "rank": data_parallel_rank}
-        async with aclosing(self._ready().samples(dict(enumerate(rows)), stop, greedy=greedy, **options)) as samples:
+        async with aclosing(self.requests.samples(dict(enumerate(rows)), stop, greedy=greedy, **options)) as samples:
             async for item in samples:
                 yield item
 
@@ -250,8 +291,9 @@ class VllmAsyncGenerationWorker:
         Raises:
             BatchError, NotReadyError, GenerationTimeoutError, GenerationAbortedError, EngineDiedError: As for `generate_async`.
         """
-        rows = self._fitting(data, room=1)
-        async with aclosing(self._ready().scores(dict(enumerate(rows)), rank=data_parallel_rank)) as scored:
+        rows = prompts(data)
+        check_lengths(rows, self._longest, room=1)
+        async with aclosing(self.requests.scores(dict(enumerate(rows)), rank=data_parallel_rank)) as scored:
             async for index, logprobs in scored:
                 yield index, scores(logprobs)
 
@@ -271,27 +313,17 @@ class VllmAsyncGenerationWorker:
             BatchError: The batch does not have that form, or a prompt does not fit; nothing was sent.
             NotReadyError, GenerationTimeoutError, GenerationAbortedError, EngineDiedError: As for `generate_async`.
         """
-        texts = data.get("prompts")
-        if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise BatchError("batch: 'prompts' must be a list of texts")
-        llm = self._running().llm
-        longest = llm.model_config.max_model_len
-        rows = [list(llm.get_tokenizer().encode(text)) for text in texts]
-        if wrong := [index for index, row in enumerate(rows) if not 0 < len(row) < longest]:
-            raise BatchError(f"batch: prompts {wrong} are empty or leave no room below engine.max_model_len = {longest}")
+        tokenizer = self.engine.llm.get_tokenizer()
+        rows = [list(tokenizer.encode(text)) for text in texts(data)]
+        check_encoded(rows, self._longest)
         stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        async with aclosing(self._ready().texts(dict(enumerate(rows)), stop, greedy=greedy)) as finished:
+        async with aclosing(self.requests.texts(dict(enumerate(rows)), stop, greedy=greedy)) as finished:
             async for index, text in finished:
                 yield index, {"texts": [text]}
 
-    def _fitting(self, data: Mapping[str, Any], *, room: int) -> list[list[int]]:
-        """Returns the rows of a batch, if all fit the context and leave room for so many tokens."""
-        rows = prompts(data)
-        longest = self._running().llm.model_config.max_model_len
-        if too_long := [index for index, row in enumerate(rows) if len(row) + room > longest]:
-            spare = f", with room for {room} more" if room else ""
-            raise BatchError(f"batch: rows {too_long} are longer than engine.max_model_len = {longest}{spare}")
-        return rows
+    @property
+    def _longest(self) -> int:
+        return int(self.engine.llm.model_config.max_model_len)
 
     # ---- refit
 
@@ -305,11 +337,11 @@ class VllmAsyncGenerationWorker:
         Raises:
             RefitRejectedError: It does not have that form.
         """
-        self._refits().announced = Manifest.parse(state_dict_info)
+        self.refitting.announced = Manifest.parse(state_dict_info)
 
     async def report_refit_addresses_async(self) -> list[str]:
         """Returns the path of every engine process' socket, in the order of their ranks; a sender connects to all of them."""
-        return await self._refits().addresses()
+        return await self.refitting.addresses()
 
     async def update_weights_via_ipc_zmq_async(self, version: str | None = None, clear_cache: bool | None = None) -> bool:
         """Takes new weights from trainers that run `worker.refit.send_ipc_zmq` on this machine.
@@ -329,7 +361,7 @@ class VllmAsyncGenerationWorker:
                 not generate until a complete refit or `restart_async`.
             EngineDiedError: A process of the engine died.
         """
-        return await self._refits().by_ipc_zmq(version=version, clear_cache=clear_cache)
+        return await self.refitting.receive("ipc_zmq", version, clear_cache)
 
     async def init_collective_async(
         self, rank_prefix: int, ip: str, port: int, world_size: int, train_world_size: int = 1
@@ -346,11 +378,11 @@ class VllmAsyncGenerationWorker:
         Raises:
             RefitError: Not all came within ``refit.timeout_s``.
         """
-        await self._refits().join(rank_prefix, ip, port, world_size, train_world_size)
+        await self.refitting.join(rank_prefix, ip, port, world_size, train_world_size)
 
     async def update_weights_from_collective_async(self, version: str | None = None, clear_cache: bool | None = None) -> bool:
         """Takes new weights from the group; arguments, result and errors as for `update_weights_via_ipc_zmq_async`."""
-        return await self._refits().by_collective(version=version, clear_cache=clear_cache)
+        return await self.refitting.receive("collective", version, clear_cache)
 
     async def refit_async(
         self,
@@ -371,7 +403,7 @@ class VllmAsyncGenerationWorker:
         Raises:
             RefitRejectedError, RefitError, EngineDiedError: As for `update_weights_via_ipc_zmq_async`.
         """
-        await self._refits().from_model(model, scope, version=version, clear_cache=clear_cache)
+        await self.refitting.from_model(model, scope, version=version, clear_cache=clear_cache)
 
     async def verify_refit_async(
         self, model: torch.nn.Module | None = None, scope: RefitScope | str | None = None
@@ -390,7 +422,7 @@ class VllmAsyncGenerationWorker:
         Raises:
             RefitError: The transfer failed, or there is no room; the engine's weights are as they were.
         """
-        return await self._refits().verify(model, scope)
+        return await self.refitting.verify(model, scope)
 
     # ---- pause
 
@@ -408,12 +440,12 @@ class VllmAsyncGenerationWorker:
         """
         if mode not in vllm_adapter.PAUSE_MODES:
             raise QuirksError(f"pause_async: mode is one of {', '.join(vllm_adapter.PAUSE_MODES)}, not {mode!r}")
-        async with self._running().watched() as llm:
+        async with self.engine.watched() as llm:
             await vllm_adapter.pause(llm, clear_cache=clear_cache, mode=mode)
 
     async def resume_async(self) -> None:
         """Lets generation go on."""
-        async with self._running().watched() as llm:
+        async with self.engine.watched() as llm:
             await vllm_adapter.resume(llm)
 
     # ---- memory
@@ -424,7 +456,7 @@ class VllmAsyncGenerationWorker:
         Returns:
             False if the engine could not, because requests are running that use it.
         """
-        async with self._running().watched() as llm:
+        async with self.engine.watched() as llm:
             return bool(await llm.reset_prefix_cache())
 
     async def sleep_async(self, level: int = 1) -> None:
@@ -435,7 +467,7 @@ class VllmAsyncGenerationWorker:
         Raises:
             SleepError: The engine cannot sleep: it runs on the CPU, or without ``engine.enable_sleep_mode``.
         """
-        engine = self._running()
+        engine = self.engine
         if self.plan.context.platform == "cpu":
             raise SleepError("sleep_async: vLLM's CPU platform cannot give memory back; call shutdown instead")
         if not self._launch.arguments.get("enable_sleep_mode"):
@@ -457,7 +489,7 @@ class VllmAsyncGenerationWorker:
         Raises:
             SleepError: A tag is unknown, or the engine does not sleep.
         """
-        engine = self._running()
+        engine = self.engine
         if unknown := sorted(kwargs.keys() - {"tags"}):
             raise SleepError(f"wake_up_async takes tags, not {', '.join(unknown)}")
         tags = engine.readiness.checked_tags(kwargs.get("tags"))
@@ -467,19 +499,20 @@ class VllmAsyncGenerationWorker:
 
     async def report_device_id_async(self) -> list[str]:
         """Returns the GPU's UUID of every engine process in the order of their ranks; ``cpu`` on the CPU."""
-        async with self._running().watched() as llm:
-            return await vllm_adapter.device_ids(llm)
+        return await self.refitting.devices()
 
     # ---- OpenAI-compatible server
 
     async def report_dp_openai_server_base_url(self) -> str | None:
         """Returns ``http://host:port/v1``, None if there is no server (``server.enabled``)."""
-        return None if self._server is None else self._server.base_url
+        server = self._server
+        return None if server is None else server.base_url
 
     @property
     def openai_api_key(self) -> str | None:
         """The bearer key that the server asks for; None if it asks for none or there is no server."""
-        return None if self._server is None else self._server.api_key
+        server = self._server
+        return None if server is None else server.api_key
 
     def _setup_vllm_openai_api_server(self, app: FastAPI) -> FastAPI:
         """Adds the server's routes to an application of the caller's, who then guards and serves it."""
@@ -490,51 +523,42 @@ class VllmAsyncGenerationWorker:
         """Starts the server in this event loop; returns its base URL."""
         server = self._openai_server()
         await server.start()
-        self._server = server
-        self.warnings += [text for text in server.warnings if text not in self.warnings]
+        self._parts.server = server
+        self._warn(*server.warnings)
         return server.base_url
 
     def _openai_server(self) -> OpenAIServer:
         from worker.server import OpenAIServer
 
-        engine = self._running()
-        sampling = vllm_adapter.planned_sampling(self.config, self.plan)
-        return OpenAIServer(engine.llm, self.config, sampling, check=engine.readiness.check)
+        return OpenAIServer(self.engine.llm, self.config, check=self.engine.readiness.check)
 
     # ---- parts
 
     async def _prove(self, engine: Engine) -> Topology | None:
         """Has every process say which parallel ranks it is, and compares that with the plan."""
-        if not engine.reports:
+        if not engine.takes_calls:
             return None
-        async with engine.watched() as llm:
-            found = Topology.of(await vllm_adapter.topology(llm), engine=0 if self._place is None else self._place.rank)
-        found.check(Expected.of(self.plan), whole=self._place is None or self._place.engines == 1)
+        place = self._engine_rank or EngineRank("engine")
+        found = Topology.of(await engine.call(read_topology), engine=place.rank)
+        found.check(Expected.of(self.plan), whole=place.engines == 1)
         return found
 
-    def _warn(self, text: str) -> None:
-        if text not in self.warnings:
-            self.warnings.append(text)
+    def _warn(self, *texts: str) -> None:
+        self.warnings += [text for text in texts if text not in self.warnings]
 
     def _abort(self, why: str) -> None:
         """Ends every request, from here and over HTTP."""
-        if self._requests is not None:
-            self._requests.abort(why)
-        if self._server is not None:
-            self._server.abort(why)
+        if self._running is not None:
+            self._running.requests.abort(why)
+            if self._running.server is not None:
+                self._running.server.abort(why)
 
-    def _running(self) -> Engine:
-        if self._engine is None:
+    @property
+    def _server(self) -> OpenAIServer | None:
+        return None if self._running is None else self._running.server
+
+    @property
+    def _parts(self) -> _Running:
+        if self._running is None:
             raise QuirksError("the engine is not running; call post_init_async first")
-        return self._engine
-
-    def _ready(self) -> Requests:
-        """The way to tokens, if they may be made now."""
-        self._running().readiness.check()
-        assert self._requests is not None  # noqa: S101  # they are made together
-        return self._requests
-
-    def _refits(self) -> Refitting:
-        self._running()
-        assert self._refitting is not None  # noqa: S101  # they are made together
-        return self._refitting
+        return self._running

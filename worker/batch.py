@@ -72,6 +72,43 @@ def padded(rows: Sequence[Sequence[int]]) -> Batch:
     return {"input_ids": ids, "input_lengths": torch.tensor([len(row) for row in rows])}
 
 
+def check_lengths(rows: Sequence[Sequence[int]], longest: int, *, room: int = 0) -> None:
+    """Makes sure that prompts fit the engine's context.
+
+    Args:
+        rows: B lists of token ids.
+        longest: ``engine.max_model_len``.
+        room: Tokens that must fit after each.
+
+    Raises:
+        BatchError: Some do not; the message names their rows.
+    """
+    if too_long := [index for index, row in enumerate(rows) if len(row) + room > longest]:
+        spare = f", with room for {room} more" if room else ""
+        raise BatchError(f"batch: rows {too_long} are longer than engine.max_model_len = {longest}{spare}")
+
+
+def texts(data: Mapping[str, Any]) -> list[str]:
+    """Returns the text prompts of a batch.
+
+    Args:
+        data: ``prompts``: B texts.
+
+    Raises:
+        BatchError: They do not have that form.
+    """
+    given = data.get("prompts")
+    if not isinstance(given, Sequence) or isinstance(given, str) or not all(isinstance(text, str) for text in given):
+        raise BatchError("batch: 'prompts' must be a list of texts")
+    return list(given)
+
+
+def check_encoded(rows: Sequence[Sequence[int]], longest: int) -> None:
+    """Makes sure that encoded texts are prompts with room for a reply; arguments and error as for `check_lengths`."""
+    if wrong := [index for index, row in enumerate(rows) if not 0 < len(row) < longest]:
+        raise BatchError(f"batch: prompts {wrong} are empty or leave no room below engine.max_model_len = {longest}")
+
+
 def stop_strings(data: Mapping[str, Any], rows: int, configured: Sequence[str] = ()) -> tuple[str, ...]:
     """Puts the stop strings of a batch together: every sample stops at any of them.
 

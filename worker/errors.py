@@ -13,6 +13,10 @@ class EngineDiedError(QuirksError):
     """A process of the running engine died; the message ends with its last error lines. ``restart_async`` starts anew."""
 
 
+class WorkerCallError(QuirksError):
+    """A call failed in a worker process of the engine; the message says what it raised."""
+
+
 class TopologyError(QuirksError):
     """The engine formed other parallel groups than the plan says; the message lists every process that is not as it should."""
 

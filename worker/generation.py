@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from worker import vllm_adapter
+from quirks_core.config import SamplingSection
 from worker.batch import Batch, sample
-from worker.config import SamplingSection
-from worker.engine import Engine
+from worker.engine import vllm_adapter
+from worker.engine.engine import Engine
 from worker.errors import GenerationAbortedError, GenerationTimeoutError
 
 _T = TypeVar("_T")
 
 
 class Requests:
-    """Every request of a worker to its engine."""
+    """Every request of a worker to its engine.
+
+    Every call raises `NotReadyError` if the engine must not generate now.
+
+    Attributes:
+        sampling: How to sample, as planned.
+        timeout_s: Seconds after which a request is given up; None for never.
+    """
 
     def __init__(self, engine: Engine, sampling: SamplingSection, timeout_s: float | None) -> None:
-        """Keeps what every request needs.
-
-        Args:
-            engine: The engine.
-            sampling: How to sample, as planned.
-            timeout_s: Seconds after which a request is given up; None for never.
-        """
+        self.sampling = sampling
+        self.timeout_s = timeout_s
         self._engine = engine
-        self._sampling = sampling
-        self._timeout_s = timeout_s
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def samples(
+    def samples(
         self,
         rows: Mapping[int, list[int]],
         stop: Sequence[str],
@@ -44,7 +43,7 @@ class Requests:
         seeds: Mapping[int, int] = MappingProxyType({}),
         sampling: SamplingSection | None = None,
     ) -> AsyncGenerator[tuple[int, Batch], None]:
-        """Yields a sample for each prompt, as it finishes.
+        """Returns what yields a sample for each prompt, as it finishes; to be used under `aclosing`, as all of these.
 
         Args:
             rows: Prompts by the number under which to speak of them.
@@ -71,40 +70,33 @@ class Requests:
                 cached=output.num_cached_tokens or 0,
             )
 
-        async with aclosing(self._as_finished([one(index, row) for index, row in rows.items()])) as finished:
-            async for item in finished:
-                yield item
+        return self._each(rows, one)
 
-    async def texts(
+    def texts(
         self, rows: Mapping[int, list[int]], stop: Sequence[str], *, greedy: bool, rank: int | None = None
     ) -> AsyncGenerator[tuple[int, str], None]:
-        """Yields a text for each prompt, as it finishes; arguments as for `samples`."""
+        """Returns what yields a text for each prompt, as it finishes; arguments as for `samples`."""
 
         async def one(index: int, row: list[int]) -> tuple[int, str]:
             room = self._engine.llm.model_config.max_model_len - len(row)
             output = await self._finish(index, row, self._params(room, stop, greedy=greedy, text=True), rank)
             return index, output.outputs[0].text
 
-        async with aclosing(self._as_finished([one(index, row) for index, row in rows.items()])) as finished:
-            async for item in finished:
-                yield item
+        return self._each(rows, one)
 
-    async def scores(
+    def scores(
         self, rows: Mapping[int, list[int]], *, rank: int | None = None
     ) -> AsyncGenerator[tuple[int, list[float]], None]:
-        """Yields the logprobs of given tokens, computed at once as a prompt; arguments as for `samples`.
+        """Returns what yields a logprob for each token of a row, computed at once as a prompt; arguments as for `samples`.
 
-        Yields:
-            The number of the row and a logprob for each of its tokens; 0.0 for the first, which nothing comes before.
+        That of the first token is 0.0: nothing comes before it.
         """
 
         async def one(index: int, row: list[int]) -> tuple[int, list[float]]:
             output = await self._finish(index, row, vllm_adapter.scoring_params(), rank)
             return index, vllm_adapter.prompt_logprobs(output)
 
-        async with aclosing(self._as_finished([one(index, row) for index, row in rows.items()])) as finished:
-            async for item in finished:
-                yield item
+        return self._each(rows, one)
 
     def abort(self, why: str) -> None:
         """Ends every request; those who wait for one get an error that says why."""
@@ -127,7 +119,7 @@ class Requests:
         text: bool = False,
         sampling: SamplingSection | None = None,
     ) -> Any:
-        sampling = sampling or self._sampling
+        sampling = sampling or self.sampling
         most = min(sampling.max_new_tokens, room)
         return vllm_adapter.sampling_params(sampling, greedy=greedy, max_tokens=most, stop=stop, seed=seed, text=text)
 
@@ -136,7 +128,7 @@ class Requests:
         prompt = {"prompt_token_ids": row}
         try:
             async with self._engine.watched() as llm:
-                async with asyncio.timeout(self._timeout_s) as deadline:
+                async with asyncio.timeout(self.timeout_s) as deadline:
                     # Leaving the loop by an exception closes the generator, and that aborts the request.
                     name = f"{uuid.uuid4().hex}-{index}"
                     async for output in llm.generate(prompt, params, name, data_parallel_rank=rank):
@@ -150,16 +142,17 @@ class Requests:
             raise GenerationAbortedError(f"sample {index} was ended by the engine ({completion.finish_reason})")
         return final
 
-    async def _as_finished(self, waiting: Sequence[Awaitable[_T]]) -> AsyncGenerator[_T, None]:
-        """Yields results in the order in which they come; leaving early, by error or by choice, cancels the rest.
-
-        Use it under `aclosing`: who leaves a generator does not leave the one that it iterates over.
+    async def _each(
+        self, rows: Mapping[int, list[int]], one: Callable[[int, list[int]], Coroutine[Any, Any, _T]]
+    ) -> AsyncGenerator[_T, None]:
+        """Yields what comes of every row, in the order in which it comes; leaving early, by error or by choice, ends the rest.
 
         Raises:
             GenerationTimeoutError: Once all others are through, if samples took too long.
             GenerationAbortedError: `abort` was called.
         """
-        tasks = [asyncio.ensure_future(item) for item in waiting]
+        self._engine.readiness.check()
+        tasks = [asyncio.ensure_future(one(index, row)) for index, row in rows.items()]
         self._running.update(tasks)
         late = []
         try:
@@ -181,7 +174,7 @@ class Requests:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._running.difference_update(tasks)
         if late:
-            raise GenerationTimeoutError(_too_long(late, self._timeout_s or 0.0))
+            raise GenerationTimeoutError(_too_long(late, self.timeout_s or 0.0))
 
 
 def _too_long(indices: Sequence[str], limit_s: float) -> str:

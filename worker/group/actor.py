@@ -9,16 +9,17 @@ import socket
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.bootstrap import FOLDER_VARIABLE, ORDERS_VARIABLE
-from quirks_core.context import is_fact_variable, is_secret
+from quirks_core.bootstrap import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.diff import diff
 from quirks_core.errors import QuirksError
+from quirks_core.facts import asked_variables
 from quirks_core.plan import Plan
-from worker.place import Place
+from quirks_core.variables import is_secret
+from worker.engine.engine_rank import EngineRank
 
 if TYPE_CHECKING:
     from worker.async_worker import VllmAsyncGenerationWorker
@@ -28,7 +29,7 @@ _TAIL = 15
 #: Name of the methods' group that answers while an engine starts, which keeps the actor's own event loop busy.
 WATCH = "watch"
 #: Of our own variables, those that hand a plan down to the children of one process.
-_OF_ONE_PROCESS = (FOLDER_VARIABLE, ORDERS_VARIABLE)
+_OF_ONE_PROCESS = (FOLDER_VARIABLE, PLAN_VARIABLE)
 _OWN = "MODEL_QUIRKS_"
 
 
@@ -50,9 +51,10 @@ class EngineActor:
     async def start(
         self,
         config: Mapping[str, Any],
-        place: Place,
+        engine_rank: EngineRank,
         plan: str,
         environment: Mapping[str, str],
+        asked: Sequence[str],
         disable: Sequence[str],
         force: Sequence[str],
     ) -> dict[str, Any]:
@@ -60,10 +62,11 @@ class EngineActor:
 
         Args:
             config: The group's configuration, as the user typed it.
-            place: Which engine of the group this is.
+            engine_rank: Which engine of the group this is.
             plan: The group's plan, as JSON. The engine makes its own, of what is installed on its node; they must agree.
             environment: The variables that quirks may ask for, as the driver has them; Ray's processes keep those of the time
                 when Ray was started.
+            asked: Names of the facts that the driver's quirks ask for.
             disable: As for the group.
             force: As for the group.
 
@@ -75,10 +78,10 @@ class EngineActor:
         """
         from worker.async_worker import VllmAsyncGenerationWorker
 
-        for name in facts(os.environ).keys() - environment.keys():
+        for name in plan_variables(os.environ, asked).keys() - environment.keys():
             del os.environ[name]
         os.environ.update(environment)
-        worker = VllmAsyncGenerationWorker(config, disable=disable, force=force, place=place)
+        worker = VllmAsyncGenerationWorker(config, disable=disable, force=force, engine_rank=engine_rank)
         wanted = Plan.model_validate_json(plan)
         if worker.plan.digest != wanted.digest:
             raise QuirksError(
@@ -92,7 +95,7 @@ class EngineActor:
             "topology": worker.topology.to_json(),
             "warnings": worker.warnings,
             "devices": await worker.report_device_id_async(),
-            "longest": worker._running().llm.model_config.max_model_len,
+            "longest": worker.engine.llm.model_config.max_model_len,
         }
 
     async def who(self) -> dict[str, Any]:
@@ -120,11 +123,11 @@ class EngineActor:
         Raises:
             EngineDiedError: It did.
         """
-        raise await self._started()._running().death()
+        raise await self._started().engine.death()
 
     async def state(self) -> dict[str, Any]:
         """Returns whether the engine lives and may generate (``problem``), and its weights' version; answers at all times."""
-        engine = self._started()._running()
+        engine = self._started().engine
         return {
             "alive": engine.alive,
             "problem": engine.readiness.problem,
@@ -135,19 +138,19 @@ class EngineActor:
         self, rows: Mapping[int, list[int]], rank: int | None, stop: Sequence[str], greedy: bool, seeds: Mapping[int, int]
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         """Generates from prompts that the group has checked; see `worker.generation.Requests.samples`."""
-        async for item in self._started()._ready().samples(rows, stop, greedy=greedy, rank=rank, seeds=seeds):
+        async for item in self._started().requests.samples(rows, stop, greedy=greedy, rank=rank, seeds=seeds):
             yield item
 
     async def texts(
         self, rows: Mapping[int, list[int]], rank: int | None, stop: Sequence[str], greedy: bool
     ) -> AsyncGenerator[tuple[int, str], None]:
         """Generates text from prompts that the group has checked."""
-        async for item in self._started()._ready().texts(rows, stop, greedy=greedy, rank=rank):
+        async for item in self._started().requests.texts(rows, stop, greedy=greedy, rank=rank):
             yield item
 
     async def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Turns texts into token ids."""
-        tokenizer = self._started()._running().llm.get_tokenizer()
+        tokenizer = self._started().engine.llm.get_tokenizer()
         return [list(tokenizer.encode(text)) for text in texts]
 
     async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
@@ -169,13 +172,10 @@ class EngineActor:
         return self._worker
 
 
-def facts(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that plans are made of: those that quirks may ask for, and our own switches."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if is_fact_variable(name) or (name.startswith(_OWN) and name not in _OF_ONE_PROCESS and not is_secret(name))
-    }
+def plan_variables(environ: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
+    """Returns the variables that plans are made of: those that quirks ask for, and our own switches."""
+    ours = {name: value for name, value in environ.items() if name.startswith(_OWN) and name not in _OF_ONE_PROCESS}
+    return asked_variables(asked, environ) | {name: value for name, value in ours.items() if not is_secret(name)}
 
 
 def _differences(there: Plan, here: Plan) -> str:

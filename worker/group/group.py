@@ -5,27 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from quirks_core.config import GenerationConfig
 from quirks_core.errors import QuirksError, UsageError
+from quirks_core.plan import Plan
+from quirks_core.planning import PlanOptions, make_plan
 from quirks_core.receipt import Receipt
-from quirks_core.switches import Wishes
+from quirks_core.switches import SwitchNames
 from worker import launch
-from worker.batch import Batch, prompts, seeds, stop_strings
-from worker.config import GenerationConfig
-from worker.errors import BatchError, RankError
-from worker.group.actor import facts
-from worker.group.crew import Crew
+from worker.batch import Batch, check_encoded, check_lengths, prompts, seeds, stop_strings, texts
+from worker.engine.engine_rank import EngineRank, Strategy
+from worker.engine.serial_lock import to_the_end
+from worker.engine.topology import Expected, Topology
+from worker.errors import RankError
+from worker.group.actor import plan_variables
+from worker.group.actor_set import ActorSet
 from worker.group.ranks import Rank, Ranks
 from worker.group.refits import GroupRefits
-from worker.place import Place, Strategy
 from worker.refit.scope import RefitScope
-from worker.server.config import ServerSection
-from worker.topology import Expected, Topology
-from worker.turns import to_the_end
+from worker.server.server import bearer_key
 
 if TYPE_CHECKING:
     import torch
@@ -49,16 +51,23 @@ class WorkerGroup:
     An engine that dies ends the group: whoever waits gets a `RankError` with its rank, and `restart` brings all of it back.
 
     Attributes:
-        config: The configuration.
+        config: The configuration, with what the plan changes.
         plan: What applies and why; every process of every engine acknowledges this plan.
         strategy: How the engines belong together.
         warnings: What the user should know: the plan's warnings, and those of the engines.
         receipts: What every process of each engine has; there once the engines run.
+        refits: The refits of all engines together.
         openai_api_key: The bearer key that all servers ask for; None if there are none, or they ask for none.
     """
 
     def __init__(
-        self, config: GenerationConfig | Mapping[str, Any], *, disable: Sequence[str] = (), force: Sequence[str] = ()
+        self,
+        config: GenerationConfig | Mapping[str, Any],
+        *,
+        disable: Sequence[str] = (),
+        force: Sequence[str] = (),
+        strict: bool = False,
+        locked: str | Path | None = None,
     ) -> None:
         """Resolves the plan.
 
@@ -66,16 +75,24 @@ class WorkerGroup:
             config: The configuration, or a nested mapping of one.
             disable: Names to turn off, as for the worker.
             force: Names to turn on, as for the worker.
+            strict: As for the worker.
+            locked: As for the worker; read here, every engine's plan is then held against this one.
 
         Raises:
             UsageError: Something in the configuration is wrong.
             RefusedError: The configuration cannot work; the error lists all reasons.
+            LockError, BrokenPluginsError: As for the worker.
         """
-        self.config: GenerationConfig = config if isinstance(config, GenerationConfig) else GenerationConfig.parse(config)
-        if not self.config.engine.async_engine:
+        self._typed = launch.parsed(config)
+        if not self._typed.engine.async_engine:
             raise UsageError("engine.async_engine is false, but a WorkerGroup runs asynchronous engines")
-        self._wishes = Wishes(disable, force)
-        _, self.plan = launch.resolve(self.config, self._wishes)
+        self._call = SwitchNames(disable, force)
+        making = PlanOptions.gather(self._typed, call=self._call, strict=strict, locked=locked)
+        registry = making.registry()
+        self._asked = sorted(registry.asked)
+        self.plan: Plan = make_plan(self._typed, making, registry=registry)
+        self.plan.check()
+        self.config: GenerationConfig = self._typed.adjusted(self.plan.changes)
         ranks = self.plan.value("engine.data_parallel_size")
         self.strategy: Strategy = self.plan.value("parallel.dp_strategy") or "independent"
         engines = 1 if self.strategy == "engine" else ranks
@@ -87,15 +104,16 @@ class WorkerGroup:
             gpus=0 if self.plan.context.platform == "cpu" else model_ranks * ranks // engines,
             environment=self.config.env,
         )
-        self._refits = GroupRefits(self.config.refit, self.plan, self._running)
-        self._crew: Crew | None = None
+        self.refits = GroupRefits(self.config.refit, self.plan, self._running)
+        self._actors: ActorSet | None = None
         self._changing = asyncio.Lock()
         self._starting: asyncio.Task[None] | None = None
         self._starts = 0
         self._topology: Topology | None = None
         self._announced: dict[str, Any] | None = None
         self._longest = 0
-        self.openai_api_key: str | None = _key(self.config.server)
+        key = bearer_key(self.config.server) if self.config.server.enabled else None
+        self.openai_api_key: str | None = None if key is None else key.get_secret_value()
         self.receipts: list[Receipt] = []
 
     # ---- start and stop
@@ -120,7 +138,7 @@ class WorkerGroup:
             TopologyError: The processes did not form the parallel groups of the plan, or an expert is missing.
         """
         async with self._changing:
-            if self._crew is not None:
+            if self._actors is not None:
                 raise QuirksError("the group is running already; call start once, or restart")
             await self._start_or_nothing()
 
@@ -152,7 +170,7 @@ class WorkerGroup:
             if self._announced is not None:
                 await self.prepare_refit_info_async(self._announced)
             if self.plan.value("engine.load_format") == "dummy":
-                self._refits.problem = "the group was restarted from dummy weights; refit before generating"
+                self.refits.problem = "the group was restarted from dummy weights; refit before generating"
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -168,10 +186,10 @@ class WorkerGroup:
             For each ``rank``, ``node``, ``pid`` of its actor, ``in_flight`` requests, ``alive``, ``problem``: why it may not
             generate, None if it may; and ``version`` of the weights of those that live.
         """
-        if self._crew is None:
+        if self._actors is None:
             return []
-        states = await asyncio.gather(*(rank.state() for rank in self._crew.ranks))
-        return [{**state, "in_flight": count} for state, count in zip(states, self._crew.router.in_flight, strict=True)]
+        states = await asyncio.gather(*(rank.state() for rank in self._actors.ranks))
+        return [{**state, "in_flight": count} for state, count in zip(states, self._actors.router.in_flight, strict=True)]
 
     # ---- generation
 
@@ -195,13 +213,12 @@ class WorkerGroup:
             GenerationAbortedError: A refit failed half-way meanwhile, or the group was shut down.
             RankError: An engine died.
         """
-        rows = dict(enumerate(prompts(data)))
-        crew = self._ready(rank)
-        if too_long := [index for index, row in rows.items() if len(row) > self._longest]:
-            raise BatchError(f"batch: rows {too_long} are longer than engine.max_model_len = {self._longest}")
+        rows = prompts(data)
+        actors = self._ready(rank)
+        check_lengths(rows, self._longest)
         stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
         own = seeds(data, len(rows))
-        async with aclosing(crew.generate("samples", rows, rank, list(stop), greedy, own)) as samples:
+        async with aclosing(actors.generate("samples", dict(enumerate(rows)), rank, list(stop), greedy, own)) as samples:
             async for item in samples:
                 yield item
 
@@ -209,16 +226,12 @@ class WorkerGroup:
         self, data: Mapping[str, Any], greedy: bool = False, rank: int | None = None
     ) -> AsyncGenerator[tuple[int, dict[str, list[str]]], None]:
         """Generates text from a batch of text prompts, as the worker does; ``rank`` and errors as for `generate_async`."""
-        texts = data.get("prompts")
-        if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise BatchError("batch: 'prompts' must be a list of texts")
-        crew = self._ready(rank)
-        encoded = await crew.alive(crew.ranks[0].call("encode", list(texts)))
-        rows = dict(enumerate(encoded))
-        if wrong := [index for index, row in rows.items() if not 0 < len(row) < self._longest]:
-            raise BatchError(f"batch: prompts {wrong} are empty or leave no room below engine.max_model_len = {self._longest}")
+        prompted = texts(data)
+        actors = self._ready(rank)
+        rows = await actors.alive(actors.ranks[0].call("encode", prompted))
+        check_encoded(rows, self._longest)
         stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        async with aclosing(crew.generate("texts", rows, rank, list(stop), greedy)) as finished:
+        async with aclosing(actors.generate("texts", dict(enumerate(rows)), rank, list(stop), greedy)) as finished:
             async for index, text in finished:
                 yield index, {"texts": [text]}
 
@@ -238,7 +251,7 @@ class WorkerGroup:
 
         If it fails on some of them, nothing is generated before a complete refit of all, or `restart`.
         """
-        return await self._refits.update("update_weights_via_ipc_zmq_async", version, clear_cache)
+        return await self.refits.receive("ipc_zmq", version, clear_cache)
 
     async def init_collective_async(self, ip: str, port: int, world_size: int, train_world_size: int = 1) -> None:
         """Joins the trainer's collective; the ranks of the engines follow those of the trainer.
@@ -249,11 +262,11 @@ class WorkerGroup:
             world_size: Trainer ranks and engine ranks.
             train_world_size: Trainer ranks; they come first.
         """
-        await self._refits.join(ip, port, world_size, train_world_size)
+        await self.refits.join(ip, port, world_size, train_world_size)
 
     async def update_weights_from_collective_async(self, version: str | None = None, clear_cache: bool | None = None) -> bool:
         """Takes new weights from the collective; else as `update_weights_via_ipc_zmq_async`."""
-        return await self._refits.update("update_weights_from_collective_async", version, clear_cache)
+        return await self.refits.receive("collective", version, clear_cache)
 
     async def refit_async(
         self,
@@ -264,7 +277,7 @@ class WorkerGroup:
         clear_cache: bool | None = None,
     ) -> None:
         """Gives every engine the weights of a model in this process, by ``refit.transport``; arguments as for the worker."""
-        await self._refits.from_model(model, scope, version, clear_cache)
+        await self.refits.from_model(model, scope, version, clear_cache)
 
     async def verify_refit_async(self, model: torch.nn.Module, scope: RefitScope | str | None = None) -> dict[str, str]:
         """Compares what every engine holds with a model of this process.
@@ -272,7 +285,7 @@ class WorkerGroup:
         Returns:
             For each tensor that differs, what is different about it; the name ends in the rank.
         """
-        return await self._refits.verify(model, scope)
+        return await self.refits.verify(model, scope)
 
     # ---- all ranks together: those of one data-parallel group agree on each of these, and one alone would wait for ever
 
@@ -329,11 +342,12 @@ class WorkerGroup:
             rank.call(
                 "start",
                 self._config_of(rank.number),
-                Place(self.strategy, rank.number, len(ranks), address, port),
+                EngineRank(self.strategy, rank.number, len(ranks), address, port),
                 self.plan.to_json(),
-                facts({**os.environ, **self.config.env}),
-                self._wishes.disable,
-                self._wishes.force,
+                plan_variables({**os.environ, **self._typed.env}, self._asked),
+                self._asked,
+                self._call.disable,
+                self._call.force,
             )
             for rank in ranks
         ]
@@ -346,24 +360,24 @@ class WorkerGroup:
         self.receipts = [Receipt.model_validate_json(item["receipt"]) for item in started]
         self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
         self._longest = started[0]["longest"]
-        self._refits.started([rank.node for rank in ranks], [item["devices"] for item in started])
-        self._crew = Crew(ranks, self.config.refit.timeout_s)
+        self.refits.started([rank.node for rank in ranks], [item["devices"] for item in started])
+        self._actors = ActorSet(ranks, self.config.refit.timeout_s)
         self._starts += 1
 
     async def _stop(self, why: str, *, ray: bool = True) -> None:
-        crew, self._crew = self._crew, None
+        actors, self._actors = self._actors, None
         try:
-            if crew is not None:
-                await crew.disband(why)
-            self._refits.drop_sender()
-            await self._ranks.end(_STOP_S if crew is not None else 0)  # engines that were still starting cannot listen
+            if actors is not None:
+                await actors.disband(why)
+            self.refits.sender.leave()
+            await self._ranks.end(_STOP_S if actors is not None else 0)  # engines that were still starting cannot listen
         finally:
             if ray:
                 self._ranks.disconnect()
 
     def _config_of(self, number: int) -> dict[str, Any]:
         """What the user typed, for one engine: of the servers, all have one key, and each has a port of its own."""
-        typed = self.config.model_dump(mode="json", exclude_unset=True)
+        typed = self._typed.model_dump(mode="json", exclude_unset=True)
         server = self.config.server
         if self.openai_api_key is not None:
             typed["server"]["api_key"] = self.openai_api_key  # a dump hides it
@@ -391,29 +405,20 @@ class WorkerGroup:
         problems = [_with_log(reason, log) for reason, log in zip(reasons.values(), logs, strict=True)]
         raise RankError("the group did not start: " + "\n".join(problems)) from next(iter(failed.values()), None)
 
-    def _running(self) -> Crew:
+    def _running(self) -> ActorSet:
         """The engines, if they live."""
-        if self._crew is None:
+        if self._actors is None:
             raise QuirksError("the group is not running; call start first")
-        self._crew.check()
-        return self._crew
+        self._actors.check()
+        return self._actors
 
-    def _ready(self, rank: int | None) -> Crew:
+    def _ready(self, rank: int | None) -> ActorSet:
         """The engines, if they may generate now."""
-        crew, count = self._running(), self.plan.value("engine.data_parallel_size")
+        actors, count = self._running(), self.plan.value("engine.data_parallel_size")
         if rank is not None and not 0 <= rank < count:
             raise UsageError(f"rank {rank} does not exist: there are {count}, counted from 0")
-        self._refits.check()
-        return crew
-
-
-def _key(server: ServerSection) -> str | None:
-    """The key of all servers, by the rules of one."""
-    if not server.enabled or not server.auth:
-        return None
-    if server.api_key is not None:
-        return server.api_key.get_secret_value()
-    return os.environ.get("VLLM_API_KEY") or secrets.token_urlsafe(32)
+        self.refits.check()
+        return actors
 
 
 def _with_log(text: str, lines: Sequence[str]) -> str:

@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from math import ceil
 from typing import Any
 
-from quirks_core.context import is_secret
+from quirks_core.config import ClusterSection
 from quirks_core.errors import QuirksError, UsageError, shortened
-from worker.config import ClusterSection
+from quirks_core.variables import is_secret
 from worker.errors import EngineDiedError, RankError
-from worker.group.actor import WATCH, EngineActor, facts, last_lines, reap
+from worker.group.actor import WATCH, EngineActor, last_lines, plan_variables, reap
 
 #: Variables, beside those that plans are made of, that processes read before any code of ours runs, or that name caches.
 _TRAVELLING = ("HF_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
@@ -303,7 +303,7 @@ class Ranks:
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that every actor's process starts with; nothing that looks like a secret: Ray logs them."""
     more = {name: value for name, value in environ.items() if name.startswith(_TRAVELLING) and not is_secret(name)}
-    return {**facts(environ), **more}
+    return {**plan_variables(environ), **more}
 
 
 async def _resolved(address: str) -> object:

@@ -1,168 +1,301 @@
-"""The figures of a report as every way of showing it writes them: numbers, limits, and how much of a limit a number takes."""
+"""The figures of a report, each drawn once: as SVG for the page, which gives it its colours, and the overview as PNG, too."""
 
 from __future__ import annotations
 
-import json
+import html
+import io
 import math
-from collections.abc import Iterable
-from typing import Any, Literal
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from worker.parity.metrics import METRICS
-from worker.parity.records import Report, Result, Verdict
-from worker.parity.thresholds import PROFILES, Side
+from quirks_core.errors import UsageError
+from worker.parity.notation import bound, label, number, plain, visible
+from worker.parity.records import Bin, Histogram, Report, Result, worst_level
+from worker.parity.summary import Tried, brief, changes, headline, heat, limit_of, limits_of, metrics_of, tried
+from worker.parity.thresholds import strain
 
-Level = Literal["ok", "warn", "fail"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-#: Short headings of the metrics; the delta is rollout - trainer, in nats.
-LABELS = {
-    "tokens": "tokens",
-    "nonfinite": "non-finite",
-    "mean_delta": "mean Δ",
-    "mean_abs_delta": "mean |Δ|",
-    "max_abs_delta": "max |Δ|",
-    "mean_exp_abs_delta": "mean e^|Δ|",
-    "mean_abs_dprob": "mean |Δp|",
-    "max_abs_dprob": "max |Δp|",
-    "kl_k1": "KL k1",
-    "kl_k2": "KL k2",
-    "kl_k3": "KL k3",
-    "ratio_mean": "ratio mean",
-    "ratio_p01": "ratio p1",
-    "ratio_p99": "ratio p99",
-    "ratio_min": "ratio min",
-    "ratio_max": "ratio max",
-    "ratio_chi2": "ratio χ²",
-    "clip_rate": "clip rate",
-    "ess": "ESS",
-    "sequence_ratio_max": "max |Σr|",
-}
-#: Bounds of the steps of the colour scale, in shares of a limit.
-HEAT = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
-_SIDES = {(item.name, item.metric): item.side for profile in PROFILES.values() for item in profile}
+#: Colours by role; the page has variables of these names. Blue and orange stay apart for every kind of colour blindness.
+_COLOURS = {
+    "ink": "#1b1f24", "muted": "#5c6670", "line": "#d5dae0", "good": "#2a6f9e", "bad": "#c8500a", "paper": "#ffffff",
+    "h0": "#f3f7fa", "h1": "#e3eef6", "h2": "#c6ddec", "h3": "#9fc7e1", "h4": "#fbdcbc", "h5": "#f2a766", "h6": "#b84708",
+}  # fmt: skip
+_MARKS = {"fail": " ✗", "warn": " !", "ok": ""}
+#: Metrics of the heat map, those that tell most first.
+_TELLING = ("mean_abs_delta", "max_abs_delta", "mean_exp_abs_delta", "mean_abs_dprob", "kl_k3", "ratio_mean", "clip_rate")
+_COLUMNS, _STEPS = 6, 6
 
 
-def number(value: float) -> str:
-    """Writes a number with three significant digits; counts of up to six digits are written in full."""
-    if not math.isfinite(value):
-        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    if value == int(value) and abs(value) < 1e6:
-        return str(int(value))
-    if not 1e-3 <= abs(value) < 1e6:
-        mantissa, _, exponent = f"{value:.2e}".partition("e")
-        return f"{mantissa}e{int(exponent)}"
-    return f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
+class Overview(NamedTuple):
+    """One figure of a whole report: an ``<svg>`` element, and a PNG of 1600 x 900 pixels."""
+
+    svg: str
+    png: bytes
 
 
-def short(value: float) -> str:
-    """Writes a limit: as `number`, without zeros at its end."""
-    mantissa, power, exponent = number(value).partition("e")
-    return (mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa) + power + exponent
+def overview(report: Report) -> Overview:
+    """Draws the heat map, ratios where they are worst, and what each setting does if some were tried.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    with _figure((16, 9), 13) as figure:
+        panels = figure.subplot_mosaic([["heat", "top"], ["heat", "bottom"]], width_ratios=(4, 3))
+        said = headline(report)
+        verdict = _cut(said.verdict.partition(";")[0].rstrip("."), 108)
+        advice = textwrap.fill(said.advice, 150, max_lines=2, placeholder=" …")
+        colour = _COLOURS["good" if said.level == "ok" else "bad"]
+        place: dict[str, Any] = {"x": 0.01, "ha": "left", "linespacing": 1.4}
+        figure.suptitle(f"{verdict}\n{advice}\n", fontsize=14, color=colour, **place)
+        figure.supxlabel(_cut(_origin(report), 160), fontsize=11.5, color=_COLOURS["muted"], **place)
+        _draw_heat_map(panels["heat"], report)
+        focus, steps = _focus(report), tried(report)
+        if focus is None or focus.histogram is None:
+            _say(panels["top"], "no figures")
+        else:
+            changed, after = _cure(report, focus) or ("", None)
+            _draw_histogram(panels["top"], focus.histogram, after, changed)
+            _title(panels["top"], f"{focus.scenario}: policy ratio, token by token")
+        if steps:
+            _draw_steps(panels["bottom"], steps[:_STEPS])
+            rest = f", {_STEPS} of {len(steps)}" if len(steps) > _STEPS else ""
+            _title(panels["bottom"], f"one setting changed{rest}: ○ before, ● after")
+        else:
+            _draw_bins(panels["bottom"], focus.by_position if focus else (), "position among the generated tokens")
+        return Overview(_svg(figure, "overview", f"Overview of the parity of {report.model}"), _png(figure))
 
 
-def plain(value: Any) -> str:
-    """Writes a setting's value on one line: None is ``open``, texts are bare, the rest is JSON."""
-    if value is None:
-        return "open"
-    return visible(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
+def breakdown(result: Result, name: str) -> str:
+    """Draws one scenario's tokens by log ratio, and differences by position and by probability.
 
-
-def visible(text: str) -> str:
-    """Returns the text with everything that does not print escaped: line ends, terminal codes, marks of direction."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def label(metric: str) -> str:
-    """Returns a metric's short heading."""
-    return LABELS.get(metric, metric)
-
-
-def ideal(metric: str) -> float:
-    """Returns the metric's value where both sides agree: 0 or 1."""
-    return METRICS[metric].ideal if metric in METRICS else 0.0
-
-
-def side_of(verdict: Verdict) -> Side:
-    """Returns what a verdict's limit bounds; a threshold that the user typed is named after what was typed."""
-    if (known := _SIDES.get((verdict.threshold, verdict.metric))) is not None:
-        return known
-    if "<=" in verdict.threshold or ">=" in verdict.threshold:
-        return "high" if "<=" in verdict.threshold else "low"
-    if verdict.metric in METRICS and METRICS[verdict.metric].better == "zero":
-        return "size"
-    return "low" if verdict.limit < ideal(verdict.metric) else "high"
-
-
-def bound(verdict: Verdict) -> str:
-    """Writes a verdict's limit."""
-    sign = {"high": "≤ ", "low": "≥ ", "size": "within ±"}[side_of(verdict)]
-    return f"{sign}{short(verdict.limit)}"
-
-
-def strain(verdict: Verdict, value: float) -> float:
-    """Says how much of a verdict's limit a value takes.
+    Args:
+        result: The scenario.
+        name: Name of the figure; no other one of the page has it.
 
     Returns:
-        0 where both sides agree or the value is on the other side of that, 1 at the limit, and infinity for NaN. What lies
-        beyond a limit where nothing is allowed takes infinitely much of it.
+        An ``<svg>`` element in the colours of the page.
+
+    Raises:
+        UsageError: matplotlib is not installed.
     """
-    best, side = ideal(verdict.metric), side_of(verdict)
-    if math.isnan(value):
-        return math.inf
-    direction = -1.0 if side == "low" else 1.0
-    distance, allowed = direction * (value - best), direction * (verdict.limit - best)
-    distance = abs(distance) if side == "size" else distance
-    if allowed <= 0:
-        return math.inf if distance > allowed else 0.0
-    return max(distance / allowed, 0.0)
+    with _figure((12, 2.6), 8) as figure:
+        left, middle, right = figure.subplots(1, 3)
+        _draw_histogram(left, result.histogram)
+        _draw_bins(middle, result.by_position, "position among the generated tokens")
+        _draw_bins(right, result.by_probability, "trainer's probability of the token")
+        return _svg(figure, name, f"Tokens of {result.scenario} by log ratio; differences by position and by probability")
 
 
-def taken(verdict: Verdict) -> float:
-    """Says how much of its limit a verdict's own value takes."""
-    return strain(verdict, verdict.value)
+# ---- files
 
 
-def heat(value: float) -> int:
-    """Returns the step of the colour scale, 0 to 6, for a strain; from 4 on the limit is crossed."""
-    return sum(value > step for step in HEAT)
+@contextmanager
+def _figure(size: tuple[float, float], text: float) -> Iterator[Figure]:
+    """Gives an empty figure that comes out with the same bytes every time, whatever the user has in a matplotlibrc."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError("the figures need matplotlib: pip install 'model-quirks[parity]'") from error
+    style: Any = {
+        **{name: value for name, value in mpl.rcParamsDefault.items() if not name.startswith("backend")},  # not ours to touch
+        "svg.hashsalt": "parity",
+        "svg.fonttype": "none",
+        "font.family": ["DejaVu Sans"],
+        "font.size": text,
+        "text.parse_math": False,
+        "text.color": _COLOURS["ink"],
+        "axes.labelcolor": _COLOURS["muted"],
+        "axes.edgecolor": _COLOURS["line"],
+        "axes.facecolor": "none",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "xtick.color": _COLOURS["line"],
+        "ytick.color": _COLOURS["line"],
+        "xtick.labelcolor": _COLOURS["muted"],
+        "ytick.labelcolor": _COLOURS["muted"],
+        "legend.frameon": False,
+        "legend.labelcolor": _COLOURS["muted"],
+    }
+    with mpl.rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box will do
+        yield Figure(figsize=size, layout="constrained")
 
 
-def verdicts_of(result: Result, metric: str) -> list[Verdict]:
-    """Returns the verdicts on one metric, the most strained first."""
-    return sorted((verdict for verdict in result.verdicts if verdict.metric == metric), key=taken, reverse=True)
+def _png(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=100, facecolor=_COLOURS["paper"], metadata={"Software": None})
+    return file.getvalue()
 
 
-def crossed(result: Result) -> list[Verdict]:
-    """Returns the worst verdict of each metric that is not ``ok``: failures first, then by strain."""
-    found = [verdict for verdict in result.verdicts if verdict.level != "ok"]
-    worst: dict[str, Verdict] = {}
-    for verdict in sorted(found, key=lambda item: (item.level != "fail", -taken(item))):
-        worst.setdefault(verdict.metric, verdict)
-    return list(worst.values())
+def _svg(figure: Figure, name: str, says: str) -> str:
+    """Returns the figure as an element of a page: in the page's colours, and with names that no other figure has."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = file.getvalue().partition("<svg ")[2]
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->\s*|xlink:", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-", text)
+    for role, colour in _COLOURS.items():
+        text = text.replace(colour, f"var(--{role})")
+    return f'<svg role="img" aria-label="{html.escape(visible(says))}" {text.strip()}'
 
 
-def level_of(result: Result, metric: str) -> Level | None:
-    """Returns the worst level of a metric's verdicts; None if no threshold asks for it."""
-    levels = {verdict.level for verdict in result.verdicts if verdict.metric == metric}
-    return next((level for level in ("fail", "warn", "ok") if level in levels), None)
+# ---- parts
 
 
-def metrics_of(results: Iterable[Result]) -> list[str]:
-    """Returns the metrics that were measured anywhere, in the usual order; unknown ones come last."""
-    found = dict.fromkeys(name for result in results for name in result.metrics)
-    return [name for name in LABELS if name in found] + [name for name in found if name not in LABELS]
+def _draw_histogram(axes: Axes, histogram: Histogram | None, after: Histogram | None = None, changed: str = "") -> None:
+    """Draws tokens by log ratio; if `after` is given, as an outline over them, and `changed` says what it is after."""
+    if histogram is None or not sum(histogram.counts):
+        _say(axes, "no tokens")
+        return
+    colour = _COLOURS["good" if after is None else "bad"]
+    axes.stairs(histogram.counts, histogram.edges, fill=True, color=colour, linewidth=0, label="as configured")
+    if after is not None:
+        axes.stairs(after.counts, after.edges, color=_COLOURS["good"], linewidth=1.4, label=_cut(changed, 26))
+        axes.legend(loc="upper right")
+    reach = max(abs(edge) for item in (histogram, after) if item for edge in item.edges)
+    axes.set(yscale="log", xlim=(-reach, reach), xlabel="log ratio: trainer - rollout, nats", ylabel="tokens")
+    axes.set_ylim(bottom=0.7)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.minorticks_off()
+    axes.locator_params(axis="x", nbins=5)
 
 
-def limits_of(results: Iterable[Result], metric: str | None = None) -> list[Verdict]:
-    """Returns one verdict for each threshold, in the order of the metrics and from low to high: it knows limit and source."""
-    found = {(item.threshold, item.metric): item for result in results for item in result.verdicts}
-    order = {name: place for place, name in enumerate(LABELS)}
+def _draw_bins(axes: Axes, bins: Sequence[Bin], axis: str) -> None:
+    """Draws mean and largest absolute difference by the parts of a breakdown; `axis` says what the parts are of."""
+    rows = {
+        name: [value if math.isfinite(value) and value > 0 else math.nan for value in values]
+        for name, values in (("max", [item.max_abs_delta for item in bins]), ("mean", [item.mean_abs_delta for item in bins]))
+    }
+    shown = [value for values in rows.values() for value in values if value > 0]
+    if not shown:
+        _say(axes, "no difference" if any(item.tokens for item in bins) else "no tokens")
+        return
+    for name, colour in (("max", "bad"), ("mean", "good")):
+        axes.plot(range(len(bins)), rows[name], "o", color=_COLOURS[colour], markersize=4, label=name)
+    # At least a power of ten: on a closer look every constant is a landscape.
+    middle, half = math.sqrt(min(shown) * max(shown)), max(math.sqrt(max(shown) / min(shown)) * 1.6, 10**0.5)
+    axes.set(yscale="log", ylim=(middle / half, middle * half), xlim=(-0.6, len(bins) - 0.4), xlabel=axis, ylabel="|Δ|, nats")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.minorticks_off()
+    axes.grid(axis="y", color=_COLOURS["line"], linewidth=0.4)
+    step = 1 + (len(bins) - 1) // 10
+    axes.set_xticks(range(0, len(bins), step), [visible(item.label) for item in bins][::step], rotation=30, ha="right")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 0.97), ncols=2)
 
-    def key(verdict: Verdict) -> tuple[int, str, float, str]:
-        return order.get(verdict.metric, len(order)), verdict.metric, verdict.limit, verdict.threshold
 
-    return sorted((item for item in found.values() if metric in (None, item.metric)), key=key)
+def _draw_heat_map(axes: Axes, report: Report) -> None:
+    """Draws scenarios by the metrics that tell most; a colour says how much of its limit a value takes."""
+    results = report.results
+    judged = {verdict.metric for verdict in limits_of(results)} or set(metrics_of(results))
+    names = [*(name for name in _TELLING if name in judged), *sorted(judged - set(_TELLING))][:_COLUMNS]
+    axes.set(xlim=(0, max(len(names), 1)), ylim=(max(len(results), 6), 0))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, labelcolor=_COLOURS["ink"])
+    axes.xaxis.tick_top()
+    headings = [(label(name), *map(bound, limits_of(results, name)[:1])) for name in names]
+    axes.set_xticks([place + 0.5 for place in range(len(names))], ["\n".join(words) for words in headings])
+    axes.set_yticks([row + 0.5 for row in range(len(results))], [_cut(visible(item.scenario), 19) for item in results])
+    for row, result in enumerate(results):
+        if result.status != "measured":
+            colour = _COLOURS["bad" if result.status == "failed" else "muted"]
+            axes.text(0.04, row + 0.5, _cut(visible(f"{result.status}: {result.reason}"), 60), va="center", color=colour)
+            continue
+        for place, name in enumerate(names):
+            if name in result.metrics:
+                _draw_cell(axes, place, row, result, name)
 
 
-def measured(report: Report) -> list[Result]:
-    """Returns the scenarios that have figures."""
-    return [result for result in report.results if result.status == "measured"]
+def _draw_cell(axes: Axes, place: int, row: int, result: Result, name: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    verdict = limit_of(result, name)
+    step = None if verdict is None else heat(verdict)
+    if step is not None:
+        axes.add_patch(Rectangle((place + 0.02, row + 0.04), 0.96, 0.92, facecolor=_COLOURS[f"h{step}"], edgecolor="none"))
+    level = worst_level(result.verdicts, name)
+    weight = "bold" if level == "fail" and result.gates else "normal"
+    text = number(result.metrics[name]) + _MARKS[level]
+    colour = _COLOURS["paper" if step == 6 else "ink"]
+    axes.text(place + 0.5, row + 0.5, text, ha="center", va="center", color=colour, fontweight=weight)
+
+
+def _draw_steps(axes: Axes, steps: Sequence[Tried]) -> None:
+    """Draws how much of its limit a metric takes before and after each change."""
+    strains = [(item.strain_before, item.strain_after) for item in steps]
+    values = [value for pair in strains for value in pair if value > 0 and math.isfinite(value)]
+    low, high = min([*values, 0.5]) / 2, max([*values, 2.0]) * 2
+    axes.set(xscale="log", xlim=(low, high), ylim=(_STEPS - 0.4, -0.6), xlabel="share of the limit")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.minorticks_off()
+    axes.axvline(1, color=_COLOURS["ink"], linewidth=0.8)
+    for row, (item, pair) in enumerate(zip(steps, strains, strict=True)):
+        colour = _COLOURS[{"restores": "good", "worsens": "bad"}.get(item.effect, "muted")]
+        ends = [value if math.isnan(value) else min(max(value, low), high) for value in pair]
+        axes.plot(ends, [row, row], color=colour, linewidth=3, alpha=0.4)
+        axes.plot(ends[:1], [row], "o", markersize=9, color=colour, markerfacecolor=_COLOURS["paper"], clip_on=False)
+        axes.plot(ends[1:], [row], "o", markersize=9, color=colour, clip_on=False)
+    axes.set_yticks(range(len(steps)), [_name(item) for item in steps], fontsize=11)
+
+
+def _name(item: Tried) -> str:
+    parts = changes(item.step)
+    values = " + ".join(f"{before} → {after}" for _, before, after in parts)
+    names = " + ".join(name.rpartition(".")[2] for name, _, _ in parts)
+    return f"{_cut(names, 24)}\n{_cut('not tried' if item.effect == 'error' else values, 32)}"
+
+
+def _say(axes: Axes, text: str) -> None:
+    """Writes what is to be said instead of a plot."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=_COLOURS["muted"])
+
+
+def _title(axes: Axes, text: str) -> None:
+    axes.set_title(_cut(visible(text), 56), loc="left", fontsize=14, color=_COLOURS["ink"])
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+# ---- what is shown
+
+
+def _origin(report: Report) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()) if name != "device")
+    device = report.versions.get("device", report.platform)
+    return visible(
+        f"{report.model} ({report.model_type}) on {device}; {versions}; thresholds {report.profile}; {report.date[:10]}"
+    )
+
+
+def _focus(report: Report) -> Result | None:
+    """Returns the scenario to look at: the one of the strongest cure, or the most strained among those that count."""
+    found = {result.scenario: result for result in report.measured if result.histogram is not None}
+    for item in report.attributions:
+        if item.restores and item.scenario in found:
+            return found[item.scenario]
+
+    def key(result: Result) -> tuple[bool, bool, float]:
+        return result.gates, result.level == "fail", max(map(strain, result.verdicts), default=0.0)
+
+    return max(found.values(), key=key, default=None)
+
+
+def _cure(report: Report, focus: Result) -> tuple[str, Histogram] | None:
+    """Returns the change that restores a scenario, and its tokens after it."""
+    steps = {(step.setting, plain(step.after)): step for step in report.ladder}
+    for item in report.attributions:
+        step = steps.get((item.setting, plain(item.after)))
+        for result in step.results if step and focus.scenario in item.restores else ():
+            if result.scenario == focus.scenario and result.histogram is not None:
+                return brief(item), result.histogram
+    return None

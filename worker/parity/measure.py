@@ -7,14 +7,11 @@ from collections.abc import Callable, Sequence
 
 from quirks_core.errors import QuirksError, UsageError, nearest
 from worker.errors import EngineDiedError
-from worker.parity.metrics import measured
-from worker.parity.records import Result, Sample
-from worker.parity.scenarios import SCENARIOS, Observed, Scenario
-from worker.parity.session import Session, Tell
+from worker.parity.metrics import Decode, measured
+from worker.parity.records import OLD, Result, Sample, Tell
+from worker.parity.scenarios import SCENARIOS, Scenario
+from worker.parity.session import Session
 from worker.parity.thresholds import Threshold, judge
-
-#: Takes a result as soon as it is there.
-Done = Callable[[Result], None]
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -35,7 +32,7 @@ async def measure(
     *,
     epsilon: float = 0.2,
     tell: Tell = lambda _: None,
-    done: Done = lambda _: None,
+    done: Callable[[Result], object] = lambda _: None,
 ) -> list[Result]:
     """Runs scenarios one after the other.
 
@@ -61,55 +58,31 @@ async def measure(
     return results
 
 
-def rejudged(
-    result: Result,
-    samples: Sequence[Sample],
-    thresholds: Sequence[Threshold],
-    *,
-    epsilon: float = 0.2,
-    decode: Callable[[Sequence[int]], str | None] | None = None,
+def judged(
+    result: Result, samples: Sequence[Sample], thresholds: Sequence[Threshold], *, epsilon: float, decode: Decode | None
 ) -> Result:
-    """Returns a result with metrics and verdicts anew, for samples that were scored otherwise."""
+    """Returns a result with these samples, their metrics and verdicts."""
     found = measured(samples, epsilon=epsilon, decode=decode)
-    return result.model_copy(
-        update={
-            "metrics": found.metrics,
-            "verdicts": judge(found.metrics, thresholds),
-            "by_position": found.by_position,
-            "by_probability": found.by_probability,
-            "histogram": found.histogram,
-            "worst": found.worst,
-            "samples": tuple(samples),
-        }
-    )
+    update = {**found._asdict(), "verdicts": judge(found.metrics, thresholds), "samples": tuple(samples)}
+    return result.model_copy(update=update)
 
 
 async def _run(session: Session, scenario: Scenario, thresholds: Sequence[Threshold], epsilon: float) -> Result:
     begun = time.monotonic()
     empty = Result(scenario=scenario.name, title=scenario.title)
-    if reason := _concern(session, scenario):
+    without = "no trainer's model to compare with" if scenario.needs_trainer and session.trainer is None else ""
+    if reason := without or scenario.concern(session):
         return empty.model_copy(update={"status": "skipped", "reason": reason})
     try:
+        await session.hold(OLD)
         observed = await scenario.observe(session)
-        samples = await _both_sides(session, observed)
+        waiting = [sample for sample in observed.samples if not sample.trainer]
+        scored = iter(await session.scored(waiting) if waiting else ())
     except EngineDiedError:
         raise
     except (QuirksError, TimeoutError) as error:
         return empty.model_copy(update={"status": "failed", "reason": str(error) or "it took too long"})
-    found = empty.model_copy(
-        update={"gates": scenario.counts(session), "seconds": time.monotonic() - begun, "notes": observed.notes}
-    )
-    return rejudged(found, samples, thresholds, epsilon=epsilon, decode=session.prompts.decode)
-
-
-def _concern(session: Session, scenario: Scenario) -> str:
-    if scenario.needs_trainer and session.trainer is None:
-        return "no trainer's model to compare with"
-    return scenario.concern(session)
-
-
-async def _both_sides(session: Session, observed: Observed) -> list[Sample]:
-    """Has the trainer score what has no other side yet."""
-    waiting = [sample for sample in observed.samples if not sample.trainer]
-    scored = iter(await session.scored(waiting) if waiting else ())
-    return [sample if sample.trainer else next(scored) for sample in observed.samples]
+    samples = [sample if sample.trainer else next(scored) for sample in observed.samples]
+    facts = {"gates": scenario.counts(session), "seconds": time.monotonic() - begun, "notes": observed.notes}
+    found = empty.model_copy(update=facts)
+    return judged(found, samples, thresholds, epsilon=epsilon, decode=session.prompts.decode)

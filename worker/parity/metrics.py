@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,84 +43,63 @@ _CONTEXT = 16
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What one number means.
+    """What one number means."""
 
-    Attributes:
-        name: Its name in `Measured.metrics`.
-        help: What it is, in one line.
-        unit: ``nats``, ``probability``, ``share``, ``tokens``, or empty for a ratio.
-        better: ``low``, ``high``, near ``zero`` or near ``one``; ``any`` if it judges nothing.
-        ideal: Its value if both sides are equal.
-    """
-
-    name: str
-    help: str
-    unit: str
+    name: str  #: its name in `Measured.metrics`
+    label: str  #: its heading; Δ is rollout - trainer
+    help: str  #: what it is, in one line
+    unit: str  #: ``nats``, ``probability``, ``share``, ``tokens``, or empty for a ratio
+    #: ``low``, ``high``, near ``zero`` or near ``one``; ``any`` if it judges nothing
     better: Literal["low", "high", "zero", "one", "any"]
-    ideal: float = 0.0
+    ideal: float = 0.0  #: its value if both sides are equal
 
 
 _METRICS = (
-    Metric("tokens", "generated tokens that were compared", "tokens", "any"),
-    Metric("nonfinite", "tokens whose logprob is NaN or infinite on either side; in no other metric", "tokens", "low"),
-    Metric("mean_delta", "mean of rollout - trainer", "nats", "zero"),
-    Metric("mean_abs_delta", "mean of |rollout - trainer|", "nats", "low"),
-    Metric("max_abs_delta", "largest |rollout - trainer|", "nats", "low"),
-    Metric("mean_exp_abs_delta", "mean of exp|rollout - trainer|: NeMo RL's token_mult_prob_error", "", "low", 1.0),
-    Metric("mean_abs_dprob", "mean difference of the tokens' probabilities", "probability", "low"),
-    Metric("max_abs_dprob", "largest difference of a token's probabilities", "probability", "low"),
-    Metric("kl_k1", "KL(rollout || trainer), estimator k1: mean of -r; unbiased, can be negative", "nats", "zero"),
-    Metric("kl_k2", "KL(rollout || trainer), estimator k2: mean of r^2 / 2", "nats", "low"),
-    Metric("kl_k3", "KL(rollout || trainer), estimator k3: mean of exp(r) - 1 - r; unbiased, never negative", "nats", "low"),
-    Metric("ratio_mean", "mean policy ratio", "", "one", 1.0),
-    Metric("ratio_p01", "policy ratio that 1 % of the tokens are below", "", "one", 1.0),
-    Metric("ratio_p99", "policy ratio that 1 % of the tokens are above", "", "one", 1.0),
-    Metric("ratio_min", "smallest policy ratio", "", "one", 1.0),
-    Metric("ratio_max", "largest policy ratio", "", "one", 1.0),
-    Metric("ratio_chi2", "mean of the squared ratio, less 1: chi-squared divergence", "", "zero"),
-    Metric("clip_rate", "tokens whose ratio is outside 1 - epsilon to 1 + epsilon", "share", "low"),
-    Metric("ess", "effective sample size of the ratios, of 1", "share", "high", 1.0),
-    Metric("sequence_ratio_max", "largest |sum of r| over the tokens of one sequence", "nats", "low"),
+    Metric("tokens", "tokens", "generated tokens that were compared", "tokens", "any"),
+    Metric("nonfinite", "non-finite", "tokens whose logprob is NaN or infinite on a side; in no other metric", "tokens", "low"),
+    Metric("mean_delta", "mean Δ", "mean of rollout - trainer", "nats", "zero"),
+    Metric("mean_abs_delta", "mean |Δ|", "mean of |rollout - trainer|", "nats", "low"),
+    Metric("max_abs_delta", "max |Δ|", "largest |rollout - trainer|", "nats", "low"),
+    Metric("mean_exp_abs_delta", "mean e^|Δ|", "mean of e^|Δ|: NeMo RL's token_mult_prob_error", "", "low", 1.0),
+    Metric("mean_abs_dprob", "mean |Δp|", "mean difference of the tokens' probabilities", "probability", "low"),
+    Metric("max_abs_dprob", "max |Δp|", "largest difference of a token's probabilities", "probability", "low"),
+    Metric("kl_k1", "KL k1", "KL(rollout || trainer), k1: mean of -r; unbiased, can be negative", "nats", "zero"),
+    Metric("kl_k2", "KL k2", "KL(rollout || trainer), k2: mean of r^2 / 2", "nats", "low"),
+    Metric("kl_k3", "KL k3", "KL(rollout || trainer), k3: mean of exp(r) - 1 - r; unbiased, not negative", "nats", "low"),
+    Metric("ratio_mean", "ratio mean", "mean policy ratio", "", "one", 1.0),
+    Metric("ratio_p01", "ratio p1", "policy ratio that 1 % of the tokens are below", "", "one", 1.0),
+    Metric("ratio_p99", "ratio p99", "policy ratio that 1 % of the tokens are above", "", "one", 1.0),
+    Metric("ratio_min", "ratio min", "smallest policy ratio", "", "one", 1.0),
+    Metric("ratio_max", "ratio max", "largest policy ratio", "", "one", 1.0),
+    Metric("ratio_chi2", "ratio χ²", "mean of the squared ratio, less 1: chi-squared divergence", "", "zero"),
+    Metric("clip_rate", "clip rate", "tokens whose ratio is outside 1 - epsilon to 1 + epsilon", "share", "low"),
+    Metric("ess", "ESS", "effective sample size of the ratios, of 1", "share", "high", 1.0),
+    Metric("sequence_ratio_max", "max |Σr|", "largest |sum of r| over the tokens of one sequence", "nats", "low"),
 )
 #: All metrics by name, in the order in which reports show them. The estimators k1, k2 and k3 are those of
 #: http://joschu.net/blog/kl-approx.html, from samples of the rollout.
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _METRICS})
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Everything that was measured on some samples.
+class Measured(NamedTuple):
+    """Everything that was measured on some samples, under the names that `worker.parity.records.Result` has for it."""
 
-    Attributes:
-        metrics: Values by the names of `METRICS`; all are finite.
-        by_position: By position among the generated tokens, in bins that double; empty ones are left out.
-        by_probability: By the trainer's probability of the token; empty ones are left out.
-        histogram: Tokens by log ratio, symmetric around 0.
-        worst: The 10 tokens with the largest differences, the largest first; before them those that are not finite.
-    """
-
-    metrics: dict[str, float]
-    by_position: tuple[Bin, ...]
-    by_probability: tuple[Bin, ...]
-    histogram: Histogram
+    metrics: dict[str, float]  #: values by the names of `METRICS`; all are finite
+    by_position: tuple[Bin, ...]  #: by position among the generated tokens, in bins that double; empty ones are left out
+    by_probability: tuple[Bin, ...]  #: by the trainer's probability of the token; empty ones are left out
+    histogram: Histogram  #: tokens by log ratio, symmetric around 0
+    #: the 10 tokens with the largest differences, the largest first; before them those that are not finite
     worst: tuple[WorstToken, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """The tokens of all samples in a row.
+    """The tokens of all samples in a row."""
 
-    Attributes:
-        sample: [N] number of the sample.
-        position: [N] position among its generated tokens.
-        rollout: [N] logprobs of the engine.
-        trainer: [N] logprobs of the trainer.
-    """
-
-    sample: _Integers
-    position: _Integers
-    rollout: _Floats
-    trainer: _Floats
+    sample: _Integers  #: [N] number of the sample
+    position: _Integers  #: [N] position among its generated tokens
+    rollout: _Floats  #: [N] logprobs of the engine
+    trainer: _Floats  #: [N] logprobs of the trainer
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> _Tokens:
@@ -213,9 +192,8 @@ def _metrics(tokens: _Tokens, epsilon: float) -> dict[str, float]:
 
 def _by_position(tokens: _Tokens) -> tuple[Bin, ...]:
     bins = []
-    last = int(tokens.position.max(initial=-1))
     start, end = 0, 1
-    while start <= last:
+    while start <= tokens.position.max(initial=-1):
         label = str(start) if end - start == 1 else f"{start}-{end - 1}"
         bins.append(_bin(label, tokens.where((tokens.position >= start) & (tokens.position < end))))
         start, end = end, end * 2
@@ -258,10 +236,12 @@ def _rounded_up(value: float) -> float:
 
 
 def _worst(samples: Sequence[Sample], tokens: _Tokens, decode: Decode | None) -> tuple[WorstToken, ...]:
+    def text(ids: list[int]) -> str:
+        return (decode(ids) if decode and ids else None) or ""
+
     size = np.where(tokens.finite, np.abs(tokens.log_ratio), np.inf)
-    chosen = np.argsort(-size, kind="stable")[:_WORST_TOKENS]
     found = []
-    for index in map(int, chosen):
+    for index in map(int, np.argsort(-size, kind="stable")[:_WORST_TOKENS]):
         number, position = int(tokens.sample[index]), int(tokens.position[index])
         row = samples[number]
         before = [*row.prompt, *row.tokens[:position]][-_CONTEXT:]
@@ -270,15 +250,11 @@ def _worst(samples: Sequence[Sample], tokens: _Tokens, decode: Decode | None) ->
                 sample=number,
                 position=position,
                 token=row.tokens[position],
-                text=_text([row.tokens[position]], decode) or "",
-                before=_text(before, decode) or " ".join(map(str, before)),
+                text=text([row.tokens[position]]),
+                before=text(before) or " ".join(map(str, before)),
                 rollout=row.rollout[position],
                 trainer=row.trainer[position],
                 note=row.note,
             )
         )
     return tuple(found)
-
-
-def _text(tokens: list[int], decode: Decode | None) -> str | None:
-    return decode(tokens) if decode and tokens else None

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quirks_core.config import ModelSection
 from quirks_core.errors import UsageError, words
+from quirks_core.facts import ModelFacts
 
 #: Asked where the user names no file: different lengths, languages and kinds of text.
 TEXTS = (
@@ -28,30 +30,18 @@ _RANDOM_LENGTHS = (8, 13, 21, 34, 17, 26, 11, 40)
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Prompts and the tokenizer that made them.
+    """Prompts and the tokenizer that made them."""
 
-    Attributes:
-        rows: Token ids of each prompt.
-        tokenizer: A transformers tokenizer; None if the model has none.
-        vocab_size: Rows of the model's embedding; None if its configuration does not say.
-        warnings: What the user should know of tokenizer and vocabulary.
-    """
-
-    rows: tuple[tuple[int, ...], ...]
-    tokenizer: Any = None
-    vocab_size: int | None = None
-    warnings: tuple[str, ...] = ()
+    rows: tuple[tuple[int, ...], ...]  #: token ids of each prompt
+    tokenizer: Any = None  #: a transformers tokenizer; None if the model has none
+    warnings: tuple[str, ...] = ()  #: what the user should know of tokenizer and vocabulary
 
     def decode(self, ids: Sequence[int]) -> str | None:
         """Returns the tokens as text; None without a tokenizer."""
         return None if self.tokenizer is None else str(self.tokenizer.decode(list(ids)))
 
     def check(self, longest: int, new_tokens: int) -> None:
-        """Makes sure that every prompt fits.
-
-        Args:
-            longest: Longest sequence that the engine takes, in tokens.
-            new_tokens: Tokens that are generated from each.
+        """Makes sure that every prompt fits with its new tokens into the longest sequence that the engine takes.
 
         Raises:
             UsageError: Some do not; all are named.
@@ -63,37 +53,20 @@ class Prompts:
             )
 
     def long(self, length: int, count: int) -> tuple[tuple[int, ...], ...]:
-        """Returns prompts of exactly that many tokens, made of these one after the other; each begins with another one.
-
-        Args:
-            length: Tokens of each.
-            count: How many.
-        """
+        """Returns prompts of exactly that many tokens, made of these one after the other; each begins with another one."""
         found = []
         for first in range(count):
-            order = [*self.rows[first % len(self.rows) :], *self.rows[: first % len(self.rows)]]
-            joined = [token for row in order for token in row]
+            start = first % len(self.rows)
+            joined = [token for row in (*self.rows[start:], *self.rows[:start]) for token in row]
             found.append(tuple((joined * (length // len(joined) + 1))[:length]))
         return tuple(found)
 
 
-def load_prompts(
-    model: str,
-    *,
-    tokenizer: str | None = None,
-    revision: str | None = None,
-    vocab_size: int | None,
-    file: Path | None = None,
-    count: int | None = None,
-    seed: int = 0,
-) -> Prompts:
+def load_prompts(model: ModelSection, *, file: Path | None = None, count: int | None = None, seed: int = 0) -> Prompts:
     """Reads or makes up prompts.
 
     Args:
-        model: Folder or hub id of the model.
-        tokenizer: That of its tokenizer, if it is another one.
-        revision: Branch, tag or commit on the hub.
-        vocab_size: Rows of the model's embedding; None if unknown.
+        model: The model, and whose tokenizer it has.
         file: Texts, one a line, or JSON lines with ``prompt`` or ``prompt_token_ids``; `TEXTS` if None.
         count: How many to take at most.
         seed: Seed of token ids that are made up for a model without a tokenizer.
@@ -101,20 +74,21 @@ def load_prompts(
     Raises:
         UsageError: The file cannot be read, or prompts are empty or hold tokens that the model does not have; all are named.
     """
-    found, problem = _tokenizer(tokenizer or model, revision)
+    tokenizer, problem = _tokenizer(model.tokenizer or model.path, model.revision)
+    vocab_size = ModelFacts.read(model.path, model.revision).text_config.get("vocab_size")
     warnings = []
     if file is not None:
-        rows = _encoded(_read(file), found, problem)
-    elif found is not None:
-        rows = [list(found.encode(text)) for text in TEXTS]
+        rows = _encoded(_read(file), tokenizer, problem)
+    elif tokenizer is not None:
+        rows = [list(tokenizer.encode(text)) for text in TEXTS]
     else:
         warnings.append(f"no tokenizer ({problem}); the prompts are random token ids, and tokens are shown by number")
         generator = random.Random(seed)  # noqa: S311 - not a secret
         rows = [[generator.randrange(3, vocab_size or 1000) for _ in range(length)] for length in _RANDOM_LENGTHS]
     rows = rows[:count]
-    if vocab_size is not None:
-        warnings += _check_vocabulary(rows, found, vocab_size)
-    return Prompts(tuple(map(tuple, rows)), found, vocab_size, tuple(warnings))
+    if isinstance(vocab_size, int):
+        warnings += _check_vocabulary(rows, tokenizer, vocab_size)
+    return Prompts(tuple(map(tuple, rows)), tokenizer, tuple(warnings))
 
 
 def _tokenizer(name: str, revision: str | None) -> tuple[Any, str]:
@@ -122,7 +96,9 @@ def _tokenizer(name: str, revision: str | None) -> tuple[Any, str]:
     try:
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(name, revision=revision), ""
+        found = AutoTokenizer.from_pretrained(name, revision=revision)
+        # Where there are no files of one, transformers may make up a tokenizer that knows nothing.
+        return (found, "") if found.encode("a", add_special_tokens=False) else (None, "the one that is found knows no text")
     except Exception as error:  # transformers raises what its parts raise
         return None, words(error)
 

@@ -1,13 +1,32 @@
-"""What a parity run found, as records that travel as JSON: samples, results by scenario, steps of the ladder, the report."""
+"""What a parity run found, as records that travel as JSON: samples, results by scenario, steps of an ablation, the report.
+
+Throughout, P, G and N are numbers of prompt tokens, of generated tokens and of bins; logprobs and deltas are in nats.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-#: Version of the report's format; a report of another one is refused.
-FORMAT = 1
+#: Version of the format of what is kept between runs.
+FORMAT: Final = 2
+#: Between the names of settings that are changed together.
+JOINT: Final = " + "
+#: Labels of the checkpoint's weights, and of those that stand for the policy after an optimizer step.
+OLD, NEW = "a", "b"
+
+#: Tells the user what comes next.
+Tell: TypeAlias = Callable[[str], object]
+Level: TypeAlias = Literal["ok", "warn", "fail"]
+#: What a limit bounds: the value from above (``high``), from below (``low``), or its absolute value (``size``).
+Side: TypeAlias = Literal["high", "low", "size"]
+#: What it takes to try a value, from cheap to dear: another pass of the trainer, another refit, another engine.
+How: TypeAlias = Literal["rescore", "refit", "restart"]
+
+_LEVELS: tuple[Level, ...] = ("ok", "warn", "fail")
 
 
 class ParityRecord(BaseModel):
@@ -17,53 +36,29 @@ class ParityRecord(BaseModel):
 
 
 class Scoring(ParityRecord):
-    """How a sample was made, and so how the trainer must score it.
+    """How a sample was made, and so how the trainer must score it."""
 
-    Attributes:
-        temperature: Divides the logits; 1 for none. Greedy samples have 1.
-        top_p: Smallest share of probability that was sampled from; 1 for all.
-        top_k: Number of most probable tokens that were sampled from; -1 for all.
-        weights: Which weights made which of the G tokens: ``(label, start, end)`` spans in order.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    weights: tuple[tuple[str, int, int], ...] = ()
+    temperature: float = 1.0  #: divides the logits; 1 for none, also of greedy samples
+    top_p: float = 1.0  #: smallest share of probability that was sampled from; 1 for all
+    top_k: int = -1  #: number of most probable tokens that were sampled from; -1 for all
+    weights: tuple[tuple[str, int, int], ...] = ()  #: which weights made which tokens: (label, start, end) spans in order
 
 
 class Sample(ParityRecord):
-    """One sequence with the logprobs of both sides.
+    """One sequence with the logprobs of both sides."""
 
-    Attributes:
-        prompt: P token ids.
-        tokens: G token ids that the engine generated, or that it scored.
-        rollout: G logprobs of the engine, in nats.
-        trainer: G logprobs of the trainer for the same tokens, in nats; empty before it has scored them.
-        scoring: How the trainer has to score it.
-        note: What sets it apart from the other samples of its scenario (``rank 1``); empty if nothing does.
-    """
-
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-    rollout: tuple[float, ...]
-    trainer: tuple[float, ...] = ()
+    prompt: tuple[int, ...]  #: [P] token ids
+    tokens: tuple[int, ...]  #: [G] token ids that the engine generated, or that it scored
+    rollout: tuple[float, ...]  #: [G] logprobs of the engine
+    trainer: tuple[float, ...] = ()  #: [G] logprobs of the trainer for the same tokens; empty before it has scored them
     scoring: Scoring = Scoring()
-    note: str = ""
+    note: str = ""  #: what sets it apart from the other samples of its scenario (``rank 1``)
 
 
 class Bin(ParityRecord):
-    """The tokens of one part of a breakdown.
+    """The tokens of one part of a breakdown."""
 
-    Attributes:
-        label: Which tokens: ``0-7`` (positions) or ``0.1-0.5`` (probabilities).
-        tokens: How many.
-        mean_delta: Mean of rollout - trainer, in nats.
-        mean_abs_delta: Mean of its absolute value.
-        max_abs_delta: Largest absolute value.
-    """
-
-    label: str
+    label: str  #: ``0-7`` (positions) or ``0.1-0.5`` (probabilities)
     tokens: int
     mean_delta: float
     mean_abs_delta: float
@@ -71,209 +66,150 @@ class Bin(ParityRecord):
 
 
 class Histogram(ParityRecord):
-    """Tokens by log ratio (trainer - rollout, in nats).
+    """Tokens by log ratio, trainer - rollout."""
 
-    Attributes:
-        edges: N + 1 edges, rising; the outermost bins also hold what lies beyond.
-        counts: N counts.
-    """
-
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
+    edges: tuple[float, ...]  #: [N + 1], rising; the outermost bins also hold what lies beyond
+    counts: tuple[int, ...]  #: [N]
 
 
 class WorstToken(ParityRecord):
-    """A token on which the sides disagree most.
+    """A token on which the sides disagree most."""
 
-    Attributes:
-        sample: Number of the sample in its scenario.
-        position: Position among the generated tokens, from 0.
-        token: Token id.
-        text: The token as text; empty without a tokenizer.
-        before: What comes before it: text, or token ids without a tokenizer.
-        rollout: The engine's logprob.
-        trainer: The trainer's.
-        note: The sample's note.
-    """
-
-    sample: int
-    position: int
+    sample: int  #: number of the sample in its scenario
+    position: int  #: among the generated tokens, from 0
     token: int
-    text: str
-    before: str
+    text: str  #: the token as text; empty without a tokenizer
+    before: str  #: what comes before it: text, or token ids without a tokenizer
     rollout: float
     trainer: float
     note: str = ""
 
 
 class Verdict(ParityRecord):
-    """One metric against one threshold.
-
-    Attributes:
-        metric: The metric's name.
-        value: What was measured.
-        threshold: The threshold's name.
-        limit: Its limit.
-        level: ``ok``, ``warn`` or ``fail``.
-        source: Where the limit comes from.
-    """
+    """One metric against one threshold."""
 
     metric: str
     value: float
-    threshold: str
+    threshold: str  #: the threshold's name; limit, side and source are its, too
     limit: float
-    level: Literal["ok", "warn", "fail"]
+    side: Side = "high"
+    level: Level
     source: str
 
 
-class Result(ParityRecord):
-    """One scenario.
+def worst_level(verdicts: Iterable[Verdict], metric: str | None = None) -> Level:
+    """Returns the worst level of verdicts, of all or of those on one metric; ``ok`` without any."""
+    return max((item.level for item in verdicts if metric in (None, item.metric)), key=_LEVELS.index, default="ok")
 
-    Attributes:
-        scenario: Its name.
-        title: What it asks, in one line.
-        status: ``measured``, ``skipped`` (it does not concern this run, `reason` says why) or ``failed``.
-        reason: Why it was skipped or failed.
-        gates: Whether a crossed threshold counts. A scenario that the configuration rules out is measured for information.
-        seconds: How long it took.
-        metrics: Values by the names of `worker.parity.metrics.METRICS`.
-        verdicts: One per threshold whose metric was measured.
-        by_position: By position among the generated tokens.
-        by_probability: By the trainer's probability of the token.
-        histogram: Tokens by log ratio.
-        worst: The tokens with the largest differences, the largest first.
-        notes: Further facts, by name: how many tokens came from the prefix cache, how far the weights were changed, …
-        samples: The samples; left out of what people read.
-    """
+
+class Result(ParityRecord):
+    """One scenario."""
 
     scenario: str
-    title: str
+    title: str  #: what it asks, in one line
     status: Literal["measured", "skipped", "failed"] = "measured"
-    reason: str = ""
-    gates: bool = True
+    reason: str = ""  #: why it was skipped (it does not concern this run) or failed
+    gates: bool = True  #: a crossed threshold counts; what the configuration rules out is measured for information
     seconds: float = 0.0
-    metrics: dict[str, float] = {}
-    verdicts: tuple[Verdict, ...] = ()
-    by_position: tuple[Bin, ...] = ()
-    by_probability: tuple[Bin, ...] = ()
+    metrics: dict[str, float] = {}  #: by the names of `worker.parity.metrics.METRICS`
+    verdicts: tuple[Verdict, ...] = ()  #: one per threshold whose metric was measured
+    by_position: tuple[Bin, ...] = ()  #: by position among the generated tokens
+    by_probability: tuple[Bin, ...] = ()  #: by the trainer's probability of the token
     histogram: Histogram | None = None
-    worst: tuple[WorstToken, ...] = ()
-    notes: dict[str, Any] = {}
-    samples: tuple[Sample, ...] = ()
+    worst: tuple[WorstToken, ...] = ()  #: those with the largest differences, the largest first
+    notes: dict[str, Any] = {}  #: further facts by name: how far the weights were changed, …
+    samples: tuple[Sample, ...] = ()  #: left out of what people read
 
     @property
-    def level(self) -> Literal["ok", "warn", "fail"]:
+    def level(self) -> Level:
         """The worst of its verdicts; ``fail`` also if the scenario itself failed."""
-        levels = {verdict.level for verdict in self.verdicts} | ({"fail"} if self.status == "failed" else set())
-        return "fail" if "fail" in levels else "warn" if "warn" in levels else "ok"
+        return "fail" if self.status == "failed" else worst_level(self.verdicts)
+
+    @property
+    def counts(self) -> bool:
+        """It decides on the report's verdict."""
+        return self.gates and self.status != "skipped"
 
 
-class Step(ParityRecord):
-    """One setting of the ladder, changed alone from the user's configuration.
+class Change(ParityRecord):
+    """Settings with their values before and after; of several, values are lists."""
 
-    Attributes:
-        setting: Its path in the configuration (``engine.logprobs_mode``), or ``quirk ID``.
-        before: Its value in the user's run, as in force; None if it is left open.
-        after: The value that was tried.
-        how: What it took: ``restart`` of the engine, ``refit``, or ``rescore`` by the trainer alone.
-        results: The scenarios that were measured anew.
-        error: Why it could not be tried; empty if it could.
-    """
+    setting: str  #: path in the configuration (``engine.logprobs_mode``), or ``quirk ID``; of several, joined by `JOINT`
+    before: Any  #: the value in the user's run, as in force; None if it is left open
+    after: Any  #: the value that was tried
 
-    setting: str
-    before: Any
-    after: Any
-    how: Literal["restart", "refit", "rescore"]
-    results: tuple[Result, ...] = ()
-    error: str = ""
+    @property
+    def parts(self) -> tuple[tuple[str, Any, Any], ...]:
+        """Name and values of each setting."""
+        names = self.setting.split(JOINT)
+        if len(names) == 1:
+            return ((self.setting, self.before, self.after),)
+        sides = (side if isinstance(side, list | tuple) else [side] for side in (self.before, self.after))
+        return tuple(itertools.islice(itertools.zip_longest(names, *sides), len(names)))
+
+
+class Step(Change):
+    """Settings that were changed from the user's configuration: one alone, or several that help together."""
+
+    how: How
+    results: tuple[Result, ...] = ()  #: the scenarios that were measured anew
+    error: str = ""  #: why it could not be tried
 
 
 class Coverage(ParityRecord):
-    """A quirk that sets what a step changed.
-
-    Attributes:
-        id: The quirk.
-        state: Its state in the user's plan: ``active``, ``disabled``, ``not_matched``, …
-        because: Why it has that state.
-        switch: What the user does to have it: the option or key to remove or add; empty if nothing is in its way.
-    """
+    """A quirk that sets what a step changed."""
 
     id: str
-    state: str
-    because: str
-    switch: str = ""
+    state: str  #: in the user's plan: ``active``, ``disabled``, ``not_matched``, …
+    because: str  #: why it has that state
+    switch: str = ""  #: what the user does to have it: the option or key to remove or add; empty if nothing is in its way
 
 
-class Attribution(ParityRecord):
-    """A setting that moves parity.
+class Attribution(Change):
+    """A setting that moves parity."""
 
-    Attributes:
-        scenario: The scenario that it moves most.
-        metric: The metric by which.
-        setting: The setting, as in its `Step`.
-        before: Its value in the user's run.
-        after: The value that was tried.
-        value_before: The metric in the user's run.
-        value_after: The metric with the setting changed.
-        restores: The scenarios that failed and no longer do.
-        worsens: The scenarios that failed only with the setting changed.
-        quirks: The quirks that cover it.
-        skeleton: A declaration to begin a new quirk with, if it restores something and no quirk covers it; else empty.
-    """
-
-    scenario: str
-    metric: str
-    setting: str
-    before: Any
-    after: Any
+    scenario: str  #: the one that it moves most
+    metric: str  #: the metric by which
     value_before: float
     value_after: float
-    restores: tuple[str, ...] = ()
-    worsens: tuple[str, ...] = ()
+    restores: tuple[str, ...] = ()  #: the scenarios that failed and no longer do
+    worsens: tuple[str, ...] = ()  #: the scenarios that failed only with the setting changed
     quirks: tuple[Coverage, ...] = ()
-    skeleton: str = ""
+    skeleton: str = ""  #: a declaration to begin a new quirk with, if it restores something and no quirk covers it
 
 
 class Report(ParityRecord):
-    """A whole parity run.
-
-    Attributes:
-        format: `FORMAT`.
-        date: When it was made (ISO).
-        model: Name of the model.
-        model_type: Its ``model_type``.
-        platform: ``cpu`` or ``cuda``; the device's name, where there is one, is in `versions`.
-        versions: Versions of vllm, torch, transformers and model-quirks, and the device's name under ``device``.
-        settings: The slots as in force: asked for, or what the engine reported where nobody asked.
-        active_quirks: Ids of the quirks in force.
-        plan: The plan's digest.
-        profile: Name of the set of thresholds.
-        results: By scenario.
-        ladder: The steps, if settings were tried.
-        attributions: What the ladder shows; the strongest first.
-        warnings: What the user should know.
-    """
+    """A whole parity run."""
 
     format: int = FORMAT
-    date: str
+    date: str  #: ISO
     model: str
     model_type: str
-    platform: str
-    versions: dict[str, str]
-    settings: dict[str, Any]
+    platform: str  #: ``cpu`` or ``cuda``
+    versions: dict[str, str]  #: of vllm, torch, transformers and model-quirks, and the device's name under ``device``
+    settings: dict[str, Any]  #: the slots as in force: asked for, or what the engine reported where nobody asked
     active_quirks: tuple[str, ...]
-    plan: str
-    profile: str
+    plan: str  #: the plan's digest
+    profile: str  #: name of the set of thresholds
     results: tuple[Result, ...]
-    ladder: tuple[Step, ...] = ()
-    attributions: tuple[Attribution, ...] = ()
+    ladder: tuple[Step, ...] = ()  #: the steps of the ablation
+    attributions: tuple[Attribution, ...] = ()  #: what these show; the strongest first
     warnings: tuple[str, ...] = ()
+
+    @property
+    def counted(self) -> list[Result]:
+        """The scenarios that decide on the verdict."""
+        return [result for result in self.results if result.counts]
+
+    @property
+    def measured(self) -> list[Result]:
+        """The scenarios that have figures."""
+        return [result for result in self.results if result.status == "measured"]
 
     @property
     def passed(self) -> bool:
         """No scenario that counts crossed a threshold or failed, and at least one was measured."""
-        counted = [result for result in self.results if result.gates and result.status != "skipped"]
-        return bool(counted) and all(result.level != "fail" for result in counted)
+        return bool(self.counted) and all(result.level != "fail" for result in self.counted)
 
     def without_samples(self) -> Report:
         """Returns the report as people and machines read it: tokens and logprobs of every sample left out."""

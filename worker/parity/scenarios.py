@@ -6,17 +6,17 @@ path. It never corrects anything, and it leaves no request behind.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from quirks_core.config import SamplingSection
 from quirks_core.errors import QuirksError
-from worker import vllm_adapter
-from worker.config import SamplingSection
+from worker.engine import vllm_adapter
 from worker.errors import RefitError
-from worker.parity.records import Sample
-from worker.parity.session import NEW, OLD, Session
+from worker.parity.records import NEW, OLD, Sample
+from worker.parity.session import Session, prefilled
 
 #: Temperatures other than 1 that are measured, besides the configured one: a sharper and a flatter distribution.
 _TEMPERATURES = (0.7, 1.3)
@@ -30,12 +30,7 @@ _LONG_ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a scenario saw.
-
-    Attributes:
-        samples: The samples; those that have no ``trainer`` yet are scored by it.
-        notes: Further facts.
-    """
+    """What a scenario saw: samples, of which those without ``trainer`` are still to be scored by it, and further facts."""
 
     samples: list[Sample]
     notes: dict[str, Any] = field(default_factory=dict)
@@ -43,68 +38,52 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One situation.
+    """One situation."""
 
-    Attributes:
-        name: Its name on the command line.
-        title: What it asks, in one line.
-        observe: Makes the samples.
-        concern: Says why it does not concern a session; empty if it does.
-        counts: Whether a crossed threshold counts, given how the run is configured.
-        needs_trainer: It cannot run with the engine alone.
-    """
-
-    name: str
-    title: str
+    name: str  #: its name on the command line
+    title: str  #: what it asks, in one line
+    #: makes the samples; the engine has the checkpoint's weights when it begins
     observe: Callable[[Session], Awaitable[Observed]]
-    concern: Callable[[Session], str] = lambda _: ""
-    counts: Callable[[Session], bool] = lambda _: True
-    needs_trainer: bool = True
+    concern: Callable[[Session], str] = lambda _: ""  #: says why it does not concern a session; empty if it does
+    counts: Callable[[Session], bool] = lambda _: True  #: whether a crossed threshold counts, given how the run is configured
+    needs_trainer: bool = True  #: it cannot run with the engine alone
 
 
 # ---- with the checkpoint's weights
 
 
 async def _cold_start(session: Session) -> Observed:
-    await session.hold(OLD)
-    samples, _ = await session.generate()
-    return Observed(samples)
+    return Observed(await _each(session, [{}]))
 
 
 async def _temperature(session: Session) -> Observed:
-    await session.hold(OLD)
     configured = session.sampling.temperature
-    found: list[Sample] = []
-    for temperature in dict.fromkeys((*((configured,) if configured not in (0, 1) else ()), *_TEMPERATURES)):
-        samples, _ = await session.generate(
-            sampling=_sampling(session, temperature=temperature), note=f"temperature {temperature:g}"
-        )
-        found += samples
-    return Observed(found)
+    temperatures = dict.fromkeys((*((configured,) if configured not in (0, 1) else ()), *_TEMPERATURES))
+    return Observed(
+        await _each(session, [{"note": f"temperature {value:g}", "sampling": {"temperature": value}} for value in temperatures])
+    )
 
 
 async def _top_p_top_k(session: Session) -> Observed:
-    await session.hold(OLD)
-    found: list[Sample] = []
-    for top_p, top_k in _TRUNCATIONS:
-        sampling = _sampling(session, temperature=1.0, top_p=top_p, top_k=top_k)
-        samples, _ = await session.generate(sampling=sampling, note=f"top_p {top_p:g}, top_k {top_k}")
-        found += samples
-    return Observed(found)
+    ways = [
+        {"note": f"top_p {top_p:g}, top_k {top_k}", "sampling": {"temperature": 1.0, "top_p": top_p, "top_k": top_k}}
+        for top_p, top_k in _TRUNCATIONS
+    ]
+    return Observed(await _each(session, ways))
+
+
+async def _data_parallel(session: Session) -> Observed:
+    ranks = _ranks(session)
+    return Observed(await _each(session, [{"note": f"rank {rank}", "rank": rank} for rank in range(ranks)]), {"ranks": ranks})
 
 
 async def _decode_prefill(session: Session) -> Observed:
-    if session.trainer is not None:
-        await session.hold(OLD)
-    samples, _ = await session.generate(sampling=_sampling(session, temperature=1.0))
-    prefilled = await session.prefilled(samples)
-    return Observed([sample.model_copy(update={"trainer": row}) for sample, row in zip(samples, prefilled, strict=True)])
+    samples = await _each(session, [{"sampling": {"temperature": 1.0}}])
+    rows = await prefilled(session.worker, [(sample.prompt, sample.tokens) for sample in samples])
+    return Observed([_with_trainer(sample, row) for sample, row in zip(samples, rows, strict=True)])
 
 
 async def _prefix_cache(session: Session) -> Observed:
-    if session.trainer is not None:
-        await session.hold(OLD)
-    await session.worker.reset_prefix_cache_async()
     rows = session.prompts.long(_cached_length(session), _LONG_ROWS)
     missed, _ = await session.generate(rows, rank=_one_rank(session), note="miss")
     hit, cached = await session.generate(rows, rank=_one_rank(session), note="hit")
@@ -117,28 +96,18 @@ async def _prefix_cache(session: Session) -> Observed:
 
 
 async def _long_context(session: Session) -> Observed:
-    await session.hold(OLD)
-    window = sliding_window(session)
-    longest = session.max_model_len - session.sampling.max_new_tokens - 1
-    length = min(longest, 2 * window if window else longest)
+    window = session.worker.plan.context.model.text_config.get("sliding_window")
+    length = longest = _longest(session)
+    if isinstance(window, int) and window > 0:
+        length = min(longest, 2 * window)
     samples, _ = await session.generate(session.prompts.long(length, _LONG_ROWS))
     return Observed(samples, {"prompt length": length, "sliding window": window or "none"})
-
-
-async def _data_parallel(session: Session) -> Observed:
-    await session.hold(OLD)
-    found: list[Sample] = []
-    for rank in range(_ranks(session)):
-        samples, _ = await session.generate(rank=rank, note=f"rank {rank}")
-        found += samples
-    return Observed(found, {"ranks": _ranks(session)})
 
 
 # ---- with weights that change
 
 
 async def _after_refit(session: Session) -> Observed:
-    await session.hold(OLD)
     rows = session.prompts.long(_cached_length(session), _LONG_ROWS) if not _no_long_prompts(session) else session.prompts.rows
     # A prefix cache has seen the prompts under the old weights.
     await session.generate(rows, rank=_one_rank(session))
@@ -150,7 +119,6 @@ async def _after_refit(session: Session) -> Observed:
 
 def _in_flight(clear_cache: bool) -> Callable[[Session], Awaitable[Observed]]:
     async def observe(session: Session) -> Observed:
-        await session.hold(OLD)
         longest = max(map(len, session.prompts.rows))
         new_tokens = min(session.max_model_len - longest, max(_BEFORE + _AFTER, 4 * session.sampling.max_new_tokens))
         sampling = _sampling(session, max_new_tokens=new_tokens)
@@ -163,14 +131,12 @@ def _in_flight(clear_cache: bool) -> Callable[[Session], Awaitable[Observed]]:
                 f"all requests had made their {new_tokens} tokens before the new weights came; ask for more (--tokens)"
             )
         await session.hold(OLD)
-        notes = {"tokens under the new weights": after, "of": sum(len(sample.tokens) for sample in samples)}
-        return Observed(samples, notes)
+        return Observed(samples, {"tokens under the new weights": after, "of": sum(len(sample.tokens) for sample in samples)})
 
     return observe
 
 
 async def _sleep_wake(session: Session) -> Observed:
-    await session.hold(OLD)
     await session.worker.sleep_async(level=1)
     await session.worker.wake_up_async()
     kept, _ = await session.generate(note="level 1")
@@ -184,6 +150,15 @@ async def _sleep_wake(session: Session) -> Observed:
 
 
 # ---- what they share
+
+
+async def _each(session: Session, ways: Iterable[dict[str, Any]]) -> list[Sample]:
+    """Generates from all prompts in each of several ways: arguments of `Session.generate`, and what is sampled otherwise."""
+    found: list[Sample] = []
+    for way in ways:
+        samples, _ = await session.generate(**{**way, "sampling": _sampling(session, **way.get("sampling", {}))})
+        found += samples
+    return found
 
 
 async def _power(session: Session, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -202,25 +177,26 @@ def _labelled(sample: Sample, label: str) -> Sample:
 def _against(one: Sample, other: Sample) -> Sample:
     """Compares a sample with another run of the same prompt, as far as both have the same tokens."""
     pairs = zip(one.tokens, other.tokens, strict=True)
-    same = next((index for index, (a, b) in enumerate(pairs) if a != b), len(one.tokens))
-    update = {"tokens": one.tokens[:same], "rollout": one.rollout[:same], "trainer": other.rollout[:same]}
-    return one.model_copy(update=update)
+    return _with_trainer(one, other.rollout[: next((index for index, (a, b) in enumerate(pairs) if a != b), len(one.tokens))])
+
+
+def _with_trainer(sample: Sample, logprobs: tuple[float, ...]) -> Sample:
+    """Puts logprobs of the engine itself in the trainer's place, for as many tokens as there are."""
+    end = len(logprobs)
+    return sample.model_copy(update={"tokens": sample.tokens[:end], "rollout": sample.rollout[:end], "trainer": logprobs})
 
 
 def _sampling(session: Session, **values: Any) -> SamplingSection:
     return session.sampling.model_copy(update=values)
 
 
-def sliding_window(session: Session) -> int | None:
-    """Returns the model's sliding window in tokens; None if it has none."""
-    found = session.worker.plan.context.model.text_config.get("sliding_window")
-    return found if isinstance(found, int) and found > 0 else None
+def _longest(session: Session) -> int:
+    return session.max_model_len - session.sampling.max_new_tokens - 1
 
 
 def _cached_length(session: Session) -> int:
     """Prompts of two whole blocks and a half, if they fit: only whole blocks are reused."""
-    longest = session.max_model_len - session.sampling.max_new_tokens - 1
-    return min(longest, 2 * session.block_size + session.block_size // 2)
+    return min(_longest(session), 2 * session.block_size + session.block_size // 2)
 
 
 def _ranks(session: Session) -> int:
@@ -239,13 +215,13 @@ def _no_prefix_cache(session: Session) -> str:
 
 
 def _no_long_prompts(session: Session) -> str:
-    if _cached_length(session) <= session.block_size:
-        needed = session.block_size + session.sampling.max_new_tokens + 2
-        return (
-            f"engine.max_model_len = {session.max_model_len} leaves no room for a prompt above the KV cache's block of "
-            f"{session.block_size} tokens; {needed} would"
-        )
-    return ""
+    if _cached_length(session) > session.block_size:
+        return ""
+    needed = session.block_size + session.sampling.max_new_tokens + 2
+    return (
+        f"engine.max_model_len = {session.max_model_len} leaves no room for a prompt above the KV cache's block of "
+        f"{session.block_size} tokens; {needed} would"
+    )
 
 
 def _no_ranks(session: Session) -> str:
@@ -262,8 +238,12 @@ def _no_versions(_: Session) -> str:
     return "" if vllm_adapter.labels_tokens() else "this vLLM does not say which weights made a token (0.32 does)"
 
 
-def _no_switch(clear_cache: bool) -> Callable[[Session], bool]:
-    return lambda session: session.refits.clear_cache is clear_cache
+def _in_flight_scenario(name: str, what: str, clear_cache: bool) -> Scenario:
+    def counts(session: Session) -> bool:
+        return session.refits.clear_cache is clear_cache
+
+    title = f"new weights while requests run, their KV cache {what}"
+    return Scenario(name, title, _in_flight(clear_cache), _no_versions, counts)
 
 
 _SCENARIOS = (
@@ -277,16 +257,10 @@ _SCENARIOS = (
     Scenario("long-context", "prompts beyond a sliding window, or as long as fits", _long_context),
     Scenario("data-parallel", "every data-parallel rank", _data_parallel, _no_ranks),
     Scenario("after-refit", "new weights, and prompts that the old ones have seen", _after_refit),
-    Scenario(
-        "in-flight-cleared", "new weights while requests run, their KV cache dropped", _in_flight(True), _no_versions,
-        _no_switch(True),
-    ),
-    Scenario(
-        "in-flight-kept", "new weights while requests run, their KV cache kept", _in_flight(False), _no_versions,
-        _no_switch(False),
-    ),
+    _in_flight_scenario("in-flight-cleared", "dropped", clear_cache=True),
+    _in_flight_scenario("in-flight-kept", "kept", clear_cache=False),
     Scenario("sleep-wake", "after sleep and wake, of both levels", _sleep_wake, _no_sleep),
-)  # fmt: skip
+)
 
 #: Every scenario by name, in the order in which they run.
 SCENARIOS = MappingProxyType({scenario.name: scenario for scenario in _SCENARIOS})

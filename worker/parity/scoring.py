@@ -16,7 +16,7 @@ from worker.parity.records import Sample, Scoring
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Most tokens of a batch, padding included.
+#: Most tokens of a batch, padding included; a longer row is alone.
 MOST_TOKENS = 8192
 #: Most logits that one forward pass may return: 1 GiB in bfloat16.
 _MOST_LOGITS = 2**29
@@ -24,9 +24,7 @@ _MOST_LOGITS = 2**29
 _CHUNK = 256
 
 
-def logprobs(
-    model: PreTrainedModel, samples: Sequence[Sample], *, float32_head: bool = False, most_tokens: int = MOST_TOKENS
-) -> list[tuple[float, ...]]:
+def logprobs(model: PreTrainedModel, samples: Sequence[Sample], *, float32_head: bool = False) -> list[tuple[float, ...]]:
     """Scores the generated tokens of samples with the weights that the model holds.
 
     Rows of about the same length share a batch. They are padded on the right, where no causal layer, be it attention, a
@@ -35,9 +33,7 @@ def logprobs(
     Args:
         model: The model, in evaluation mode.
         samples: What to score; temperature, top-p and top-k are those of each sample.
-        float32_head: Compute the product of the language-model head in float32 from hidden states and weights of the model's
-            dtype.
-        most_tokens: Most tokens of a batch, padding included; a longer row is alone.
+        float32_head: Compute the product of the language-model head in float32, from the model's hidden states and weights.
 
     Returns:
         G logprobs per sample, in nats.
@@ -51,7 +47,7 @@ def logprobs(
     found: list[tuple[float, ...]] = [()] * len(samples)
     vocab_size = model.config.get_text_config().vocab_size
     with torch.no_grad(), _head(model, float32=float32_head):
-        for batch in _batches(samples, min(most_tokens, _MOST_LOGITS // vocab_size)):
+        for batch in _batches(samples, min(MOST_TOKENS, _MOST_LOGITS // vocab_size)):
             scored = _batch_logprobs(model, [samples[index] for index in batch])
             for index, values in zip(batch, scored, strict=True):
                 found[index] = values
@@ -59,15 +55,12 @@ def logprobs(
 
 
 def token_logprobs(logits: torch.Tensor, tokens: torch.Tensor, scoring: Scoring) -> torch.Tensor:
-    """Returns the logprobs of tokens as vLLM's ``processed_logprobs`` define them.
+    """Returns the logprobs ([G] float32) of tokens ([G] int64) as vLLM's ``processed_logprobs`` define them.
 
     Args:
         logits: [G, V] logits of any floating dtype.
-        tokens: [G] int64 token ids.
+        tokens: The tokens.
         scoring: Temperature, top-p and top-k.
-
-    Returns:
-        [G] float32.
     """
     parts = []
     for part, ids in zip(logits.split(_CHUNK), tokens.split(_CHUNK), strict=True):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from worker.parity.dump import write_text
+from quirks_core.errors import UsageError
 from worker.parity.records import FORMAT, ParityRecord
 
 _R = TypeVar("_R", bound=ParityRecord)
@@ -62,15 +63,28 @@ class Store:
     def _read(self) -> dict[str, Any]:
         if self._file is None or not self._file.is_file():
             return {}
-        pieces = {}
-        with self._file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines):
-                try:
-                    item = json.loads(line)
-                except ValueError:
-                    break  # the run was killed while it wrote
-                if number == 0 and (item.get("format"), item.get("run")) != (FORMAT, self._run):
-                    return {}
-                if number:
-                    pieces[item["name"]] = item["piece"]
-        return pieces
+        found = []
+        for line in self._file.read_text(encoding="utf-8").splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                break  # the run was killed while it wrote
+        if not found or (found[0].get("format"), found[0].get("run")) != (FORMAT, self._run):
+            return {}
+        return {item["name"]: item["piece"] for item in found[1:]}
+
+
+def write_text(file: Path, text: str) -> None:
+    """Writes a file; a reader sees the old one or the whole new one.
+
+    Raises:
+        UsageError: It cannot be written there.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent, prefix=".") as folder:
+            draft = Path(folder, file.name)
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(file)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror or error}") from None

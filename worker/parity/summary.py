@@ -1,64 +1,75 @@
-"""What a report comes to: its headline, and its ladder with the effect of every step."""
+"""What a report comes to: its headline, what crossed a limit, and the ablation with the effect of every step."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from worker.parity.figures import Level, bound, crossed, measured, number, plain, strain, taken, verdicts_of, visible
-from worker.parity.records import Attribution, Coverage, Report, Result, Step, Verdict
-from worker.parity.settings import JOINT
+from worker.parity.metrics import METRICS
+from worker.parity.notation import bound, number, plain, visible
+from worker.parity.records import Attribution, Change, Coverage, Level, Report, Result, Step, Verdict
+from worker.parity.thresholds import strain
 
 Effect = Literal["restores", "worsens", "moves", "none", "error"]
 
+#: Bounds of the steps of the colour scale, in shares of a limit; from the fourth on the limit is crossed.
+HEAT = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
 #: Scenarios that a headline names; one more is named rather than counted.
 _NAMED = 4
-_RANK: dict[Effect, int] = {"restores": 0, "worsens": 1, "moves": 2, "none": 3, "error": 4}
+_EFFECTS: tuple[Effect, ...] = ("restores", "worsens", "moves", "none", "error")
+
+
+# ---- verdicts
+
+
+def limit_of(result: Result, metric: str) -> Verdict | None:
+    """Returns the most strained verdict on a metric; None if no threshold asks for it."""
+    return max((verdict for verdict in result.verdicts if verdict.metric == metric), key=strain, default=None)
+
+
+def heat(verdict: Verdict) -> int:
+    """Returns the step of the colour scale, 0 to 6, for how much of its limit a verdict takes."""
+    return sum(strain(verdict) > step for step in HEAT)
+
+
+def crossed(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Returns the worst verdict on each metric that is not ``ok``: failures first, then by strain."""
+    worst: dict[str, Verdict] = {}
+    for verdict in sorted(verdicts, key=lambda item: (item.level != "fail", -strain(item))):
+        if verdict.level != "ok":
+            worst.setdefault(verdict.metric, verdict)
+    return list(worst.values())
+
+
+def metrics_of(results: Iterable[Result]) -> list[str]:
+    """Returns the metrics that were measured anywhere, in the usual order; unknown ones come last."""
+    return _in_order({name for result in results for name in result.metrics})
+
+
+def limits_of(results: Iterable[Result], metric: str | None = None) -> list[Verdict]:
+    """Returns one verdict for each threshold, in the order of the metrics and from low to high: it knows limit and source."""
+    found = {(item.threshold, item.metric): item for result in results for item in result.verdicts}
+    order = _in_order({item.metric for item in found.values()})
+    chosen = (item for item in found.values() if metric in (None, item.metric))
+    return sorted(chosen, key=lambda item: (order.index(item.metric), item.limit, item.threshold))
+
+
+def _in_order(names: set[str]) -> list[str]:
+    return [*(name for name in METRICS if name in names), *sorted(names - METRICS.keys())]
+
+
+# ---- the headline
 
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """A report in two sentences.
-
-    Attributes:
-        level: ``ok``, ``warn`` or ``fail``.
-        verdict: Whether parity holds, and where it does not.
-        advice: What to do about it.
-    """
+    """A report in two sentences: whether parity holds and where it does not, and what to do about it."""
 
     level: Level
     verdict: str
     advice: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A step of the ladder with the metric that tells most about it.
-
-    Attributes:
-        step: The step.
-        effect: ``restores``, ``worsens``, ``moves`` (a metric, but no verdict), ``none``, or ``error``: not tried.
-        says: The effect in words, with the scenarios.
-        scenario: Where the metric was measured; empty if nowhere.
-        metric: The metric's name; empty if there is none.
-        before: Its value in the user's run.
-        after: Its value with the setting changed.
-        strain_before: How much of the metric's limit the run's value takes; NaN without a limit.
-        strain_after: The same with the setting changed.
-    """
-
-    step: Step
-    effect: Effect
-    says: str
-    scenario: str = ""
-    metric: str = ""
-    before: float = math.nan
-    after: float = math.nan
-    strain_before: float = math.nan
-    strain_after: float = math.nan
 
 
 def headline(report: Report) -> Headline:
@@ -68,26 +79,19 @@ def headline(report: Report) -> Headline:
 
 
 def _headline(report: Report) -> Headline:
-    counted = [result for result in report.results if result.gates and result.status != "skipped"]
-    broken = [result for result in counted if result.level == "fail"]
+    counted = report.counted
     if not counted:
-        return Headline(
-            "fail", "Nothing that counts was measured, so parity is unknown.", "Each scenario says why it was left out."
-        )
-    if broken:
+        unknown = "Nothing that counts was measured, so parity is unknown."
+        return Headline("fail", unknown, "Each scenario says why it was left out.")
+    if broken := [result for result in counted if result.level == "fail"]:
         return Headline("fail", _broken(broken, counted), _remedy(report, broken))
-    warned = [result for result in counted if result.level == "warn"]
-    scenarios = "in the one scenario that counts" if len(counted) == 1 else f"in all {len(counted)} scenarios that count"
-    if warned:
-        worst = crossed(warned[0])[0]
-        return Headline(
-            "warn",
-            f"Parity holds {scenarios}, with warnings in {_names([result.scenario for result in warned])}.",
-            f"Watch {worst.metric}: {_against(worst)} in {warned[0].scenario}.",
-        )
-    return Headline(
-        "ok", f"Parity holds {scenarios}.", "Nothing to do; measure again after a change of model, version or setting."
-    )
+    where = "in the one scenario that counts" if len(counted) == 1 else f"in all {len(counted)} scenarios that count"
+    if warned := [result for result in counted if result.level == "warn"]:
+        verdict = f"Parity holds {where}, with warnings in {_names([result.scenario for result in warned])}."
+        worst = crossed(warned[0].verdicts)[0]
+        return Headline("warn", verdict, f"Watch {worst.metric}: {_against(worst)} in {warned[0].scenario}.")
+    nothing = "Nothing to do; measure again after a change of model, version or setting."
+    return Headline("ok", f"Parity holds {where}.", nothing)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -101,26 +105,23 @@ def _against(verdict: Verdict) -> str:
 
 def _broken(broken: list[Result], counted: list[Result]) -> str:
     text = f"Parity is broken in {len(broken)} of {len(counted)} scenarios: {_names([result.scenario for result in broken])}"
-    found = [(taken(item), item, result) for result in broken for item in crossed(result)[:1]]
+    found = [(verdict, result) for result in broken for verdict in crossed(result.verdicts)[:1]]
     if not found:
         return f"{text}."
-    _, verdict, result = max(found, key=lambda item: item[0])
+    verdict, result = max(found, key=lambda item: strain(item[0]))
     return f"{text}; {verdict.metric} in {result.scenario} is {_against(verdict)}."
 
 
 def _remedy(report: Report, broken: list[Result]) -> str:
-    cures = [item for item in report.attributions if item.restores]
-    if cures:
-        cure = cures[0]
+    if cure := next((item for item in report.attributions if item.restores), None):
         settings = " and ".join(f"{name} to {after} (now {before})" for name, before, after in changes(cure))
         restored = "all of them" if {result.scenario for result in broken} == set(cure.restores) else _names(cure.restores)
         return f"Set {settings}: that restores {restored}. {_covering(cure)}"
-    unmeasured = [result for result in broken if result.status == "failed"]
-    if len(unmeasured) == len(broken):
-        return f"First make it run; {unmeasured[0].scenario}: {visible(unmeasured[0].reason)}"
+    if all(result.status == "failed" for result in broken):
+        return f"First make it run; {broken[0].scenario}: {visible(broken[0].reason)}"
     if not report.ladder:
         return "Find the setting: run it again with --attribute."
-    return "No setting of the ladder restores it alone: look at the worst tokens, and at the weights with quirks audit MODEL."
+    return "No setting restores it alone: look at the worst tokens, and at the weights with quirks audit MODEL."
 
 
 def _covering(cure: Attribution) -> str:
@@ -132,53 +133,52 @@ def _covering(cure: Attribution) -> str:
     return f"Quirk {quirk.id} does so ({state_of(quirk)}){f': {quirk.switch}' if quirk.switch else ''}".rstrip(".") + "."
 
 
-def state_of(quirk: Coverage) -> str:
-    """Writes a quirk's state as words."""
-    return quirk.state.replace("_", " ")
+# ---- the ablation
 
 
-def changes(item: Attribution | Step) -> tuple[tuple[str, str, str], ...]:
-    """Returns what is changed together: names, and values before and after as texts."""
-    names = item.setting.split(JOINT)
-    if len(names) == 1:
-        return ((visible(item.setting), plain(item.before), plain(item.after)),)
-    before, after = (
-        [*map(plain, side)] if isinstance(side, list | tuple) else [plain(side)] for side in (item.before, item.after)
-    )
-    rows = itertools.zip_longest(names, before[: len(names)], after[: len(names)], fillvalue=plain(None))
-    return tuple((visible(name), old, new) for name, old, new in rows)
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A step with the metric that tells most about it."""
 
-
-def brief(item: Attribution | Step) -> str:
-    """Writes a change on one short line: the last part of each name, and the new value."""
-    return ", ".join(f"{name.rpartition('.')[2]} = {after}" for name, _, after in changes(item))
+    step: Step  #: the step
+    effect: Effect  #: ``restores``, ``worsens``, ``moves`` (a metric, but no verdict), ``none``, or ``error``: not tried
+    says: str  #: the effect in words, with the scenarios
+    scenario: str = ""  #: where the metric was measured; empty if nowhere
+    metric: str = ""  #: the metric's name; empty if there is none
+    before: float = math.nan  #: its value in the user's run
+    after: float = math.nan  #: its value with the setting changed
+    strain_before: float = math.nan  #: how much of the metric's limit the run's value takes; NaN without a limit
+    strain_after: float = math.nan  #: the same with the setting changed
 
 
 def tried(report: Report) -> list[Tried]:
-    """Returns the ladder: what restores parity first, the strongest first; what could not be tried last."""
-    order = {(item.setting, plain(item.after)): place for place, item in enumerate(report.attributions)}
+    """Returns the steps: what restores parity first, the strongest first; what could not be tried last."""
+    order = {_key(item): place for place, item in enumerate(report.attributions)}
     found = [_tried(report, step) for step in report.ladder]
-    last = len(order)
-    return sorted(found, key=lambda item: (_RANK[item.effect], order.get((item.step.setting, plain(item.step.after)), last)))
+    return sorted(found, key=lambda item: (_EFFECTS.index(item.effect), order.get(_key(item.step), len(order))))
+
+
+def _key(item: Change) -> tuple[str, str]:
+    return item.setting, plain(item.after)
 
 
 def _tried(report: Report, step: Step) -> Tried:
     if step.error:
         return Tried(step, "error", visible(step.error))
-    item = next((item for item in report.attributions if item.setting == step.setting and item.after == step.after), None)
+    item = next((item for item in report.attributions if _key(item) == _key(step)), None)
     effect, says = _effect(item)
-    before = {result.scenario: result for result in measured(report)}
+    before = {result.scenario: result for result in report.measured}
     after = {result.scenario: result for result in step.results if result.status == "measured" and result.scenario in before}
     if item is not None:
         scenario, metric, values = item.scenario, item.metric, (item.value_before, item.value_after)
     elif after:
         scenario, metric = _telling(report, [before[name] for name in after])
-        nothing = math.nan
-        values = before[scenario].metrics.get(metric, nothing), after[scenario].metrics.get(metric, nothing)
+        old, new = (side[scenario].metrics.get(metric, math.nan) for side in (before, after))
+        values = old, new
     else:
         return Tried(step, effect, says)
-    limits = verdicts_of(before[scenario], metric) if scenario in before else []
-    strains = [strain(limits[0], value) if limits else math.nan for value in values]
+    limit = limit_of(before[scenario], metric) if scenario in before else None
+    strains = [math.nan if limit is None else strain(limit, value) for value in values]
     return Tried(step, effect, says, scenario, metric, *values, *strains)
 
 
@@ -195,8 +195,23 @@ def _telling(report: Report, candidates: list[Result]) -> tuple[str, str]:
     for item in report.attributions:
         if any(result.scenario == item.scenario for result in candidates):
             return item.scenario, item.metric
-    found = [(taken(verdict), result.scenario, verdict.metric) for result in candidates for verdict in result.verdicts]
+    found = [(strain(verdict), result.scenario, verdict.metric) for result in candidates for verdict in result.verdicts]
     if not found:
         return candidates[0].scenario, "mean_abs_delta"
     _, scenario, metric = max(found, key=lambda item: item[0])
     return scenario, metric
+
+
+def state_of(quirk: Coverage) -> str:
+    """Writes a quirk's state as words."""
+    return quirk.state.replace("_", " ")
+
+
+def changes(item: Change) -> list[tuple[str, str, str]]:
+    """Writes what is changed together: names, and values before and after."""
+    return [(visible(name), plain(before), plain(after)) for name, before, after in item.parts]
+
+
+def brief(item: Change) -> str:
+    """Writes a change on one short line: the last part of each name, and the new value."""
+    return ", ".join(f"{name.rpartition('.')[2]} = {after}" for name, _, after in changes(item))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from quirks_core.errors import UsageError, nearest, shown
 from worker.parity.metrics import METRICS
-from worker.parity.records import Verdict
-
-#: What a limit bounds: the value from above (``high``), from below (``low``), or its absolute value (``size``).
-Side: TypeAlias = Literal["high", "low", "size"]
+from worker.parity.records import Level, Side, Verdict
 
 #: The profile that applies if none is named.
 DEFAULT_PROFILE: Final = "peers"
@@ -22,23 +20,14 @@ DEFAULT_PROFILE: Final = "peers"
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """One limit of one metric.
+    """One limit of one metric."""
 
-    Attributes:
-        name: What reports call it.
-        metric: A name of `worker.parity.metrics.METRICS`.
-        limit: The last value that is still fine.
-        side: What the limit bounds.
-        level: What crossing it means.
-        source: Where the limit comes from, with a URL if it is somebody else's.
-    """
-
-    name: str
-    metric: str
-    limit: float
-    side: Side
-    level: Literal["warn", "fail"]
-    source: str
+    name: str  #: what reports call it
+    metric: str  #: a name of `worker.parity.metrics.METRICS`
+    limit: float  #: the last value that is still fine
+    side: Side  #: what the limit bounds
+    level: Level  #: what crossing it means: ``warn`` or ``fail``
+    source: str  #: where the limit comes from, with a URL if it is somebody else's
 
     def allows(self, value: float) -> bool:
         """Tells whether a value is within the limit; NaN never is."""
@@ -46,9 +35,12 @@ class Threshold:
             return value >= self.limit
         return (abs(value) if self.side == "size" else value) <= self.limit
 
+    def replaces(self, other: Threshold) -> bool:
+        """Tells whether this one, if a user types it, stands for another one: a limit of the size bounds both sides."""
+        return self.metric == other.metric and (self.side == other.side or "size" in (self.side, other.side))
+
 
 _OURS = "ours"
-_USER = "set by the user"
 _NEMO_RL = (
     "NeMo RL, Add New Models, expected error threshold: https://github.com/NVIDIA-NeMo/RL/blob/main/docs/adding-new-models.md"
 )
@@ -105,33 +97,31 @@ def parse_threshold(text: str) -> Threshold:
             most, at least for ``ess``, and of the absolute value for signed ones.
 
     Raises:
-        UsageError: It has another form, the metric is unknown, or the limit is not a finite number. All of that is in the
-            one error.
+        UsageError: It has another form, the metric is unknown, or the limit is not a finite number; all of it in one error.
     """
     parts = _ASSIGNMENT.fullmatch(text)
     if parts is None:
         raise UsageError(
             f"threshold {shown(text)}: expected metric<=limit, metric>=limit or metric=limit{nearest(text, METRICS)}"
         )
-    metric, operator = parts["metric"], parts["operator"]
-    problems = []
+    metric = parts["metric"]
+    limit, problems = math.nan, []
+    with suppress(ValueError):
+        limit = float(parts["limit"])
+    side: Side | None = {"<=": "high", ">=": "low"}.get(parts["operator"])  # type: ignore[assignment]
     if metric not in METRICS:
         problems.append(f"there is no metric {shown(metric)}{nearest(metric, METRICS)}")
-    limit = _number(parts["limit"])
+    elif side is None and (side := _PLAIN_SIDES.get(METRICS[metric].better)) is None:
+        problems.append(f"{metric} can be too low and too high: write {metric}<=limit or {metric}>=limit")
     if not math.isfinite(limit):
         problems.append(f"the limit must be a finite number, not {shown(parts['limit'])}")
-    side = _side(metric, operator)
-    if side is None:
-        problems.append(f"{metric} can be too low and too high: write {metric}<=limit or {metric}>=limit")
     if problems or side is None:
         raise UsageError(f"threshold {shown(text)}: {'; '.join(problems)}")
-    return Threshold(" ".join(text.split()), metric, limit, side, "fail", _USER)
+    return Threshold(" ".join(text.split()), metric, limit, side, "fail", "set by the user")
 
 
 def chosen_thresholds(profile: str = DEFAULT_PROFILE, overrides: Iterable[str] = ()) -> tuple[Threshold, ...]:
     """Returns a profile with what a user typed in place of its limits of the same metric and side.
-
-    A limit of the absolute value stands for both sides.
 
     Args:
         profile: A name of `PROFILES`.
@@ -140,20 +130,20 @@ def chosen_thresholds(profile: str = DEFAULT_PROFILE, overrides: Iterable[str] =
     Raises:
         UsageError: The profile is unknown or a text is wrong; all of them are in the one error.
     """
-    problems, given = [], []
+    problems = []
     if profile not in PROFILES:
         known = ", ".join(PROFILES)
         problems.append(f"there is no profile {shown(profile)}; known are {known}{nearest(profile, PROFILES)}")
+    kept = list(PROFILES.get(profile, ()))
     for text in overrides:
         try:
-            given.append(parse_threshold(text))
+            given = parse_threshold(text)
         except UsageError as error:
             problems.append(str(error))
+        else:
+            kept = [*(other for other in kept if not given.replaces(other)), given]
     if problems:
         raise UsageError("\n".join(problems))
-    kept = list(PROFILES[profile])
-    for threshold in given:
-        kept = [*(other for other in kept if not _replaces(threshold, other)), threshold]
     return tuple(kept)
 
 
@@ -167,36 +157,36 @@ def judge(metrics: Mapping[str, float], thresholds: Sequence[Threshold]) -> tupl
     Returns:
         One verdict per threshold: failures first, then warnings, then what is within its limit.
     """
-    verdicts = [_verdict(metrics[threshold.metric], threshold) for threshold in thresholds if threshold.metric in metrics]
+    verdicts = [
+        Verdict(
+            metric=limit.metric,
+            value=metrics[limit.metric],
+            threshold=limit.name,
+            limit=limit.limit,
+            side=limit.side,
+            level="ok" if limit.allows(metrics[limit.metric]) else limit.level,
+            source=limit.source,
+        )
+        for limit in thresholds
+        if limit.metric in metrics
+    ]
     return tuple(sorted(verdicts, key=lambda verdict: ("fail", "warn", "ok").index(verdict.level)))
 
 
-def _verdict(value: float, threshold: Threshold) -> Verdict:
-    return Verdict(
-        metric=threshold.metric,
-        value=value,
-        threshold=threshold.name,
-        limit=threshold.limit,
-        level="ok" if threshold.allows(value) else threshold.level,
-        source=threshold.source,
-    )
+def strain(verdict: Verdict, value: float | None = None) -> float:
+    """Says how much of a verdict's limit a value takes, by default the verdict's own.
 
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _side(metric: str, operator: str) -> Side | None:
-    """Returns the side that is meant, or None if the metric does not say; an unknown metric has its own error."""
-    if operator != "=":
-        return "high" if operator == "<=" else "low"
-    if metric not in METRICS:
-        return "high"
-    return _PLAIN_SIDES.get(METRICS[metric].better)
-
-
-def _replaces(threshold: Threshold, other: Threshold) -> bool:
-    return threshold.metric == other.metric and (threshold.side == other.side or "size" in (threshold.side, other.side))
+    Returns:
+        0 where both sides agree or the value is on the other side of that, 1 at the limit, and infinity for NaN. What lies
+        beyond a limit where nothing is allowed takes infinitely much of it.
+    """
+    value = verdict.value if value is None else value
+    best = METRICS[verdict.metric].ideal if verdict.metric in METRICS else 0.0
+    if math.isnan(value):
+        return math.inf
+    direction = -1.0 if verdict.side == "low" else 1.0
+    distance, allowed = direction * (value - best), direction * (verdict.limit - best)
+    distance = abs(distance) if verdict.side == "size" else distance
+    if allowed <= 0:
+        return math.inf if distance > allowed else 0.0
+    return max(distance / allowed, 0.0)

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 
 from quirks_core.errors import QuirksError, words
-from worker.parity.records import Sample
-from worker.parity.scoring import MOST_TOKENS, logprobs
+from worker.parity.records import NEW, OLD, Sample
+from worker.parity.scoring import logprobs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-#: Label of the checkpoint's weights.
-CHECKPOINT: Final = "a"
 
 #: Missing tensors that a message names.
 _SHOWN = 5
@@ -30,20 +27,13 @@ class TrainerLoadError(QuirksError):
 
 @dataclass(frozen=True, slots=True)
 class TrainerOptions:
-    """How the trainer computes.
+    """How the trainer computes."""
 
-    Attributes:
-        dtype: ``float32``, ``bfloat16`` or ``float16``; the checkpoint's if None.
-        attn_implementation: Attention, as transformers calls it; transformers' choice if None.
-        head_dtype: ``float32`` computes the product of the language-model head in float32; ``model`` or None in the dtype of
-            the rest.
-        device: Where it computes.
-    """
-
-    dtype: str | None = None
-    attn_implementation: str | None = None
+    dtype: str | None = None  #: ``float32``, ``bfloat16`` or ``float16``; the checkpoint's if None
+    attn_implementation: str | None = None  #: attention, as transformers calls it; transformers' choice if None
+    #: ``float32`` computes the product of the language-model head in float32; ``model`` or None in the dtype of the rest
     head_dtype: str | None = None
-    device: str = "cpu"
+    device: str = "cpu"  #: where it computes
 
 
 @dataclass(slots=True)
@@ -54,7 +44,7 @@ class _Scorer:
     dtype: str
     attn_implementation: str | None
     device: str
-    held: str = CHECKPOINT
+    held: str = OLD
 
     def serves(self, options: TrainerOptions) -> bool:
         return (options.dtype in (None, self.dtype)) and (
@@ -71,20 +61,11 @@ class Trainer:
 
     Attributes:
         model: The live module with the weights in use: what a refit sends.
-        vocab_size: Number of logits per position.
     """
 
     def __init__(self, model: PreTrainedModel, source: str, revision: str | None, options: TrainerOptions) -> None:
-        """Wraps a loaded model; `load` makes one.
-
-        Args:
-            model: The model, with the checkpoint's weights.
-            source: Folder or name of the checkpoint.
-            revision: Its revision, if it is not a folder.
-            options: How to compute where a call says nothing else.
-        """
+        """Wraps a model with its checkpoint's weights; `load` makes one."""
         self.model = model
-        self.vocab_size: int = model.config.get_text_config().vocab_size
         self._source = source
         self._revision = revision
         self._options = options
@@ -96,12 +77,7 @@ class Trainer:
 
     @classmethod
     def load(cls, model: str, options: TrainerOptions, *, revision: str | None = None) -> Trainer:
-        """Loads a checkpoint, without running code that comes with it.
-
-        Args:
-            model: Folder or name of the checkpoint.
-            options: How to compute.
-            revision: Revision of a checkpoint that is not a folder.
+        """Loads a checkpoint, without running code that comes with it; `options` hold where a call says nothing else.
 
         Raises:
             TrainerLoadError: Transformers cannot load it, or the checkpoint lacks some of the model's tensors.
@@ -111,14 +87,14 @@ class Trainer:
     @property
     def labels(self) -> tuple[str, ...]:
         """The weights that there are: those of the checkpoint, and the perturbed ones."""
-        return tuple(dict.fromkeys((CHECKPOINT, *self._weights)))
+        return tuple(dict.fromkeys((OLD, *self._weights)))
 
     @property
     def label(self) -> str:
         """Which weights are in use."""
         return self._live.held
 
-    def perturb(self, label: str, *, scale: float = 0.02, seed: int = 0) -> None:
+    def perturb(self, label: str, *, scale: float = 0.02) -> None:
         """Makes further weights, as an optimizer's step would: the checkpoint's with noise on every floating parameter.
 
         Buffers keep their values, since nothing trains them, and tied parameters stay tied. The weights in use do not change.
@@ -126,39 +102,31 @@ class Trainer:
         Args:
             label: What to call them; those of that label are replaced.
             scale: Standard deviation of the noise, in standard deviations of each parameter's own values.
-            seed: Seed of the noise.
 
         Raises:
             ValueError: The label is that of the checkpoint.
         """
-        if label == CHECKPOINT:
-            raise ValueError(f"{CHECKPOINT!r} are the checkpoint's weights")
-        if CHECKPOINT not in self._weights:
-            self._weights[CHECKPOINT] = {name: _copied(row) for name, row in self.model.named_parameters()}
-        generator = torch.Generator().manual_seed(seed)
-        original = self._weights[CHECKPOINT]
-        self._weights[label] = {name: _perturbed(tensor, scale, generator) for name, tensor in original.items()}
+        if label == OLD:
+            raise ValueError(f"{OLD!r} are the checkpoint's weights")
+        if OLD not in self._weights:
+            self._weights[OLD] = {name: row.detach().to("cpu", copy=True) for name, row in self.model.named_parameters()}
+        noise = torch.Generator().manual_seed(0)
+        original = self._weights[OLD]
+        self._weights[label] = {name: _perturbed(tensor, scale, noise) for name, tensor in original.items()}
 
     def use(self, label: str) -> None:
-        """Puts weights into `model`; the checkpoint's come back bit for bit.
+        """Puts weights into `model`; the checkpoint's come back bit for bit, and `NEW` are made when they are first needed.
 
         Raises:
             ValueError: There are none of that label.
         """
         self._hold(self._live, label, again=True)  # a refit must not depend on what the caller did to the module
 
-    def score(
-        self, samples: Sequence[Sample], options: TrainerOptions | None = None, *, most_tokens: int = MOST_TOKENS
-    ) -> list[Sample]:
+    def score(self, samples: Sequence[Sample], options: TrainerOptions | None = None) -> list[Sample]:
         """Returns samples with the trainer's logprobs.
 
         Each token is scored by the weights of its span, on the whole sequence, and by the checkpoint's where no span
-        holds it. Afterwards `model` holds the weights it held before.
-
-        Args:
-            samples: What to score.
-            options: How to compute; as loaded if None.
-            most_tokens: Most tokens of a batch, padding included.
+        holds it; as loaded if there are no options. Afterwards `model` holds the weights it held before.
 
         Raises:
             TrainerLoadError: Transformers cannot load the model with these options.
@@ -172,12 +140,8 @@ class Trainer:
             for label in sorted({label for labels in wanted for label in labels}):
                 numbers = [number for number, labels in enumerate(wanted) if label in labels]
                 self._hold(scorer, label)
-                rows = logprobs(
-                    scorer.module,
-                    [samples[number] for number in numbers],
-                    float32_head=options.head_dtype == "float32",
-                    most_tokens=most_tokens,
-                )
+                float32_head = options.head_dtype == "float32"
+                rows = logprobs(scorer.module, [samples[number] for number in numbers], float32_head=float32_head)
                 for number, row in zip(numbers, rows, strict=True):
                     chosen = zip(wanted[number], row, found[number], strict=True)
                     found[number] = [new if own == label else old for own, new, old in chosen]
@@ -196,6 +160,8 @@ class Trainer:
         return self._second
 
     def _hold(self, scorer: _Scorer, label: str, *, again: bool = False) -> None:
+        if label == NEW and label not in self._weights:
+            self.perturb(label)
         if label not in self.labels:
             raise ValueError(f"there are no weights {label!r}; known are {', '.join(self.labels)}")
         if self._weights and (again or scorer.held != label):  # without a copy there is nothing but the checkpoint's
@@ -206,14 +172,10 @@ class Trainer:
 
 
 def _labels(sample: Sample) -> list[str]:
-    labels = [CHECKPOINT] * len(sample.tokens)
+    labels = [OLD] * len(sample.tokens)
     for label, start, end in sample.scoring.weights:
         labels[start:end] = [label] * len(labels[start:end])
     return labels
-
-
-def _copied(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.detach().to("cpu", copy=True)
 
 
 def _perturbed(tensor: torch.Tensor, scale: float, generator: torch.Generator) -> torch.Tensor:
@@ -226,11 +188,8 @@ def _perturbed(tensor: torch.Tensor, scale: float, generator: torch.Generator) -
 
 
 def _load(source: str, revision: str | None, options: TrainerOptions, dtype: str) -> PreTrainedModel:
-    chosen: dict[str, Any] = {"dtype": dtype}
-    if options.attn_implementation is not None:
-        chosen["attn_implementation"] = options.attn_implementation
-    if revision is not None:
-        chosen["revision"] = revision
+    chosen = {"dtype": dtype, "attn_implementation": options.attn_implementation, "revision": revision}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
     try:
         with _quiet():
             model, report = transformers.AutoModelForCausalLM.from_pretrained(

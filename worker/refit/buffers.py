@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import torch
 
+from worker.engine.device import device_id
 from worker.errors import RefitError, TransferError
 from worker.refit.manifest import TensorSpec
 
@@ -87,10 +88,6 @@ class Buffer:
             ) from error
         return cls(torch.frombuffer(view, dtype=torch.uint8), handle)
 
-    def view(self, spec: TensorSpec, offset: int) -> torch.Tensor:
-        """Returns the tensor that lies, or will lie, at an offset; it shares the buffer's memory."""
-        return view(self.memory, spec, offset)
-
     def close(self) -> None:
         """Gives up the name by which others open it; the memory lives on while somebody has it open."""
         if self._file is not None:
@@ -113,13 +110,6 @@ def view(memory: torch.Tensor, spec: TensorSpec, offset: int) -> torch.Tensor:
         offset: Where it starts, in bytes.
     """
     return memory[offset : offset + spec.nbytes].view(spec.torch_dtype).view(spec.shape)
-
-
-def device_id(device: torch.device) -> str:
-    """Returns what tells the device from all others: a GPU's UUID, else ``cpu``."""
-    if device.type != "cuda":
-        return "cpu"
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def _cuda_handle(memory: torch.Tensor) -> dict[str, Any]:

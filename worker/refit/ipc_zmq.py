@@ -21,8 +21,8 @@ import torch
 from quirks_core.errors import words
 from worker.errors import TransferError
 from worker.refit.buffers import Buffer, view
+from worker.refit.channel import Channel
 from worker.refit.manifest import Chunk, Manifest, expected_next
-from worker.refit.peer import Peer
 
 #: Version of the messages.
 PROTOCOL = 1
@@ -60,7 +60,7 @@ def send(
     manifest = manifest or Manifest.of(tensors())
     manifest.check()
     size = manifest.buffer_size(buffer_bytes)
-    with ExitStack() as stack, _Peers(addresses, timeout_s, given_up) as peers:
+    with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:
         buffers = [stack.enter_context(Buffer.create(size, torch.device(device))) for _ in range(_BUFFERS)]
         peers.tell(
             {
@@ -83,19 +83,19 @@ def send(
 
 def _fill(buffer: Buffer, chunk: Chunk, source: Iterator[tuple[str, torch.Tensor]]) -> None:
     for spec, offset in chunk:
-        buffer.view(spec, offset).copy_(expected_next(source, spec), non_blocking=True)
+        view(buffer.memory, spec, offset).copy_(expected_next(source, spec), non_blocking=True)
     if buffer.memory.is_cuda:
         torch.cuda.current_stream(buffer.memory.device).synchronize()
 
 
-class _Peers:
+class _Channels:
     """Every engine process of a refit: told the same, and each one heard."""
 
     def __init__(self, addresses: Sequence[str], timeout_s: float, given_up: Callable[[], bool]) -> None:
         if not addresses:
             raise TransferError("refit by ipc_zmq: no addresses; ask the worker's report_refit_addresses_async")
         self._peers = [
-            Peer.connect(Path(address), other=f"the engine's process at {address}", timeout_s=timeout_s, given_up=given_up)
+            Channel.connect(Path(address), other=f"the engine's process at {address}", timeout_s=timeout_s, given_up=given_up)
             for address in addresses
         ]
         self._expects_answers = False
@@ -151,7 +151,7 @@ class IpcZmqStream:
             RefitRejectedError: The manifest differs from what was announced.
             TransferError: No trainer came, it died, or its buffers cannot be opened.
         """
-        self._peer = Peer.bind(path, other="the trainer", timeout_s=timeout_s)
+        self._peer = Channel.bind(path, other="the trainer", timeout_s=timeout_s)
         try:
             hello = self._peer.receive()
             self._peer.hide()

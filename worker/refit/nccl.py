@@ -1,7 +1,7 @@
 """vLLM's own ``nccl`` weight-transfer backend, behind what 0.26 and 0.32 have in common.
 
-Between the two the size of the packed buffers moved from the message that announces an update to the one that opens the
-group, so it is passed to whichever of them has a field for it.
+Imports vLLM for that backend. Between the two the size of the packed buffers moved from the message that announces an update
+to the one that opens the group, so it is passed to whichever of them has a field for it.
 """
 
 from __future__ import annotations

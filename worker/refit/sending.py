@@ -1,15 +1,21 @@
-"""The trainer's side of a refit in the worker's own process: the sender runs in a thread while the engine updates."""
+"""The trainer's side of a refit in the driver's own process: the sender runs in a thread while the engines update."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from worker.errors import TransferError
+from quirks_core.config import RefitSection
+from worker.engine.device import device_id
+from worker.errors import RefitRejectedError, TransferError
+from worker.refit.manifest import Manifest
+from worker.refit.scope import RefitScope, gathered, layout
 
 if TYPE_CHECKING:
     import torch
@@ -19,17 +25,144 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 #: What a refit sends; called for each pass.
 Source = Callable[[], "Iterable[tuple[str, torch.Tensor]]"]
+#: What engines do with weights that come: given the manifest, and the path of a file or nothing.
+Update = Callable[[Manifest, str], Coroutine[Any, Any, _T]]
 
 
-async def alongside(send: Callable[[Callable[[], bool]], None], update: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a sender in a thread while the engine's side runs here; each ends when the other fails.
+class Receivers(Protocol):
+    """The processes of one engine or of several, to whom sends them weights.
+
+    Attributes:
+        joined: Whether they are all still in the group that they joined last.
+    """
+
+    joined: bool
+
+    @property
+    def address(self) -> str:
+        """This machine's address, as they reach it."""
+
+    async def devices(self) -> list[str]:
+        """Returns the device of every process."""
+
+    async def addresses(self) -> list[str]:
+        """Returns the path of every process' socket."""
+
+    async def join_sender(self, port: int, world_size: int) -> None:
+        """Has every process join the group that this process opens as rank 0."""
+
+
+class ModelSender:
+    """Sends models of this process to engines, by the configured transport.
+
+    Attributes:
+        section: How weights are transferred.
+    """
+
+    def __init__(self, receivers: Receivers, section: RefitSection, scope: str) -> None:
+        """Keeps what every refit needs.
+
+        Args:
+            receivers: The engines' processes.
+            section: How weights are transferred.
+            scope: What to send, unless a call says otherwise.
+        """
+        self.section = section
+        self._receivers = receivers
+        self._scope = RefitScope(scope)
+        self._collective: CollectiveSender | None = None
+
+    async def send(
+        self, model: torch.nn.Module, scope: RefitScope | str | None, update: Update[_T], announced: Manifest | None = None
+    ) -> _T:
+        """Sends a model while the engines update, or whatever else they do with the weights.
+
+        Args:
+            model: The trainer's model.
+            scope: What to send; as planned if None.
+            update: The engines' side.
+            announced: What the trainer said it would send.
+
+        Returns:
+            What the engines' side returned.
+
+        Raises:
+            RefitRejectedError: The model is not what was announced, here or to an engine; nothing was changed.
+        """
+        # In a thread, while the engines still generate.
+        state = await asyncio.to_thread(layout, model, self._scope if scope is None else RefitScope(scope))
+        manifest = Manifest.of(state.items())
+        manifest.check(announced)  # before anybody waits for it
+        ways = {"collective": self._by_collective, "file": self._by_file, "ipc_zmq": self._by_ipc_zmq}
+        return await ways[self.section.transport](model, partial(gathered, state), manifest, update)
+
+    def leave(self) -> None:
+        """Leaves the collective, if one is open; not while it sends."""
+        collective, self._collective = self._collective, None
+        if collective is not None:
+            collective.close()
+
+    async def _by_file(self, _: torch.nn.Module, source: Source, manifest: Manifest, update: Update[_T]) -> _T:
+        from worker.refit.files import write
+
+        with tempfile.TemporaryDirectory(prefix="model-quirks-refit-") as folder:  # created with mode 0700
+            file = Path(folder) / "weights.safetensors"
+            await asyncio.to_thread(lambda: write(source(), file))
+            return await update(manifest, str(file))
+
+    async def _by_ipc_zmq(self, model: torch.nn.Module, source: Source, manifest: Manifest, update: Update[_T]) -> _T:
+        from worker.refit.ipc_zmq import send
+
+        sending = partial(
+            send,
+            source,
+            await self._receivers.addresses(),
+            device=_shared_device(model, await self._receivers.devices()),
+            manifest=manifest,
+            buffer_bytes=self.section.buffer_mb << 20,
+            timeout_s=self.section.timeout_s,
+        )
+        return await _alongside(lambda given_up: sending(given_up=given_up), update(manifest, ""))
+
+    async def _by_collective(self, model: torch.nn.Module, source: Source, manifest: Manifest, update: Update[_T]) -> _T:
+        if self._collective is None or not self._receivers.joined:
+            self.leave()
+            self._collective = await self._open(model)
+        sending = partial(self._collective.send, source, manifest=manifest, buffer_bytes=self.section.buffer_mb << 20)
+        try:
+            return await _alongside(lambda _: sending(), update(manifest, ""))
+        except RefitRejectedError:
+            raise  # by all ranks together
+        except BaseException:
+            self.leave()  # a rank that failed is not in step with the others any more
+            raise
+
+    async def _open(self, model: torch.nn.Module) -> CollectiveSender:
+        """Opens a collective of this process, rank 0, and all of the engines'."""
+        from worker.refit.collective import CollectiveSender
+
+        devices, address = await self._receivers.devices(), self._receivers.address
+        port, size = free_port(address), 1 + len(devices)
+        device = "cpu" if "cpu" in devices else next(model.parameters()).device
+        making = partial(CollectiveSender, world_size=size, device=device, timeout_s=self.section.timeout_s)
+        opening = asyncio.ensure_future(asyncio.to_thread(making, address, port))
+        try:
+            await self._receivers.join_sender(port, size)
+        except BaseException:
+            await asyncio.gather(opening, return_exceptions=True)
+            raise
+        return await opening
+
+
+async def _alongside(send: Callable[[Callable[[], bool]], None], update: Coroutine[Any, Any, _T]) -> _T:
+    """Runs a sender in a thread while the engines' side runs here; each ends when the other fails.
 
     Args:
         send: Sends; it gets a function that says when to give up.
-        update: The engine's side.
+        update: The engines' side.
 
     Returns:
-        What the engine's side returned.
+        What the engines' side returned.
     """
     over = threading.Event()
     sender = asyncio.ensure_future(asyncio.to_thread(send, over.is_set))
@@ -43,51 +176,7 @@ async def alongside(send: Callable[[Callable[[], bool]], None], update: Coroutin
     return result
 
 
-async def by_file(source: Source, update: Callable[[str], Coroutine[Any, Any, _T]]) -> _T:
-    """Writes a file into a private folder and lets the engine load it."""
-    from worker.refit.files import write
-
-    with tempfile.TemporaryDirectory(prefix="model-quirks-refit-") as folder:  # created with mode 0700
-        file = Path(folder) / "weights.safetensors"
-        await asyncio.to_thread(lambda: write(source(), file))
-        return await update(str(file))
-
-
-async def open_collective(
-    ip: str,
-    world_size: int,
-    join: Callable[[int], Coroutine[Any, Any, None]],
-    *,
-    model: torch.nn.Module,
-    engine: list[str],
-    timeout_s: float,
-) -> CollectiveSender:
-    """Opens a collective of this process, rank 0, and engine ranks.
-
-    Args:
-        ip: This machine's address.
-        world_size: All ranks.
-        join: Has the engine ranks join, given the port.
-        model: The trainer's model.
-        engine: The devices of the engine's processes.
-        timeout_s: Seconds to wait for them, and later at each step of a refit.
-    """
-    from worker.refit.collective import CollectiveSender
-
-    port = free_port(ip)
-    device = "cpu" if "cpu" in engine else next(model.parameters()).device
-    opening = asyncio.ensure_future(
-        asyncio.to_thread(CollectiveSender, ip, port, world_size=world_size, device=device, timeout_s=timeout_s)
-    )
-    try:
-        await join(port)
-    except BaseException:
-        await asyncio.gather(opening, return_exceptions=True)
-        raise
-    return await opening
-
-
-def shared_device(model: torch.nn.Module, engine: list[str]) -> torch.device:
+def _shared_device(model: torch.nn.Module, engine: list[str]) -> torch.device:
     """Returns where buffers between a model and an engine lie: their common GPU, else the CPU.
 
     Args:
@@ -95,8 +184,6 @@ def shared_device(model: torch.nn.Module, engine: list[str]) -> torch.device:
         engine: The devices of the engine's processes.
     """
     import torch
-
-    from worker.refit.buffers import device_id
 
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     return device if set(engine) == {device_id(device)} else torch.device("cpu")
@@ -108,8 +195,6 @@ def free_port(ip: str) -> int:
     Raises:
         TransferError: The address is not one of this machine.
     """
-    import socket
-
     try:
         with socket.create_server((ip, 0)) as server:
             return int(server.getsockname()[1])

@@ -85,21 +85,28 @@ class Routes:
 
     async def models(self) -> Response:
         """``GET /v1/models``."""
-        return _reply(await self._serving.models())
+        return await self._replied(self._serving.models())
 
     async def health(self) -> Response:
         """``GET /health``: 200 if the engine can generate, else 503; needs no key, so it gives no reason."""
         try:
             self._check()
             healthy = not self._serving.errored
-        except QuirksError:
+        except Exception:  # whatever it is
             healthy = False
         return Response(status_code=200 if healthy else 503)
 
     async def _answer(self, request: Request, work: Callable[[dict[str, Any]], Coroutine[Any, Any, Any]]) -> Response:
-        try:
+        async def finished() -> Any:
             body = await _read(request, self._max_body)
-            reply = await self.running.finish(work(body), request.receive)
+            return await self.running.finish(work(body), request.receive)
+
+        return await self._replied(finished())
+
+    async def _replied(self, work: Coroutine[Any, Any, Any]) -> Response:
+        """Does the work; whatever goes wrong becomes an error body of OpenAI's form."""
+        try:
+            reply = await work
         except ClientDisconnect:
             return Response(status_code=_CLIENT_GONE)
         except RequestError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from worker.server.errors import RequestError
 
 if TYPE_CHECKING:
-    from worker.config import SamplingSection
+    from quirks_core.config import SamplingSection
 
 #: Fields that change the distribution sampled from, and the value at which they do not. What a checkpoint's
 #: ``generation_config.json`` says of them must not come in by the back door either, so none is left open.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-    from worker.config import GenerationConfig, SamplingSection
+    from quirks_core.config import GenerationConfig, ServerSection
     from worker.server.streams import Running
 
 _LOG = logging.getLogger(__name__)
@@ -44,19 +44,17 @@ class OpenAIServer:
     Args:
         engine: vLLM's ``AsyncLLM``.
         config: The configuration; its ``server`` section is ours.
-        sampling: How to sample, as the plan says. In a rollout requests cannot choose another distribution.
         check: Raises a `QuirksError` when the engine must not generate; the client gets its message with status 503.
 
     Attributes:
         warnings: What the user should know.
     """
 
-    def __init__(self, engine: Any, config: GenerationConfig, sampling: SamplingSection, *, check: Callable[[], None]) -> None:
+    def __init__(self, engine: Any, config: GenerationConfig, *, check: Callable[[], None]) -> None:
         self._engine = engine
         self._config = config
-        self._sampling = sampling
         self._check = check
-        self._key = _key(config)
+        self._key = bearer_key(config.server)
         self._socket: socket.socket | None = None
         self._base_url: str | None = None
         self._uvicorn: uvicorn.Server | None = None
@@ -111,7 +109,7 @@ class OpenAIServer:
             section,
             name=section.served_model_name or self._config.model.path,
             path=self._config.model.path,
-            profile=SamplingProfile(self._sampling, fixed=rollout, longest=longest),
+            profile=SamplingProfile(self._config.sampling, fixed=rollout, longest=longest),
             carry=rollout,
         )
         routes = Routes(serving, self._check, max_body=int(section.max_body_mb * 1e6))
@@ -198,13 +196,11 @@ class OpenAIServer:
             _LOG.warning(text)
 
 
-def _key(config: GenerationConfig) -> SecretStr | None:
-    section = config.server
+def bearer_key(section: ServerSection) -> SecretStr | None:
+    """Returns the configured key, else the environment's, else a new one; None for a server that asks for none."""
     if not section.auth:
         return None
-    if section.api_key is not None:
-        return section.api_key
-    return SecretStr(os.environ.get("VLLM_API_KEY") or secrets.token_urlsafe(32))
+    return section.api_key or SecretStr(os.environ.get("VLLM_API_KEY") or secrets.token_urlsafe(32))
 
 
 def _listen(host: str, ports: range) -> socket.socket:

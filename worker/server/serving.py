@@ -1,7 +1,7 @@
 """The one place that knows vLLM's serving classes: ours under theirs, found where the installed version has them.
 
-Import it after the plan is in force, because it imports vLLM. Written for 0.26 to 0.33 and run on 0.32; what is only there
-for 0.26 follows its sources and has not been run.
+Imports vLLM to derive from its classes, so import it after the plan is in force. Written for 0.26 to 0.33 and run on 0.32;
+what is only there for 0.26 follows its sources and has not been run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from vllm.entrypoints.serve.tokenize.serving import ServingTokenization
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+from quirks_core.config import ServerSection
 from quirks_core.errors import QuirksError, words
-from worker.server.config import ServerSection
 from worker.server.errors import RequestError, ServerStartError
 from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried
 from worker.server.profile import SamplingProfile

@@ -1,0 +1,1 @@
+"""Changes one setting at a time, and says which one moves parity."""

@@ -1,0 +1,181 @@
+"""Changes one setting at a time, measures what failed anew, and says which setting moves parity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from quirks_core.config import GenerationConfig
+from quirks_core.errors import QuirksError
+from worker.ablation.attribution import attributions, distance
+from worker.ablation.variant import Start, Variant, variants
+from worker.parity.records import Report, Result, Step, Tell
+from worker.parity.run import Options, ParityRun
+from worker.parity.store import Store
+
+#: Most settings that are changed together.
+_MOST_TOGETHER = 3
+#: Most combinations that are tried for one scenario.
+_MOST_TRIES = 4
+#: A setting that brings a scenario no nearer than this share of its distance is no part of a combination.
+_LEAST_GAIN = 0.02
+
+#: Measures scenarios with a variant's change in force; a `QuirksError` says that it cannot, and the ablation goes on.
+Measure: TypeAlias = Callable[[Variant, Sequence[str]], Awaitable[Sequence[Result]]]
+
+
+async def run(
+    config: GenerationConfig,
+    options: Options,
+    *,
+    settings: Sequence[str] = (),
+    state: Path | None = None,
+    tell: Tell = lambda _: None,
+) -> Report:
+    """Measures parity as `worker.parity.run` does, then what each setting, changed alone, does to it.
+
+    Args:
+        config: The configuration.
+        options: What to measure.
+        settings: Settings to change; all that apply if empty.
+        state: File that keeps what is finished, shared with `worker.parity.run`.
+        tell: Called with what comes next.
+
+    Raises:
+        UsageError, RefusedError, EngineStartError: As for `worker.parity.run`; and there is no setting of a name.
+    """
+    async with ParityRun(config, options, state=state, tell=tell) as parity:
+        start = Start(parity.config, parity.plan, parity.registry, options.planning)
+        variants(start, only=settings)  # a setting that does not exist is found now
+        results = await parity.baseline()
+        before = {result.scenario: result for result in results}
+
+        async def measure(variant: Variant, names: Sequence[str]) -> list[Result]:
+            assert variant.plan is not None  # noqa: S101  # one without is not measured
+            if variant.how == "rescore":
+                return await parity.rescored([before[name] for name in names], variant.plan)
+            if variant.how == "refit":
+                return await parity.with_other_refits(variant.plan, names)
+            return await parity.on_another_engine(variant.config, variant.planning, names)
+
+        reported = {**parity.engine.values, "engine.dtype": parity.engine.dtype}
+        found = variants(start, only=settings, engine=reported)
+        steps = await run_variants(found, results, measure, tell=tell, store=parity.store)
+        return parity.report(results, steps, attributions(results, steps, parity.plan, parity.registry))
+
+
+async def run_variants(
+    variants: Sequence[Variant],
+    baseline: Sequence[Result],
+    measure: Measure,
+    *,
+    tell: Tell = lambda _: None,
+    store: Store | None = None,
+) -> list[Step]:
+    """Measures every variant, then combinations for scenarios that no single setting restores.
+
+    Args:
+        variants: What to try, in this order.
+        baseline: The results of the user's run.
+        measure: Measures scenarios.
+        tell: Called before each variant.
+        store: Keeps steps that were measured; those that could not be are tried again.
+
+    Returns:
+        A step for each variant and each combination, in the order in which they were tried.
+    """
+    ablation = _Ablation(variants, baseline, measure, tell, store or Store(None, {}))
+    for variant in variants:
+        await ablation.step(variant)
+    for scenario in ablation.failing:
+        await ablation.combine(scenario)
+    return list(ablation.steps.values())
+
+
+@dataclass(slots=True)
+class _Ablation:
+    """What is known while variants are measured."""
+
+    variants: Sequence[Variant]
+    baseline: Sequence[Result]
+    measure: Measure
+    tell: Tell
+    store: Store
+    steps: dict[str, Step] = field(default_factory=dict)  # by the variants' keys
+    measured: dict[tuple[str, str], str] = field(default_factory=dict)  # a variant's key by what it came to
+
+    @property
+    def failing(self) -> list[str]:
+        """The scenarios that count and failed."""
+        return [result.scenario for result in self.baseline if result.gates and result.level == "fail"]
+
+    @property
+    def scenarios(self) -> list[str]:
+        """Those to measure anew: all that count if none failed."""
+        return self.failing or [result.scenario for result in self.baseline if result.counts]
+
+    async def step(self, variant: Variant) -> Step:
+        """Tries a variant, unless an earlier run did."""
+        name = f"ablation: {variant.key}: {', '.join(self.scenarios)}"
+        found = self.store.get(name, Step)
+        if found is None:
+            found = await self._step(variant)
+            if not found.error:
+                self.store.put(name, found)
+        self.steps[variant.key] = found
+        if not found.error:
+            self.measured.setdefault((variant.how, variant.effect), variant.key)
+        return found
+
+    async def _step(self, variant: Variant) -> Step:
+        step = Step(setting=variant.setting, before=variant.before, after=variant.after, how=variant.how, error=variant.error)
+        if step.error:
+            self.tell(f"{variant.key}: cannot be tried: {step.error}")
+            return step
+        if (same := self.measured.get((variant.how, variant.effect))) is not None:
+            self.tell(f"{variant.key}: comes to the same run as {same}")
+            return step.model_copy(update={"results": self.steps[same].results})
+        also = ", ".join(f"{slot}: {before} to {after}" for slot, (before, after) in variant.also.items())
+        self.tell(f"{variant.key} ({variant.how}){f'; quirks then change {also}' if also else ''}")
+        try:
+            return step.model_copy(update={"results": tuple(await self.measure(variant, self.scenarios))})
+        except QuirksError as error:
+            return step.model_copy(update={"error": str(error)})
+
+    async def combine(self, scenario: str) -> None:
+        """Puts the settings together that bring a scenario nearest, one more at a time, until it is restored."""
+        order = self._by_gain(scenario)
+        if len(order) < 2 or any(_restores(step, scenario) for step in self.steps.values()):
+            return
+        best, tries = order[0], 0
+        for other in order[1:]:
+            together = best.combined(other)
+            if together is None or len(together.changes) > _MOST_TOGETHER:
+                continue
+            if tries == _MOST_TRIES:
+                return
+            tries += 1
+            step = self.steps.get(together.key) or await self.step(together)
+            if _restores(step, scenario):
+                return
+            if self._left(step, scenario) < self._left(self.steps[best.key], scenario):
+                best = together
+
+    def _by_gain(self, scenario: str) -> list[Variant]:
+        """The variants that bring a scenario nearer, the nearest first."""
+        left = [(self._left(self.steps[variant.key], scenario), variant) for variant in self.variants]
+        return [variant for share, variant in sorted(left, key=lambda item: item[0]) if share < 1 - _LEAST_GAIN]
+
+    def _left(self, step: Step, scenario: str) -> float:
+        """The share of the distance from parity that is left in a scenario; infinite if it was not measured."""
+        pair = [result for result in (*self.baseline, *step.results) if result.scenario == scenario]
+        if len(pair) != 2 or any(result.status != "measured" for result in pair):
+            return math.inf
+        return distance(*pair)
+
+
+def _restores(step: Step, scenario: str) -> bool:
+    return any(result.status == "measured" and result.level != "fail" for result in step.results if result.scenario == scenario)

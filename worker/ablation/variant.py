@@ -1,0 +1,193 @@
+"""Variants: the user's run with one setting changed, planned, but not started."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quirks_core.config import GenerationConfig
+from quirks_core.errors import QuirksError, UsageError, nearest
+from quirks_core.plan import Plan, State, canonical
+from quirks_core.planning import PlanOptions, make_plan
+from quirks_core.registry import Registry
+from quirks_core.switches import SwitchNames
+from quirks_core.trace import Answer
+from worker.ablation.settings import QUIRK, SETTINGS, InForce, changed
+from worker.parity.records import JOINT, Change, How
+
+_COSTS: Mapping[How, int] = {"rescore": 0, "refit": 1, "restart": 2}
+#: Slots that have nothing to do with what is computed.
+_BESIDE = ("cluster.", "request.")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The user's run, which every variant changes: configuration, the plan for it, the quirks, what plans are made with."""
+
+    config: GenerationConfig
+    plan: Plan
+    registry: Registry
+    planning: PlanOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The user's run with something changed."""
+
+    start: Start  #: the user's run
+    changes: tuple[Change, ...]  #: what is changed: one thing, or several together
+    how: How  #: what it takes to try it
+    config: GenerationConfig  #: the changed configuration
+    planning: PlanOptions  #: what its plan is made with
+    plan: Plan | None = None  #: the plan for that; None if there is none
+    error: str = ""  #: why it cannot be tried; empty if it can
+
+    @classmethod
+    def of(cls, start: Start, changes: Sequence[Change], how: How = "rescore") -> Variant:
+        """Changes the user's run and makes the plan.
+
+        Args:
+            start: The user's run.
+            changes: What to change.
+            how: What that takes by itself; what quirks change because of it may take more.
+        """
+        planning = start.planning
+        on = [change.setting.removeprefix(QUIRK) for change in changes if change.setting.startswith(QUIRK)]
+        if on:
+            planning = replace(planning, switches=planning.switches.under(SwitchNames(force=on), "the attribution"))
+        variant = cls(start, tuple(changes), how, start.config, planning)
+        try:
+            config = changed(start.config, variant.values)
+            plan = make_plan(config, planning, registry=start.registry)
+            variant = replace(variant, config=config, plan=plan)
+            plan.check()
+        except QuirksError as problem:
+            variant = replace(variant, error=str(problem))
+        return replace(variant, how=max((how, *variant._takes()), key=_COSTS.__getitem__))
+
+    @property
+    def setting(self) -> str:
+        """Its name, as in a `worker.parity.records.Step`."""
+        return JOINT.join(change.setting for change in self.changes)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values to type, by path; a quirk that is switched on is none of them."""
+        return {change.setting: change.after for change in self.changes if not change.setting.startswith(QUIRK)}
+
+    @property
+    def before(self) -> Any:
+        """What is in force; a list if several things change."""
+        return self.changes[0].before if len(self.changes) == 1 else [change.before for change in self.changes]
+
+    @property
+    def after(self) -> Any:
+        """What is tried; a list if several things change."""
+        return self.changes[0].after if len(self.changes) == 1 else [change.after for change in self.changes]
+
+    @property
+    def key(self) -> str:
+        """Tells it from every other variant of the same run, also in another process."""
+        return f"{self.setting} = {canonical(self.after)}"
+
+    @property
+    def effect(self) -> str:
+        """The same text for variants that come to the same run: a quirk that is switched on, and the value that it sets."""
+        return "" if self.plan is None else _effect(self.plan, self.config)
+
+    @property
+    def also(self) -> dict[str, tuple[Any, Any]]:
+        """The slots that quirks set otherwise because of the change: their values before and after."""
+        if self.plan is None:
+            return {}
+        old, new = _in_force(self.start.plan), _in_force(self.plan)
+        others = sorted((old.keys() | new.keys()) - self.values.keys())
+        return {slot: (old.get(slot), new.get(slot)) for slot in others if old.get(slot) != new.get(slot)}
+
+    def combined(self, other: Variant) -> Variant | None:
+        """Returns both together; None if they change the same setting."""
+        if {change.setting for change in self.changes} & {change.setting for change in other.changes}:
+            return None
+        # The user's engine may hold what an earlier variant left there, so that a refit of it would show two things.
+        how: How = "rescore" if self.how == other.how == "rescore" else "restart"
+        return Variant.of(self.start, (*self.changes, *other.changes), how)
+
+    def _takes(self) -> Iterator[How]:
+        """What it takes to change what quirks change besides; a refit of another scope would leave its mark on the engine."""
+        for slot in self.also:
+            yield "rescore" if slot.startswith("train.") else "refit" if slot == "refit.clear_cache" else "restart"
+        if self.plan is not None and _patches(self.plan) != _patches(self.start.plan):
+            yield "restart"
+
+
+def variants(start: Start, *, only: Sequence[str] = (), engine: Mapping[str, Any] | None = None) -> list[Variant]:
+    """Returns what can be changed in a run, the cheapest first.
+
+    Args:
+        start: The user's run.
+        only: Names to take; all if empty.
+        engine: Values by slot that the running engine reported, for what nobody asked for.
+
+    Raises:
+        UsageError: There is no such setting.
+    """
+    wanted = {JOINT.join(" ".join(part.split()) for part in name.split("+")) for name in only}  # ``a+b`` is ``a + b``
+    known = [*SETTINGS, *(QUIRK + item.quirk.id for item in start.registry.loaded)]
+    if wrong := [f"{name!r}{nearest(name, known)}" for name in sorted(wanted) if name not in known]:
+        raise UsageError(f"no setting of that name: {', '.join(wrong)}; there are {', '.join(SETTINGS)}, and 'quirk ID'")
+    of_settings = list(_of_settings(start, InForce.of(start.config, start.plan, engine), wanted))
+    found = [*_of_quirks(start, wanted), *_without_twins(of_settings)]
+    return [variant for _, variant in sorted(found, key=lambda item: item[0])]
+
+
+#: A variant with what it is sorted by.
+_Ordered = tuple[tuple[int, ...], Variant]
+
+
+def _of_settings(start: Start, now: InForce, wanted: Collection[str]) -> Iterator[_Ordered]:
+    """Sorted by cost, what leaves a mark last, what somebody asked for first, the list's order."""
+    asked = start.plan.context.typed | {item.slot for item in start.plan.adjustments if item.in_force}
+    for number, setting in enumerate(SETTINGS.values()):
+        for values, how in setting.tries(now) if not wanted or setting.name in wanted else ():
+            pairs = zip(setting.paths, values, strict=True)
+            changes = [Change(setting=path, before=now.value(path), after=value) for path, value in pairs]
+            variant = Variant.of(start, changes, how)
+            lasting = variant.how == "refit" and bool(set(values) & set(setting.lasting))
+            yield (_COSTS[variant.how], int(lasting), int(not asked & set(setting.paths)), number), variant
+
+
+def _without_twins(found: Sequence[_Ordered]) -> list[_Ordered]:
+    """Of settings that come to the same run, because a quirk adds the rest, only the one that says all of it."""
+    most: dict[str, int] = {}
+    for _, variant in found:
+        most[variant.effect] = max(most.get(variant.effect, 0), len(variant.changes))
+    return [(order, variant) for order, variant in found if not variant.effect or len(variant.changes) == most[variant.effect]]
+
+
+def _of_quirks(start: Start, wanted: Collection[str]) -> Iterator[_Ordered]:
+    """One for each quirk that would be active, but is switched off, if it would change anything."""
+    active = {verdict.id for verdict in start.plan.active}
+    replaced = {name for item in start.registry.loaded if item.quirk.id in active for name in item.quirk.supersedes}
+    for number, verdict in enumerate(start.plan.verdicts):
+        name = QUIRK + verdict.id
+        concerns = verdict.state is State.DISABLED and verdict.verdict is Answer.YES and verdict.id not in replaced
+        if not concerns or (wanted and name not in wanted):
+            continue
+        variant = Variant.of(start, [Change(setting=name, before=State.DISABLED.value, after=State.ACTIVE.value)])
+        if variant.error or variant.effect != _effect(start.plan, start.config):
+            yield (_COSTS[variant.how], 0, 0, number - len(start.plan.verdicts)), variant
+
+
+def _in_force(plan: Plan) -> dict[str, Any]:
+    """The slots that decide what is computed, with their values."""
+    values = {**plan.context.settings, **plan.changes}
+    return {slot: value for slot, value in values.items() if not slot.startswith(_BESIDE)}
+
+
+def _effect(plan: Plan, config: GenerationConfig) -> str:
+    return canonical([_in_force(plan), _patches(plan), dict(config.env)])
+
+
+def _patches(plan: Plan) -> list[tuple[str, str]]:
+    return [(patch.target, patch.source) for patch in plan.patches]

@@ -1,0 +1,1 @@
+"""Finds what a refit leaves wrong in a model, tensor by tensor and by logprobs."""

@@ -1,0 +1,100 @@
+"""Which quirks could concern what a refit leaves, which of them cover a hazard, and what to write where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from quirks_core.flags import ModelFlag
+from quirks_core.plan import Contributor, Plan
+from worker.audit.records import AGAIN, COMPLETE, FIRST, Hazard
+
+#: Slots that decide which of an engine's tensors come from where, with the values that a run has without quirks.
+OPEN = {"engine.load_format": "dummy", "refit.scope": "parameters"}
+#: Flags of the quirks that concern weights.
+FLAGS = (ModelFlag.LOAD_FORMAT, ModelFlag.WEIGHT_SYNC)
+
+
+def candidates(plan: Plan) -> tuple[str, ...]:
+    """Returns the active quirks that could concern what a refit leaves, in alphabetical order.
+
+    Those of `FLAGS`, those that set a slot of `OPEN`, and those that patch something under a flag of their own: what a third
+    party's flag stands for is not known. A patch under another built-in flag may be what lets the engine start.
+    """
+    patching = {patch.quirk.id for patch in plan.patches}
+    setting = {quirk.id for slot in OPEN for quirk in _setters(plan, slot)}
+    built_in = set(ModelFlag)
+    found = {
+        verdict.id
+        for verdict in plan.active
+        if verdict.flag in FLAGS or verdict.id in setting or (verdict.id in patching and verdict.flag not in built_in)
+    }
+    return tuple(sorted(found))
+
+
+def changes_weights(plan: Plan) -> bool:
+    """Tells whether a run under the plan can end with other weights than one without the quirks of weight transfer."""
+    moved = any(plan.value(slot) != value for slot, value in OPEN.items())
+    return moved or bool({patch.quirk.id for patch in plan.patches} & set(candidates(plan)))
+
+
+def covering(hazard: Hazard, plan: Plan) -> tuple[str, ...]:
+    """Names what makes a hazard right that is gone with the plan in force.
+
+    What a refit of the state dict restores is credited to who sends it, else to who loads the checkpoint, else to those who
+    patch the engine; anything else to those who patch.
+
+    Returns:
+        Ids of quirks; where none sets it, the user's own ``slot=value``; empty if the hazard is not gone.
+    """
+    if not hazard.is_covered:
+        return ()
+    by_patch = tuple(sorted(set(candidates(plan)) & {patch.quirk.id for patch in plan.patches}))
+    by_slot = next((_by_slot(plan, slot) for slot in _helpful(hazard) if plan.value(slot) != OPEN[slot]), ())
+    return by_slot or by_patch if hazard.state_dict_restores else by_patch or by_slot
+
+
+def _helpful(hazard: Hazard) -> list[str]:
+    """Names the slots that the refits leave as an explanation; the cheaper one first."""
+    useless = {"refit.scope"} if not hazard.state_dict_restores else {"engine.load_format"} if hazard.is_destroyed else set()
+    return [slot for slot in ("refit.scope", "engine.load_format") if slot not in useless]
+
+
+def _by_slot(plan: Plan, slot: str) -> tuple[str, ...]:
+    return tuple(sorted({quirk.id for quirk in _setters(plan, slot)})) or (f"{slot}={plan.value(slot)}",)
+
+
+def remedy(hazard: Hazard) -> str:
+    """Says what would help against a hazard that nothing covers, as far as the refits show it."""
+    if hazard.state_dict_restores:
+        return "a refit of the state dict restores it: refit.scope=state_dict"
+    if not hazard.in_checkpoint and hazard.kind == "buffer":
+        return "no checkpoint holds it, so no refit can bring it: a patch has to compute it anew"
+    if {FIRST, COMPLETE, AGAIN} <= set(hazard.after) and hazard.kind != "buffer":
+        return "no refit brings it into force: the engine has to process the layer anew, which takes a patch"
+    return "no refit restores it: try engine.load_format=auto, else it takes a patch"
+
+
+def skeleton(model_type: str, hazards: Sequence[Hazard]) -> str:
+    """Returns a declaration to begin a new quirk with, for what nothing covers; empty without hazards."""
+    if not hazards:
+        return ""
+    names = ", ".join(sorted({hazard.name.rpartition(".")[2] for hazard in hazards}))
+    if all(hazard.state_dict_restores for hazard in hazards):
+        adjustment = 'Require("refit.scope", "state_dict")'
+    elif all(hazard.kind == "buffer" for hazard in hazards):
+        adjustment = 'Require("engine.load_format", "auto")'
+    else:
+        adjustment = 'Patch("package.module:function", wrapper="…", expects="…", reason="…")'
+    return f"""QUIRK = Quirk(
+    id="{model_type.replace("_", "-")}-refit",
+    title="A refit leaves {names} wrong",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=model_type("{model_type}") & purpose("rollout"),
+    adjustments={adjustment},
+    severity=Severity.WRONG_OUTPUT,
+    references=report("https://…"),
+)"""
+
+
+def _setters(plan: Plan, slot: str) -> Iterable[Contributor]:
+    return (quirk for item in plan.adjustments if item.slot == slot and item.in_force for quirk in item.quirks)

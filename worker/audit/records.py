@@ -1,0 +1,138 @@
+"""What a refit audit found, as records that travel as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from quirks_core.errors import QuirksError
+from quirks_core.facts import Record
+from worker.refit.scope import RefitScope
+
+#: The refits of an engine without quirks, in order: what most trainers send, what a checkpoint holds, and the former once
+#: more, now on weights that are right. What is lost then would be lost as well after a start from the checkpoint.
+REFITS = (
+    ("parameters", RefitScope.PARAMETERS),
+    ("state_dict", RefitScope.STATE_DICT),
+    ("parameters again", RefitScope.PARAMETERS),
+)
+FIRST, COMPLETE, AGAIN = (label for label, _ in REFITS)
+#: The refits with the plan in force; the second is of weights that are there already.
+PLANNED_REFITS = ("plan", "plan again")
+
+
+class AuditError(QuirksError):
+    """The audit cannot be made; the message says why and what to do."""
+
+
+class Hazard(Record):
+    """A tensor of the engine, or what a layer computes, that a refit without quirks leaves other than the checkpoint's."""
+
+    name: str  #: the engine's name of it; of a computation, the module's
+    #: ``parameter``, ``buffer`` or ``computation``: a layer that answers otherwise though its tensors are right
+    kind: Literal["parameter", "buffer", "computation"]
+    module: str  #: path of the module that owns it
+    module_class: str  #: its class, with the Python module
+    persistent: bool  #: a state dict of the engine's model holds it
+    shape: tuple[int, ...]  #: its shape in one engine process
+    problem: str  #: how it differs from the checkpoint's, after the first refit that shows it
+    in_checkpoint: bool  #: loading the checkpoint writes it, or the tensors of a layer that computes otherwise
+    #: the checkpoint's names that it is written from, the first few; empty where they cannot be told
+    checkpoint: tuple[str, ...]
+    workers: tuple[int, ...]  #: the engine processes that differ
+    after: tuple[str, ...]  #: the refits without quirks after which it differs (`REFITS`)
+    #: the refits with the plan in force after which it differs (`PLANNED_REFITS`); None if the plan changes nothing about
+    #: weights, so that there was nothing to try
+    planned: tuple[str, ...] | None = None
+    covered_by: tuple[str, ...] = ()  #: what makes it right: ids of quirks, or keys of the configuration
+
+    @property
+    def state_dict_restores(self) -> bool:
+        """A refit of the state dict makes it right."""
+        return COMPLETE not in self.after
+
+    @property
+    def is_destroyed(self) -> bool:
+        """A refit of parameters loses it although it was right before, so a start from the checkpoint does not help."""
+        return self.state_dict_restores and AGAIN in self.after
+
+    @property
+    def is_covered(self) -> bool:
+        """With the plan in force it is right."""
+        return self.planned == ()
+
+
+class Refit(Record):
+    """One refit, and what it left."""
+
+    label: str  #: one of `REFITS` or `PLANNED_REFITS`
+    scope: str  #: what was sent
+    refused: str = ""  #: why the worker does not generate after it; empty if it does
+    differs: tuple[str, ...] = ()  #: names of the tensors and modules that differ from the checkpoint's
+
+
+class Logits(Record):
+    """Logprobs of one and the same tokens: an engine that was refitted against one that loaded the checkpoint."""
+
+    tokens: int  #: how many were compared
+    max_abs_delta: float  #: largest difference, in nats
+    mean_abs_delta: float  #: mean difference, in nats
+    nonfinite: int  #: how many were NaN or infinite; they count for nothing else
+    tolerance: float  #: the largest difference that equal weights explain
+
+    @property
+    def close(self) -> bool:
+        """Equal weights explain the differences."""
+        return self.nonfinite == 0 and self.max_abs_delta <= self.tolerance
+
+    @classmethod
+    def of(cls, got: Sequence[float], expected: Sequence[float], tolerance: float) -> Logits:
+        """Compares N logprobs with N others.
+
+        Raises:
+            ValueError: They are not as many.
+        """
+        apart = [abs(one - other) for one, other in zip(got, expected, strict=True)]
+        finite = [delta for delta in apart if delta < float("inf")]  # false for NaN as well
+        return cls(
+            tokens=len(apart),
+            max_abs_delta=max(finite, default=0.0),
+            mean_abs_delta=sum(finite) / max(len(finite), 1),
+            nonfinite=len(apart) - len(finite),
+            tolerance=tolerance,
+        )
+
+
+class Audit(Record):
+    """A refit audit."""
+
+    date: str  #: when it was made (ISO)
+    model: str  #: name of the model
+    model_type: str  #: its ``model_type``
+    platform: str  #: ``cpu`` or ``cuda``
+    versions: dict[str, str]  #: versions of the packages that decide
+    plan: str  #: digest of the plan in force
+    quirks: tuple[str, ...]  #: the active quirks that could concern what a refit leaves; the first engine ran without them
+    refits: tuple[Refit, ...]  #: every refit, in order
+    hazards: tuple[Hazard, ...]  #: what differs after one of `REFITS`
+    #: after the first refit without quirks; None if the worker refuses to generate then, or nobody asked
+    logits: Logits | None = None
+    planned_logits: Logits | None = None  #: after the refits with the plan in force; None if there were none, or nobody asked
+    seconds: float = 0.0  #: how long it took
+    skeleton: str = ""  #: a declaration to begin a new quirk with, if there are hazards that nothing covers; else empty
+
+    @property
+    def clean(self) -> bool:
+        """A refit without quirks is right: no tensor, no computation and no logprob differs, and the worker generates."""
+        refused = any(refit.refused for refit in self.refits if refit.label == FIRST)
+        return not self.hazards and not refused and (self.logits is None or self.logits.close)
+
+    @property
+    def passed(self) -> bool:
+        """It is clean, or the plan in force makes everything right."""
+        if self.clean:
+            return True
+        planned = [refit for refit in self.refits if refit.label in PLANNED_REFITS]
+        right = bool(planned) and not any(refit.refused or refit.differs for refit in planned)
+        right = right and all(hazard.is_covered for hazard in self.hazards)
+        return right and (self.planned_logits is None or self.planned_logits.close)

@@ -1,0 +1,260 @@
+"""Audits refits: what one leaves wrong in an engine that started from dummy weights, and what covers it.
+
+An engine without the quirks of weight transfer is refitted from the checkpoint, as a trainer would do it, and compared with
+the same checkpoint loaded from disk, in the engine's own processes: every parameter and buffer by value, every linear layer and
+embedding by what it computes, and the whole by logprobs. Whatever differs is a hazard. The same is then done with the plan in
+force, so that what is said to be covered has been seen to be right.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from quirks_core.config import GenerationConfig, SamplingSection
+from quirks_core.errors import words
+from quirks_core.model_config import require_weights
+from quirks_core.plan import Plan
+from quirks_core.planning import PlanOptions
+from quirks_core.switches import SwitchNames
+from worker.audit.coverage import FLAGS, OPEN, candidates, changes_weights, covering, skeleton
+from worker.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Hazard, Logits, Refit
+from worker.batch import padded
+from worker.engine import vllm_adapter
+from worker.errors import RefitError, RefitRejectedError, TransferError, WorkerCallError
+from worker.parity.records import Tell
+from worker.parity.session import running
+from worker.refit.scope import RefitScope
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from worker.async_worker import VllmAsyncGenerationWorker
+
+#: Prompts that logprobs are compared on, their tokens, and how many greedy tokens follow.
+_PROMPTS, _PROMPT_TOKENS, _NEW_TOKENS = 4, 24, 16
+#: How far the logprobs of equal weights may lie apart, in nats, by dtype; the same kernels see the same batches.
+_TOLERANCE = {"float32": 1e-3}
+_COARSE = 2e-2
+
+_DEAF = "the engine's workers do not answer, because engine.worker_extension_cls takes the place of ours; leave it out"
+
+
+class _Finding(NamedTuple):
+    """What one refit showed: the record, and by tensor its fields and processes."""
+
+    refit: Refit
+    rows: Mapping[str, dict[str, Any]]
+
+
+async def audit(
+    config: GenerationConfig,
+    planning: PlanOptions | None = None,
+    *,
+    logits: bool = True,
+    tell: Tell = lambda _: None,
+) -> Audit:
+    """Audits the refits of one model.
+
+    Starts one to three engines one after the other: one that loads the checkpoint (for `logits`), one from dummy weights
+    without the quirks that could concern refits, and, if that one shows hazards and the plan does something about weights, one
+    with the plan in force. Each comparison loads the checkpoint beside the engine's model, so there must be room for a second
+    one on the engine's device (`engine.gpu_memory_utilization`); the transformers model is in this process, in float32.
+
+    Args:
+        config: The run that is asked about. Its purpose is taken to be ``rollout``.
+        planning: What plans are made with; quirks that it forces are on with the plan in force only.
+        logits: Compare logprobs too; costs the start of an engine.
+        tell: Is told what happens, before it happens.
+
+    Returns:
+        The audit.
+
+    Raises:
+        AuditError: transformers cannot load the model, the engine has no room for a second one, or its workers do not answer.
+        UsageError, RefusedError, EngineStartError, EngineDiedError, TransferError: As for `worker.VllmAsyncGenerationWorker`.
+    """
+    from worker.async_worker import VllmAsyncGenerationWorker
+
+    began = time.monotonic()
+    config = config.model_copy(update={"purpose": "rollout"})
+    require_weights(config.model.path)
+    planning = planning or PlanOptions.gather(config)
+    planned = VllmAsyncGenerationWorker(config, options=planning)  # nothing runs yet; a refusal comes first
+    off = planning.switches.under(SwitchNames([*FLAGS, *candidates(planned.plan)]), "the audit")
+
+    def bare(load_format: str) -> VllmAsyncGenerationWorker:
+        return VllmAsyncGenerationWorker(opened(config, load_format), options=replace(planning, switches=off))
+
+    tell("loading the model with transformers")
+    trainer = load_trainer(config)
+    expected = _Logprobs()
+    if logits:
+        tell("starting an engine from the checkpoint, for its logprobs")
+        async with running(bare("auto")) as worker:
+            await expected.take(worker, trainer.config.get_text_config().vocab_size)
+    tell("starting an engine from dummy weights, without quirks of weight transfer")
+    findings, without = await _refits(bare("dummy"), trainer, REFITS, expected, FIRST, tell)
+    suspicious = any(item.rows or item.refit.refused for item in findings) or bool(without and not without.close)
+    with_plan = None
+    if suspicious and changes_weights(planned.plan):
+        tell("starting an engine with the plan in force")
+        scope = RefitScope(planned.plan.value("refit.scope"))
+        refits = [(label, scope) for label in PLANNED_REFITS]
+        more, with_plan = await _refits(planned, trainer, refits, expected, PLANNED_REFITS[-1], tell)
+        findings += more
+    return _record(planned.plan, findings, logits=without, planned_logits=with_plan, seconds=time.monotonic() - began)
+
+
+def _record(plan: Plan, findings: Sequence[_Finding], **values: Any) -> Audit:
+    context = plan.context
+    kind = context.model.model_type or "unknown"
+    hazards = tuple(_hazards(findings, plan))
+    return Audit(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        model=context.model.name,
+        model_type=kind,
+        platform=context.platform or "unknown",
+        versions={name: version for name, version in context.packages.items() if version},
+        plan=plan.digest,
+        quirks=candidates(plan),
+        refits=tuple(item.refit for item in findings),
+        hazards=hazards,
+        skeleton=skeleton(kind, [hazard for hazard in hazards if not hazard.is_covered]),
+        **values,
+    )
+
+
+def load_trainer(config: GenerationConfig) -> PreTrainedModel:
+    """Loads the checkpoint with transformers, as the class that it names, in float32 and on the CPU.
+
+    In float32, because every dtype of a checkpoint fits into it: a difference is then never one of rounding on our side.
+
+    Raises:
+        AuditError: transformers cannot; the message says what it said.
+    """
+    import torch
+    import transformers
+
+    options = {"revision": config.model.revision}
+    try:
+        known = transformers.AutoConfig.from_pretrained(config.model.path, **options)
+        name = (known.architectures or [""])[0]
+        # A multimodal checkpoint holds more than the language model that the auto class would take out of it.
+        loader = getattr(transformers, name, transformers.AutoModelForCausalLM)
+        model: PreTrainedModel = loader.from_pretrained(config.model.path, dtype=torch.float32, **options)
+    except Exception as error:
+        raise AuditError(
+            f"transformers cannot load {config.model.path!r}: {words(error)}; an audit refits the engine from a transformers "
+            "model of the checkpoint, so it needs a model type and a format of weights that transformers knows"
+        ) from error
+    return model.eval()
+
+
+def opened(config: GenerationConfig, load_format: str) -> GenerationConfig:
+    """Returns a configuration in which a refit meets every hazard, whatever the user chose against them."""
+    return config.overridden({"engine.load_format": load_format, "refit.scope": OPEN["refit.scope"]})
+
+
+async def _refits(
+    worker: VllmAsyncGenerationWorker,
+    trainer: PreTrainedModel,
+    refits: Iterable[tuple[str, RefitScope]],
+    expected: _Logprobs,
+    scored: str,
+    tell: Tell,
+) -> tuple[list[_Finding], Logits | None]:
+    """Starts an engine and refits it; compares logprobs after the refit labelled `scored`, if it may generate then."""
+    found: list[_Finding] = []
+    logits = None
+    async with running(worker):
+        for label, scope in refits:
+            tell(f"refit: {label}")
+            found.append(await _refit(worker, trainer, label, scope))
+            if label == scored and expected and not found[-1].refit.refused:
+                logits = await expected.compare(worker)
+    return found, logits
+
+
+async def _refit(worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, label: str, scope: RefitScope) -> _Finding:
+    """Refits and compares; a refit that the worker refuses half-way is compared as well."""
+    await _ask(worker, "poison")
+    refused = ""
+    try:
+        await worker.refit_async(trainer, scope)
+    except (RefitRejectedError, TransferError):
+        raise
+    except RefitError as error:
+        refused = str(error)
+    rows: dict[str, dict[str, Any]] = {}
+    for place, found in enumerate(await _ask(worker, "compare")):
+        for row in found:
+            first = rows.setdefault(row["name"], {**row, "workers": []})
+            first["workers"].append(place)
+    return _Finding(Refit(label=label, scope=scope.value, refused=refused, differs=tuple(rows)), rows)
+
+
+async def _ask(worker: VllmAsyncGenerationWorker, step: str) -> list[list[dict[str, Any]]]:
+    """Has every engine process do one step of `worker.audit.tensor_audit.TensorAudit`."""
+    from worker.audit import tensor_audit  # needs torch
+
+    if not worker.engine.takes_calls:
+        raise AuditError(_DEAF)
+    try:
+        return await worker.engine.call(tensor_audit.step, step)
+    except (RefitError, WorkerCallError) as error:
+        raise AuditError(str(error)) from error
+
+
+class _Logprobs:
+    """Tokens, and the logprobs that an engine gives them which loaded the checkpoint; false before it was asked."""
+
+    def __init__(self) -> None:
+        self._rows: list[list[int]] = []
+        self._expected: list[float] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    async def take(self, worker: VllmAsyncGenerationWorker, vocab_size: int) -> None:
+        """Has the engine continue prompts of random tokens greedily, and score all of it."""
+        draw = random.Random(0)  # noqa: S311  # the same prompts every time
+        longest = worker.engine.llm.model_config.max_model_len - 1
+        length = max(1, min(_PROMPT_TOKENS, longest - _NEW_TOKENS))
+        plain = range(vocab_size // 8, vocab_size // 2)  # special tokens and placeholders are at the ends
+        prompts = [[draw.choice(plain) for _ in range(length)] for _ in range(_PROMPTS)]
+        sampling = SamplingSection(max_new_tokens=min(_NEW_TOKENS, max(1, longest - length)), ignore_eos=True)
+        for prompt in prompts:
+            async for _, output in worker.generate_async(padded([prompt]), greedy=True, sampling=sampling):
+                self._rows.append(output["output_ids"][0].tolist())
+        self._expected = await self._score(worker)
+
+    async def compare(self, worker: VllmAsyncGenerationWorker) -> Logits:
+        """Compares what another engine makes of the same tokens."""
+        dtype = vllm_adapter.model_dtype(worker.engine.llm)
+        return Logits.of(await self._score(worker), self._expected, _TOLERANCE.get(dtype, _COARSE))
+
+    async def _score(self, worker: VllmAsyncGenerationWorker) -> list[float]:
+        found: list[float] = []
+        for row in self._rows:  # one by one: other batches may mean other kernels
+            async for _, output in worker.score_async(padded([row])):
+                found += output["logprobs"][0, 1:].tolist()
+        return found
+
+
+def _hazards(findings: Sequence[_Finding], plan: Plan) -> Iterator[Hazard]:
+    """Puts together what the refits without quirks showed, and what became of it with the plan in force."""
+    bare = [item for item in findings if item.refit.label not in PLANNED_REFITS]
+    planned = [item for item in findings if item.refit.label in PLANNED_REFITS]
+    for name in dict.fromkeys(name for item in bare for name in item.rows):
+        showing = [item for item in bare if name in item.rows]
+        hazard = Hazard(
+            **showing[0].rows[name],
+            after=tuple(item.refit.label for item in showing),
+            planned=tuple(item.refit.label for item in planned if name in item.rows) if planned else None,
+        )
+        yield hazard.model_copy(update={"covered_by": covering(hazard, plan)})

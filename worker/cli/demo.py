@@ -1,0 +1,130 @@
+"""``quirks demo``: tiny models, their plans, and one of them on a real engine, from dummy weights through a refit."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from quirks_core.cli.command import Command
+from quirks_core.cli.render import show_plan, show_receipt
+from quirks_core.cli.screen import Screen
+from quirks_core.packages import installed_platform
+from quirks_core.plan import Plan
+from quirks_core.planning import PlanOptions, make_plan
+from worker.cli.arguments import add_verbose
+from worker.cli.display import progress, quiet_engine, start
+
+if TYPE_CHECKING:
+    from worker.async_worker import VllmAsyncGenerationWorker
+
+_PROMPTS = ("The capital of France is", "One, two, three,", "import torch", "Once upon a time")
+
+#: Title, kind of checkpoint, configuration and assumptions of every plan that is shown.
+_PLANS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
+    ("Gemma-3 on the installed vLLM: an old quirk sleeps", "gemma3", {}, ()),
+    (
+        "Gemma-3 on vLLM 0.9.1, with dummy weights set by hand and context parallelism: refused, with every reason",
+        "gemma3",
+        {"engine": {"load_format": "dummy"}, "train": {"context_parallel_size": 2}},
+        ("vllm==0.9.1",),
+    ),
+    (
+        "Qwen3-MoE over two data-parallel ranks with sharded experts",
+        "qwen3_moe",
+        {"engine": {"data_parallel_size": 2, "enable_expert_parallel": True}},
+        (),
+    ),
+    ("Gemma-4 on the installed vLLM: a live quirk", "gemma4", {}, ()),
+)
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    """Runs the demonstration; under two minutes on two CPU cores."""
+    from quirks_core.config import GenerationConfig
+    from worker.testing import checkpoints
+
+    quiet_engine(verbose=options.verbose)
+    console = Screen(stderr=options.json)
+    with tempfile.TemporaryDirectory(prefix="quirks-demo-") as folder:
+        models: dict[str, Path] = {}
+        with progress(console) as bar:
+            task = bar.add_task("making tiny random checkpoints", total=3)
+            for kind in ("gemma3", "gemma4", "qwen3_moe"):
+                models[kind] = checkpoints.build(kind, Path(folder) / kind)
+                bar.advance(task)
+        plans: list[Plan] = []
+        for title, kind, values, assume in _PLANS:
+            config = GenerationConfig.parse({**values, "model": str(models[kind])})
+            plans.append(make_plan(config, PlanOptions.gather(config, assume=assume)))
+            show_plan(console, plans[-1], title=title)
+        outcome = asyncio.run(_rollout(models["gemma4"], console))
+    if options.json:
+        print(json.dumps({"plans": [json.loads(plan.to_json()) for plan in plans], **outcome}, indent=2, sort_keys=True))
+    return 0
+
+
+async def _rollout(model: Path, console: Console) -> dict[str, Any]:
+    """What a trainer does: start from dummy weights, refit, generate."""
+    from transformers import AutoModelForCausalLM
+
+    from worker import VllmAsyncGenerationWorker
+
+    if installed_platform() == "cpu":
+        # By default the CPU build takes nearly all memory for its KV cache; a tiny model needs none of it.
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    # Compiling takes longer here than all of the generation.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    worker = VllmAsyncGenerationWorker(
+        {
+            "model": str(model),
+            "engine": {"enforce_eager": True, "dtype": "float32", "max_model_len": 256},
+            "sampling": {"max_new_tokens": 24, "ignore_eos": True},
+        }
+    )
+    try:
+        await start(worker, console)
+        before = await _generate(worker, console, "rolling out from dummy weights")
+        with console.status(f"refit from the trainer (refit.scope = {worker.plan.value('refit.scope')}) …"):
+            trainer = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
+            await worker.refit_async(trainer)
+        after = await _generate(worker, console, "rolling out after the refit")
+    finally:
+        await worker.shutdown()
+    receipt = worker.receipt
+    show_receipt(console, receipt)
+    console.print(f"mean logprob of a token: {before:.2f} before the refit, {after:.2f} after it")
+    return {
+        "receipt": receipt.model_dump(mode="json"),
+        "mean_logprob": {"before_refit": before, "after_refit": after},
+    }
+
+
+async def _generate(worker: VllmAsyncGenerationWorker, console: Console, title: str) -> float:
+    """Generates greedily from the demo's prompts; returns the mean logprob of a generated token."""
+    import torch
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(worker.config.model.path)
+    rows = [torch.tensor(tokenizer(prompt)["input_ids"]) for prompt in _PROMPTS]
+    batch = {
+        "input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id),
+        "input_lengths": torch.tensor([len(row) for row in rows]),
+    }
+    total, tokens = 0.0, 0
+    with progress(console) as bar:
+        task = bar.add_task(title, total=len(rows))
+        async for _, output in worker.generate_async(batch, greedy=True):
+            total += float(output["logprobs"].sum())
+            tokens += int(output["generation_lengths"])
+            bar.advance(task)
+    return total / tokens
+
+
+COMMAND = Command("make tiny models, show their plans, run one on a real engine", run_demo, add_verbose)

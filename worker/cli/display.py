@@ -1,0 +1,64 @@
+"""What a person sees while engines work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from worker.async_worker import VllmAsyncGenerationWorker
+
+#: Keeps the log of engines and of what they import out of the display; errors still show.
+_QUIET = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "PYTHONWARNINGS": "ignore",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
+
+
+def quiet_engine(*, verbose: bool) -> None:
+    """Keeps the engine's log out of the display, unless the user asked for it or typed variables of their own."""
+    for name, value in ({} if verbose else _QUIET).items():
+        os.environ.setdefault(name, value)
+
+
+async def start(worker: VllmAsyncGenerationWorker, console: Console) -> None:
+    """Starts a worker's engine behind a spinner; it takes 20 to 60 s on two CPU cores."""
+    with console.status(f"starting the engine for {worker.config.model.path} …"):
+        await worker.post_init_async()
+
+
+def progress(console: Console) -> Progress:
+    """Makes the progress display for a batch."""
+    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
+
+
+@contextmanager
+def stages(console: Console, total: int | None = None) -> Iterator[Callable[[str], None]]:
+    """Shows what is being done and for how long; a console that is no terminal gets a line for each stage.
+
+    Args:
+        console: Where.
+        total: How many stages there are, if that is known.
+    """
+    counted = (BarColumn(), MofNCompleteColumn()) if total else ()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), *counted, TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def tell(text: str) -> None:
+            if bar.tasks[task].description:
+                bar.advance(task)
+            bar.update(task, description=escape(text))
+            if not console.is_terminal:
+                console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+        yield tell

@@ -1,0 +1,114 @@
+"""``quirks parity``: do the rollout engine and the trainer give the same tokens the same logprobs, and if not, why not?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quirks_core.cli.command import Command
+from quirks_core.cli.numbers import share
+from quirks_core.cli.options import installed_only, load_config, plan_options
+from quirks_core.cli.screen import Screen
+from quirks_core.errors import UsageError
+from worker.cli.arguments import add_limits, add_prompts, add_samples, add_verbose, output_folder
+from worker.cli.compare import run_compare
+from worker.cli.display import quiet_engine, stages
+from worker.cli.dump import run_dump
+
+if TYPE_CHECKING:
+    from quirks_core.config import GenerationConfig
+    from worker.parity.records import Report, Tell
+
+_DUMP, _COMPARE = "dump", "compare"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what to measure and where to write it."""
+    parser.add_argument(
+        "action", nargs="*", metavar="ACTION",
+        help="'dump': write what this engine generates to --output; 'compare A B': compare two such files, without an engine; "
+        "neither: measure",
+    )  # fmt: skip
+    what = parser.add_argument_group("what to measure")
+    what.add_argument("--scenario", metavar="NAME", action="append", default=[], help="only this scenario (repeatable)")
+    add_prompts(what)
+    what.add_argument("--trainer-device", metavar="DEVICE", help="where the trainer computes; a GPU if there is one")
+    limits = parser.add_argument_group("verdict")
+    add_limits(limits)
+    limits.add_argument(
+        "--epsilon", metavar="E", type=share, default=0.2, help="ratios outside of 1 ± E are clipped (%(default)s)"
+    )
+    ablation = parser.add_argument_group("attribution")
+    ablation.add_argument("--attribute", action="store_true", help="change one setting at a time; say which moves parity")
+    ablation.add_argument(
+        "--setting", metavar="NAME", action="append", default=[], help="with --attribute: only this setting (repeatable)"
+    )
+    dump = parser.add_argument_group("dump")
+    add_samples(dump)
+    dump.add_argument("--tokens-of", metavar="FILE", type=Path, help="score the tokens of that dump, too")
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--output", metavar="FOLDER", type=Path,
+        help="write report.json, report.html and report.png; the same call again goes on where one was broken off",
+    )  # fmt: skip
+    add_verbose(output)
+
+
+def run_parity(options: argparse.Namespace) -> int:
+    """Measures parity, or makes or compares dumps; 1 if a threshold is crossed."""
+    action, *files = options.action or [""]
+    if action == _COMPARE:
+        return run_compare(options, files)
+    if files or action not in ("", _DUMP):
+        raise UsageError(f"quirks parity takes nothing, 'dump' or 'compare A B', not {' '.join(options.action)!r}")
+    installed_only(options)
+    quiet_engine(verbose=options.verbose)
+    if action == _DUMP:
+        return run_dump(options)
+    if options.setting and not options.attribute:
+        raise UsageError("--setting says which settings --attribute changes; give --attribute as well")
+    config, folder = load_config(options), output_folder(options.output)
+    console = Screen(stderr=options.json)
+    with stages(console) as tell:
+        report = asyncio.run(_measure(options, config, folder / "state.jsonl" if folder else None, tell)).without_samples()
+    if folder:
+        from worker.parity.page import write_report
+
+        write_report(report, folder)
+    if options.json:
+        print(report.model_dump_json(indent=2))
+    else:
+        from worker.parity.table import show_report
+
+        show_report(console, report)
+        if folder:
+            console.print(f"written: report.html, report.png and report.json in {folder}", soft_wrap=True, highlight=False)
+    return 0 if report.passed else 1
+
+
+async def _measure(options: argparse.Namespace, config: GenerationConfig, state: Path | None, tell: Tell) -> Report:
+    from worker.ablation import run as ablation
+    from worker.parity import run as parity
+
+    chosen = parity.Options(
+        scenarios=tuple(options.scenario),
+        prompts=options.prompts,
+        num_prompts=options.num_prompts,
+        new_tokens=options.tokens,
+        seed=options.seed,
+        profile=options.profile,
+        thresholds=tuple(options.threshold),
+        epsilon=options.epsilon,
+        trainer_device=options.trainer_device,
+        planning=plan_options(options, config),
+    )
+    if options.attribute:
+        return await ablation.run(config, chosen, settings=options.setting, state=state, tell=tell)
+    return await parity.run(config, chosen, state=state, tell=tell)
+
+
+COMMAND = Command(
+    "compare the logprobs of rollout and trainer; say what moves them apart", run_parity, add_arguments, describes_run=True
+)

@@ -1,0 +1,151 @@
+"""``quirks prove``: runs the evidence of quirks with and without them, and says which are still needed here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from quirks_core.cli.command import Command
+from quirks_core.cli.numbers import seconds
+from quirks_core.cli.screen import Screen
+from quirks_core.errors import UsageError
+from quirks_core.loaded import Loaded
+from quirks_core.registry import Registry
+from worker.testing.evidence import stale
+from worker.testing.proof import Conclusion, Finding, Proof, Report
+from worker.testing.prove import TIMEOUT_S, number_of_runs, prove
+
+_COLOURS = {Conclusion.NEEDED: "green", Conclusion.NOT_NEEDED: "bold red", Conclusion.INCONCLUSIVE: "yellow"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `run_prove`."""
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("ids", nargs="*", default=[], metavar="ID", help="the quirks to prove")
+    chosen.add_argument("--all", action="store_true", help="prove every installed quirk")
+    chosen.add_argument("--changed", action="store_true", help="prove those whose evidence in --output is missing or stale")
+    parser.add_argument("--timeout", metavar="S", type=seconds, default=TIMEOUT_S, help="time limit of one run (%(default)g s)")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="write the report as JSON; other quirks' proofs stay in it")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the same as Markdown")
+
+
+def run_prove(options: argparse.Namespace) -> int:
+    """Proves quirks; 1 if one is not needed, contradicts its own evidence, or has a paired run that did not decide."""
+    registry = Registry.load()
+    recorded = _recorded(options, registry)
+    for file in filter(None, (options.output, options.markdown)):
+        _check_writable(file)
+    # With --json standard output holds the JSON alone.
+    console = Screen(stderr=options.json)
+    items = _chosen(options, registry, recorded)
+    report = Report.of(_proofs(items, options.timeout, console))
+    if options.json:
+        print(_as_json(report))
+    elif items:
+        _show(console, report)
+    else:
+        console.print("nothing to prove: the recorded evidence is up to date")
+    together = Report.of((*recorded.values(), *report.proofs))
+    if options.output:
+        options.output.write_text(_as_json(together) + "\n", encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(together.markdown(), encoding="utf-8")
+    return 1 if any(proof.calls_for_action for proof in report.proofs) else 0
+
+
+def _recorded(options: argparse.Namespace, registry: Registry) -> dict[str, Proof]:
+    """The proofs that are in ``--output`` already, of quirks that are still there."""
+    if options.changed and not options.output:
+        raise UsageError("--changed compares with the evidence in a file: name it by --output")
+    if options.all or not options.output or not options.output.exists():
+        return {}
+    installed = {item.quirk.id for item in registry.loaded}
+    return {proof.id: proof for proof in Report.read(options.output).proofs if proof.id in installed}
+
+
+def _chosen(options: argparse.Namespace, registry: Registry, recorded: Mapping[str, Proof]) -> list[Loaded]:
+    if options.changed:
+        return [item for item in registry.loaded if stale(item, recorded.get(item.quirk.id))]
+    return list(registry.loaded) if options.all else [registry.find(name) for name in dict.fromkeys(options.ids)]
+
+
+def _proofs(items: Iterable[Loaded], timeout_s: float, console: Console) -> list[Proof]:
+    items = list(items)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        tempfile.TemporaryDirectory(prefix="quirks-lab-") as folder,
+        Progress(*columns, console=console, transient=True) as bar,
+    ):
+        task = bar.add_task("", total=sum(map(number_of_runs, items)))
+        proofs: list[Proof] = []
+        done = 0
+        for item in items:
+            run = count(done)
+
+            def tell(text: str, run: Iterator[int] = run) -> None:
+                bar.update(task, description=escape(text), completed=next(run))
+
+            proofs.append(prove(item, Path(folder), timeout_s=timeout_s, tell=tell))
+            done += number_of_runs(item)
+            bar.update(task, completed=done)  # some runs may have been left out
+            _say(console, proofs[-1])
+    return proofs
+
+
+def _say(console: Console, proof: Proof) -> None:
+    console.print(
+        f"[{_COLOURS[proof.conclusion]}]{proof.conclusion}[/] {escape(proof.id)}: {escape(proof.reason)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _show(console: Console, report: Report) -> None:
+    """Prints what each piece of evidence saw with and without its quirk, side by side."""
+    versions = ", ".join(f"{name} {text}" for name, text in report.versions.items())
+    table = Table(
+        title="evidence, with and without each quirk",
+        caption=f"platform {report.platform or 'unknown'}; {versions}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for heading in ("quirk, and what is looked at", "conclusion", "with the quirk", "without it"):
+        table.add_column(heading, overflow="fold")
+    for proof in report.proofs:
+        for item in proof.findings:
+            table.add_row(*_row(proof, item))
+        table.add_section()
+    if table.row_count:
+        console.print(table)
+
+
+def _row(proof: Proof, item: Finding) -> Iterable[str]:
+    yield f"{escape(proof.id)}\n[dim]{escape(item.measure)}[/]"
+    yield f"[{_COLOURS[item.conclusion]}]{item.conclusion}[/]\n[dim]{item.kind}[/]"
+    for run in (item.with_quirk, item.without_quirk):
+        yield f"{escape(str(run))}\n[dim]{run.seconds:.0f} s[/]" if run else "-"
+
+
+def _as_json(report: Report) -> str:
+    return json.dumps(report.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def _check_writable(file: Path) -> None:
+    """Finds out before the work, not after it."""
+    try:
+        with file.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
+
+
+COMMAND = Command("run the evidence of quirks on the installed engine: are they needed?", run_prove, add_arguments)

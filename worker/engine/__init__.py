@@ -1,0 +1,1 @@
+"""One vLLM engine: its processes, the adapter to vLLM's API, topology and diagnostics."""

@@ -1,0 +1,17 @@
+"""What tells the devices of an engine's processes apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def device_id(device: torch.device) -> str:
+    """Returns what tells the device from all others: a GPU's UUID, else ``cpu``."""
+    if device.type != "cuda":
+        return "cpu"
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

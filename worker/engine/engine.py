@@ -1,0 +1,248 @@
+"""One vLLM engine with its plan in force: started, proven by a receipt, watched, and stopped without leaving a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from quirks_core.apply import Applied, apply
+from quirks_core.bootstrap import bootstrap
+from quirks_core.errors import QuirksError
+from quirks_core.plan import Plan
+from quirks_core.receipt import Receipt, collect
+from worker.engine import failures, processes, reports, vllm_adapter
+from worker.engine.read_back import read_back, slots_to_read
+from worker.engine.readiness import Readiness
+from worker.errors import EngineDiedError, TransferError
+
+if TYPE_CHECKING:
+    import psutil
+
+_E = TypeVar("_E", bound=BaseException)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+#: Seconds that a process may acknowledge after the engine is up; it does so before it loads the model.
+_ACKNOWLEDGE_S = 5.0
+#: Where vLLM's processes meet. It never takes its sockets away, and everybody can see them in the system's folder; ours is
+#: closed to others and goes with the engine.
+_SOCKETS = "VLLM_RPC_BASE_PATH"
+#: A socket's path has at most 107 bytes, and vLLM's names have 37.
+_LONGEST_FOLDER = 70
+#: Seconds that an engine gets to stop by itself; it takes about 5, and one that is killed leaves shared memory behind.
+_STOP_S = 15.0
+#: Seconds that a dying engine gets until it is asked how it ended.
+_ENDING_S = 5.0
+#: Seconds between two looks at whether the processes are alive.
+_LOOK_S = 0.2
+
+
+class Engine:
+    """An engine from start to stop.
+
+    Attributes:
+        receipt: What every process has; None before the start.
+        readiness: Whether it may generate.
+        takes_calls: Whether its workers take `call`.
+        warnings: What the user should know of how the plan was put into force.
+    """
+
+    def __init__(self, plan: Plan, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        """Keeps what the start needs.
+
+        Args:
+            plan: The plan.
+            arguments: The engine's arguments.
+            environment: Variables for its processes, beside those of the plan.
+        """
+        self._plan = plan
+        self._arguments = arguments
+        self._environment = environment
+        self._applied: Applied | None = None
+        self._processes: frozenset[psutil.Process] = frozenset()
+        self._started: list[BaseProcess] = []
+        self._members: list[psutil.Process] = []
+        self._llm: Any = None
+        self._gone = False
+        self._next_look: asyncio.TimerHandle | None = None
+        self._waiting: set[asyncio.Timeout] = set()
+        self.receipt: Receipt | None = None
+        self.readiness = Readiness()
+        self.takes_calls = False
+        self.warnings: list[str] = []
+
+    @property
+    def llm(self) -> Any:
+        """VLLM's ``AsyncLLM``.
+
+        Raises:
+            QuirksError: The engine does not run.
+        """
+        if self._llm is None:
+            raise QuirksError("the engine is not running; call post_init_async first")
+        return self._llm
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started, and neither died nor was stopped since."""
+        return self._llm is not None and not self._gone
+
+    async def start(self) -> None:
+        """Puts the plan into force, starts the engine and collects the receipt.
+
+        Raises:
+            EngineStartError: The engine died; its last error lines are in the message, the active quirks in the notes.
+            ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
+        """
+        before = processes.descendants()
+        self._applied = apply(self._plan)
+        try:
+            self._set_variables(self._applied)
+            # vLLM loads plugins once per process, so a second engine in this one would be without its plan.
+            bootstrap()
+            self._llm = vllm_adapter.start_engine(self._arguments)
+            self._processes = processes.engine_processes(before)
+            self._started = processes.started(before)
+            self._watch()
+            self.receipt = await self._prove(self._applied, before)
+        except BaseException as error:
+            lines = failures.last_errors(self._applied.folder)
+            self._processes |= processes.engine_processes(before)
+            await self.stop()
+            if isinstance(error, QuirksError) or not isinstance(error, Exception):
+                self._note_quirks(error)
+                raise
+            raise self._note_quirks(failures.start_error(error, lines)) from error
+        self.warnings += self._applied.warnings
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[Any]:
+        """Gives the ``AsyncLLM``; what is awaited meanwhile ends when the engine does.
+
+        Left alone, vLLM's calls wait for ever for the answer of a process that was killed.
+
+        Raises:
+            EngineDiedError: A process of the engine is gone, or the engine was stopped meanwhile.
+        """
+        if self._gone:
+            raise await self._died()
+        llm = self.llm
+        over = asyncio.timeout(None)
+        try:
+            async with over:
+                self._waiting.add(over)
+                try:
+                    yield llm
+                finally:
+                    self._waiting.discard(over)
+        except Exception as error:
+            # Of a worker that was killed, vLLM's engine core says at first that the call was cancelled.
+            if not (over.expired() or vllm_adapter.engine_died(error) or not processes.all_run(self._members)):
+                raise
+            raise await self._died() from (None if over.expired() else error)
+
+    async def call(self, function: Callable[Concatenate[Any, _P], _T], *arguments: _P.args, **named: _P.kwargs) -> list[_T]:
+        """Calls a function in every worker of the engine.
+
+        Args:
+            function: A function of this package; it gets vLLM's worker first.
+            *arguments: Plain values, as its answer must be.
+            **named: The same, by name.
+
+        Returns:
+            What each worker returned; tuples come back as lists.
+
+        Raises:
+            EngineDiedError: As for `watched`.
+            WorkerCallError: The function raised something; the kind that it raised, if it is one of `worker.errors`.
+            QuirksError: The workers take no calls of ours.
+        """
+        if not self.takes_calls:
+            raise QuirksError("the engine's workers do not answer: engine.worker_extension_cls takes the place of ours")
+        name = f"{function.__module__}:{function.__qualname__}"
+        async with self.watched() as llm:
+            answers = await vllm_adapter.call_workers(llm, name, arguments, named)
+        if raised := [failures.of_worker(answer) for answer in answers if "error" in answer]:
+            # Of those that wait for each other, the first to fail has another error than the rest.
+            raise min(raised, key=lambda error: isinstance(error, TransferError))
+        return [answer["value"] for answer in answers]
+
+    async def death(self) -> EngineDiedError:
+        """Waits until the engine ends; returns how."""
+        try:
+            async with self.watched():
+                await asyncio.Event().wait()
+        except EngineDiedError as error:
+            return error
+        raise AssertionError("nobody ends that wait but the engine")
+
+    async def stop(self) -> None:
+        """Ends every process that was started and takes the plan out of force; may be called again."""
+        llm, self._llm = self._llm, None
+        self._end()
+        await asyncio.sleep(0)  # who waits for the engine gives up now, not when it is gone
+        try:
+            if llm is not None:
+                llm.shutdown(timeout=_STOP_S)
+        finally:
+            if self._applied is not None:
+                await asyncio.to_thread(processes.end, self._processes)
+                self._applied.undo()
+                self._applied = None
+
+    def _set_variables(self, applied: Applied) -> None:
+        if _SOCKETS not in os.environ and len(str(applied.folder)) <= _LONGEST_FOLDER:
+            applied.set(_SOCKETS, str(applied.folder))
+        for variable, value in self._environment.items():
+            applied.set(variable, value)
+
+    async def _prove(self, applied: Applied, before: frozenset[psutil.Process]) -> Receipt:
+        """Has every process acknowledge the plan, and holds the engine's values against it."""
+        self.takes_calls = vllm_adapter.takes_calls(self._llm)
+        if self.takes_calls:
+            await self.call(reports.configuration, slots_to_read(self._plan))
+        else:
+            own = "engine.worker_extension_cls"
+            self.warnings.append(f"workers do not report their configuration, because {own} takes the place of ours")
+        expected = processes.expected_to_acknowledge(before)
+        self._members = processes.children(expected)
+        values = read_back(self._llm.vllm_config, self._plan)
+        return collect(applied.folder, self._plan.digest, expected, values, wait_s=_ACKNOWLEDGE_S)
+
+    def _watch(self) -> None:
+        """From now on the end of a process that we started is the end of the engine."""
+        if not all(process.is_alive() for process in self._started):
+            self._end()
+        elif not self._gone:
+            # Looked at, not waited for: a forked engine's sentinel was seen to be readable while the process was alive.
+            self._next_look = asyncio.get_running_loop().call_later(_LOOK_S, self._watch)
+
+    def _end(self) -> None:
+        """Nobody waits any longer for an engine that is gone."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._gone = True
+        waiting, self._waiting = self._waiting, set()
+        for over in waiting:
+            over.reschedule(asyncio.get_running_loop().time())
+
+    async def _died(self) -> EngineDiedError:
+        if self._llm is None or (applied := self._applied) is None:
+            return EngineDiedError("the engine was shut down meanwhile; call restart_async, or make a new worker")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENDING_S):
+                while all(process.is_alive() for process in self._started):  # noqa: ASYNC110  # as above
+                    await asyncio.sleep(_LOOK_S)
+        self._end()
+        error = self._note_quirks(failures.death(self._started, applied.folder))
+        self.readiness.broken(str(error))
+        return error
+
+    def _note_quirks(self, error: _E) -> _E:
+        for verdict in self._plan.active:
+            error.add_note(f"active quirk: {verdict.id} ({verdict.title}); to run without it: --disable {verdict.id}")
+        return error

@@ -1,0 +1,126 @@
+"""The operating-system processes of an engine: which there are, which must acknowledge, and how they end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from multiprocessing.process import BaseProcess
+
+import psutil
+
+from quirks_core.errors import ReceiptError
+
+#: Names that vLLM gives to the children it starts from the driver.
+_ENGINE_CORE, _COORDINATOR = "EngineCore", "VLLM_DP_Coordinator"
+#: Python's own helper; it serves this whole process and ends with it.
+_TRACKER = "multiprocessing.resource_tracker"
+
+
+def descendants() -> frozenset[psutil.Process]:
+    """Returns every process below this one, except Python's resource tracker."""
+    found = psutil.Process().children(recursive=True)
+    return frozenset(process for process in found if _TRACKER not in _command(process))
+
+
+def started(before: Iterable[psutil.Process]) -> list[BaseProcess]:
+    """Returns what vLLM started from this process; children that another thread starts meanwhile are not the engine's.
+
+    Args:
+        before: The processes that were there before the engine.
+    """
+    old = {process.pid for process in before}
+    children = [child for child in multiprocessing.active_children() if child.pid not in old]
+    return [child for child in children if child.name.startswith((_ENGINE_CORE, _COORDINATOR))]
+
+
+def engine_processes(before: Iterable[psutil.Process]) -> frozenset[psutil.Process]:
+    """Returns the engine's processes: what vLLM started from this one, and everything below.
+
+    Args:
+        before: The processes that were there before the engine.
+    """
+    roots = [child.pid for child in started(before) if child.pid is not None]
+    return frozenset(process for root in roots for process in _with_children(root))
+
+
+def expected_to_acknowledge(before: Iterable[psutil.Process]) -> dict[int, str]:
+    """Returns name by process id of every process in which vLLM loads plugins: this one, engine cores and workers.
+
+    The coordinator of data-parallel ranks loads none.
+
+    Args:
+        before: The processes that were there before the engine.
+
+    Raises:
+        ReceiptError: No engine core was found, so nobody can tell whether the plan is in force.
+    """
+    expected = {os.getpid(): "driver"}
+    for core in started(before):
+        if core.pid is None or not core.name.startswith(_ENGINE_CORE):
+            continue
+        try:
+            workers = [process.pid for process in psutil.Process(core.pid).children() if _is_worker(process)]
+        except psutil.NoSuchProcess:
+            continue  # of an earlier engine: who reaps a process through psutil leaves multiprocessing in the dark
+        expected[core.pid] = core.name
+        expected.update(dict.fromkeys(workers, f"{core.name}'s worker"))
+    if len(expected) == 1:
+        raise ReceiptError("the engine's processes were not found, so nobody can tell whether the plan is in force in them")
+    return expected
+
+
+def children(pids: Iterable[int]) -> list[psutil.Process]:
+    """Returns the processes with these ids, this one left out."""
+    return [psutil.Process(pid) for pid in pids if pid != os.getpid() and psutil.pid_exists(pid)]
+
+
+def all_run(processes: Iterable[psutil.Process]) -> bool:
+    """Tells whether none of these has ended, also if nobody has asked yet how it did."""
+    try:
+        return all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end(processes: Iterable[psutil.Process], *, timeout_s: float = 10.0) -> None:
+    """Ends processes, the hard way if need be; those that are gone already count as ended.
+
+    Args:
+        processes: The processes. One whose id the system has given away again is left alone.
+        timeout_s: Seconds to wait before killing.
+    """
+    left = list(processes)
+    for how in ("terminate", "kill"):
+        for process in left:
+            try:
+                getattr(process, how)()
+            except psutil.NoSuchProcess:
+                continue
+        _, left = psutil.wait_procs(left, timeout=timeout_s)
+        if not left:
+            return
+
+
+def _with_children(pid: int) -> Iterator[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        yield process
+        yield from process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """Tells a worker from the helpers of Python and of torch's compiler: by its title, or as a spawned process."""
+    command = _command(process)
+    title = f"{os.environ.get('VLLM_PROCESS_NAME_PREFIX', 'VLLM')}::"
+    return command.startswith(title) or "multiprocessing.spawn" in command
+
+
+def _command(process: psutil.Process) -> str:
+    """The command line, or the title that a process has given itself instead; empty for one that is gone."""
+    try:
+        return " ".join(process.cmdline()).strip()
+    except psutil.Error:
+        return ""

@@ -1,0 +1,50 @@
+"""Work that must not be left half-done, whoever loses patience."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
+    """Does something to its end; a caller that is cancelled is let go only then."""
+    running = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        if not running.cancelled():
+            running.exception()  # looked at: nobody else will
+        raise
+
+
+class SerialLock:
+    """One thing at a time, and each to its end."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way."""
+        return self._lock.locked()
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Waits until nothing else is under way, then does the work to its end."""
+
+        async def once() -> _T:
+            try:
+                return await work()
+            finally:
+                self._lock.release()
+
+        await self._lock.acquire()
+        return await to_the_end(once())
+
+    async def ended(self) -> None:
+        """Waits until nothing is under way."""
+        async with self._lock:
+            return

@@ -1,0 +1,282 @@
+"""The proof of parallelism: which ranks the processes of engines really are, and which experts each of them holds.
+
+A log line says what was asked for. Here every process reads its own parallel groups and its own expert layers. Imports vLLM
+for those groups.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from quirks_core.plan import Plan
+from worker.engine.device import device_id
+from worker.errors import TopologyError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One process of an engine.
+
+    Attributes:
+        engine: Number of the engine in its group.
+        pid: Process id.
+        device: The GPU's UUID, or ``cpu``.
+        dp_rank: Data-parallel rank; of a dense model the number of the engine's independent copy.
+        dp_size: Ranks of the data-parallel group that steps together.
+        pp_rank: Pipeline-parallel rank.
+        pp_size: Ranks of the pipeline.
+        tp_rank: Tensor-parallel rank.
+        tp_size: Ranks of the tensor-parallel group.
+        ep_rank: Expert-parallel rank; None where experts are not distributed.
+        ep_size: Ranks over which experts are distributed; 1 where they are not.
+        experts: By name of a MoE layer, the numbers of the experts whose weights are here.
+        expert_count: By name of a MoE layer, how many experts it has in all.
+        expert_bytes: Memory of the experts' weights, in bytes.
+    """
+
+    engine: int
+    pid: int
+    device: str
+    dp_rank: int
+    dp_size: int
+    pp_rank: int
+    pp_size: int
+    tp_rank: int
+    tp_size: int
+    ep_rank: int | None
+    ep_size: int
+    experts: Mapping[str, tuple[int, ...]]
+    expert_count: Mapping[str, int]
+    expert_bytes: int
+
+    @property
+    def name(self) -> str:
+        """How to speak of it in a message."""
+        return f"engine {self.engine}, DP {self.dp_rank}, PP {self.pp_rank}, TP {self.tp_rank} (process {self.pid})"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the plan says the processes form.
+
+    Attributes:
+        strategy: ``parallel.dp_strategy``; None without data parallelism.
+        data: Data-parallel ranks in all.
+        tensor: Tensor-parallel ranks of each.
+        pipeline: Pipeline stages of each.
+        experts: Ranks over which experts are distributed; 1 for none.
+        is_moe: The model has experts.
+    """
+
+    strategy: str | None
+    data: int
+    tensor: int
+    pipeline: int
+    experts: int
+    is_moe: bool
+
+    @classmethod
+    def of(cls, plan: Plan) -> Expected:
+        """Reads a plan."""
+        strategy = plan.value("parallel.dp_strategy")
+        data, tensor = plan.value("engine.data_parallel_size"), plan.value("engine.tensor_parallel_size")
+        is_moe = bool(plan.context.model.is_moe)
+        shared = tensor if strategy == "independent" else data * tensor
+        return cls(
+            strategy=strategy,
+            data=data,
+            tensor=tensor,
+            pipeline=plan.value("engine.pipeline_parallel_size"),
+            experts=shared if is_moe and plan.value("engine.enable_expert_parallel") else 1,
+            is_moe=is_moe,
+        )
+
+    @property
+    def stepping_together(self) -> int:
+        """Ranks of one data-parallel group: vLLM gives one to MoE models alone."""
+        return self.data if self.is_moe and self.strategy != "independent" else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The processes of one engine or of a group."""
+
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def of(cls, reports: Iterable[Mapping[str, Any]], *, engine: int = 0) -> Topology:
+        """Makes it of what `read_topology` returned in each process of an engine.
+
+        Args:
+            reports: The answers; what passed through JSON or msgpack will do.
+            engine: Number of the engine in its group.
+        """
+        return cls(tuple(_row({**report, "engine": engine}) for report in reports))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Topology]) -> Topology:
+        """Puts those of several engines together."""
+        return cls(tuple(row for part in parts for row in part.rows))
+
+    def check(self, expected: Expected, *, whole: bool = True) -> None:
+        """Compares what is there with what the plan says.
+
+        Args:
+            expected: What the plan says.
+            whole: These are all the processes; else those of one engine among several.
+
+        Raises:
+            TopologyError: They differ; the message lists everything.
+        """
+        problems = list(self._wrong_sizes(expected))
+        if whole and not problems:
+            problems += self._wrong_ranks(expected)
+            problems += self._wrong_experts(expected)
+        if problems:
+            raise TopologyError("the engine did not form the parallel groups of the plan: " + "; ".join(problems))
+
+    def table(self) -> Table:
+        """Shows a line per process."""
+        from rich.table import Table
+
+        table = Table(title="What every process says of itself")
+        places = {
+            "DP": [(row.dp_rank, row.dp_size) for row in self.rows],
+            "PP": [(row.pp_rank, row.pp_size) for row in self.rows],
+            "TP": [(row.tp_rank, row.tp_size) for row in self.rows],
+        }
+        columns: list[tuple[str, list[str]]] = [
+            ("engine", [str(row.engine) for row in self.rows]),
+            ("process", [str(row.pid) for row in self.rows]),
+            *(
+                (name, [f"{rank} of {size}" for rank, size in found])
+                for name, found in places.items()
+                if name == "DP" or any(size > 1 for _, size in found)
+            ),
+            ("EP", ["none" if row.ep_rank is None else f"{row.ep_rank} of {row.ep_size}" for row in self.rows]),
+            ("experts", [" / ".join(sorted({_ranges(ids) for ids in row.experts.values()})) or "none" for row in self.rows]),
+            ("MoE layers", [str(len(row.experts)) for row in self.rows]),
+            ("their weights", [f"{row.expert_bytes / 2**20:.1f} MiB" for row in self.rows]),
+        ]
+        for name, _ in columns:
+            table.add_column(name, justify="right")
+        for cells in zip(*(cells for _, cells in columns), strict=True):
+            table.add_row(*cells)
+        return table
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Returns the rows as a JSON list."""
+        return json.dumps([asdict(row) for row in self.rows], indent=indent)
+
+    def _wrong_sizes(self, expected: Expected) -> Iterator[str]:
+        wanted = {
+            "data-parallel group": ("dp_size", expected.stepping_together),
+            "pipeline": ("pp_size", expected.pipeline),
+            "tensor-parallel group": ("tp_size", expected.tensor),
+            "expert-parallel group": ("ep_size", expected.experts),
+        }
+        for row in self.rows:
+            for what, (field, size) in wanted.items():
+                if (got := getattr(row, field)) != size:
+                    yield f"{row.name} is in a {what} of {got} instead of {size}"
+
+    def _wrong_ranks(self, expected: Expected) -> Iterator[str]:
+        processes = expected.data * expected.tensor * expected.pipeline
+        if len(self.rows) != processes:
+            yield f"there are {len(self.rows)} processes instead of {processes}"
+        independent = expected.strategy == "independent"
+        found = Counter((row.engine if independent else row.dp_rank, row.pp_rank, row.tp_rank) for row in self.rows)
+        yield from (f"DP {dp}, PP {pp}, TP {tp} is there {n} times" for (dp, pp, tp), n in sorted(found.items()) if n > 1)
+        if expected.experts == 1:
+            return
+        groups = Counter((row.engine if independent else 0, row.pp_rank, row.ep_rank) for row in self.rows)
+        yield from (f"EP {rank} is there {n} times" for (_, _, rank), n in groups.items() if n > 1)
+
+    def _wrong_experts(self, expected: Expected) -> Iterator[str]:
+        """Every expert of every layer must be somewhere: once, or in every process where experts are not distributed."""
+        holders: dict[tuple[int, int, str], Counter[int]] = {}
+        counts: dict[tuple[int, int, str], int] = {}
+        independent = expected.strategy == "independent"
+        for row in self.rows:
+            for layer, ids in row.experts.items():
+                key = (row.engine if independent else 0, row.pp_rank, layer)
+                holders.setdefault(key, Counter()).update(ids)
+                counts[key] = row.expert_count[layer]
+        copies = expected.tensor if independent else expected.tensor * expected.data
+        for key, found in holders.items():
+            wanted = 1 if expected.experts > 1 else copies
+            wrong = [expert for expert in range(counts[key]) if found[expert] != wanted]
+            if wrong:
+                yield f"{key[2]}: experts {_ranges(wrong)} are held by {found[wrong[0]]} processes instead of {wanted}"
+
+
+def read_topology(worker: Any) -> dict[str, Any]:
+    """Reads a vLLM worker's place in every parallel group and the experts that it holds; runs inside that worker.
+
+    Returns:
+        The fields of a `Row` but ``engine``, as plain values.
+    """
+    from vllm.distributed import parallel_state as state
+
+    parallel = worker.vllm_config.parallel_config
+    data, tensor, pipeline = state.get_dp_group(), state.get_tp_group(), state.get_pp_group()
+    layers = dict(_expert_layers(worker.get_model()))
+    distributed = bool(layers) and parallel.enable_expert_parallel and data.world_size * tensor.world_size > 1
+    experts = state.get_ep_group() if distributed else None
+    return {
+        "pid": os.getpid(),
+        "device": device_id(worker.device),
+        "dp_rank": getattr(parallel, "data_parallel_index", parallel.data_parallel_rank),
+        "dp_size": data.world_size,
+        "pp_rank": pipeline.rank_in_group,
+        "pp_size": pipeline.world_size,
+        "tp_rank": tensor.rank_in_group,
+        "tp_size": tensor.world_size,
+        "ep_rank": None if experts is None else experts.rank_in_group,
+        "ep_size": 1 if experts is None else experts.world_size,
+        "experts": {name: _held(layer) for name, layer in layers.items()},
+        "expert_count": {name: int(layer.global_num_experts) for name, layer in layers.items()},
+        "expert_bytes": sum(weight.nbytes for layer in layers.values() for weight in layer.parameters()),
+    }
+
+
+def _expert_layers(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the modules that own the experts' weights, by name."""
+    for name, module in model.named_modules():
+        own = (parameter for parameter, _ in module.named_parameters(recurse=False))
+        # Of quantised ones it is called w13_qweight, w13_weight_packed and the like.
+        if hasattr(module, "global_num_experts") and any(parameter.startswith("w13_") for parameter in own):
+            yield name, module
+
+
+def _held(layer: Any) -> list[int]:
+    """The numbers, counted over all ranks, of the experts whose weights a layer holds: vLLM's map has -1 for all others."""
+    places = getattr(layer, "expert_map", None)
+    if places is None:
+        return list(range(int(layer.global_num_experts)))
+    return [number for number, place in enumerate(places.tolist()) if place >= 0]
+
+
+def _row(report: Mapping[str, Any]) -> Row:
+    values = {field.name: report[field.name] for field in fields(Row)}
+    values["experts"] = {name: tuple(ids) for name, ids in report["experts"].items()}
+    return Row(**values)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Writes 0, 1, 2, 5 as ``0-2, 5``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

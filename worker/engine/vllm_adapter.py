@@ -1,0 +1,283 @@
+"""The one module that knows vLLM's moving API; written for 0.26 to 0.33.
+
+Nothing of vLLM is imported before a function that needs it runs: vLLM reads environment variables while it is imported,
+and the plan must have set them by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quirks_core.config import GenerationConfig, SamplingSection
+from quirks_core.plan import Plan
+from quirks_core.slots import ENGINE, is_engine_argument
+from worker.engine.engine_rank import EngineRank
+
+#: What the engine mixes into its worker class.
+EXTENSION = "worker.engine.extension.WorkerCalls"
+_DOOR = "call_of_ours"
+#: What can become of requests in flight when an engine pauses.
+PAUSE_MODES = ("abort", "keep", "wait")
+
+
+def engine_arguments(
+    config: GenerationConfig, plan: Plan, *, in_placement_group: bool = False, engine_rank: EngineRank | None = None
+) -> dict[str, Any]:
+    """Builds the engine's arguments from what the user typed and what the plan says.
+
+    Args:
+        config: The configuration, with what the plan changes.
+        plan: The plan for it.
+        in_placement_group: The worker owns bundles of a Ray placement group.
+        engine_rank: Which engine of a group it is; None if it is alone.
+
+    Returns:
+        Arguments of ``AsyncEngineArgs``; what is left open is missing.
+    """
+    arguments: dict[str, Any] = {
+        "model": config.model.path,
+        "tokenizer": config.model.tokenizer,
+        "revision": config.model.revision,
+        "disable_log_stats": True,
+        "worker_extension_cls": EXTENSION,
+        **_executor(config, in_placement_group, shared=engine_rank is None or engine_rank.strategy != "independent"),
+    }
+    engine = {name: value for name, value in config.engine if is_engine_argument(f"{ENGINE}{name}")}
+    arguments |= {**engine, "load_format": plan.value("engine.load_format")}
+    if config.engine.head_dtype:  # vLLM reads it from the checkpoint's configuration
+        arguments["hf_overrides"] = {**(config.engine.hf_overrides or {}), "head_dtype": config.engine.head_dtype}
+    if engine_rank is not None:
+        arguments |= {**_rank_arguments(engine_rank, arguments, plan), **config.engine.further}
+    return {key: value for key, value in arguments.items() if value is not None}
+
+
+def _rank_arguments(engine_rank: EngineRank, arguments: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """Returns what makes an engine one of a group."""
+    found: dict[str, Any] = {}
+    if engine_rank.engines > 1 and plan.value("parallel.distinct_seeds"):
+        found["seed"] = (arguments.get("seed") or 0) + engine_rank.rank
+    if engine_rank.strategy == "independent":
+        found["data_parallel_size"] = 1
+    elif engine_rank.strategy == "actors" and engine_rank.engines > 1:
+        found["data_parallel_rank"] = engine_rank.rank  # vLLM's external load balancing: one frontend for each rank
+        found["data_parallel_address"] = engine_rank.address
+        found["data_parallel_rpc_port"] = engine_rank.port
+    return found
+
+
+def _executor(config: GenerationConfig, in_placement_group: bool, *, shared: bool) -> dict[str, str]:
+    """Names the executor: left open, vLLM silently takes Ray for several ranks inside a placement group.
+
+    Args:
+        config: The configuration.
+        in_placement_group: The worker owns bundles of a Ray placement group.
+        shared: The data-parallel ranks know of each other.
+    """
+    ranks = config.engine.tensor_parallel_size * config.engine.pipeline_parallel_size
+    if in_placement_group and ranks > 1:
+        return {"distributed_executor_backend": "ray"}
+    if ranks * (config.engine.data_parallel_size if shared else 1) > 1:
+        return {"distributed_executor_backend": "mp"}
+    return {}
+
+
+def takes_calls(engine: Any) -> bool:
+    """Tells whether our class is mixed into the engine's workers; the user may have put one of their own in its place."""
+    return bool(engine.vllm_config.parallel_config.worker_extension_cls == EXTENSION)
+
+
+async def call_workers(engine: Any, function: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Calls a function of ours in every worker of every data-parallel rank that the engine owns.
+
+    Returns:
+        What `worker.engine.extension.WorkerCalls.call_of_ours` returned in each.
+    """
+    call = (function, list(arguments), dict(named))
+    client = engine.engine_core
+    ranks = getattr(client, "core_engines", ())
+    if len(ranks) < 2:
+        return list(await engine.collective_rpc(_DOOR, args=call))
+    # The engine's own call answers for the first of its ranks alone.
+    calls = (client._call_utility_async("collective_rpc", _DOOR, None, call, {}, engine=rank) for rank in ranks)
+    return [answer for answers in await asyncio.gather(*calls) for answer in answers]
+
+
+def start_engine(arguments: Mapping[str, Any]) -> Any:
+    """Starts an ``AsyncLLM``; blocks until all its processes are up, 20 to 60 s on two CPU cores.
+
+    Call it on the event loop that will use the engine.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+def sampling_params(
+    sampling: SamplingSection,
+    *,
+    greedy: bool,
+    max_tokens: int,
+    stop: Sequence[str] = (),
+    seed: int | None = None,
+    text: bool = False,
+) -> Any:
+    """Builds the parameters of one request, for the cheapest way to tokens and their logprobs.
+
+    ``logprobs=0`` gives the sampled token's logprob alone, flat logprobs save one dictionary per token, without
+    detokenization no text is made, and final-only output crosses the process border once.
+
+    Args:
+        sampling: The configured sampling.
+        greedy: Take the most probable token instead.
+        max_tokens: Most tokens to generate.
+        stop: Texts that end the generation.
+        seed: Seed of this request alone.
+        text: The caller wants text.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=0.0 if greedy else sampling.temperature,
+        top_p=1.0 if greedy else sampling.top_p,
+        top_k=-1 if greedy else sampling.top_k,
+        max_tokens=max_tokens,
+        min_tokens=min(sampling.min_new_tokens, max_tokens),
+        stop=list(stop) or None,
+        include_stop_str_in_output=bool(stop),
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=sampling.ignore_eos,
+        seed=seed,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=text or bool(stop),
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def scoring_params() -> Any:
+    """Builds the parameters of a request that computes the logprobs of its prompt; it must generate one token besides."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        prompt_logprobs=0,
+        max_tokens=1,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def prompt_logprobs(output: Any) -> list[float]:
+    """Returns a logprob for every token of the prompt of a vLLM ``RequestOutput``; 0.0 for the first.
+
+    They are those of softmax(logits): vLLM applies neither temperature nor top-k or top-p to prompts, whatever
+    ``logprobs_mode`` says.
+    """
+    # With prompt_logprobs=0 each position but the first holds exactly one entry, the prompt's own token.
+    return [0.0, *map(float, output.prompt_logprobs.logprobs)]
+
+
+def sampled_logprobs(completion: Any) -> list[float]:
+    """Returns the logprob of every generated token of a vLLM ``CompletionOutput``."""
+    if completion.logprobs is None:
+        return []
+    # With logprobs=0 each position holds exactly one entry, the sampled token's.
+    return [float(value) for value in completion.logprobs.logprobs]
+
+
+def generated_so_far(engine: Any) -> list[int]:
+    """Returns how many tokens each request has that is being worked on."""
+    return [state.detokenizer.num_output_tokens() for state in engine.output_processor.request_states.values()]
+
+
+def model_dtype(engine: Any) -> str:
+    """Returns the dtype that the engine computes in, as ``bfloat16``."""
+    return str(engine.model_config.dtype).removeprefix("torch.")
+
+
+def labels_tokens() -> bool:
+    """Tells whether the installed vLLM says which weights made a token (0.32)."""
+    from vllm.outputs import CompletionOutput
+
+    return "weight_versions" in getattr(CompletionOutput, "__dataclass_fields__", {})
+
+
+def block_size(engine: Any) -> int:
+    """Returns how many tokens a block of the KV cache holds; only whole blocks are reused for another request."""
+    return int(engine.vllm_config.cache_config.block_size)
+
+
+def engine_died(error: BaseException) -> bool:
+    """Tells whether an error says that the engine's processes are gone."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    return isinstance(error, EngineDeadError)
+
+
+def version_spans(completion: Any, version: str) -> list[tuple[str, int, int]]:
+    """Returns which weights made which tokens of a vLLM ``CompletionOutput``.
+
+    Args:
+        completion: The finished output.
+        version: Label of the weights now; an engine that labels nothing (0.26) is taken to have used one set throughout.
+
+    Returns:
+        ``(version, start, end)`` spans over the generated tokens, in order.
+    """
+    spans = getattr(completion, "weight_versions", None)
+    if not spans:
+        return [(version, 0, len(completion.token_ids))]
+    return [(span.version, span.start, span.end) for span in spans]
+
+
+async def pause(engine: Any, *, clear_cache: bool, mode: str = "keep") -> None:
+    """Stops generation; with its cache dropped, a request that was kept is computed anew once it goes on.
+
+    Args:
+        engine: The ``AsyncLLM``. Ranks of one data-parallel group agree on a pause, so all of them must be asked together.
+        clear_cache: Drop the KV cache.
+        mode: What becomes of requests in flight: ``keep`` freezes, ``wait`` finishes, ``abort`` ends them.
+    """
+    await engine.pause_generation(mode=mode, clear_cache=clear_cache)
+
+
+async def is_paused(engine: Any) -> bool:
+    """Tells whether generation stands still."""
+    return bool(await engine.is_paused())
+
+
+async def resume(engine: Any) -> None:
+    """Lets generation go on."""
+    await engine.resume_generation()
+
+
+async def abort_all(engine: Any) -> None:
+    """Ends every request, also those that came in over HTTP; the engine stays paused.
+
+    Pausing it with mode ``abort`` would do so too, but ranks of one data-parallel group agree on a pause, and here only one of
+    them may have something to abort.
+    """
+    await engine.abort(list(engine.output_processor.request_states), internal=True)
+
+
+async def label_weights(engine: Any, version: str) -> None:
+    """Tells a paused engine the label of its new weights; only some engines label what they generate (0.32)."""
+    if hasattr(engine.engine_core, "set_weight_version_async"):
+        await engine.engine_core.set_weight_version_async(version)
+
+
+async def sleep(engine: Any, level: int) -> None:
+    """Gives memory back; what still runs is aborted."""
+    await engine.reset_prefix_cache()
+    await engine.reset_mm_cache()
+    await engine.sleep(level=level)
+
+
+async def wake_up(engine: Any, tags: Sequence[str] | None) -> None:
+    """Takes memory again."""
+    await engine.wake_up(tags=list(tags) if tags is not None else None)

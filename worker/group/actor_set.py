@@ -1,0 +1,183 @@
+"""The running engines of a group: watched, called together, fed with prompts, and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from quirks_core.errors import QuirksError
+from worker.errors import GenerationAbortedError, GenerationTimeoutError, RankError
+from worker.group.ranks import Rank
+from worker.group.router import Router
+
+_T = TypeVar("_T")
+#: An engine has yielded its last sample.
+_END = object()
+
+
+class ActorSet:
+    """Engines that have been started together and are of use only together.
+
+    Attributes:
+        ranks: The driver's ends of the engines.
+        router: What every engine has in flight.
+    """
+
+    def __init__(self, ranks: Sequence[Rank], follow_s: float) -> None:
+        """Begins to watch engines that run.
+
+        Args:
+            ranks: The driver's ends of the engines.
+            follow_s: Seconds that the others get when one engine has failed at what all must do together.
+        """
+        self.ranks = tuple(ranks)
+        self.router = Router(len(self.ranks))
+        self._follow_s = follow_s
+        self._loop = asyncio.get_running_loop()
+        self._failure: asyncio.Future[None] = self._loop.create_future()
+        self._watching = [asyncio.ensure_future(self._watch(rank)) for rank in self.ranks]
+
+    def check(self) -> None:
+        """Makes sure that every engine lives.
+
+        Raises:
+            RankError: One died.
+            QuirksError: The engines belong to another event loop.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            raise QuirksError("the group was started on another event loop; make all calls from that one")
+        if self._failure.done():
+            self._failure.result()
+
+    async def disband(self, why: str) -> None:
+        """Ends every wait and stops watching; the engines are left as they are."""
+        if not self._loop.is_closed():
+            for task in self._watching:
+                task.cancel()
+            if asyncio.get_running_loop() is self._loop:
+                await asyncio.gather(*self._watching, return_exceptions=True)
+            self._fail(GenerationAbortedError(why))
+
+    async def everybody(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = (), **named: Any) -> list[Any]:
+        """Calls a method of every worker at the same time.
+
+        Args:
+            method: The worker's method.
+            *arguments: The same for all.
+            each: Arguments for each, instead.
+            **named: The same for all.
+
+        Returns:
+            What each returned, in the order of the ranks.
+
+        Raises:
+            RankError: An engine died, or does not follow although another has failed.
+            QuirksError: Of those that failed, the first one's error.
+        """
+        found = await self.outcomes(method, *arguments, each=each, **named)
+        for item in found:
+            if isinstance(item, BaseException):
+                raise item
+        return found
+
+    async def outcomes(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = (), **named: Any) -> list[Any]:
+        """As `everybody`, but gives what was raised in the place of what was returned."""
+        given = each or [arguments] * len(self.ranks)
+        calls = [
+            asyncio.ensure_future(rank.call("call", method, *own, **named)) for rank, own in zip(self.ranks, given, strict=True)
+        ]
+        try:
+            await self.alive(asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION))
+            # What one engine failed at before the others agreed with it, they may wait for in vain.
+            await self.alive(asyncio.wait(calls, timeout=self._follow_s))
+            if waiting := [number for number, call in enumerate(calls) if not call.done()]:
+                failed = next(call.exception() for call in calls if call.done() and call.exception() is not None)
+                left = ", ".join(map(str, waiting))
+                self._fail(RankError(f"rank {left} did not follow when {method} failed: {failed}; call restart"))
+                self.check()
+            return [call.exception() or call.result() for call in calls]
+        finally:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+    async def generate(
+        self, method: str, rows: Mapping[int, list[int]], rank: int | None, *arguments: Any
+    ) -> AsyncGenerator[Any, None]:
+        """Shares prompts out and yields what comes, from whichever engine; leaving early ends the rest everywhere.
+
+        Args:
+            method: The actor's generator.
+            rows: Prompts by number.
+            rank: The data-parallel rank that all of them go to; that of one engine if there is one alone.
+            *arguments: What the generator takes beside the prompts and the rank.
+        """
+        alone = len(self.ranks) == 1
+        shares = self.router.share(rows, None if alone else rank)
+        coming: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def follow(number: int, share: dict[int, list[int]]) -> None:
+            left = len(share)
+            try:
+                stream = self.ranks[number].stream(method, share, rank if alone else None, *arguments)
+                async with aclosing(stream) as items:
+                    async for item in items:
+                        left -= 1
+                        self.router.done(number)
+                        coming.put_nowait(item)
+                coming.put_nowait(_END)
+            except Exception as error:
+                coming.put_nowait(error)
+            finally:
+                self.router.done(number, left)
+
+        following = [asyncio.ensure_future(follow(number, share)) for number, share in shares.items()]
+        late, running = [], len(following)
+        try:
+            while running:
+                item = await self.alive(coming.get())
+                if item is _END:
+                    running -= 1
+                elif isinstance(item, GenerationTimeoutError):  # of one engine; the others go on
+                    running -= 1
+                    late.append(str(item))
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield item
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+        if late:
+            raise GenerationTimeoutError("; ".join(late))
+
+    async def alive(self, work: Awaitable[_T]) -> _T:
+        """Waits for something as long as every engine lives.
+
+        Raises:
+            RankError: One died.
+            GenerationAbortedError: The group was stopped.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
+            return await task
+        finally:
+            task.cancel()
+
+    async def _watch(self, rank: Rank) -> None:
+        """Waits for the end of an engine, which is the end of the group."""
+        try:
+            await rank.call("death")
+        except QuirksError as error:
+            self._fail(error)
+
+    def _fail(self, error: QuirksError) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+            self._failure.exception()  # looked at: nobody may be waiting

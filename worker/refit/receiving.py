@@ -1,0 +1,43 @@
+"""What a refit does in the engine's workers; these functions run in them (`worker.engine.engine.Engine.call`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def rank(worker: Any) -> int:
+    """Returns this worker's rank among all of its engine."""
+    return int(worker.weight_transfer_engine.rank)
+
+
+def join(worker: Any, init_info: dict[str, Any]) -> None:
+    """Joins a trainer's group, given the fields of a `worker.refit.transfer_engine.RefitInitInfo`.
+
+    Raises:
+        TransferError: Not all ranks came.
+    """
+    worker.init_weight_transfer_engine(init_info)
+
+
+def take(worker: Any, update_info: dict[str, Any]) -> list[str]:
+    """Takes new weights through vLLM's native weight transfer; returns the model's parameters that they did not reach.
+
+    Args:
+        worker: The worker.
+        update_info: The fields of a `worker.refit.transfer_engine.RefitUpdateInfo`; its engine says what can go wrong.
+    """
+    worker.start_weight_update()
+    worker.update_weights(update_info)
+    worker.finish_weight_update()
+    return list(worker.weight_transfer_engine.unloaded)
+
+
+def touched(worker: Any) -> bool:
+    """Tells whether the last refit changed the model; if it failed as well, old and new weights stand side by side."""
+    return bool(worker.weight_transfer_engine.touched)
+
+
+def verify(worker: Any, update_info: dict[str, Any]) -> dict[str, str]:
+    """Compares the model with one that is loaded anew from the same source; returns what differs, by tensor."""
+    engine = worker.weight_transfer_engine
+    return dict(engine.verify(engine.parse_update_info(update_info)))

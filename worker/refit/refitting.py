@@ -1,0 +1,289 @@
+"""The driver's side of a refit: pause, update, resume, and never half-new weights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from quirks_core.config import RefitSection
+from quirks_core.errors import QuirksError, words
+from quirks_core.plan import Plan
+from worker.engine import reports, vllm_adapter
+from worker.engine.engine import Engine
+from worker.engine.serial_lock import SerialLock
+from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
+from worker.refit import receiving
+from worker.refit.channel import socket_path
+from worker.refit.manifest import Manifest
+from worker.refit.scope import RefitScope
+from worker.refit.sending import ModelSender
+
+if TYPE_CHECKING:
+    import torch
+
+_T = TypeVar("_T")
+#: How many names a warning shows.
+_SHOWN = 8
+
+
+class Refitting:
+    """Refits of one engine, one at a time.
+
+    Attributes:
+        announced: What a trainer said it would send; None if it said nothing.
+        sender: Sends models of this process; its section says how weights are transferred in any case.
+        lock: Held while a refit is under way: half of one would cost the engine.
+        sockets: Folder of the processes' sockets; None before anybody asked for them.
+        joined: Whether the engine's processes are in a group with a trainer.
+    """
+
+    #: Where this process' own sender and its engine meet.
+    address = "127.0.0.1"
+
+    def __init__(
+        self,
+        engine: Engine,
+        section: RefitSection,
+        plan: Plan,
+        abort: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Keeps what every refit needs.
+
+        Args:
+            engine: The engine, whose readiness a refit changes.
+            section: How weights are transferred.
+            plan: What a refit sends, and whether it drops the KV cache.
+            abort: Ends the worker's own requests, with a reason.
+            warn: Tells the user something; may be told the same again.
+        """
+        self.announced: Manifest | None = None
+        self.sender = ModelSender(self, section, plan.value("refit.scope"))
+        self.lock = SerialLock()
+        self.sockets: Path | None = None
+        self.joined = False
+        self._engine = engine
+        self._clear_cache = bool(plan.value("refit.clear_cache"))
+        self._dummy = plan.value("engine.load_format") == "dummy"
+        self._abort = abort
+        self._warn = warn
+        self._last = "ipc_zmq"
+
+    # ---- from a trainer elsewhere
+
+    async def addresses(self) -> list[str]:
+        """Returns where each process of the engine listens, in the order of their ranks."""
+        folder = self._socket_folder()
+        return [str(socket_path(folder, rank)) for rank in sorted(await self._engine.call(receiving.rank))]
+
+    async def join(self, rank_prefix: int, ip: str, port: int, world_size: int, train_world_size: int) -> None:
+        """Has every process of the engine join the trainer's group."""
+        engine_ranks = world_size - train_world_size - rank_prefix
+        if rank_prefix < 0 or train_world_size < 1 or engine_ranks < 1:
+            raise RefitError(
+                f"init_collective_async: world_size = {world_size} leaves no rank for this engine after train_world_size = "
+                f"{train_world_size} (at least 1) and rank_prefix = {rank_prefix} (at least 0)"
+            )
+        await self.lock.run(lambda: self._join(train_world_size + rank_prefix, ip, port, world_size))
+
+    async def receive(self, transport: str, version: str | None, clear_cache: bool | None) -> bool:
+        """Takes new weights over the processes' sockets (``ipc_zmq``) or from the group (``collective``)."""
+        if transport == "collective" and not self.joined:
+            raise RefitError("no collective was joined; call init_collective_async, while the trainer opens a CollectiveSender")
+        await self.lock.run(lambda: self._update(self._info(transport), version, clear_cache))
+        return True
+
+    # ---- from a model in this process
+
+    async def from_model(
+        self, model: torch.nn.Module, scope: RefitScope | str | None, *, version: str | None, clear_cache: bool | None
+    ) -> None:
+        """Sends a model by the configured transport."""
+        await self.lock.run(lambda: self._send(model, scope, lambda info: self._update(info, version, clear_cache)))
+
+    async def verify(self, model: torch.nn.Module | None, scope: RefitScope | str | None) -> dict[str, str]:
+        """Has every process compare its weights with those that the trainer sends once more; generation waits meanwhile.
+
+        Returns:
+            What differs, by tensor; with several processes the name ends in the process' place.
+        """
+        if model is not None:
+            return await self.lock.run(lambda: self._send(model, scope, self._compare))
+        if self._last == "file":
+            raise RefitError("verify_refit_async: the last refit came from a model of this process; pass that model")
+        return await self.lock.run(lambda: self._compare(self._info(self._last)))
+
+    async def devices(self) -> list[str]:
+        """Returns the device of every process of the engine."""
+        return await self._engine.call(reports.device)
+
+    async def join_sender(self, port: int, world_size: int) -> None:
+        """Has every process of the engine join the group that this process opens."""
+        await self._join(1, self.address, port, world_size)
+
+    # ---- end
+
+    def give_up(self) -> None:
+        """Has the engine wait for no trainer any more: it waits as long as the sockets' folder is there."""
+        if self.sockets is not None:
+            shutil.rmtree(self.sockets, ignore_errors=True)
+
+    async def close(self) -> None:
+        """Waits for the refit that still runs, and leaves the collective; the engine has stopped."""
+        await self.lock.ended()
+        self._leave()
+
+    # ---- parts
+
+    async def _send(
+        self,
+        model: torch.nn.Module,
+        scope: RefitScope | str | None,
+        take: Callable[[dict[str, Any]], Coroutine[Any, Any, _T]],
+    ) -> _T:
+        """Sends a model of this process while the engine takes the weights, whatever it does with them."""
+        self._engine.readiness.check_refit()
+        transport = self.sender.section.transport
+
+        async def taken(manifest: Manifest, location: str) -> _T:
+            return await take(self._info(transport, manifest, location))
+
+        return await self.sender.send(model, scope, taken, self.announced)
+
+    async def _join(self, rank_offset: int, ip: str, port: int, world_size: int) -> None:
+        self._leave()
+        init = {
+            "ip": ip,
+            "port": port,
+            "rank_offset": rank_offset,
+            "world_size": world_size,
+            "timeout_s": self.sender.section.timeout_s,
+        }
+        try:
+            await self._engine.call(receiving.join, init)
+        except EngineDiedError:
+            raise
+        except Exception as error:
+            raise TransferError(_reason(error)) from error
+        self.joined = True
+
+    def _leave(self) -> None:
+        self.joined = False
+        self.sender.leave()
+
+    async def _update(self, info: dict[str, Any], version: str | None, clear_cache: bool | None) -> None:
+        """Updates the weights; requests in flight wait, and go on under the new ones."""
+        readiness = self._engine.readiness
+        readiness.check_refit()
+        self._last = info["transport"]
+        label = version if version is not None else readiness.next_version()
+        async with self._paused(clear_cache=self._clear_cache if clear_cache is None else clear_cache):
+            try:
+                unreached = await self._engine.call(receiving.take, info)
+                async with self._engine.watched() as llm:
+                    await vllm_adapter.label_weights(llm, label)
+            except EngineDiedError:
+                raise
+            except Exception as error:
+                raise await self._failure(error) from error
+            readiness.refitted(label)
+            self._warn_of({name for names in unreached for name in names})
+
+    async def _compare(self, info: dict[str, Any]) -> dict[str, str]:
+        self._engine.readiness.check_refit()
+        async with self._paused(clear_cache=False):
+            try:
+                found = await self._engine.call(receiving.verify, info)
+            except EngineDiedError:
+                raise
+            except Exception as error:
+                self._note_step(error)
+                raise RefitError(f"verify_refit_async: {_reason(error)}; the engine's weights are as they were") from error
+        if len(found) == 1:
+            return found[0]
+        return {f"{name} on worker {place}": problem for place, one in enumerate(found) for name, problem in one.items()}
+
+    @asynccontextmanager
+    async def _paused(self, *, clear_cache: bool) -> AsyncIterator[None]:
+        """Nothing is generated meanwhile; an engine that died cannot be resumed."""
+        async with self._engine.watched() as llm:
+            still = await vllm_adapter.is_paused(llm)
+            await vllm_adapter.pause(llm, clear_cache=clear_cache)
+        try:
+            yield
+        finally:
+            if self._engine.alive and not still:
+                async with self._engine.watched() as llm:
+                    await vllm_adapter.resume(llm)
+
+    async def _failure(self, error: Exception) -> RefitError:
+        """Finds out what a failed refit has left behind, and closes the engine to requests if it is not whole."""
+        self._note_step(error)
+        readiness = self._engine.readiness
+        if not await self._is_touched():
+            kind = RefitRejectedError if isinstance(error, RefitRejectedError) else RefitError
+            return kind(f"{_reason(error)}; the engine goes on with the weights it had (version {readiness.version!r})")
+        why = f"a refit failed half-way ({_reason(error)}); refit once more, completely, or call restart_async"
+        readiness.broken(why)
+        self._abort(why)
+        async with self._engine.watched() as llm:
+            await vllm_adapter.abort_all(llm)
+        return RefitError(why)
+
+    async def _is_touched(self) -> bool:
+        try:
+            return any(await self._engine.call(receiving.touched))
+        except EngineDiedError:
+            raise
+        except Exception:
+            return True  # nobody answers
+
+    def _note_step(self, error: Exception) -> None:
+        """A rank that failed is not in step with the others any more; those that rejected a refit are, all together."""
+        if self._last == "collective" and not isinstance(error, RefitRejectedError):
+            self.joined = False
+
+    def _warn_of(self, unreached: set[str]) -> None:
+        if unreached:
+            listed = ", ".join(sorted(unreached)[:_SHOWN])
+            self._warn(f"refits do not reach {listed} ({len(unreached)} parameters in all); they keep the values they had")
+
+    def _info(self, transport: str, manifest: Manifest | None = None, location: str = "") -> dict[str, Any]:
+        announced = manifest or self.announced
+        return {
+            "transport": transport,
+            "location": str(self._socket_folder()) if transport == "ipc_zmq" else location,
+            "manifest": announced.encode() if announced is not None else None,
+            "dummy": self._dummy,
+            "timeout_s": self.sender.section.timeout_s,
+        }
+
+    def _socket_folder(self) -> Path:
+        if self.sockets is None:
+            self.sockets = _private_folder(self.sender.section.socket_dir)
+        return self.sockets
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, QuirksError) else words(error)
+
+
+def _private_folder(parent: str | None) -> Path:
+    """Makes a folder that nobody else can enter.
+
+    Raises:
+        TransferError: The folder that was asked for is another user's, or open to others.
+    """
+    if parent is not None:
+        folder = Path(parent)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise TransferError(f"refit.socket_dir {parent!r} must be this user's and closed to others: chmod 700 {parent}")
+    return Path(tempfile.mkdtemp(prefix="mq-", dir=parent))  # short: a socket's path has at most 107 bytes

@@ -1,0 +1,247 @@
+"""The engine's side of a refit: takes what a transport brings through vLLM's layerwise reload into the running model.
+
+Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's factory imports it (`worker.refit.transfer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from worker.errors import RefitError, TransferError
+from worker.refit import transfer_shards, verify
+from worker.refit.channel import socket_path
+from worker.refit.collective import CollectiveStream, Group
+from worker.refit.files import FileStream
+from worker.refit.ipc_zmq import IpcZmqStream
+from worker.refit.loaded import own_names
+from worker.refit.manifest import Manifest
+from worker.refit.nccl import Receiver
+
+#: What a transport brings.
+Stream: TypeAlias = FileStream | IpcZmqStream | CollectiveStream
+
+
+@dataclass
+class RefitInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
+    """Where the collective's ranks meet; the other transports need no beginning.
+
+    Attributes:
+        ip: Address of trainer rank 0.
+        port: Its port.
+        rank_offset: Rank of this engine's first process.
+        world_size: Trainer ranks and engine ranks.
+        timeout_s: Seconds to wait for the others, at each step.
+    """
+
+    ip: str
+    port: int
+    rank_offset: int
+    world_size: int
+    timeout_s: float
+
+
+@dataclass
+class RefitUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """One refit.
+
+    Attributes:
+        transport: ``file``, ``ipc_zmq`` or ``collective``.
+        location: The file's absolute path, or the folder of the processes' sockets; empty for a collective.
+        manifest: What the trainer announced, as `Manifest.encode` gives it; None if nothing was.
+        dummy: The engine started from dummy weights, so what a first refit leaves out is garbage.
+        timeout_s: Seconds to wait for the trainer, at each step.
+    """
+
+    transport: str
+    location: str = ""
+    manifest: list[Any] | None = None
+    dummy: bool = False
+    timeout_s: float = 120.0
+
+
+class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type: ignore[misc]
+    """Loads complete sets of weights in checkpoint names, from any of our transports.
+
+    The reload re-runs each layer's processing (packing, quantisation) on the new weights and copies the result into the
+    tensors that the engine already runs on, so captured CUDA graphs stay valid. Whatever can be found out beforehand, a
+    broken file or a manifest that is not as announced, is found out before the model is touched.
+
+    Attributes:
+        touched: Whether the last refit changed the model; if it failed as well, old and new weights stand side by side.
+        unloaded: Parameters of the model that the last refit did not reach.
+    """
+
+    init_info_cls = RefitInitInfo
+    update_info_cls = RefitUpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._arguments = arguments
+        self._group: Group | None = None
+        self._nccl: Receiver | None = None
+        self._reloading = False
+        self._complete_once = False
+        self.touched = False
+        self.unloaded: list[str] = []
+
+    @property
+    def rank(self) -> int:
+        """This process among all of one engine, its own data-parallel ranks included."""
+        parallel = self.parallel_config
+        outer = 0 if getattr(parallel, "data_parallel_external_lb", False) else parallel.data_parallel_index
+        return int(outer * parallel.world_size + parallel.rank)
+
+    def init_transfer_engine(self, init_info: RefitInitInfo) -> None:
+        """Joins the collective; a group that was there before is left."""
+        self.shutdown()
+        rank = init_info.rank_offset + self.rank
+        self._group = Group(
+            init_info.ip, init_info.port, rank=rank, world_size=init_info.world_size, timeout_s=init_info.timeout_s
+        )
+        if self.device.type == "cuda":
+            parallel = self.parallel_config
+            native = parallel.data_parallel_index * parallel.world_size + parallel.rank  # how vLLM counts
+            self._nccl = Receiver(
+                self._arguments,
+                ip=init_info.ip,
+                port=int(self._group.store.get("nccl_port")),
+                rank_offset=rank - native,
+                world_size=init_info.world_size,
+            )
+
+    def start_weight_update(self) -> None:
+        """Does nothing yet: the layers are made ready once the manifest is accepted."""
+        self.touched = False
+        self.unloaded = []
+
+    def receive_weights(self, update_info: RefitUpdateInfo) -> None:
+        """Takes one refit.
+
+        Raises:
+            RefitRejectedError: The manifest is not as announced, or the file is broken; the model is as it was.
+            TransferError: The trainer died or took too long.
+            RefitError: Parameters that never got a value but a dummy's were left out.
+        """
+        with self._stream(update_info) as stream:
+            self._load(stream, complete=update_info.dummy and not self._complete_once)
+        self._complete_once = True
+
+    def finish_weight_update(self) -> None:
+        """Processes what is left and puts the weights in force."""
+        self._end_reload()
+
+    def verify(self, update_info: RefitUpdateInfo) -> dict[str, str]:
+        """Receives the same weights once more, into a second model, and compares it with the running one.
+
+        Returns:
+            For every tensor that differs, what is different about it.
+        """
+        with self._stream(update_info) as stream, verify.fresh_model(self.vllm_config, self.device) as fresh:
+            _begin(stream, self._nccl)(_Loader(fresh))
+            verify.process(fresh, self.model_config, self.device)
+            return verify.differences(self.model, fresh)
+
+    def shutdown(self) -> None:
+        """Leaves the collective, if one was joined."""
+        if self._nccl is not None:
+            self._nccl.close()
+        if self._group is not None:
+            self._group.close()
+        self._nccl = self._group = None
+
+    @staticmethod
+    def trainer_send_weights(iterator: Iterator[tuple[str, torch.Tensor]], trainer_args: Any) -> None:
+        """Abstract in vLLM 0.26, gone later; our trainers send through `worker.refit`.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("send with worker.refit: send_ipc_zmq, CollectiveSender, or write")
+
+    def _stream(self, info: RefitUpdateInfo) -> Stream:
+        expected = Manifest.decode(info.manifest) if info.manifest is not None else None
+        if info.transport == "file":
+            return FileStream(Path(info.location), expected)
+        if info.transport == "ipc_zmq":
+            path = socket_path(Path(info.location), self.rank)
+            return IpcZmqStream(path, expected, device=self.device, timeout_s=info.timeout_s)
+        if info.transport == "collective":
+            if self._group is None:
+                raise TransferError("refit by collective: no group; call init_collective_async first")
+            return CollectiveStream(self._group, expected)
+        raise TransferError(f"refit: no transport {info.transport!r}; there are file, ipc_zmq and collective")
+
+    def _load(self, stream: Stream, *, complete: bool) -> None:
+        """Loads every tensor; ends the reload if that fails, so that a later refit starts clean.
+
+        Args:
+            stream: What comes.
+            complete: Every parameter of the model must get a value.
+        """
+        load, loader = _begin(stream, self._nccl), _Loader(self.model)
+        self.touched = self._reloading = True
+        wanted = {name for name, _ in self.model.named_parameters()}
+        initialize_layerwise_reload(self.model)
+        try:
+            load(loader)
+            self.unloaded = sorted(wanted - own_names(loader.loaded, wanted)) if loader.loaded is not None else []
+            if halves := list(islice(transfer_shards.missing(self.model), 8)):
+                raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
+            if complete and self.unloaded:
+                raise RefitError(
+                    "refit: the engine started from dummy weights, and the trainer sends nothing for "
+                    f"{', '.join(self.unloaded[:8])} ({len(self.unloaded)} in all); send them, or set engine.load_format=auto"
+                )
+        except BaseException:
+            # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
+            self._end_reload()
+            raise
+
+    def _end_reload(self) -> None:
+        if self._reloading:
+            self._reloading = False
+            finalize_layerwise_reload(self.model, self.model_config)
+
+
+class _Loader:
+    """Stands before a model and remembers what it loaded, however often ``load_weights`` is called.
+
+    Attributes:
+        loaded: The model's own parameters that got a value; None if it does not tell.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self.loaded: set[str] | None = set()
+
+    def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        found = self._model.load_weights(tensors)
+        self.loaded = None if found is None or self.loaded is None else self.loaded | set(found)
+
+
+def _begin(stream: Stream, nccl: Receiver | None) -> Callable[[_Loader], None]:
+    """Waits until there is something to load; returns what loads it, and all that follows, into a model."""
+    if nccl is not None and isinstance(stream, CollectiveStream):
+        return lambda loader: nccl.receive(loader, stream.manifest, stream.buffer_bytes)
+    coming = iter(stream)
+    tensors = chain(list(islice(coming, 1)), coming)
+
+    def load(loader: _Loader) -> None:
+        loader.load_weights(tensors)
+        if not stream.complete:
+            raise RefitError("refit: the model stopped loading before the last tensor")
+
+    return load
