@@ -1,16 +1,26 @@
-"""What all tests share: a temporary folder for each process of a parallel run, and engines first."""
+"""What all tests share: a temporary folder for each process of a parallel run, engines first, and the command line."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import shutil
+import sys
 import tempfile
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-_ENGINES = Path(__file__).parent / "engine"
+from quirks_core import sources
+from quirks_core.cli import main
+
+_OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,4 +34,101 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest goes first, so that no process of a parallel run is left alone with it."""
-    items.sort(key=lambda item: _ENGINES not in item.path.parents)
+    items.sort(key=lambda item: item.get_closest_marker("engine") is None)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output, which must be JSON and nothing else."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def shell() -> Iterator[None]:
+    """A wide terminal without colours, nothing of the developer's environment that could count, and nothing left behind."""
+    before = dict(os.environ)
+    for variable in [name for name in os.environ if name.startswith(_OURS)]:
+        del os.environ[variable]
+    os.environ.update({"COLUMNS": "300", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb"})
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def quirks(shell: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:  # noqa: ARG001 - for its effect
+    """Runs one command in this process; whatever it meets, it must not end in a traceback."""
+
+    def run(*arguments: str | Path) -> Outcome:
+        capsys.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as end:  # argparse
+            code = int(end.code or 0)
+        outcome = Outcome(code, *capsys.readouterr())
+        assert "Traceback" not in outcome.out + outcome.err
+        return outcome
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a model folder that holds a ``config.json`` and nothing else."""
+
+    def make(model_type: str = "qwen3", **config: Any) -> Path:
+        folder = tmp_path / model_type
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps({"model_type": model_type, **config}), encoding="utf-8")
+        return folder
+
+    return make
+
+
+def _forget_sources() -> None:
+    for cached in (sources.module_source, sources.parsed):
+        cached.cache_clear()
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on sys.path for fake packages; afterwards nothing of them is left in this process."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(folder)
+    _forget_sources()
+    yield folder
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]
+    _forget_sources()
+
+
+@pytest.fixture
+def install(site: Path) -> Callable[..., None]:
+    """Installs a distribution as pip would leave it: modules, and metadata with its entry points."""
+
+    def make(name: str, points: str | Mapping[str, str], *, group: str = "model_quirks", **modules: str) -> None:
+        if isinstance(points, str):  # the source of one plugin
+            module = name.replace("-", "_")
+            points, modules = {name: f"{module}:QUIRK"}, {module: points}
+        info = site / f"{name.replace('-', '_')}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n", encoding="utf-8")
+        lines = [f"[{group}]", *(f"{key} = {value}" for key, value in points.items())]
+        (info / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+        for module, text in modules.items():
+            (site / f"{module}.py").write_text(textwrap.dedent(text), encoding="utf-8")
+        _forget_sources()
+
+    return make

@@ -18,16 +18,17 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from quirks_core import Severity, SlotKind, hookspecs
+from quirks_core import Severity, hookspecs
 from quirks_core.cli.docs import pages
 from quirks_core.cli.main import VERBS, main, make_parser
+from quirks_core.config import GenerationConfig
 from quirks_core.lifecycle import Stage
 from quirks_core.plan import Contributor, Plan, PlannedAdjustment, PlannedPatch, Refusal, State, Status, Verdict
 from quirks_core.receipt import Acknowledgement, Effect, ReadBack, Receipt
+from quirks_core.slots import SlotKind
 from quirks_core.testing import plugin
-from quirks_core.testing.proof import Conclusion
 from quirks_core.trace import Answer, Leaf
-from worker.config import GenerationConfig
+from worker.testing.proof import Conclusion
 
 _ROOT = Path(__file__).resolve().parent.parent
 _DOCS = _ROOT / "docs"

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-VERBS = ("plan", "explain")
-
-
-def arguments(verb, *rest):
-    """A command that needs a model."""
-    return [verb, *(["v1-runtime"] if verb == "explain" else []), *rest]
+#: Commands that describe a run, and read it in different modules.
+OF_A_RUN = pytest.mark.parametrize("command", [("plan",), ("explain", "v1-runtime")], ids=lambda command: command[0])
 
 
 def one_line(outcome):
     """The error of a command that ended with 2."""
-    assert outcome.code == 2
-    assert outcome.out == ""
+    assert (outcome.code, outcome.out) == (2, "")
     (line,) = outcome.err.splitlines()
     return line
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@OF_A_RUN
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--set", "engine.load_fromat=auto"), "engine.load_fromat: unknown key; did you mean 'load_format'?"),
+        (("--set", "engine.load_fromat=auto"), "did you mean 'load_format'?"),
         (("--set", "load_format=auto"), "did you mean 'engine.load_format'?"),
         (("--set", "engine.load_format"), "write slot=value"),
         (("--set", "engine.tensor_parallel_size=zero"), "engine.tensor_parallel_size"),
+        (("--set", "engine.max_num_seq=4"), "did you mean 'max_num_seqs'?"),
         (("--set", "engine.vllm_kwargs.max_num_seq=4"), "did you mean 'max_num_seqs'?"),
+        (("--set", "engine.block_size=big"), "engine.block_size takes a whole number, not 'big'"),
         (("--disable", "v1-runtme"), "'v1-runtme' in the command line (--disable); did you mean 'v1-runtime'?"),
+        (("--force", "distribution:model-quirk"), "(--force); did you mean 'distribution:model-quirks'?"),
         (("--disable", "LOGPROB"), "'LOGPROB' in the command line (--disable)"),
-        (("--disable", "load_fromat"), "did you mean 'load_format'?"),
+        (("--disable", "[bold]x[/]"), "'[bold]x[/]'"),
+        (("--disable", "logprobs", "--force", "LOGPROBS"), "'logprobs' is turned off and on at once"),
         (("--assume", "vlm==0.9.1"), "unknown package 'vlm'; did you mean 'vllm'?"),
         (("--assume", "vllm"), "write package==version"),
         (("--assume", "vllm==new"), "'new' is not a version"),
@@ -42,13 +38,11 @@ def one_line(outcome):
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )
-def test_a_name_or_value_that_does_not_exist_is_one_line_with_the_nearest(quirks, model, verb, options, message):
-    outcome = quirks(*arguments(verb, "--model", model(), *options))
-
-    assert message in one_line(outcome)
+def test_a_name_or_value_that_does_not_exist_is_one_line_with_the_nearest(quirks, model, command, options, message):
+    assert message in one_line(quirks(*command, "--model", model(), *options))
 
 
-def test_a_name_in_the_environment_s_switch_that_does_not_exist_is_named_with_its_layer(quirks, model, monkeypatch):
+def test_a_name_in_the_environments_switch_that_does_not_exist_is_named_with_its_layer(quirks, model, monkeypatch):
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "v1-runtme")
 
     outcome = quirks("plan", "--model", model())
@@ -56,19 +50,13 @@ def test_a_name_in_the_environment_s_switch_that_does_not_exist_is_named_with_it
     assert "in the environment (MODEL_QUIRKS_DISABLE); did you mean 'v1-runtime'?" in one_line(outcome)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_no_model_says_how_to_give_one(quirks, verb):
-    assert "give --model" in one_line(quirks(*arguments(verb)))
+@OF_A_RUN
+def test_no_model_says_how_to_give_one(quirks, command):
+    assert "give --model" in one_line(quirks(*command))
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_folder_that_does_not_exist_is_named(quirks, tmp_path, verb):
-    outcome = quirks(*arguments(verb, "--model", tmp_path / "none"))
-
-    assert "does not exist" in one_line(outcome)
-
-
-def test_a_folder_without_config_json_is_named(quirks, tmp_path):
+def test_a_folder_that_does_not_exist_or_has_no_config_json_is_named(quirks, tmp_path):
+    assert "does not exist" in one_line(quirks("plan", "--model", tmp_path / "none"))
     assert "has no config.json" in one_line(quirks("plan", "--model", tmp_path))
 
 
@@ -79,65 +67,24 @@ def test_a_folder_without_config_json_is_named(quirks, tmp_path):
 def test_a_broken_config_json_is_named(quirks, tmp_path, content, message):
     (tmp_path / "config.json").write_bytes(content)
 
-    outcome = quirks("plan", "--model", tmp_path)
+    line = one_line(quirks("plan", "--model", tmp_path))
 
-    line = one_line(outcome)
     assert message in line
     assert "config.json" in line
 
 
-def test_a_hub_id_that_cannot_be_read_is_one_line(program):
-    command = [sys.executable, "-m", "quirks_core.cli", "plan", "--model", "some/model"]
+def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
+    done = program("plan", "--model", "some/model", HF_HOME=str(tmp_path))
 
-    run = subprocess.run(command, env=program(), capture_output=True, text=True, check=False)
-
-    assert run.returncode == 2
-    assert "config.json of 'some/model' cannot be read from the hub" in run.stderr
-    assert len(run.stderr.splitlines()) == 1
+    assert done.returncode == 2
+    assert "config.json of 'some/model' cannot be read from the hub" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("content", ["engine: [", "- a", "engine: {sed: 1}", "engine:\n  seed: 1\nengine: {}\n"])
+@pytest.mark.parametrize("content", [None, "engine: [", "- a", "sampling: {top_q: 1}", "engine:\n  seed: 1\nengine: {}\n"])
 def test_a_configuration_that_cannot_be_used_is_one_line(quirks, model, tmp_path, content):
     file = tmp_path / "run.yaml"
-    file.write_text(content, encoding="utf-8")
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
 
     one_line(quirks("plan", "--config", file, "--model", model()))
-
-
-def test_a_configuration_that_does_not_exist_is_one_line(quirks, model, tmp_path):
-    assert "none.yaml cannot be read" in one_line(quirks("plan", "--config", tmp_path / "none.yaml", "--model", model()))
-
-
-@pytest.mark.parametrize("command", [["plam"], [], ["show"], ["plan", "--modle", "m"], ["plan", "--purpose", "train"]])
-def test_a_command_that_does_not_exist_is_a_usage_error(quirks, command):
-    outcome = quirks(*command)
-
-    assert outcome.code == 2
-    assert outcome.err.startswith("usage: quirks")
-
-
-def test_with_json_an_error_is_json_on_standard_output(quirks, tmp_path):
-    outcome = quirks("plan", "--model", tmp_path, "--json")
-
-    assert outcome.code == 2
-    assert outcome.json.keys() == {"error", "notes", "refusals"}
-    assert "has no config.json" in outcome.json["error"]
-    assert outcome.err == ""
-
-
-def test_markup_in_a_name_is_shown_as_it_is(quirks, model):
-    outcome = quirks("plan", "--model", model(), "--disable", "[bold]x[/]")
-
-    assert "'[bold]x[/]'" in one_line(outcome)
-
-
-@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
-def test_a_reader_that_has_seen_enough_gets_no_traceback(program, options):
-    command = [sys.executable, "-m", "quirks_core.cli", "list", *options]
-
-    with subprocess.Popen(command, env=program(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        process.stdout.close()
-        complaint = process.stderr.read()
-
-    assert complaint == ""
-    assert process.returncode == 141

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core import fingerprints
+from quirks_core import data_file
+from quirks_core.fingerprints import line_digests
 
 RAISES = "raise RuntimeError('imported')\n"
-DRIFTED = """
+TARGET = "pluggy._manager:PluginManager.register"
+DRIFTED = f"""
 from quirks_core import Patch, Quirk, Severity, model_type, report
 QUIRK = Quirk(
     id="acme-patch", title="t", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
-    adjustments=Patch("pluggy:PluginManager.register", wrapper="acme:make", expects=("0" * 64,)),
-    references=report("https://example.org"),
+    adjustments=Patch("{TARGET}", wrapper="acme:make", expects="000000000000"), references=report("https://example.org"),
 )
 """
 
@@ -22,69 +23,37 @@ def subjects(examined, level):
     return [finding["subject"] for finding in examined.json if finding["level"] == level]
 
 
-def test_a_sound_installation_has_no_errors(quirks):
-    examined = quirks("doctor", "--json")
-
-    assert subjects(examined, "error") == []
-    assert examined.code == 0
+def messages(examined, subject):
+    """What was found about it."""
+    return [finding["message"] for finding in examined.json if finding["subject"] == subject]
 
 
-def test_every_finding_says_how_bad_about_what_and_why(quirks):
-    findings = quirks("doctor", "--json").json
+def test_a_sound_installation_has_no_errors_and_every_finding_says_how_bad_about_what_and_why(quirks):
+    examined, shown = quirks("doctor", "--json"), quirks("doctor")
 
-    assert all(finding.keys() == {"level", "subject", "message"} for finding in findings)
-    assert {finding["level"] for finding in findings} <= {"ok", "note", "error"}
-
-
-def test_the_table_says_the_same(quirks):
-    examined = quirks("doctor")
-
-    assert examined.code == 0
-    assert "quirks loaded, 0 plugins broken" in examined.out
-
-
-def test_a_quirk_that_the_installed_engine_no_longer_needs_is_named(quirks):
-    findings = quirks("doctor", "--json").json
-
-    (message,) = [item["message"] for item in findings if item["subject"] == "gemma-normalizer-dummy-load"]
-    assert "no longer needed here" in message
+    assert (examined.code, subjects(examined, "error"), shown.code) == (0, [], 0)
+    assert all(finding.keys() == {"level", "subject", "message"} for finding in examined.json)
+    assert {"vllm", "platform", "plugins"} <= set(subjects(examined, "ok"))
+    assert "no longer needed here" in messages(examined, "gemma-normalizer-dummy-load")[0]
+    of_patches = messages(examined, "cpu-moe-expert-parallel")
+    assert len(of_patches) == 3
+    assert all("the source is the one that the patch was written against" in message for message in of_patches)
+    assert "quirks loaded, 0 plugins broken" in shown.out
 
 
-def test_the_patches_fit_the_installed_engine(quirks):
-    messages = [item["message"] for item in quirks("doctor", "--json").json if item["subject"] == "cpu-moe-expert-parallel"]
-
-    assert len(messages) == 3
-    assert all("the source is the one that the patch was written against" in message for message in messages)
-
-
-def test_a_broken_plugin_is_one_named_row_and_exit_code_3(quirks, install):
-    install("acme-broken", RAISES)
-
-    examined = quirks("doctor", "--json")
-
-    assert examined.code == 3
-    assert subjects(examined, "error") == ["acme-broken"]
-    assert "RuntimeError: imported" in next(item["message"] for item in examined.json if item["level"] == "error")
-
-
-def test_a_broken_plugin_shows_in_the_table_without_a_traceback(quirks, install):
-    install("acme-broken", RAISES)
-
-    examined = quirks("doctor")
-
-    assert examined.code == 3
-    assert "acme-broken" in examined.out
-    assert "Traceback" not in examined.out + examined.err
-
-
-@pytest.mark.parametrize("source", ["QUIRK = 3\n", "def QUIRK(): ...\n", "import sys\nsys.exit(5)\n", "syntax error\n", ""])
-def test_every_way_to_break_a_plugin_is_a_row_of_its_own(quirks, install, source):
+@pytest.mark.parametrize(
+    "source", [RAISES, "QUIRK = 3\n", "def QUIRK(): ...\n", "import sys\nsys.exit(5)\n", "syntax error\n", ""], ids=repr
+)
+def test_a_broken_plugin_is_one_named_row_whatever_broke_it_and_exit_code_3(quirks, install, monkeypatch, source):
     install("acme-broken", source)
+    monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")  # which does not keep the doctor from the other rows
 
-    examined = quirks("doctor", "--json")
+    examined, shown = quirks("doctor", "--json"), quirks("doctor")
 
-    assert examined.code == 3
-    assert subjects(examined, "error") == ["acme-broken"]
+    assert (examined.code, shown.code) == (3, 3)
+    assert (subjects(examined, "error"), "vllm" in subjects(examined, "ok")) == (["acme-broken"], True)
+    assert messages(examined, "acme-broken")[0].startswith("plugin 'acme-broken' of acme-broken 1.2 (")
+    assert "acme-broken" in shown.out
 
 
 def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
@@ -92,31 +61,22 @@ def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
 
     examined = quirks("doctor", "--json")
 
-    assert examined.code == 1
-    assert subjects(examined, "error") == ["acme-patch"]
+    assert (examined.code, subjects(examined, "error")) == (1, ["acme-patch"])
+    assert "no line digests were kept" in messages(examined, "acme-patch")[0]
 
 
-def test_a_drifted_patch_shows_the_lines_that_are_new(quirks, install):
-    target = "pluggy._manager:PluginManager.register"
-    known = fingerprints.fingerprint(target, lines=True).partition(":")[2]
-    declared = DRIFTED.replace("pluggy:PluginManager.register", target)
-    install("acme-patch", declared.replace('"0" * 64', f'"0" * 64 + ":000000{known[6:]}"'))
+def test_a_drifted_patch_shows_the_lines_that_are_new_if_its_distribution_keeps_a_data_file(quirks, install, site):
+    package = site / "acme_patch"
+    package.mkdir()
+    (package / "__init__.py").write_text(DRIFTED, encoding="utf-8")
+    install("acme-patch", {"acme-patch": "acme_patch:QUIRK"})
+    known = data_file.KnownSource(versions=("1.0",), lines="000000" + line_digests(TARGET)[6:])
+    data_file.write(package / data_file.NAME, data_file.DataFile(fingerprints={TARGET: {"000000000000": known}}))
 
-    (message,) = [item["message"] for item in quirks("doctor", "--json").json if item["level"] == "error"]
+    (message,) = messages(quirks("doctor", "--json"), "acme-patch")
 
-    assert "\n+ " in message, message
+    assert "\n    + def register(" in message
     assert "lines as before" in message
-
-
-def test_a_strict_environment_does_not_keep_the_doctor_from_the_other_rows(quirks, install, monkeypatch):
-    monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")
-    install("acme-broken", RAISES)
-
-    examined = quirks("doctor", "--json")
-
-    assert examined.code == 3
-    assert subjects(examined, "error") == ["acme-broken"]
-    assert "vllm" in subjects(examined, "ok")
 
 
 def test_a_name_in_the_environments_switch_that_does_not_exist_is_an_error_with_the_nearest(quirks, monkeypatch):
@@ -124,20 +84,19 @@ def test_a_name_in_the_environments_switch_that_does_not_exist_is_an_error_with_
 
     examined = quirks("doctor", "--json")
 
-    (message,) = [item["message"] for item in examined.json if item["subject"] == "switches"]
+    (message,) = messages(examined, "switches")
     assert examined.code == 1
     assert "MODEL_QUIRKS_DISABLE" in message
     assert "did you mean 'gemma4-layer-scalar'" in message
 
 
 def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):
-    monkeypatch.setattr("quirks_core.context.installed_platform", lambda: "cuda")
+    monkeypatch.setattr("quirks_core.facts.installed_platform", lambda: "cuda")
 
     examined = quirks("doctor", "--json")
 
-    notes = [item["message"] for item in examined.json if item["subject"] == "cpu-moe-expert-parallel"]
-    assert examined.code == 0
-    assert len(notes) == 3
+    notes = messages(examined, "cpu-moe-expert-parallel")
+    assert (examined.code, len(notes)) == (0, 3)
     assert all("no run on this installation needs the patch" in note for note in notes)
 
 
@@ -147,4 +106,18 @@ def test_a_vllm_that_is_told_not_to_load_us_is_an_error_with_what_to_set(quirks,
     examined = quirks("doctor", "--json")
 
     assert examined.code == 1
-    assert any("VLLM_PLUGINS='lora_resolver,model_quirks" in item["message"] for item in examined.json)
+    assert any("VLLM_PLUGINS='lora_resolver,model_quirks" in message for message in messages(examined, "environment"))
+
+
+def test_isolated_the_doctor_survives_what_would_end_it_and_holds_every_plugin_against_the_laws(quirks, install):
+    install("acme-crash", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    install("acme-patch", {"acme-patch": "acme_patch:QUIRK"}, ray="", acme_patch=f"import ray\n{DRIFTED}")
+
+    examined = quirks("doctor", "--isolated", "--json")
+
+    found = "\n".join(messages(examined, "acme-patch"))
+    assert examined.code == 3
+    assert "a process that loads it dies of SIGSEGV" in messages(examined, "acme-crash")[0]
+    for words in ("importing it imports ray", "it has no evidence", "runs that need the patch are refused"):
+        assert words in found
+    assert "no longer needed here" in messages(examined, "gemma-normalizer-dummy-load")[0]

@@ -9,13 +9,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    """The command sets these for its own process where they are open; here they must not outlive the test."""
-    for variable in ("VLLM_LOGGING_LEVEL", "PYTHONWARNINGS", "TRANSFORMERS_VERBOSITY", "HF_HUB_DISABLE_PROGRESS_BARS"):
-        monkeypatch.setenv(variable, "error")
-
-
-@pytest.fixture(autouse=True)
 def no_engine():
     """No command of this file may reach the engine."""
     before = "vllm" in sys.modules
@@ -24,63 +17,34 @@ def no_engine():
     assert multiprocessing.active_children() == []
 
 
-def test_an_assumed_version_cannot_be_run(quirks, model):
-    outcome = quirks("generate", "--model", model(), "--assume", "vllm==0.9.1", "Hello")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["Hello", "--assume", "vllm==0.9.1"], "error: --assume makes plans for versions that are not installed"),
+        (["Hello"], "has no weights"),  # weights are loaded unless the user says otherwise
+        (["Hello", "--set", "engine.load_format=auto", "--purpose", "serve"], "has no weights"),
+        (["Hello"], "--set engine.load_format=dummy"),
+        ([], "PROMPT"),
+        (["Hello", "--set", "engine.vllm_kwargs.max_num_seq=4"], "did you mean 'max_num_seqs'?"),
+    ],
+)
+def test_what_cannot_be_run_is_one_clear_usage_error(quirks, model, arguments, message):
+    outcome = quirks("generate", "--model", model(), *arguments)
 
     assert outcome.code == 2
-    assert outcome.err.startswith("error: --assume makes plans for versions that are not installed")
+    assert message in outcome.err.splitlines()[-1]
 
 
-def test_a_model_without_weights_is_one_clear_line(quirks, model):
-    outcome = quirks("generate", "--model", model(), "Hello")
-
-    (line,) = outcome.err.splitlines()
-    assert outcome.code == 2
-    assert "has no weights" in line
-    assert "--set engine.load_format=dummy" in line
-
-
-def test_a_prompt_is_needed(quirks, model):
-    outcome = quirks("generate", "--model", model())
-
-    assert outcome.code == 2
-    assert "PROMPT" in outcome.err
-
-
-def test_everything_that_refuses_the_run_is_in_one_error(quirks, model):
+def test_everything_that_refuses_the_run_is_in_one_error_and_in_the_json(quirks, model):
+    folder = model("gemma3", vision_config={"depth": 2})
     train = ("--set", "train.context_parallel_size=2", "--set", "train.sequence_packing=true")
 
-    outcome = quirks("generate", "--model", model("gemma3", vision_config={"depth": 2}), *train, "Hello")
+    shown, listed = (quirks("generate", "--model", folder, *train, *more, "Hello") for more in ((), ("--json",)))
 
-    assert outcome.code == 1
-    assert "refused for 3 reasons" in outcome.err
-    for quirk in ("cp-gemma3", "cp-sequence-packing", "cp-vlm"):
-        assert f"- {quirk} (model-quirks" in outcome.err
-        assert f"override: --disable {quirk}" in outcome.err
-    assert outcome.err.count("remedy:") == 3
-
-
-def test_refusals_are_json_with_json(quirks, model):
-    train = ("--set", "train.context_parallel_size=2")
-
-    outcome = quirks("generate", "--model", model("gemma3"), *train, "--json", "Hello")
-
-    (refusal,) = outcome.json["refusals"]
-    assert outcome.code == 1
-    assert refusal["quirks"][0]["id"] == "cp-gemma3"
-    assert {"reason", "remedy", "switch"} <= refusal.keys()
-
-
-def test_weights_are_loaded_unless_the_user_says_otherwise(quirks, model, tmp_path):
-    file = tmp_path / "run.yaml"
-    file.write_text(f"model: {model()}\npurpose: serve\n", encoding="utf-8")
-
-    assert "has no weights" in quirks("generate", "--config", file, "Hello").err
-    assert "has no weights" in quirks("generate", "--config", file, "--set", "engine.load_format=auto", "Hello").err
-
-
-def test_an_unknown_engine_argument_is_found_before_the_engine(quirks, model):
-    outcome = quirks("generate", "--model", model(), "--set", "engine.vllm_kwargs.max_num_seq=4", "Hello")
-
-    assert outcome.code == 2
-    assert "did you mean 'max_num_seqs'?" in outcome.err
+    ids = {"cp-gemma3", "cp-sequence-packing", "cp-vlm"}
+    assert (shown.code, listed.code) == (1, 1)
+    assert "refused for 3 reasons" in shown.err
+    assert shown.err.count("remedy:") == 3
+    assert all(f"override: --disable {quirk}" in shown.err for quirk in ids)
+    assert {refusal["quirks"][0]["id"] for refusal in listed.json["refusals"]} == ids
+    assert all({"reason", "remedy", "switch"} <= refusal.keys() for refusal in listed.json["refusals"])

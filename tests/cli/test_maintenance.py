@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 
 import pytest
 
-from quirks_core import discover
+from quirks_core.discovery import discover
 from quirks_core.fingerprints import fingerprint
 from quirks_core.lock import Lock
 
@@ -17,64 +18,52 @@ QUIRK = Quirk(
     adjustments=Advise("look out"), references=report("https://example.org"), affected=Affected("vllm", fixed="0.8"),
 )
 """
+TARGET = "pluggy._manager:PluginManager.register"
+PATCHES = f"""
+from quirks_core import Patch, Quirk, Severity, model_type, report
+QUIRK = Quirk(
+    id="acme-patch", title="t", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
+    adjustments=Patch("{TARGET}", wrapper="acme:make", expects="%s"), references=report("https://example.org"),
+)
+"""
 
 
-def test_lock_writes_every_installed_quirk(quirks, tmp_path):
-    file = tmp_path / "mine.lock"
-
-    written = quirks("lock", "--output", file)
-
-    assert written.code == 0
-    assert {item.name for item in discover()} <= {item.id for item in Lock.read(file).quirks}
-    assert "--locked" in written.out
-
-
-def test_lock_writes_into_the_current_folder_unless_told_otherwise(quirks, tmp_path, monkeypatch):
+def test_lock_writes_every_installed_quirk_into_the_current_folder_unless_told_otherwise(quirks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    written = quirks("lock", "--json")
+    written, elsewhere = quirks("lock", "--json"), quirks("lock", "--output", "mine.lock")
 
-    assert Lock.model_validate(written.json) == Lock.read(tmp_path / "quirks.lock")
+    assert (written.code, elsewhere.code) == (0, 0)
+    assert Lock.model_validate(written.json) == Lock.read(tmp_path / "quirks.lock") == Lock.read(tmp_path / "mine.lock")
+    assert {item.name for item in discover()} <= {item["id"] for item in written.json["quirks"]}
+    assert "--locked" in elsewhere.out
 
 
-def test_what_is_broken_cannot_be_locked(quirks, install, tmp_path):
+def test_what_is_broken_cannot_be_locked_nor_a_lock_be_written_where_nothing_can(quirks, install, tmp_path):
+    nowhere = quirks("lock", "--output", tmp_path / "no-such-folder" / "quirks.lock")
     install("acme-broken", "QUIRK = 3\n")
 
     written = quirks("lock", "--output", tmp_path / "quirks.lock")
 
-    assert written.code == 3
-    assert "acme-broken" in written.err
+    assert (nowhere.code, "cannot be written" in nowhere.err) == (2, True)
+    assert (written.code, "acme-broken" in written.err) == (3, True)
     assert not (tmp_path / "quirks.lock").exists()
 
 
-def test_a_lock_that_cannot_be_written_is_a_usage_error(quirks, tmp_path):
-    written = quirks("lock", "--output", tmp_path / "no-such-folder" / "quirks.lock")
-
-    assert written.code == 2
-    assert "cannot be written" in written.err
-
-
 def test_audit_lifecycle_tells_the_stage_and_the_evidence_of_every_quirk(quirks):
-    audited = quirks("audit-lifecycle", "--json")
+    audited, shown = quirks("audit-lifecycle", "--json"), quirks("audit-lifecycle")
 
     rows = {row["id"]: row for row in audited.json}
-    assert audited.code == 0
+    dormant = rows["gemma-normalizer-dummy-load"]
+    assert (audited.code, shown.code) == (0, 0)
     assert {item.name for item in discover()} <= rows.keys()
     assert all(row.keys() == {"id", "distribution", "version", "stage", "evidence"} for row in audited.json)
-    dormant = rows["gemma-normalizer-dummy-load"]
     assert dormant["stage"] == "dormant"
     assert "affected: vllm < 0.9.2" in dormant["evidence"]
     assert any(text.startswith("the installed source has the fix: ") for text in dormant["evidence"])
-    assert any(text.startswith("paired run, ") for text in dormant["evidence"])
-
-
-def test_audit_lifecycle_says_the_same_to_people(quirks):
-    audited = quirks("audit-lifecycle")
-
-    assert audited.code == 0
-    assert "gemma-normalizer-dummy-load" in audited.out
-    assert "dormant" in audited.out
-    assert "oldest supported: vllm 0.9.0" in audited.out
+    assert any(text.startswith("paired run: ") for text in rows["gemma4-layer-scalar"]["evidence"])
+    for words in ("gemma-normalizer-dummy-load", "dormant", "oldest supported: vllm 0.9.0"):
+        assert words in shown.out
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
@@ -84,43 +73,66 @@ def test_an_expired_quirk_is_a_finding_that_says_delete_me(quirks, install, opti
     audited = quirks("audit-lifecycle", *options)
 
     assert audited.code == 1
-    assert "acme-old" in audited.out
-    assert "expired" in audited.out
-    assert "delete this quirk" in audited.out
+    for words in ("acme-old", "expired", "delete this quirk"):
+        assert words in audited.out
 
 
 def test_fingerprint_prints_what_can_be_pasted_into_a_patch(quirks):
-    printed = quirks("fingerprint", "pluggy._manager:PluginManager.register")
+    printed, record = quirks("fingerprint", TARGET), quirks("fingerprint", TARGET, "--json").json
 
-    assert printed.code == 0
     call = ast.parse(f"Patch({printed.out.rstrip().removesuffix(',')})", mode="eval").body
-    assert ast.literal_eval(call.keywords[0].value) == fingerprint("pluggy._manager:PluginManager.register", lines=True)
-
-
-def test_fingerprint_json_names_the_target(quirks):
-    target = "pluggy._manager:PluginManager.register"
-
-    assert quirks("fingerprint", target, "--json").json == {"target": target, "fingerprint": fingerprint(target, lines=True)}
-
-
-def test_fingerprint_of_what_a_patch_would_add_is_absent(quirks):
-    assert quirks("fingerprint", "pluggy._manager:PluginManager.no_such", "--json").json["fingerprint"] == "absent"
-
-
-@pytest.mark.parametrize("target", ["pluggy", "pluggy:", ":register", "", ":", "pluggy.PluginManager"])
-def test_a_target_of_another_form_is_a_usage_error_that_shows_the_form(quirks, target):
-    printed = quirks("fingerprint", target)
-
-    assert (printed.code, printed.out) == (2, "")
-    assert "package.module:Class.attribute" in printed.err
+    assert printed.code == 0
+    assert ast.literal_eval(call.keywords[0].value) == (fingerprint(TARGET),)
+    assert record == {"target": TARGET, "fingerprint": fingerprint(TARGET)}
 
 
 @pytest.mark.parametrize(
-    "target",
-    ["no_such_package:function", "pluggy.no_such:function", "pluggy:NoSuch.method", "..:x", "a b:c", "sys:path", "\0:x"],
+    ("target", "words"),
+    [
+        ("pluggy.PluginManager", "is not of the form package.module:Class.attribute"),
+        ("pluggy:", "is not of the form package.module:Class.attribute"),
+        (":register", "is not of the form package.module:Class.attribute"),
+        ("no_such_package:function", "no module no_such_package"),
+        ("pluggy.no_such:function", "no module pluggy.no_such"),
+        ("pluggy:NoSuch.method", "pluggy has no NoSuch"),
+        ("pluggy._manager:PluginManager.no_such", "pluggy._manager:PluginManager has no no_such"),
+        ("pluggy:PluginManager", "pluggy has no PluginManager (inherited and imported names do not count)"),
+        ("..:x", "no module .."),
+        ("sys:path", "no module sys"),
+        ("\0:x", "no module"),
+    ],
 )
-def test_a_target_that_is_not_installed_is_a_usage_error(quirks, target):
+def test_a_name_that_does_not_exist_is_a_usage_error_that_says_which_part_is_missing(quirks, target, words):
     printed = quirks("fingerprint", target)
 
     assert (printed.code, printed.out) == (2, "")
-    assert "no such module or class" in printed.err
+    assert words in printed.err
+
+
+def test_writing_keeps_the_data_file_of_a_distribution(quirks, install, site):
+    package = site / "acme_patch"
+    package.mkdir()
+    (package / "__init__.py").write_text(PATCHES % fingerprint(TARGET), encoding="utf-8")
+    install("acme-patch", {"acme-patch": "acme_patch:QUIRK"})
+
+    first, second = (quirks("fingerprint", "--write", "Acme.Patch", "--json") for _ in range(2))
+
+    data = json.loads((package / "model_quirks.json").read_text(encoding="utf-8"))
+    (known,) = data["fingerprints"][TARGET].values()
+    assert (first.code, first.json) == (0, {"file": str(package / "model_quirks.json"), "changed": True})
+    assert (second.code, second.json["changed"]) == (0, False)
+    assert data["since"] == {"acme-patch": "1.2"}
+    assert list(data["fingerprints"][TARGET]) == [fingerprint(TARGET)]
+    assert len(known["lines"]) > 100
+    assert quirks("show", "acme-patch", "--json").json["since"] == "1.2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [([], "give a TARGET, or --write DIST"), (["a:b", "--write", "x"], "give a TARGET"), (["--write", "no-dist"], "'no-dist'")],
+)
+def test_one_target_or_a_distribution_with_quirks_is_wanted(quirks, arguments, words):
+    printed = quirks("fingerprint", *arguments)
+
+    assert printed.code == 2
+    assert words in printed.err

@@ -1,20 +1,23 @@
-"""``quirks migrate`` and the comparison of two dumps as a user types them. No engine runs: the dumps are made by hand."""
+"""``quirks migrate`` and ``quirks parity compare`` as a user types them. No engine runs: the dumps are made by hand."""
 
 from __future__ import annotations
 
-import argparse
-import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quirks_core.cli import dumping
-from quirks_core.errors import UsageError
-from worker.parity.compare import Comparison
-from worker.parity.dump import Dump, Row
+from worker.compare.compare import Comparison
+from worker.compare.dump import Dump, Row
+
+EFFECTIVE = {"model_config.logprobs_mode": "processed_logprobs", "cache_config.block_size": 16}
+RAW = {**EFFECTIVE, "model_config.logprobs_mode": "raw_logprobs", "acme.new": 1}
 
 
 @pytest.fixture
@@ -25,8 +28,7 @@ def dumped(tmp_path: Path) -> Callable[..., Path]:
         values: dict[str, Any] = {
             "date": "2026-11-21", "model": "tiny[b]", "model_type": "qwen3", "config_digest": "c", "platform": "cpu",
             "versions": {"vllm": "0.30.0"}, "plan": "p", "quirks": (), "settings": {"sampling.temperature": 0.7},
-            "effective": {"model_config.logprobs_mode": "processed_logprobs", "cache_config.block_size": 16},
-            "prompts": ((1, 2),),
+            "effective": EFFECTIVE, "prompts": ((1, 2),),
             "rows": (
                 Row(kind="greedy", prompt=0, tokens=(3, 4), logprobs=(-1, -1)),
                 Row(kind="sampled", prompt=0, seed=0, tokens=(3, 5), logprobs=(logprob, logprob)),
@@ -40,63 +42,57 @@ def dumped(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def compared(*files: Path, as_json: bool = False, threshold: tuple[str, ...] = ()) -> int:
-    """Compares dumps as ``quirks parity compare`` does."""
-    options = argparse.Namespace(profile="peers", threshold=list(threshold), json=as_json)
-    return dumping.run_compare(options, [str(file) for file in files])
-
-
-RAW = {"model_config.logprobs_mode": "raw_logprobs", "cache_config.block_size": 16, "acme.new": 1}
-
-
-def test_equal_dumps_end_with_0_and_a_crossed_threshold_with_1(dumped: Callable[..., Path], capsys: Any) -> None:
-    a, b = dumped("A.json"), dumped("B.json", -1.5)
-
-    codes = (
-        compared(a, a),
-        compared(a, b),
-        compared(a, b, threshold=("mean_abs_delta=1", "mean_exp_abs_delta<=2", "mean_abs_dprob=1", "kl_k1=1", "kl_k3=1")),
-    )
-
-    capsys.readouterr()
-    assert codes == (0, 1, 0)
-
-
-def test_a_person_sees_rows_the_limit_that_is_crossed_and_the_likely_cause(dumped: Callable[..., Path], capsys: Any) -> None:
+def test_a_person_sees_rows_the_limit_that_is_crossed_and_the_likely_cause(quirks, dumped):
     a, b = dumped("A.json"), dumped("B.json", -1.5, effective=RAW, versions={"vllm": "0.32.0"}, quirks=("v1-runtime",))
 
-    compared(a, b)
+    outcome = quirks("parity", "compare", a, b)
 
-    shown = capsys.readouterr().out
-    for text in (
+    expected = (
         "tiny[b]: A = vLLM 0.30.0 on cpu, B = vLLM 0.32.0 on cpu",
-        "fail sampled: mean_abs_delta 0.500, limit 0.200",
+        "fail sampled: mean_abs_delta 0.500, limit ≤ 0.2",
         "settings that differ and can move tokens or logprobs",
         "model_config.logprobs_mode",
         "quirk rollout-logprobs-processed: in force in neither",
         "only B has 1: acme.new",
         "v1-runtime",
         "look at what a logprob means",
-    ):
-        assert text in shown
+    )
+    assert outcome.code == 1
+    assert [text for text in expected if text not in outcome.out] == []
 
 
-def test_json_is_the_comparison_and_nothing_else(dumped: Callable[..., Path], capsys: Any) -> None:
-    compared(dumped("A.json"), dumped("B.json", effective=RAW), as_json=True)
+def test_json_is_the_comparison_and_nothing_else(quirks, dumped):
+    outcome = quirks("parity", "compare", dumped("A.json"), dumped("B.json", effective=RAW), "--json")
 
-    out = capsys.readouterr().out
-    found = Comparison.model_validate_json(out)
-    assert json.loads(out)["kinds"][0]["kind"] == "greedy"
+    found = Comparison.model_validate(outcome.json)
+    assert outcome.code == 0
     assert [cause.name for cause in found.causes] == ["model_config.logprobs_mode"]
 
 
+def test_limits_of_the_user_decide_on_the_exit_code(quirks, dumped):
+    wide = ("mean_abs_delta=1", "mean_exp_abs_delta<=2", "mean_abs_dprob=1", "kl_k1=1", "kl_k3=1")
+    options = [word for text in wide for word in ("--threshold", text)]
+
+    assert quirks("parity", "compare", dumped("A.json"), dumped("B.json", -1.5), *options).code == 0
+
+
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_a_comparison_takes_two_dumps(dumped: Callable[..., Path], number: int) -> None:
-    with pytest.raises(UsageError, match="takes two dumps"):
-        compared(*[dumped("A.json")] * number)
+def test_a_comparison_takes_two_dumps(quirks, dumped, number):
+    outcome = quirks("parity", "compare", *[dumped("A.json")] * number)
+
+    assert outcome.code == 2
+    assert "takes two dumps" in outcome.err
 
 
 # ---- what is said before anything runs
+
+
+@pytest.fixture
+def migrate(model, tmp_path):
+    """What ``quirks migrate`` is given beside what a test types."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt_token_ids": [1, 2]}\n')
+    return ["migrate", "--to", sys.executable, "--prompts", str(prompts), "--model", str(model(vocab_size=8))]
 
 
 @pytest.mark.parametrize(
@@ -104,39 +100,48 @@ def test_a_comparison_takes_two_dumps(dumped: Callable[..., Path], number: int) 
     [
         (["--from", "no/python"], "'no/python' is no Python interpreter"),
         (["--from", "0.8"], "worker runs vllm"),
-        (["--profile", "float23"], "did you mean 'float32'"),
-        (["--threshold", "max_abs_delta=high"], "the limit must be a finite number"),
-        (["--prompts", "no/file"], "prompts no/file cannot be read"),
-        (["--assume", "vllm==0.30.0"], "name them with --from and --to"),
-        (["--set", "engine.dtpye=float32"], "did you mean"),
-        (["--output", "/dev/null/folder"], "--output /dev/null/folder cannot be made"),
+        (["--from", "0.30", "--profile", "float23"], "did you mean 'float32'"),
+        (["--from", "0.30", "--threshold", "max_abs_delta=high"], "the limit must be a finite number"),
+        (["--from", "0.30", "--prompts", "no/file"], "prompts no/file cannot be read"),
+        (["--from", "0.30", "--assume", "vllm==0.30.0"], "name them with --from and --to"),
+        (["--from", "0.30", "--set", "train.dtpye=float32"], "did you mean 'dtype'"),
+        (["--from", "0.30", "--output", "/dev/null/folder"], "--output /dev/null/folder cannot be made"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_runs(
-    quirks: Callable[..., Any], model: Callable[..., Path], arguments: list[str], message: str, tmp_path: Path
-) -> None:
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt_token_ids": [1, 2]}\n')
-    here = ["--from", sys.executable, "--to", sys.executable, "--prompts", prompts, "--model", model(vocab_size=8)]
-
-    outcome = quirks("migrate", *here, *arguments, "--json")
+def test_what_cannot_be_done_is_said_before_anything_runs(quirks, migrate, arguments, message):
+    outcome = quirks(*migrate, *arguments, "--json")
 
     assert outcome.code == 2
     assert message in outcome.json["error"]
 
 
-def test_both_environments_must_be_named(quirks: Callable[..., Any]) -> None:
-    outcome = quirks("migrate", "--model", "some/model", "--from", "0.30")
-
-    assert outcome.code == 2
-    assert "--to" in outcome.err
-
-
 @pytest.mark.parametrize(
-    ("option", "value"), [("--tokens", "0"), ("--samples", "two"), ("--timeout", "nan"), ("--timeout", "0")]
+    ("arguments", "option"),
+    [
+        (["--from", "0.30"], "--to"),
+        (["--from", "0.30", "--to", "0.32", "--tokens", "0"], "--tokens"),
+        (["--from", "0.30", "--to", "0.32", "--samples", "two"], "--samples"),
+        (["--from", "0.30", "--to", "0.32", "--timeout", "nan"], "--timeout"),
+    ],
 )
-def test_numbers_that_make_no_sense_are_usage_errors(quirks: Callable[..., Any], option: str, value: str) -> None:
-    outcome = quirks("migrate", "--from", "0.30", "--to", "0.32", option, value)
+def test_missing_sides_and_numbers_that_make_no_sense_are_usage_errors(quirks, arguments, option):
+    outcome = quirks("migrate", *arguments)
 
     assert outcome.code == 2
     assert option in outcome.err
+
+
+def test_a_command_that_is_terminated_leaves_no_half_environment_behind(migrate, tmp_path):
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "quirks_core.cli", *migrate, "--from", "0.31.5"]
+    cache = tmp_path / "cache/model-quirks/environments"
+    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not list(cache.glob(".vllm*/*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        half = list(cache.glob("*"))
+        process.send_signal(signal.SIGTERM)
+
+    assert half
+    assert process.returncode == 130
+    assert list(cache.iterdir()) == []

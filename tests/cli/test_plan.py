@@ -1,11 +1,10 @@
-"""``quirks plan``: what applies to a run and why."""
+"""``quirks plan``: what applies to a run and why, in every process and in the worker alike."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from worker import GenerationConfig, VllmAsyncGenerationWorker
 
 GEMMA = "gemma3_text"
 OLD = ("--assume", "vllm==0.9.1")
@@ -22,29 +21,8 @@ def find(items, **wanted):
 def test_plan_needs_nothing_but_a_config_json(quirks, model):
     planned = quirks("plan", "--model", model())
 
-    assert planned.code == 0
+    assert (planned.code, planned.err) == (0, "")
     assert "engine.logprobs_mode = processed_logprobs" in planned.out
-    assert planned.err == ""
-
-
-def test_an_affected_engine_requires_auto_and_refuses_the_explicit_dummy(quirks, model):
-    planned = quirks("plan", "--model", model(GEMMA), *DUMMY, *OLD, "--json")
-
-    adjustment = find(planned.json["adjustments"], slot="engine.load_format")
-    assert planned.code == 1
-    assert (adjustment["value"], adjustment["strength"], adjustment["status"]) == ("auto", "require", "refused")
-    assert find(planned.json["refusals"], slot="engine.load_format")["switch"].startswith(
-        "--disable gemma-normalizer-dummy-load"
-    )
-
-
-def test_the_same_on_a_fixed_engine_is_dormant(quirks, model):
-    planned = quirks("plan", "--model", model(GEMMA), *DUMMY, *NEW, "--json")
-
-    verdict = find(planned.json["verdicts"], id="gemma-normalizer-dummy-load")
-    assert planned.code == 0
-    assert (verdict["verdict"], verdict["state"]) == ("no", "dormant")
-    assert "got 0.32.0" in verdict["because"]
 
 
 def test_the_json_has_the_keys_that_are_promised(quirks, model):
@@ -61,17 +39,24 @@ def test_the_json_has_the_keys_that_are_promised(quirks, model):
 
 
 def test_the_json_is_sorted_and_the_same_in_every_process(model, program):
-    command = [sys.executable, "-m", "quirks_core.cli", "plan", "--model", str(model(GEMMA)), *DUMMY, *OLD, "--json"]
-    command += ["--set", "refit.scope=state_dict", "--set", "engine.seed=1", "--assume", "torch==2.8.0"]
+    options = ["--set", "refit.scope=state_dict", "--set", "engine.seed=1", "--assume", "torch==2.8.0", "--json"]
 
     first, second = (
-        subprocess.run(command, env=program(PYTHONHASHSEED=seed), capture_output=True, text=True, check=False).stdout
-        for seed in ("1", "2")
+        program("plan", "--model", model(GEMMA), *DUMMY, *OLD, *options, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")
     )
 
-    assert first
     assert first == second
-    assert first.index('"adjustments"') < first.index('"context"') < first.index('"digest"')
+    assert -1 < first.index('"adjustments"') < first.index('"context"') < first.index('"digest"')
+
+
+@pytest.mark.parametrize("parallel", ["", "engine: {data_parallel_size: 2}\nparallel: {dp_strategy: engine}\n"])
+def test_the_worker_makes_the_plan_that_the_command_line_shows(quirks, model, tmp_path, parallel):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"model: {model('qwen3_moe', num_experts=8)}\n{parallel}", encoding="utf-8")
+
+    worker = VllmAsyncGenerationWorker(GenerationConfig.load(file))
+
+    assert worker.plan.digest == quirks("plan", "--config", file, "--json").json["digest"]
 
 
 def test_the_table_shows_what_applies_what_sleeps_and_what_is_off(quirks, model):
@@ -97,40 +82,11 @@ def test_a_refused_plan_shows_every_reason_with_remedy_and_switch(quirks, model)
     assert planned.out.count("remedy:") == 3
 
 
-def test_a_switch_turns_a_refusal_off(quirks, model):
-    planned = quirks("plan", "--model", model(GEMMA), *DUMMY, *OLD, "--disable", "gemma-normalizer-dummy-load")
-
-    assert planned.code == 0
-
-
-@pytest.mark.parametrize(
-    ("layer", "words"),
-    [
-        ("flag", "the command line (--disable)"),
-        ("environment", "the environment (MODEL_QUIRKS_DISABLE)"),
-        ("file", "the configuration (quirks.disable)"),
-    ],
-)
-def test_the_plan_names_the_layer_that_switched_a_quirk_off(quirks, model, monkeypatch, tmp_path, layer, words):
-    file = tmp_path / "run.yaml"
-    file.write_text(f"model: {model()}\nquirks: {{disable: [logprobs]}}\n", encoding="utf-8")
-    if layer != "file":
-        monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "logprobs")
-    flags = ("--disable", "logprobs") if layer == "flag" else ()
-
-    planned = quirks("plan", "--config", file, *flags, "--json")
-
-    assert (
-        find(planned.json["verdicts"], id="rollout-logprobs-processed")["because"] == f"switched off by 'logprobs' in {words}"
-    )
-
-
 @pytest.mark.parametrize(("purpose", "load_format"), [("rollout", "dummy"), ("eval", "auto"), ("serve", "auto")])
 def test_the_purpose_can_be_given_as_an_option(quirks, model, purpose, load_format):
     context = quirks("plan", "--model", model(), "--purpose", purpose, "--json").json["context"]
 
-    assert context["purpose"] == purpose
-    assert context["settings"]["engine.load_format"] == load_format
+    assert (context["purpose"], context["settings"]["engine.load_format"]) == (purpose, load_format)
 
 
 def test_options_override_the_configuration_file(quirks, model, tmp_path):
@@ -139,8 +95,7 @@ def test_options_override_the_configuration_file(quirks, model, tmp_path):
 
     context = quirks("plan", "--config", file, "--model", model(), "--set", "engine.load_format=auto", "--json").json["context"]
 
-    assert context["model"]["name"] == "qwen3"
-    assert context["settings"]["engine.load_format"] == "auto"
+    assert (context["model"]["name"], context["settings"]["engine.load_format"]) == ("qwen3", "auto")
 
 
 def test_every_assumption_is_marked_in_the_context(quirks, model):
@@ -150,15 +105,17 @@ def test_every_assumption_is_marked_in_the_context(quirks, model):
     context = quirks("plan", "--model", model(), *options, "--json").json["context"]
 
     assert context["assumed"] == ["ray", "torch", "transformers", "vllm"]
-    assert context["packages"]["vllm"] == "0.10.2"
-    assert context["platform"] == "cuda"
+    assert (context["packages"]["vllm"], context["platform"]) == ("0.10.2", "cuda")
 
 
-def test_an_assumed_engine_s_arguments_are_not_held_against_the_installed_one(quirks, model):
-    setting = ("--set", "engine.vllm_kwargs.swap_spaces=4")
+@pytest.mark.parametrize("slot", ["engine.swap_spaces", "engine.vllm_kwargs.swap_spaces"])
+def test_an_assumed_engines_arguments_are_not_held_against_the_installed_one_and_the_plan_says_so(quirks, model, slot):
+    here = quirks("plan", "--model", model(), "--set", f"{slot}=4")
+    assumed = quirks("plan", "--model", model(), "--set", f"{slot}=4", *OLD, "--json")
 
-    assert quirks("plan", "--model", model(), *setting, *OLD).code == 0
-    assert quirks("plan", "--model", model(), *setting).code == 2
+    assert (here.code, assumed.code) == (2, 0)
+    assert assumed.json["context"]["settings"]["engine.swap_spaces"] == 4
+    assert any("engine.swap_spaces is not checked" in text for text in assumed.json["warnings"])
 
 
 def test_a_broken_plugin_is_a_warning_in_every_plan(quirks, model, install):
@@ -168,15 +125,3 @@ def test_a_broken_plugin_is_a_warning_in_every_plan(quirks, model, install):
 
     assert planned.code == 0
     assert any("acme-broken" in warning for warning in planned.json["warnings"])
-
-
-def test_planning_imports_no_engine_and_no_trainer(model, program):
-    code = (
-        "import sys; from quirks_core.cli import main;"
-        f"main(['plan', '--model', {str(model(GEMMA))!r}, '--json']);"
-        "sys.exit(', '.join({'torch', 'vllm', 'ray', 'transformers'} & sys.modules.keys()) or None)"
-    )
-
-    run = subprocess.run([sys.executable, "-c", code], env=program(), capture_output=True, text=True, check=False)
-
-    assert (run.returncode, run.stderr) == (0, "")

@@ -2,51 +2,41 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from quirks_core.cli import main
-from quirks_core.testing.proof import Report
+from worker.testing.proof import Report
 
 
-def test_a_quirk_without_evidence_ends_with_0_and_says_so(capsys, tmp_path):
-    code = main(["prove", "cp-vlm", "--json", "--output", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md")])
+def test_a_quirk_without_evidence_ends_with_0_and_says_so(quirks, tmp_path):
+    as_json, as_text = tmp_path / "r.json", tmp_path / "r.md"
 
-    printed = json.loads(capsys.readouterr().out)
-    assert code == 0
-    assert [(proof["id"], proof["conclusion"]) for proof in printed["proofs"]] == [("cp-vlm", "INCONCLUSIVE")]
-    assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8")) == printed
-    assert (tmp_path / "r.md").read_text(encoding="utf-8") == Report.model_validate(printed).markdown()
+    outcome = quirks("prove", "cp-vlm", "--json", "--output", as_json, "--markdown", as_text)
+
+    assert outcome.code == 0
+    assert [(proof["id"], proof["conclusion"]) for proof in outcome.json["proofs"]] == [("cp-vlm", "INCONCLUSIVE")]
+    assert Report.read(as_json) == Report.model_validate(outcome.json)
+    assert as_text.read_text(encoding="utf-8") == Report.read(as_json).markdown()
 
 
-def test_a_person_sees_the_conclusion_and_why(capsys):
-    code = main(["prove", "cp-vlm"])
+def test_a_person_sees_the_conclusion_and_why(quirks):
+    outcome = quirks("prove", "cp-vlm")
 
-    assert code == 0
-    assert "INCONCLUSIVE cp-vlm: no evidence that can be run here" in capsys.readouterr().out
+    assert outcome.code == 0
+    assert "INCONCLUSIVE cp-vlm: no evidence that can be run here" in outcome.out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name the quirks to prove, or give --all"),
-        (["cp-vlm", "--all"], "and not both"),
+        ([], "one of the arguments ID --all --changed is required"),
+        (["cp-vlm", "--all"], "--all: not allowed with argument ID"),
         (["cp-vml"], "did you mean 'cp-vlm'"),
         (["cp-vlm", "--output", "/nowhere/report.json"], "/nowhere/report.json cannot be written"),
+        *((["cp-vlm", f"--timeout={text}"], "is not a number of seconds above 0") for text in ("0", "nan", "inf", "soon")),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_runs(capsys, arguments, message):
-    code = main(["prove", *arguments, "--json"])
+def test_what_cannot_be_done_is_said_before_anything_runs(quirks, arguments, message):
+    outcome = quirks("prove", *arguments)
 
-    assert code == 2
-    assert message in json.loads(capsys.readouterr().out)["error"]
-
-
-@pytest.mark.parametrize("text", ["0", "-3", "nan", "inf", "soon"])
-def test_a_time_limit_must_be_a_number_of_seconds(capsys, text):
-    with pytest.raises(SystemExit) as caught:
-        main(["prove", "cp-vlm", f"--timeout={text}"])
-
-    assert caught.value.code == 2
-    assert "is not a number of seconds above 0" in capsys.readouterr().err
+    assert outcome.code == 2
+    assert message in outcome.err

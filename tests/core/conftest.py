@@ -7,45 +7,37 @@ import os
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from quirks_core import (
-    Default,
-    Discovered,
-    Loaded,
-    ModelFacts,
-    ModelFlag,
-    Plan,
-    Quirk,
-    Registry,
-    RunContext,
-    Severity,
-    Switches,
-    Wishes,
-    bootstrap,
-    discover,
-    purpose,
-    report,
-    sources,
-)
+from quirks_core import Default, ModelFlag, Quirk, RunContext, Severity, bootstrap, data_file, engine_arguments, purpose, report
+from quirks_core import sources as source_files
+from quirks_core.config import GenerationConfig
+from quirks_core.discovery import discover
+from quirks_core.facts import ModelFacts
+from quirks_core.loaded import Loaded
+from quirks_core.registry import Registry
 from quirks_core.resolve import resolve
+from quirks_core.switches import Switches, SwitchNames
 
 
 @pytest.fixture(scope="session")
-def make_context() -> Callable[..., RunContext]:
-    """Builds the facts of a rollout with a tiny Qwen-3 on vLLM 0.32.0."""
+def parse():
+    """Checks a configuration, given as sections."""
+    return lambda **sections: GenerationConfig.parse({"model": "some/model", **sections})
 
-    def make(*, config: Mapping[str, Any] | None = None, **overrides: Any) -> RunContext:
-        facts: dict[str, Any] = {
-            "model": ModelFacts(
-                name="tiny-qwen3", path="/models/tiny-qwen3", config={"model_type": "qwen3"} if config is None else dict(config)
-            ),
+
+@pytest.fixture(scope="session")
+def make_context():
+    """Builds the facts of a rollout with a tiny Qwen-3 on vLLM 0.32.0, which is assumed and need not be installed."""
+
+    def make(*, config=None, **overrides):
+        config = {"model_type": "qwen3"} if config is None else config
+        facts = {
+            "model": ModelFacts(name="tiny-qwen3", path="/models/tiny-qwen3", config=config),
             "settings": {"engine.load_format": "dummy"},
             "packages": {"torch": "2.13.0", "vllm": "0.32.0"},
+            "assumed": frozenset({"vllm"}),
             "platform": "cpu",
         }
         return RunContext(**{**facts, **overrides})
@@ -54,54 +46,68 @@ def make_context() -> Callable[..., RunContext]:
 
 
 @pytest.fixture(scope="session")
-def make_quirk() -> Callable[..., Quirk]:
+def make_quirk():
     """Builds a quirk that concerns every rollout."""
 
-    def make(**overrides: Any) -> Quirk:
-        declaration: dict[str, Any] = {
+    def make(*, location=None, **overrides):
+        declaration = {
             "id": "example",
             "title": "Something goes wrong",
             "flag": ModelFlag.ENFORCE_EAGER,
             "match": purpose("rollout"),
-            "adjustments": (Default("engine.enforce_eager", True),),
+            "adjustments": Default("engine.enforce_eager", True),
             "severity": Severity.SLOW,
-            "references": (report("https://example.org/1"),),
+            "references": report("https://example.org/1"),
         }
-        return Quirk(**{**declaration, **overrides})
+        quirk = Quirk(**{**declaration, **overrides})
+        if location is not None:
+            object.__setattr__(quirk, "location", location)
+        return quirk
 
     return make
 
 
 @pytest.fixture(scope="session")
-def loaded() -> Callable[..., Loaded]:
+def loaded():
     """Says which distribution a quirk comes from."""
-
-    def make(quirk: Quirk, distribution: str = "example-quirks", version: str = "1.2") -> Loaded:
-        return Loaded(quirk, distribution, version, quirk.id)
-
-    return make
+    return lambda quirk, distribution="example-quirks", version="1.2": Loaded(quirk, distribution, version, quirk.id)
 
 
 @pytest.fixture(scope="session")
-def make_plan(make_context: Callable[..., RunContext], loaded: Callable[..., Loaded]) -> Callable[..., Plan]:
+def make_plan(make_context, loaded):
     """Resolves quirks for a context."""
 
-    def make(
-        *quirks: Quirk, context: RunContext | None = None, disable: tuple[str, ...] = (), force: tuple[str, ...] = ()
-    ) -> Plan:
-        switches = Switches.gather(command_line=Wishes(disable, force), environ={})
-        return resolve(context or make_context(), [loaded(quirk) for quirk in quirks], switches)
+    def make(*quirks, context=None, disable=(), force=()):
+        switches = Switches.gather(command_line=SwitchNames(disable, force), environ={})
+        return resolve(context or make_context(), map(loaded, quirks), switches)
 
     return make
 
 
-def _forget_sources() -> None:
-    for cached in (sources.module_source, sources._parsed, sources.engine_fields):
+@pytest.fixture(scope="session")
+def plan_of(make_context, make_quirk, make_plan):
+    """Resolves one quirk per adjustment (or list of some): q0, q1, …; beside what the user typed or the configuration has."""
+
+    def make(*wanted, typed=None, untyped=None, **facts):
+        values = {**(untyped or {}), **(typed or {})}
+        variables = {name.removeprefix("env."): value for name, value in values.items() if name.startswith("env.")}
+        settings = {name: value for name, value in values.items() if not name.startswith("env.")}
+        context = make_context(settings=settings, typed=frozenset(typed or {}), environment=variables, **facts)
+        return make_plan(*(make_quirk(id=f"q{n}", adjustments=item) for n, item in enumerate(wanted)), context=context)
+
+    return make
+
+
+def _forget_sources():
+    reading = (source_files.module_source, source_files.parsed, data_file._read)
+    arguments = (engine_arguments.argument_names, engine_arguments.find_argument, engine_arguments._fields)
+    for cached in (*reading, *arguments):
         cached.cache_clear()
+    importlib.invalidate_caches()
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def site(tmp_path, monkeypatch):
     """A folder on sys.path for fake packages; afterwards nothing of them is left in this process."""
     folder = tmp_path / "site"
     folder.mkdir()
@@ -113,39 +119,31 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
     _forget_sources()
-    importlib.invalidate_caches()
 
 
 @pytest.fixture
-def write_modules(site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], None]:
+def write_modules(site, monkeypatch):
     """Writes Python files, by path relative to the fake site folder.
 
     An earlier test may have imported the real package, and what is imported is found before what is on the path.
     """
 
-    def write(modules: Mapping[str, str]) -> None:
+    def write(modules):
         for name, text in modules.items():
             monkeypatch.delitem(sys.modules, name.partition("/")[0], raising=False)
             file = site / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(textwrap.dedent(text), encoding="utf-8")
         _forget_sources()
-        importlib.invalidate_caches()
 
     return write
 
 
 @pytest.fixture
-def fake_distribution(site: Path, write_modules: Callable[[Mapping[str, str]], None]) -> Callable[..., None]:
+def fake_distribution(site, write_modules):
     """Lays an installed distribution into the fake site folder: real metadata, real modules."""
 
-    def make(
-        name: str,
-        version: str = "1.2",
-        *,
-        entry_points: Mapping[str, str] | None = None,
-        modules: Mapping[str, str] | None = None,
-    ) -> None:
+    def make(name, version="1.2", *, entry_points=None, modules=None):
         folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
@@ -156,56 +154,48 @@ def fake_distribution(site: Path, write_modules: Callable[[Mapping[str, str]], N
     return make
 
 
-@pytest.fixture(scope="session")
-def plugin_prelude() -> str:
-    """The first lines of a fake plugin: the public names, and a function that makes a valid quirk."""
-    return textwrap.dedent(
-        """
-        from quirks_core import *
+#: The first lines of a fake plugin: the public names, and a function that makes a valid quirk.
+_PRELUDE = """
+from quirks_core import *
 
-        def make(name, **overrides):
-            declaration = {
-                "id": name,
-                "title": "Something goes wrong",
-                "flag": "enforce_eager",
-                "match": purpose("rollout"),
-                "adjustments": Default("engine.enforce_eager", True),
-                "severity": Severity.SLOW,
-                "references": report("https://example.org/1"),
-            }
-            return Quirk(**{**declaration, **overrides})
+def make(name, **overrides):
+    declaration = {
+        "id": name,
+        "title": "Something goes wrong",
+        "flag": "enforce_eager",
+        "match": purpose("rollout"),
+        "adjustments": Default("engine.enforce_eager", True),
+        "severity": Severity.SLOW,
+        "references": report("https://example.org/1"),
+    }
+    return Quirk(**{**declaration, **overrides})
 
-        """
-    )
+"""
 
 
 @pytest.fixture
-def fake_plugins(fake_distribution: Callable[..., None], plugin_prelude: str) -> Callable[..., None]:
+def fake_plugins(fake_distribution):
     """Installs one distribution with a plugin per keyword: its source, without the prelude."""
 
-    def install(distribution: str = "fake-dist", /, **plugins: str) -> None:
-        fake_distribution(
-            distribution,
-            entry_points={
-                name.replace("_", "-"): f"{name}:QUIRK" if "QUIRK =" in text else name for name, text in plugins.items()
-            },
-            modules={f"{name}.py": plugin_prelude + text for name, text in plugins.items()},
-        )
+    def install(distribution="fake-dist", /, **plugins):
+        points = {name.replace("_", "-"): f"{name}:QUIRK" if "QUIRK =" in text else name for name, text in plugins.items()}
+        modules = {f"{name}.py": _PRELUDE + text for name, text in plugins.items()}
+        fake_distribution(distribution, entry_points=points, modules=modules)
 
     return install
 
 
 @pytest.fixture
-def find_fakes() -> Callable[[], list[Discovered]]:
+def find_fakes():
     """Finds the plugins of every fake distribution."""
     return lambda: [item for item in discover() if item.distribution.startswith("fake-")]
 
 
 @pytest.fixture
-def load_fakes(fake_plugins: Callable[..., None], find_fakes: Callable[[], list[Discovered]]) -> Callable[..., Registry]:
+def load_fakes(fake_plugins, find_fakes):
     """Installs one more distribution with a plugin per keyword, and loads all fakes."""
 
-    def load(distribution: str = "fake-dist", /, **plugins: str) -> Registry:
+    def load(distribution="fake-dist", /, **plugins):
         fake_plugins(distribution, **plugins)
         return Registry.load(find_fakes())
 
@@ -213,16 +203,11 @@ def load_fakes(fake_plugins: Callable[..., None], find_fakes: Callable[[], list[
 
 
 @pytest.fixture
-def own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Lets a plan's private folder be made where pytest cleans up."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-
-@pytest.fixture
-def own_environment(monkeypatch: pytest.MonkeyPatch, own_folders: None) -> Iterator[None]:  # noqa: ARG001 - for its effect
-    """Gives the test an os.environ of its own, without orders, and takes patches off afterwards."""
+def own_environment(monkeypatch, tmp_path):
+    """Gives the test an os.environ and a temporary folder of its own, without a plan, and takes patches off afterwards."""
     before = dict(os.environ)
-    for name in (bootstrap.ORDERS_VARIABLE, bootstrap.FOLDER_VARIABLE, "VLLM_PLUGINS"):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in (bootstrap.PLAN_VARIABLE, bootstrap.FOLDER_VARIABLE, "VLLM_PLUGINS"):
         monkeypatch.delenv(name, raising=False)
     bootstrap.undo()
     yield

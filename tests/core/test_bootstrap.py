@@ -1,4 +1,4 @@
-"""Inside each vLLM process: carries out the orders it finds, once, and acknowledges with the same digest."""
+"""Inside each vLLM process: carries out the plan it finds, once, and acknowledges with the same digest."""
 
 from __future__ import annotations
 
@@ -6,114 +6,133 @@ import importlib
 import json
 import logging
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from quirks_core import Applied, Plan, QuirksError, Registry, RunContext, Switches, Wishes, bootstrap, discover
+from quirks_core import bootstrap
 from quirks_core.apply import apply
-from quirks_core.receipt import read_acknowledgements
+from quirks_core.errors import QuirksError, ReceiptError
+from quirks_core.receipt import ReadBack, collect, read_acknowledgements
+from quirks_core.registry import Registry
+from quirks_core.switches import Switches, SwitchNames
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 
 ENGINE = 'class Engine:\n    def step(self):\n        return "step"\n\n    def stop(self):\n        return "stop"\n'
 PLUGIN = """
-from quirks_core import Default, Patch, Quirk, Severity, hookimpl, purpose, report
+import os
 from quirks_core.fingerprints import fingerprint
 
-def patch(name):
+if os.environ.get("FAKE_FAILS_HERE"):
+    raise OSError("no disk in this process")
+
+def patch(name, wrapper="wrap", **more):
     target = f"fake_engine.module:Engine.{name}"
-    return Patch(target, wrapper="fake_plugin:wrap", expects=fingerprint(target))
+    return Patch(target, wrapper=f"fake_plugin:{wrapper}", expects=fingerprint(target), **more)
 
 def wrap(original):
     return lambda self: f"patched {original(self)}"
 
+def wrap_other(original):
+    return lambda self: f"other {original(self)}"
+
 @hookimpl
 def quirks_declare():
-    common = {
-        "title": "Something goes wrong",
-        "flag": "runtime",
-        "match": purpose("rollout"),
-        "severity": Severity.CRASH,
-        "references": report("https://example.org/1"),
-    }
+    old = patch("step", "wrap_other", when=model_type("gemma3"))
+    now = patch("step", when=model_type("qwen3"))
     return [
-        Quirk(id="fake-step", adjustments=(patch("step"), Default("env.VLLM_USE_V1", "1")), **common),
-        Quirk(id="fake-stop", adjustments=patch("stop"), **common),
+        make("fake-step", adjustments=(old, now, Default("env.FAKE_VARIABLE", "1"))),
+        make("fake-stop", adjustments=patch("stop")),
     ]
 """
+SLOTS = ["env.FAKE_VARIABLE", "patch.fake_engine.module:Engine.step", "patch.fake_engine.module:Engine.stop"]
+PATCHED = ("patched step", "patched stop")
 
 
 @pytest.fixture
-def make_orders(
-    fake_distribution: Callable[..., None], make_context: Callable[..., RunContext], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Plan]:
+def plan_for(write_modules, load_fakes, find_fakes, make_context):
     """Plans for an installed fake engine with an installed plugin that patches it."""
-    monkeypatch.delenv("VLLM_USE_V1", raising=False)
-    fake_distribution(
-        "fake-dist",
-        entry_points={"fake-plugin": "fake_plugin"},
-        modules={"fake_engine/__init__.py": "", "fake_engine/module.py": ENGINE, "fake_plugin.py": PLUGIN},
-    )
+    write_modules({"fake_engine/__init__.py": "", "fake_engine/module.py": ENGINE})
+    load_fakes(fake_plugin=PLUGIN)
 
-    def make(*disable: str) -> Plan:
-        registry = Registry.load(item for item in discover() if item.distribution == "fake-dist")
-        context = make_context(packages={"fake-engine": "1.0"})
-        return registry.resolve(context, Switches.gather(command_line=Wishes(disable), environ={}))
+    def make(*disable):
+        switches = Switches.gather(command_line=SwitchNames(disable), environ={})
+        plan = Registry.load(find_fakes()).resolve(make_context(packages={"fake-engine": "1.0"}, assumed=frozenset()), switches)
+        plan.check()
+        return plan
 
     return make
 
 
-def step_and_stop() -> tuple[str, str]:
+@pytest.fixture
+def applied(plan_for):
+    """The plan in force in the driver, to be carried out in processes."""
+    in_force = apply(plan_for())
+    yield in_force
+    in_force.undo()
+
+
+@pytest.fixture
+def hand_down(monkeypatch, tmp_path):
+    """Hands a plan down to this process as its parent would, in a folder of its own."""
+
+    def hand(plan):
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        monkeypatch.setenv(bootstrap.PLAN_VARIABLE, plan.for_processes.model_dump_json())
+        monkeypatch.setenv(bootstrap.FOLDER_VARIABLE, str(folder))
+        return folder
+
+    return hand
+
+
+def step_and_stop():
     """What the engine does now."""
-    engine: Any = importlib.import_module("fake_engine.module").Engine()
+    engine = importlib.import_module("fake_engine.module").Engine()
     return engine.step(), engine.stop()
 
 
-def test_without_orders_nothing_happens() -> None:
+def test_without_a_plan_or_a_folder_nothing_happens(monkeypatch, tmp_path):
     before = dict(os.environ)
 
     bootstrap.bootstrap()
+    bootstrap.report_configuration({"engine.seed": 3})
 
     assert dict(os.environ) == before
+    monkeypatch.setenv(bootstrap.PLAN_VARIABLE, "not even JSON")
+    bootstrap.bootstrap()
+    assert list(tmp_path.glob("**/ack-*.json")) == []
+    bootstrap.undo()  # of what was reported
 
 
-def test_orders_without_a_folder_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(bootstrap.ORDERS_VARIABLE, "not even JSON")
+def test_patches_are_installed_variables_set_and_both_acknowledged_with_the_digest(applied):
+    os.environ.pop("FAKE_VARIABLE")  # not by monkeypatch: it would put it back after the test
 
     bootstrap.bootstrap()
 
-
-def test_patches_are_installed_and_variables_set(make_orders: Callable[..., Plan]) -> None:
-    apply(make_orders())
-    os.environ.pop("VLLM_USE_V1")  # not by monkeypatch: it would put it back after the test
-
-    bootstrap.bootstrap()
-
-    assert (step_and_stop(), os.environ["VLLM_USE_V1"]) == (("patched step", "patched stop"), "1")
-
-
-def test_the_acknowledgement_carries_process_digest_and_effects(make_orders: Callable[..., Plan]) -> None:
-    plan = make_orders()
-    applied = apply(plan)
-
-    bootstrap.bootstrap()
-
+    assert (step_and_stop(), os.environ["FAKE_VARIABLE"]) == (PATCHED, "1")
     (acknowledgement,) = read_acknowledgements(applied.folder)
-    assert (acknowledgement.pid, acknowledgement.process, acknowledgement.digest) == (os.getpid(), "MainProcess", plan.digest)
-    assert [(effect.slot, effect.after) for effect in acknowledgement.effects] == [
-        ("env.VLLM_USE_V1", "1"),
-        ("patch.fake_engine.module:Engine.step", "fake_plugin:wrap"),
-        ("patch.fake_engine.module:Engine.stop", "fake_plugin:wrap"),
-    ]
+    assert (acknowledgement.pid, acknowledgement.process) == (os.getpid(), "MainProcess")
+    assert acknowledgement.digest == applied.plan.digest == bootstrap.in_force()
+    assert [effect.slot for effect in acknowledgement.effects] == SLOTS
+    assert [effect.after for effect in acknowledgement.effects] == ["1", "fake_plugin:wrap", "fake_plugin:wrap"]
 
 
-def test_a_second_call_changes_nothing(make_orders: Callable[..., Plan]) -> None:
-    applied = apply(make_orders())
+def test_a_patch_that_waits_for_its_module_is_acknowledged_as_pending_and_once_more_when_it_is_in_force(applied):
+    bootstrap.bootstrap()
+    before = read_acknowledgements(applied.folder)[0].effects
+
+    step_and_stop()
+
+    after = read_acknowledgements(applied.folder)[0].effects
+    assert ([item.pending for item in before], [item.pending for item in after]) == ([False, True, True], [False] * 3)
+
+
+def test_a_second_call_changes_nothing(applied):
     bootstrap.bootstrap()
     step_and_stop()  # imports the engine, so that its patches come into force and are acknowledged
     (file,) = applied.folder.glob("ack-*.json")
@@ -121,27 +140,12 @@ def test_a_second_call_changes_nothing(make_orders: Callable[..., Plan]) -> None
 
     bootstrap.bootstrap()
 
-    assert (step_and_stop(), file.stat().st_mtime_ns) == (("patched step", "patched stop"), written)
+    assert (step_and_stop(), file.stat().st_mtime_ns) == (PATCHED, written)
 
 
-@pytest.fixture
-def hand_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Plan], Path]:
-    """Hands a plan down to this process as its parent would, in a folder of its own."""
-
-    def hand(plan: Plan) -> Path:
-        folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        monkeypatch.setenv(bootstrap.ORDERS_VARIABLE, plan.orders.model_dump_json())
-        monkeypatch.setenv(bootstrap.FOLDER_VARIABLE, str(folder))
-        return folder
-
-    return hand
-
-
-def test_another_plan_replaces_the_first_and_undoes_its_patches(
-    make_orders: Callable[..., Plan], hand_down: Callable[[Plan], Path]
-) -> None:
-    first, second = make_orders(), make_orders("fake-step")
-    hand_down(first)
+def test_another_plan_replaces_the_first_and_undoes_its_patches(plan_for, hand_down):
+    second = plan_for("fake-step")
+    hand_down(plan_for())
     bootstrap.bootstrap()
     folder = hand_down(second)
 
@@ -151,10 +155,8 @@ def test_another_plan_replaces_the_first_and_undoes_its_patches(
     assert [ack.digest for ack in read_acknowledgements(folder)] == [second.digest]
 
 
-def test_a_plan_that_fails_half_way_leaves_no_patch_behind(
-    make_orders: Callable[..., Plan], hand_down: Callable[[Plan], Path]
-) -> None:
-    plan = make_orders()
+def test_a_plan_that_fails_half_way_leaves_no_patch_behind(plan_for, hand_down):
+    plan = plan_for()
     step, stop = plan.patches
     broken = stop.model_copy(update={"quirk": stop.quirk.model_copy(update={"version": "9.9"})})
     folder = hand_down(plan.model_copy(update={"patches": (step, broken)}))
@@ -165,82 +167,73 @@ def test_a_plan_that_fails_half_way_leaves_no_patch_behind(
     assert (step_and_stop(), read_acknowledgements(folder)) == (("step", "stop"), ())
 
 
-def test_the_same_plan_in_a_new_folder_is_acknowledged_there(
-    make_orders: Callable[..., Plan], hand_down: Callable[[Plan], Path]
-) -> None:
-    plan = make_orders()
+def test_the_same_plan_in_a_new_folder_is_acknowledged_there(plan_for, hand_down):
+    plan = plan_for()
     hand_down(plan)
     bootstrap.bootstrap()
     folder = hand_down(plan)
 
     bootstrap.bootstrap()
 
-    assert (len(read_acknowledgements(folder)), step_and_stop()) == (1, ("patched step", "patched stop"))
+    assert (len(read_acknowledgements(folder)), step_and_stop()) == (1, PATCHED)
 
 
-def test_while_a_plan_is_in_force_the_driver_cannot_apply_another(make_orders: Callable[..., Plan]) -> None:
-    plan = make_orders()
-    applied = apply(plan)
+def test_while_a_plan_is_in_force_the_driver_cannot_apply_another(applied, plan_for):
     bootstrap.bootstrap()
     before = dict(os.environ)
 
-    with pytest.raises(QuirksError, match=f"plan {plan.digest[:12]}… is in force in this process"):
-        apply(make_orders("fake-step"))
+    with pytest.raises(QuirksError, match=f"plan {applied.plan.digest[:12]}… is in force in this process"):
+        apply(plan_for("fake-step"))
 
     assert dict(os.environ) == before
     applied.undo()
-    apply(make_orders("fake-step")).undo()
+    apply(plan_for("fake-step")).undo()
 
 
-def test_undoing_the_plan_takes_the_patches_off(make_orders: Callable[..., Plan]) -> None:
-    applied = apply(make_orders())
+@pytest.mark.parametrize("imported", ["before", "after"])
+def test_undoing_the_plan_takes_patches_and_what_keeps_errors_off(applied, imported):
+    handlers = list(logging.getLogger("vllm").handlers)
     bootstrap.bootstrap()
+    if imported == "before":
+        step_and_stop()
+    written = read_acknowledgements(applied.folder)
 
+    bootstrap.undo()
+
+    assert (step_and_stop(), read_acknowledgements(applied.folder)) == (("step", "stop"), written)
+    assert logging.getLogger("vllm").handlers == handlers
     applied.undo()
+    assert bootstrap.PLAN_VARIABLE not in os.environ
 
-    assert (step_and_stop(), bootstrap.ORDERS_VARIABLE in os.environ) == (("step", "stop"), False)
 
-
-def test_a_forked_process_acknowledges_for_itself(make_orders: Callable[..., Plan]) -> None:
-    applied = apply(make_orders())
+def test_a_forked_process_acknowledges_for_itself(applied):
     bootstrap.bootstrap()
 
     child = os.fork()
     if child == 0:  # no assertion, no fixture, no coverage of the parent may run here
         bootstrap.bootstrap()
-        os._exit(0 if step_and_stop() == ("patched step", "patched stop") else 1)
+        os._exit(0 if step_and_stop() == PATCHED else 1)
     _, status = os.waitpid(child, 0)
 
     assert (status, {ack.pid for ack in read_acknowledgements(applied.folder)}) == (0, {os.getpid(), child})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"context": 3}', '{"context": "x", "colour": "red"}'])
-def test_orders_that_cannot_be_read_are_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
-    monkeypatch.setenv(bootstrap.ORDERS_VARIABLE, text)
+def test_a_plan_that_cannot_be_read_is_a_clear_error(monkeypatch, tmp_path, text):
+    monkeypatch.setenv(bootstrap.PLAN_VARIABLE, text)
     monkeypatch.setenv(bootstrap.FOLDER_VARIABLE, str(tmp_path))
 
-    with pytest.raises(QuirksError, match=f"handed down in {bootstrap.ORDERS_VARIABLE} cannot be read"):
+    with pytest.raises(QuirksError, match=f"handed down in {bootstrap.PLAN_VARIABLE} cannot be read"):
         bootstrap.bootstrap()
 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def applied(make_orders: Callable[..., Plan]) -> Applied:
-    """A plan in force, to be carried out in a process where something is different."""
-    return apply(make_orders())
-
-
-def change_orders(**changes: str) -> None:
-    """Rewrites who asks for the first patch."""
-    orders = json.loads(os.environ[bootstrap.ORDERS_VARIABLE])
-    orders["patches"][0]["quirk"].update(changes)
-    os.environ[bootstrap.ORDERS_VARIABLE] = json.dumps(orders)
-
-
 @pytest.mark.parametrize("changes", [{"distribution": "other-dist"}, {"version": "9.9"}, {"id": "other-quirk"}])
-def test_a_quirk_that_this_process_does_not_have_is_an_error_that_names_it(applied: Applied, changes: dict[str, str]) -> None:
-    change_orders(**changes)
+def test_a_quirk_that_this_process_does_not_have_is_an_error_that_names_it(applied, changes):
+    plan = json.loads(os.environ[bootstrap.PLAN_VARIABLE])
+    plan["patches"][0]["quirk"].update(changes)
+    os.environ[bootstrap.PLAN_VARIABLE] = json.dumps(plan)
 
     with pytest.raises(QuirksError, match=f"this process cannot load quirk .*{next(iter(changes.values()))}"):
         bootstrap.bootstrap()
@@ -248,19 +241,7 @@ def test_a_quirk_that_this_process_does_not_have_is_an_error_that_names_it(appli
     assert read_acknowledgements(applied.folder) == ()
 
 
-def test_a_plugin_that_is_broken_here_is_an_error_that_says_why(applied: Applied, site: Path) -> None:
-    (site / "fake_plugin.py").write_text("raise OSError('no disk')\n", encoding="utf-8")
-    importlib.invalidate_caches()
-    del sys.modules["fake_plugin"]
-
-    with pytest.raises(QuirksError, match=r"cannot load quirk fake-step .*no disk"):
-        bootstrap.bootstrap()
-
-    assert read_acknowledgements(applied.folder) == ()
-
-
-def test_what_vllm_logs_as_an_error_is_kept_for_the_driver(make_orders: Callable[..., Plan]) -> None:
-    applied = apply(make_orders())
+def test_what_vllm_logs_as_an_error_is_kept_for_the_driver(applied):
     bootstrap.bootstrap()
 
     logging.getLogger("vllm").error("the engine is on fire")
@@ -270,11 +251,88 @@ def test_what_vllm_logs_as_an_error_is_kept_for_the_driver(make_orders: Callable
     assert text == "MainProcess: the engine is on fire\n"
 
 
-def test_after_undo_nothing_more_is_kept(make_orders: Callable[..., Plan]) -> None:
-    before = list(logging.getLogger("vllm").handlers)
-    applied = apply(make_orders())
+def test_a_process_reports_the_configuration_that_it_runs_with(applied):
     bootstrap.bootstrap()
 
-    applied.undo()
+    bootstrap.report_configuration({"engine.seed": 3})
 
-    assert logging.getLogger("vllm").handlers == before
+    (acknowledgement,) = read_acknowledgements(applied.folder)
+    assert (acknowledgement.engine, len(acknowledgement.effects)) == ({"engine.seed": 3}, 3)
+
+
+@pytest.fixture
+def start(site):
+    """Starts processes of the engine, which bootstrap themselves, and ends them after the test."""
+    started = []
+
+    def run(body, **environment):
+        text = "import time\nfrom quirks_core.bootstrap import bootstrap\n" + textwrap.dedent(body)
+        environ = {**os.environ, "PYTHONPATH": str(site), **environment}
+        process = subprocess.Popen(
+            [sys.executable, "-c", text], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_processes_of_their_own_carry_out_the_same_plan_and_whoever_is_late_is_waited_for(applied, start):
+    works = start("time.sleep(0.3)\nbootstrap()\nfrom fake_engine.module import Engine\nprint(Engine().step())\ntime.sleep(60)")
+    silent = [start("time.sleep(60)") for _ in range(2)]
+    names = {works.pid: "worker 0", silent[0].pid: "worker 1", silent[1].pid: "worker 2"}
+    with pytest.raises(ReceiptError, match=rf"worker 0 \(process {works.pid}\) did not acknowledge the plan"):
+        collect(applied.folder, applied.plan.digest, {works.pid: "worker 0"})
+
+    assert works.stdout.readline() == "patched step\n"
+    receipt = collect(applied.folder, applied.plan.digest, {works.pid: "worker 0"}, wait_s=60.0)
+    with pytest.raises(ReceiptError) as error:
+        collect(applied.folder, applied.plan.digest, names, wait_s=0.1)
+
+    assert [(item.slot, item.pending) for item in receipt.processes[0].effects] == [(slot, False) for slot in SLOTS]
+    for process, name in zip(silent, ("worker 1", "worker 2"), strict=True):
+        assert f"{name} (process {process.pid}) did not acknowledge the plan within 0.1 s" in str(error.value)
+    assert "worker 0" not in str(error.value)
+
+
+def test_a_process_with_another_plan_or_configuration_stops_the_run(applied, make_plan, start):
+    other = make_plan()
+    astray = start("bootstrap()", **{bootstrap.PLAN_VARIABLE: other.for_processes.model_dump_json()})
+    changed = start(
+        """
+        from quirks_core.bootstrap import report_configuration
+        bootstrap()
+        report_configuration({"engine.seed": 3})
+        """
+    )
+    for process in (astray, changed):
+        process.communicate(timeout=60)
+    values = [ReadBack(slot="engine.seed", planned=1, engine=1, binding=True)]
+
+    with pytest.raises(ReceiptError) as error:
+        collect(applied.folder, applied.plan.digest, {astray.pid: "worker 0", changed.pid: "worker 1"}, values)
+
+    assert f"carries out plan {other.digest[:12]}… instead of {applied.plan.digest[:12]}…" in str(error.value)
+    assert f"engine.seed: the plan wanted 1, MainProcess (process {changed.pid}) has 3" in str(error.value)
+
+
+def test_a_plugin_that_fails_or_has_another_version_in_one_process_only_stops_that_process(applied, start, site, tmp_path):
+    info = tmp_path / "newer" / "fake_dist-9.9.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-dist\nVersion: 9.9\n", encoding="utf-8")
+    points = (site / "fake_dist-1.2.dist-info" / "entry_points.txt").read_text(encoding="utf-8")
+    (info / "entry_points.txt").write_text(points, encoding="utf-8")
+
+    sound, sick = start("bootstrap()"), start("bootstrap()", FAKE_FAILS_HERE="1")
+    newer = start("bootstrap()", PYTHONPATH=f"{info.parent}:{site}")
+
+    errors = [process.communicate(timeout=60)[1] for process in (sound, sick, newer)]
+    assert [process.returncode for process in (sound, sick, newer)] == [0, 1, 1]
+    assert "this process cannot load quirk fake-step" in errors[1]
+    assert "no disk in this process" in errors[1]
+    assert "cannot load quirk fake-step (fake-dist 1.2" in errors[2]
+    with pytest.raises(ReceiptError, match=rf"worker 1 \(process {sick.pid}\) did not acknowledge"):
+        collect(applied.folder, applied.plan.digest, {sound.pid: "worker 0", sick.pid: "worker 1"})

@@ -1,151 +1,105 @@
-"""Fingerprints with line digests: two are the same by their source alone, and drift is shown line by line."""
+"""Fingerprints follow the text of a source and nothing else, and drift is shown line by line."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import textwrap
 
 import pytest
 
-from quirks_core import ABSENT
-from quirks_core.fingerprints import HOMELESS, drift, fingerprint, is_expected, same
+from quirks_core.errors import UsageError
+from quirks_core.fingerprints import drift, find, fingerprint, has_owner, is_expected, line_digests, missing, same
 
-WriteModules = Callable[[dict[str, str]], None]
 TARGET = "fake_read:function"
 SOURCE = "def function():\n    first = 1\n    second = 2\n    return first + second\n"
 
 
 @pytest.fixture
-def write(write_modules: WriteModules) -> Callable[[str], None]:
+def write(write_modules):
     """Installs a module of that text."""
     return lambda text: write_modules({"fake_read.py": text})
 
 
-def test_the_line_digests_come_behind_the_digest_of_the_whole(write: Callable[[str], None]) -> None:
-    write(SOURCE)
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("no_such_package.module:function", "the installed packages have no module no_such_package.module"),
+        ("fake_read.sub:function", "the installed packages have no module fake_read.sub"),
+        ("fake_read:Gone.method", "fake_read has no Gone"),
+        ("fake_read:gone", r"fake_read has no gone \(inherited and imported names do not count\)"),
+        ("fake_read:Class.gone", r"fake_read:Class has no gone \(inherited and imported names do not count\)"),
+    ],
+)
+def test_the_fingerprint_of_a_name_that_does_not_exist_is_an_error_that_says_which_part_is_missing(write, target, words):
+    write(SOURCE + "class Class: ...\n")
 
-    whole, colon, lines = fingerprint(TARGET, lines=True).partition(":")
+    with pytest.raises(UsageError, match=f"{target}: {words}"):
+        fingerprint(target)
+    assert (find(target), drift(target, ["0" * 6]), line_digests(target)) == (None, missing(target), "")
+    assert has_owner(target) is target.endswith("gone")  # something could be added there
 
-    assert (whole, colon) == (fingerprint(TARGET), ":")
-    assert whole == hashlib.sha256(SOURCE.rstrip().encode()).hexdigest()
-    assert len(lines) == 4 * 6
 
+def test_a_fingerprint_is_the_beginning_of_the_sha256_of_the_text_wherever_it_stands(write):
+    def of(text):
+        write(text)
+        return fingerprint(TARGET)
 
-@pytest.mark.parametrize("target", ["fake_read:nothing", "fake_read:Nothing.method", "no_such_package:function"])
-def test_what_is_not_there_has_no_line_digests(write: Callable[[str], None], target: str) -> None:
-    write(SOURCE)
+    before = of(SOURCE)
+    changes = (("second = 2", "second = 3"), ("second = 2", "second = 2  # a comment"), ("()", "(argument)"))
 
-    assert fingerprint(target, lines=True) == fingerprint(target)
-    assert fingerprint(target) in (ABSENT, HOMELESS)
+    assert before == hashlib.sha256(SOURCE.rstrip().encode()).hexdigest()[:12]
+    assert [of(f"x = 1\n\n\n{SOURCE}"), of(f"if True:\n{textwrap.indent(SOURCE, '    ')}")] == [before] * 2
+    assert before not in [of(SOURCE.replace(*change)) for change in changes]
 
 
 @pytest.mark.parametrize("changed", ["LIMIT = 4\n", "LIMIT: int = 3\n"])
-def test_a_constant_drifts_like_a_function(write: Callable[[str], None], changed: str) -> None:
+def test_a_constant_drifts_like_a_function(write, changed):
     write("LIMIT = 3\n")
     found = fingerprint("fake_read:LIMIT")
     before = is_expected("fake_read:LIMIT", [found])
 
     write(changed)
 
-    assert before
-    assert not is_expected("fake_read:LIMIT", [found, ABSENT])
+    assert (before, is_expected("fake_read:LIMIT", [found])) == (True, False)
 
 
-def test_a_function_is_what_counts_where_its_name_is_assigned_again(write: Callable[[str], None]) -> None:
+def test_one_of_several_sources_is_enough_and_a_longer_fingerprint_counts_by_its_beginning(write):
     write(SOURCE)
     found = fingerprint(TARGET)
 
-    write(f"{SOURCE}function = print(function)\n")
-
-    assert fingerprint(TARGET) == found
-
-
-def test_line_digests_do_not_count_when_two_are_compared(write: Callable[[str], None]) -> None:
-    write(SOURCE)
-    bare, long = fingerprint(TARGET), fingerprint(TARGET, lines=True)
-
-    assert same(bare, long)
-    assert same(long, bare)
-    assert not same(long, "0" * 64 + ":" + long.partition(":")[2])
+    assert all(is_expected(TARGET, known) for known in (["0" * 12, found], [found + "0" * 52]))
+    assert not any(is_expected(TARGET, known) for known in ([], ["0" * 64]))
+    assert (same(found, found + "f" * 52), same(found, "0" + found)) == (True, False)
 
 
-def test_one_of_several_sources_is_enough(write: Callable[[str], None]) -> None:
-    write(SOURCE)
-
-    assert is_expected(TARGET, ["0" * 64, fingerprint(TARGET, lines=True)])
-    assert not is_expected(TARGET, ["0" * 64, ABSENT])
-    assert not is_expected(TARGET, [])
+GONE = "- (lines {} to {} of the source it was written against)"
 
 
 @pytest.mark.parametrize(
-    ("changed", "shown"),
+    ("old", "new", "shown"),
     [
         (
-            SOURCE.replace("    second = 2\n", "    second = 3\n    third = 4\n"),
-            [
-                "  (2 lines as before)",
-                "- (lines 3 to 3 of the source it was written against)",
-                "+     second = 3",
-                "+     third = 4",
-                "  (1 lines as before)",
-            ],
+            "    second = 2\n",
+            "    second = 3\n    third = 4\n",
+            ["  (2 lines as before)", GONE.format(3, 3), "+     second = 3", "+     third = 4", "  (1 lines as before)"],
         ),
+        ("    first = 1\n    second = 2\n", "", ["  (1 lines as before)", GONE.format(2, 3), "  (1 lines as before)"]),
         (
-            SOURCE.replace("    first = 1\n    second = 2\n", ""),
-            ["  (1 lines as before)", "- (lines 2 to 3 of the source it was written against)", "  (1 lines as before)"],
-        ),
-        (
-            SOURCE.replace("    first", "    # a comment\n    first", 1),
+            "    first = 1\n",
+            "    # a comment\n    first = 1\n",
             ["  (1 lines as before)", "+     # a comment", "  (3 lines as before)"],
         ),
     ],
     ids=["changed and added", "gone", "added"],
 )
-def test_drift_shows_new_lines_and_counts_those_that_are_gone(
-    write: Callable[[str], None], changed: str, shown: list[str]
-) -> None:
-    write(SOURCE)
-    known = fingerprint(TARGET, lines=True)
-    write(changed)
-
-    assert drift(TARGET, [known]).splitlines() == shown
-
-
-def test_drift_is_shown_against_the_nearest_of_several_sources(write: Callable[[str], None]) -> None:
-    write(SOURCE)
-    near = fingerprint(TARGET, lines=True)
+def test_drift_shows_new_lines_and_counts_those_that_are_gone_since_the_nearest_known_source(write, old, new, shown):
     write("def function():\n    return None\n")
-    far = fingerprint(TARGET, lines=True)
-    write(SOURCE.replace("second = 2", "second = 3"))
-
-    assert drift(TARGET, [far, near]) == drift(TARGET, [near]) == drift(TARGET, [near, far])
-
-
-def test_without_line_digests_the_reader_is_told_how_to_get_them(write: Callable[[str], None]) -> None:
+    far = line_digests(TARGET)
     write(SOURCE)
+    near = line_digests(TARGET)
 
-    assert "quirks fingerprint" in drift(TARGET, ["0" * 64])
+    write(SOURCE.replace(old, new))
 
-
-def test_a_target_that_is_gone_is_said_to_be(write: Callable[[str], None]) -> None:
-    write("")
-
-    assert drift(TARGET, ["0" * 64]) == f"{TARGET} does not exist in the installed source"
-
-
-@pytest.mark.parametrize(
-    "target",
-    ["..x:y", "a..b:c", ".:x", "a b:c", "fake_read:function.", "fake_read:Class..x", "\0:x", "sys:path", "builtins:len"],
-)
-def test_a_strange_target_has_no_source_and_raises_nothing(write: Callable[[str], None], target: str) -> None:
-    write(SOURCE)
-
-    assert fingerprint(target) in (ABSENT, HOMELESS)
-
-
-@pytest.mark.parametrize("content", [b'x = "\xff"\n', b'print "old"\n', b"def f(:\n", b"\0", b"\xef\xbb\xbfx = 1\n"])
-def test_a_file_that_is_no_python_of_ours_raises_nothing(write: Callable[[str], None], site: object, content: bytes) -> None:
-    write("")
-    (site / "fake_read.py").write_bytes(content)  # type: ignore[operator]
-
-    assert fingerprint(TARGET) in (ABSENT, HOMELESS)
+    assert drift(TARGET, [near]).splitlines() == shown
+    assert drift(TARGET, [far, near]) == drift(TARGET, [near, far]) == drift(TARGET, [near]) != drift(TARGET, [far])
+    assert all("'quirks fingerprint --write' keeps them" in drift(TARGET, nothing) for nothing in ([], [""]))

@@ -3,86 +3,96 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
-from quirks_core import Plan, Registry, RunContext, Switches
-
-LoadFakes = Callable[..., Registry]
+from quirks_core import hookimpl
 
 SEVERAL = '@hookimpl\ndef quirks_declare():\n    return [make("fake-one"), make("fake-two")]\n\n'
 
 
-def plugin_with(hook: str) -> str:
-    """A plugin with a quirk and one more hook."""
-    return f"{SEVERAL}@hookimpl\n{hook}\n"
+def plugin_with(hook, prefix="fake-"):
+    """A plugin with two quirks and one more hook."""
+    return f"{SEVERAL.replace('fake-', prefix)}@hookimpl\n{hook}\n"
 
 
-def test_facts_of_a_plugin_carry_its_distributions_name(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    registry = load_fakes(
-        fake_facts=plugin_with("def quirks_facts(context):\n    return {'nodes': 4, 'name': context.model.name}")
-    )
+def test_facts_of_a_plugin_carry_its_distributions_name_and_a_quirk_can_match_on_them(load_fakes, make_context):
+    hook = plugin_with("def quirks_facts(context):\n    return {'nodes': 4, 'name': context.model.name}")
+    asks = hook.replace('make("fake-one")', 'make("fake-one", match=Fact("fake-dist.nodes").above(2))')
 
-    plan = registry.resolve(make_context(), Switches())
+    plan = load_fakes(fake_facts=asks).resolve(make_context())
 
     assert plan.context.extra == {"fake-dist.nodes": 4, "fake-dist.name": "tiny-qwen3"}
-
-
-def test_a_quirk_can_match_on_a_plugins_fact(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    asks = SEVERAL.replace('purpose("rollout")', 'Fact("fake-dist.nodes").above(2)').replace("purpose,", "Fact,")
-    registry = load_fakes(fake_facts=asks + "@hookimpl\ndef quirks_facts():\n    return {'nodes': 4}\n")
-
-    assert [verdict.id for verdict in registry.resolve(make_context(), Switches()).active] == ["fake-one", "fake-two"]
+    assert [verdict.id for verdict in plan.active] == ["fake-one", "fake-two"]
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
         ("raise OSError('no network')", "OSError: no network"),
-        ("return None", "must return JSON values by name"),
-        ("return 3", "must return JSON values by name"),
-        ("return {'thing': object()}", "must return JSON values by name"),
+        ("raise SystemExit(4)", "SystemExit: 4"),
+        *(
+            (f"return {answer}", "must return JSON values by name")
+            for answer in ("None", "3", "[1]", "'text'", "{1: 2}", "{'a': object()}", "{'a': float('nan')}", "{'a': {1, 2}}")
+        ),
+        ("loop = {}\n    loop['a'] = loop\n    return loop", "must return JSON values by name"),
     ],
 )
-def test_a_facts_hook_that_fails_is_a_warning_and_the_plan_is_made(
-    load_fakes: LoadFakes, make_context: Callable[..., RunContext], body: str, words: str
-) -> None:
-    plan = load_fakes(fake_facts=plugin_with(f"def quirks_facts():\n    {body}")).resolve(make_context(), Switches())
+def test_a_facts_hook_that_fails_is_a_warning_and_the_plan_is_made(load_fakes, make_context, body, words):
+    plan = load_fakes(fake_facts=plugin_with(f"def quirks_facts():\n    {body}")).resolve(make_context())
 
     (warning,) = plan.warnings
-    assert warning.startswith("quirks_facts of fake-dist:fake-facts failed")
-    assert words in warning
+    assert (warning.startswith("quirks_facts of fake-dist:fake-facts failed: "), words in warning) == (True, True)
     assert (plan.context.extra, len(plan.active)) == ({}, 2)
 
 
-def test_a_broken_plugin_supplies_no_facts(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    duplicate = plugin_with("def quirks_facts():\n    return {'nodes': 4}")
-    registry = load_fakes(fake_pack=SEVERAL, fake_zweit=duplicate)
+@pytest.mark.parametrize(("distribution", "key"), [("model", "name"), ("engine", "load_format"), ("env", "NAME")])
+def test_a_plugins_fact_cannot_stand_for_one_of_ours(quirk_registry, make_context, make_quirk, distribution, key):
+    plugin = SimpleNamespace(
+        quirks_declare=hookimpl(lambda: [make_quirk()], specname="quirks_declare"),
+        quirks_facts=hookimpl(lambda: {key: "other"}, specname="quirks_facts"),
+    )
 
-    plan = registry.resolve(make_context(), Switches())
+    plan = quirk_registry.add(plugin, distribution=distribution).resolve(make_context())
 
-    assert ([row.name for row in registry.broken], plan.context.extra) == (["fake-pack", "fake-zweit"], {})
+    assert plan.context.extra == {}
+    assert [f"{distribution}.{key} is a fact of every run, not a plugin's to give" in text for text in plan.warnings] == [True]
 
 
-def test_observers_see_plan_and_receipt(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    observer = "seen = []\n" + plugin_with("def quirks_observe(plan, receipt):\n    seen.append((plan.digest, receipt))")
-    registry = load_fakes(fake_observer=observer)
-    plan: Plan = registry.resolve(make_context(), Switches())
+def test_a_fact_that_two_plugins_of_a_distribution_give_differently_is_unknown_and_a_broken_one_gives_none(
+    load_fakes, make_context
+):
+    def gives(facts, prefix):
+        return plugin_with(f"def quirks_facts():\n    return {facts}", prefix)
+
+    registry = load_fakes(
+        fake_a=gives({"n": 1, "same": 1}, "a-"),
+        fake_b=gives({"n": 2, "same": 1}, "b-"),
+        fake_c=gives({"broken": 1}, "c-"),
+        fake_d=gives({"broken": 1}, "c-"),
+    )
+
+    plan = registry.resolve(make_context())
+
+    assert ([row.name for row in registry.broken], plan.context.extra) == (["fake-c", "fake-d"], {"fake-dist.same": 1})
+    assert plan.warnings[-1] == "fact fake-dist.n is unknown: two plugins of its distribution give it different values"
+
+
+def test_observers_see_plan_and_receipt_and_one_that_fails_is_reported(load_fakes, make_context):
+    sees = "def quirks_observe(plan, receipt):\n    seen.append((plan.digest, receipt))\n    return object()"
+    registry = load_fakes(
+        fake_a_sees="seen = []\n" + plugin_with(sees, "a-"),
+        fake_fails=plugin_with("def quirks_observe():\n    raise OSError('no disk')", "fails-"),
+        fake_leaves=plugin_with("def quirks_observe():\n    raise SystemExit(4)", "leaves-"),
+        fake_z_sees="seen = []\n" + plugin_with(sees, "z-"),
+    )
+    plan = registry.resolve(make_context())
 
     troubles = registry.observe(plan, "receipt")
 
-    assert (sys.modules["fake_observer"].seen, troubles) == ([(plan.digest, "receipt")], [])
-
-
-def test_an_observer_that_fails_is_reported_and_the_others_still_see(
-    load_fakes: LoadFakes, make_context: Callable[..., RunContext]
-) -> None:
-    fails = plugin_with("def quirks_observe():\n    raise OSError('no disk')")
-    sees = "seen = []\n" + plugin_with("def quirks_observe(plan):\n    seen.append(plan.digest)").replace("fake-", "seen-")
-    registry = load_fakes(fake_a_sees=sees, fake_fails=fails, fake_z_sees=sees.replace("seen-", "zeen-"))
-
-    troubles = registry.observe(registry.resolve(make_context(), Switches()), "receipt")
-
-    assert troubles == ["quirks_observe of fake-dist:fake-fails failed: OSError: no disk"]
-    assert [len(sys.modules[name].seen) for name in ("fake_a_sees", "fake_z_sees")] == [1, 1]
+    assert troubles == [
+        "quirks_observe of fake-dist:fake-fails failed: OSError: no disk",
+        "quirks_observe of fake-dist:fake-leaves failed: SystemExit: 4",
+    ]
+    assert [sys.modules[name].seen for name in ("fake_a_sees", "fake_z_sees")] == [[(plan.digest, "receipt")]] * 2

@@ -2,142 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from quirks_core import Affected, Loaded, Match, ModelFacts, PairedRun, Quirk, Registry, RunContext, StaticProbe, package
+from quirks_core import Affected, Match, PairedRun, StaticProbe, package
 from quirks_core import lifecycle as lifecycle_module
+from quirks_core.facts import Installation, ModelFacts, RunContext
 from quirks_core.lifecycle import SUPPORTED_FLOOR, Stage, lifecycle
+from quirks_core.match import UNKNOWN
 from quirks_core.packages import installed_platform, installed_versions
 from quirks_core.plan import State
-
-MakeQuirk = Callable[..., Quirk]
-MakeLoaded = Callable[..., Loaded]
+from quirks_core.registry import Registry
 
 
-@pytest.fixture
-def stage(make_quirk: MakeQuirk, loaded: MakeLoaded) -> Callable[..., Stage]:
-    """Tells the stage of a quirk with the given ranges where the given packages are installed."""
-
-    def tell(*affected: Affected, **versions: str) -> Stage:
-        return lifecycle(loaded(make_quirk(affected=affected)), versions).stage
-
-    return tell
+def vllm(introduced=None, fixed=None):
+    """A range of versions of vLLM."""
+    return Affected("vllm", introduced, fixed)
 
 
 @pytest.mark.parametrize(
     ("affected", "installed", "expected"),
     [
-        ((), {"vllm": "0.32.0"}, Stage.ACTIVE),
-        ((Affected("vllm", introduced="0.30"),), {"vllm": "0.32.0"}, Stage.ACTIVE),
-        ((Affected("vllm", introduced="0.33"),), {"vllm": "0.32.0"}, Stage.DORMANT),
-        ((Affected("vllm", fixed="0.9.2"),), {"vllm": "0.9.1"}, Stage.ACTIVE),
-        ((Affected("vllm", fixed="0.9.2"),), {"vllm": "0.9.2rc1"}, Stage.ACTIVE),
-        ((Affected("vllm", fixed="0.9.2"),), {"vllm": "0.9.2"}, Stage.DORMANT),
-        ((Affected("vllm", fixed="0.9.2"),), {"vllm": "0.9.2+cpu"}, Stage.DORMANT),
-        ((Affected("vllm", fixed="0.9.2"),), {}, Stage.ACTIVE),
-        ((Affected("vllm", fixed="0.9.2"),), {"vllm": "0.1.dev1"}, Stage.ACTIVE),
-        ((Affected("vllm", fixed="0.9.0"),), {"vllm": "0.32.0"}, Stage.EXPIRED),
-        ((Affected("vllm", fixed="0.8"),), {"vllm": "0.7"}, Stage.EXPIRED),
-        ((Affected("vllm", fixed="0.8"),), {}, Stage.EXPIRED),
-        ((Affected("vllm", fixed="0.9.0.post1"),), {"vllm": "0.32.0"}, Stage.DORMANT),
-        ((Affected("vllm", fixed="0.9.0rc1"),), {"vllm": "0.32.0"}, Stage.EXPIRED),
-        ((Affected("vllm", fixed="0.8"), Affected("vllm", introduced="0.30")), {"vllm": "0.32.0"}, Stage.ACTIVE),
-        ((Affected("vllm", fixed="0.8"), Affected("vllm", introduced="0.30")), {"vllm": "0.20"}, Stage.DORMANT),
-        ((Affected("vllm", fixed="0.7"), Affected("vllm", introduced="0.7.5", fixed="0.8")), {}, Stage.EXPIRED),
-        ((Affected("vllm", introduced="0.30"), Affected("torch", fixed="2.0")), {"vllm": "0.32", "torch": "2"}, Stage.DORMANT),
-        ((Affected("vllm", introduced="0.30"), Affected("torch", fixed="2.9")), {"vllm": "0.32", "torch": "2"}, Stage.ACTIVE),
-        ((Affected("vllm", fixed="0.8"), Affected("torch", introduced="2.0")), {"torch": "2.8"}, Stage.EXPIRED),
-        ((Affected("torch", fixed="0.1"),), {"torch": "2.8"}, Stage.DORMANT),
+        ([], {"vllm": "0.32.0"}, Stage.ACTIVE),
+        ([vllm("0.33")], {"vllm": "0.32.0"}, Stage.DORMANT),
+        ([vllm(fixed="0.9.2")], {"vllm": "0.9.2rc1"}, Stage.ACTIVE),
+        ([vllm(fixed="0.9.2")], {"vllm": "0.9.2+cpu"}, Stage.DORMANT),
+        ([vllm(fixed="0.9.2")], {}, Stage.ACTIVE),
+        ([vllm(fixed="0.9.2")], {"vllm": "0.1.dev1"}, Stage.ACTIVE),
+        ([vllm(fixed="0.9.0")], {"vllm": "0.32.0"}, Stage.EXPIRED),
+        ([vllm(fixed="0.8")], {"vllm": "0.7"}, Stage.EXPIRED),
+        ([vllm(fixed="0.8")], {}, Stage.EXPIRED),
+        ([vllm(fixed="0.9.0.post1")], {"vllm": "0.32.0"}, Stage.DORMANT),
+        ([vllm(fixed="0.9.0rc1")], {"vllm": "0.32.0"}, Stage.EXPIRED),
+        ([vllm(fixed="0.8"), vllm("0.30")], {"vllm": "0.32.0"}, Stage.ACTIVE),
+        ([vllm(fixed="0.8"), vllm("0.30")], {"vllm": "0.20"}, Stage.DORMANT),
+        ([vllm(fixed="0.7"), vllm("0.7.5", "0.8")], {}, Stage.EXPIRED),
+        ([vllm("0.30"), Affected("torch", fixed="2.0")], {"vllm": "0.32", "torch": "2"}, Stage.DORMANT),
+        ([vllm("0.30"), Affected("torch", fixed="2.9")], {"vllm": "0.32", "torch": "2"}, Stage.ACTIVE),
+        ([vllm(fixed="0.8"), Affected("torch", "2.0")], {"torch": "2.8"}, Stage.EXPIRED),
+        ([Affected("torch", fixed="0.1")], {"torch": "2.8"}, Stage.DORMANT),
     ],
-)  # fmt: skip
-def test_the_stage_follows_the_versions(
-    stage: Callable[..., Stage], affected: tuple[Affected, ...], installed: dict[str, str], expected: Stage
-) -> None:
-    assert stage(*affected, **installed) is expected
+)
+def test_the_stage_follows_the_versions(make_quirk, loaded, affected, installed, expected):
+    assert lifecycle(loaded(make_quirk(affected=affected)), installed).stage is expected
 
 
-def test_raising_the_floor_expires_what_is_fixed_below_it(stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
-    fixed = Affected("vllm", fixed="0.9.2")
-    assert stage(fixed, vllm="0.32.0") is Stage.DORMANT
+def test_raising_the_floor_expires_what_is_fixed_below_it(make_quirk, loaded, monkeypatch):
+    item = loaded(make_quirk(affected=vllm(fixed="0.9.2")))
+    assert lifecycle(item, {"vllm": "0.32.0"}).stage is Stage.DORMANT
 
     monkeypatch.setattr(lifecycle_module, "SUPPORTED_FLOOR", {"vllm": "0.10"})
 
-    assert stage(fixed, vllm="0.32.0") is Stage.EXPIRED
+    assert lifecycle(item, {"vllm": "0.32.0"}).stage is Stage.EXPIRED
 
 
-def test_an_expired_quirk_says_delete_me_and_why(make_quirk: MakeQuirk, loaded: MakeLoaded) -> None:
-    found = lifecycle(loaded(make_quirk(affected=Affected("vllm", fixed="0.8"))), {})
+def test_the_evidence_names_ranges_versions_and_runs_and_why_it_is_to_be_deleted(make_quirk, loaded):
+    dormant, expired = (make_quirk(affected=vllm(fixed=text), evidence=PairedRun("mine:run")) for text in ("0.9.2", "0.8"))
+    why = f"vllm is fixed in 0.8, and nothing below {SUPPORTED_FLOOR['vllm']} is supported: delete this quirk"
 
-    assert (
-        found.evidence[-1]
-        == f"vllm is fixed in 0.8, and nothing below {SUPPORTED_FLOOR['vllm']} is supported: delete this quirk"
-    )
+    told = [lifecycle(loaded(quirk), {"vllm": "0.32.0"}).evidence for quirk in (dormant, expired)]
 
-
-def test_the_evidence_names_ranges_versions_and_runs(make_quirk: MakeQuirk, loaded: MakeLoaded) -> None:
-    quirk = make_quirk(affected=Affected("vllm", fixed="0.9.2"), evidence=PairedRun("mine:run", "live on vLLM 0.9.1"))
-
-    found = lifecycle(loaded(quirk), {"vllm": "0.32.0"})
-
-    assert found.evidence == ("affected: vllm < 0.9.2", "installed: vllm 0.32.0", "paired run, live on vLLM 0.9.1")
+    assert told == [
+        ("affected: vllm < 0.9.2", "installed: vllm 0.32.0", "paired run: mine:run"),
+        ("affected: vllm < 0.8", why),
+    ]
 
 
 @pytest.mark.parametrize(("found_means_affected", "expected"), [(True, Stage.ACTIVE), (False, Stage.DORMANT)])
-def test_a_probe_settles_a_source_build_both_ways(
-    make_quirk: MakeQuirk,
-    loaded: MakeLoaded,
-    fake_distribution: Callable[..., None],
-    found_means_affected: bool,
-    expected: Stage,
-) -> None:
+def test_a_probe_settles_a_source_build_both_ways(make_quirk, loaded, fake_distribution, found_means_affected, expected):
     fake_distribution("fake-engine", "0.1.dev1", modules={"fake_engine/__init__.py": "MARK = 1\n"})
     probe = StaticProbe("fake_engine", "MARK", found_means_affected=found_means_affected)
-    quirk = make_quirk(affected=Affected("fake-engine", fixed="0.9"), evidence=probe)
 
-    found = lifecycle(loaded(quirk))
+    found = lifecycle(loaded(make_quirk(affected=Affected("fake-engine", fixed="0.9"), evidence=probe)))
 
     assert found.stage is expected
-    assert any(text.endswith(str(probe)) for text in found.evidence)
+    assert found.evidence[-1] == f"the installed source has the {'bug' if found_means_affected else 'fix'}: {probe}"
 
 
 @pytest.mark.parametrize(("version", "expected"), [("0.0.27", Stage.ACTIVE), ("0.0.28", Stage.DORMANT)])
-def test_packages_outside_the_known_list_count_as_well(
-    make_quirk: MakeQuirk, loaded: MakeLoaded, fake_distribution: Callable[..., None], version: str, expected: Stage
-) -> None:
+def test_packages_outside_the_known_list_count_as_well(make_quirk, loaded, fake_distribution, version, expected):
     fake_distribution("xformers", version)
 
     assert lifecycle(loaded(make_quirk(affected=Affected("xformers", fixed="0.0.28")))).stage is expected
 
 
-def test_audit_and_plan_agree_about_what_is_dormant_here() -> None:
-    registry = Registry.load()
-    context = RunContext(
-        model=ModelFacts(name="m", path="m", config={"model_type": "gemma3"}),
-        packages=installed_versions(),
-        platform=installed_platform(),
-    )
-
-    planned = {verdict.id for verdict in registry.resolve(context).verdicts if verdict.state is State.DORMANT}
-
-    audited = {item.quirk.id for item in registry.loaded if lifecycle(item).stage is Stage.DORMANT}
-    assert planned <= audited
-
-
-def test_no_quirk_that_ships_with_us_is_expired() -> None:
-    expired = [item.quirk.id for item in Registry.load().loaded if lifecycle(item).stage is Stage.EXPIRED]
-
-    assert expired == [], "delete them: every supported version has the fix"
-
-
-def test_a_quirk_whose_match_cannot_be_read_still_has_a_stage(make_quirk: MakeQuirk, loaded: MakeLoaded) -> None:
+def test_a_quirk_whose_match_cannot_be_read_still_has_a_stage(make_quirk, loaded):
     class Own(Match):
-        """A third party's match with a bug."""
-
-        def trace(self, facts: object) -> object:
+        def trace(self, facts):
             raise RuntimeError(f"no {facts}")
 
     quirk = make_quirk(match=Own() & package("vllm", fixed="0.9"), affected=Affected("vllm", fixed="0.9.2"))
 
     assert lifecycle(loaded(quirk), {"vllm": "0.32.0"}).stage is Stage.DORMANT
+
+
+def test_of_an_installation_platform_and_versions_are_known_and_nothing_of_a_run():
+    here, given = Installation(), Installation({"vllm": "0.9.1"})
+
+    assert (here.fact("platform"), here.fact("packages.vllm")) == (installed_platform(), installed_versions()["vllm"])
+    assert (given.fact("packages.vllm"), given.fact("packages.torch"), given.fact("platform")) == ("0.9.1", UNKNOWN, UNKNOWN)
+    assert (here.fact("model.name"), here.source_known("vllm"), given.source_known("vllm")) == (UNKNOWN, True, False)
+
+
+def test_of_our_own_quirks_none_is_expired_and_audit_and_plan_agree_about_what_is_dormant_here():
+    registry = Registry.load()
+    model = ModelFacts(name="m", path="m", config={"model_type": "gemma3"})
+    context = RunContext(model=model, packages=installed_versions(), platform=installed_platform())
+
+    planned = {verdict.id for verdict in registry.resolve(context).verdicts if verdict.state is State.DORMANT}
+
+    stages = {item.quirk.id: lifecycle(item).stage for item in registry.loaded}
+    assert planned
+    assert planned <= {name for name, stage in stages.items() if stage is Stage.DORMANT}
+    assert [name for name, stage in stages.items() if stage is Stage.EXPIRED] == [], "delete them: every version has the fix"

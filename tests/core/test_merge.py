@@ -1,168 +1,148 @@
-"""The merge laws of every kind of slot: order, repetition and grouping of wishes cannot show; a conflict absorbs."""
+"""The merge laws over all relations: order, repetition and grouping of proposals cannot show; a conflict absorbs."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import itertools
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quirks_core.merge import Ledger, Wish, in_order, ledgers, overlapping
+from quirks_core.adjustments import Relation
+from quirks_core.merge import Ledger, Proposal, in_order, ledgers, overlapping
 from quirks_core.plan import Contributor
-from quirks_core.slots import SLOTS, SlotKind
 
-VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "engine.load_format": st.sampled_from(["auto", "dummy", "sharded"]),
-    "engine.gpu_memory_utilization": st.floats(0.1, 1.0, allow_nan=False),
-    "request.timeout_s": st.floats(1.0, 1000.0, allow_nan=False),
-    "sampling.stop_token_ids": st.lists(st.integers(0, 5), max_size=4),
-    "engine.hf_overrides": st.integers(0, 2),  # of one key
-}
-#: Enough to find what is wrong, few enough to run every time; the machine may be busy.
-laws = settings(max_examples=25, deadline=None)
-KINDS = {SLOTS[slot].kind for slot in VALUES}
-every_kind = pytest.mark.parametrize("slot", VALUES)
+SLOT = "engine.any_argument"
+EQUALS, AT_MOST, AT_LEAST, ONE_OF, INCLUDES = Relation
+laws = settings(max_examples=150, deadline=None)
 
 
-def test_these_laws_are_tested_on_every_kind_of_slot() -> None:
-    assert set(SlotKind) == KINDS
-
-
-def wish(slot: str, value: Any, quirk: str = "q", *, required: bool = False, **more: Any) -> Wish:
-    """A quirk's wish."""
+def proposal(relation, operand, quirk="q", *, required=False, instead_of=()):
+    """What a quirk asks of a slot."""
     who = Contributor(id=quirk, distribution="dist", version="1", location="a.py:1", reason="because")
-    return Wish(slot, value, required, who, keys=("key",) if slot == "engine.hf_overrides" else (), **more)
+    return Proposal(SLOT, relation, operand, required, who, instead_of=instead_of)
 
 
-def a_ledger(slot: str) -> st.SearchStrategy[Ledger]:
-    """Ledgers of one slot with up to four wishes."""
-    wishes = st.builds(
-        lambda value, quirk, required, contrary: wish(slot, value, quirk, required=required, instead_of=contrary),
-        VALUES[slot],
-        st.sampled_from("abcd"),
-        st.booleans(),
-        st.sampled_from([(), ("dummy",)]),
-    )
-    return st.frozensets(wishes, min_size=1, max_size=4).map(lambda found: Ledger(next(iter(found)).place, found))
+def ledger_of(asked, **more):
+    """The ledger of proposals given as relation and operand, each of a quirk of its own."""
+    return Ledger((SLOT,), frozenset(proposal(*one, f"q{n}", **more) for n, one in enumerate(asked)))
 
 
-def seen(ledger: Ledger) -> tuple[Any, ...]:
+NUMBERS = st.sampled_from([0, 1, 2, 2.0, 2.5, 3])
+LISTS = st.lists(st.integers(0, 2), max_size=2, unique=True).map(sorted)
+SCALARS = NUMBERS | st.booleans() | st.sampled_from(["auto", "dummy"]) | LISTS
+ASKED = st.one_of(
+    st.tuples(st.just(EQUALS), SCALARS),
+    st.tuples(st.sampled_from([AT_MOST, AT_LEAST]), NUMBERS),
+    st.tuples(st.just(ONE_OF), st.lists(SCALARS, min_size=1, max_size=3)),
+    st.tuples(st.just(INCLUDES), LISTS),
+)
+PROPOSALS = st.builds(
+    lambda asked, quirk, required, contrary: proposal(*asked, quirk, required=required, instead_of=contrary),
+    ASKED,
+    st.sampled_from("abcd"),
+    st.booleans(),
+    st.sampled_from([(), ("dummy",)]),
+)
+LEDGERS = st.frozensets(PROPOSALS, min_size=1, max_size=4).map(lambda found: Ledger((SLOT,), found))
+PRESENT = st.none() | SCALARS
+#: Every value that a proposal of these tests could name or allow, as far as it can matter.
+UNIVERSE = [*(number / 2 for number in range(-1, 8)), *range(-1, 4), True, False, "auto", "dummy"]
+UNIVERSE += [list(members) for count in range(4) for members in itertools.combinations(range(3), count)]
+
+
+def seen(ledger, present=None):
     """Everything that a ledger tells, down to what equality leaves out."""
-    everything = [(item.quirk, item.text, item.required, item.instead_of) for item in in_order(ledger.wishes)]
-    return ledger, ledger.value, ledger.is_conflict, [item.quirk for item in ledger.strongest], everything
+    everything = [(item.quirk, item.text, item.required, item.instead_of) for item in in_order(ledger.proposals)]
+    return ledger, repr(ledger.value(present)), ledger.is_conflict, ledger.strongest, everything
 
 
-@every_kind
 @laws
-@given(data=st.data())
-def test_merging_is_commutative(slot: str, data: st.DataObject) -> None:
-    a, b = (data.draw(a_ledger(slot)) for _ in "ab")
+@given(LEDGERS, LEDGERS, LEDGERS, PRESENT)
+def test_merging_is_commutative_associative_and_idempotent(a, b, c, present):
+    assert seen(a | b, present) == seen(b | a, present)
+    assert seen((a | b) | c, present) == seen(a | (b | c), present)
+    assert seen(a | b | b | a, present) == seen(a | b, present)
+    for order in itertools.permutations(Ledger((SLOT,), frozenset([item])) for item in a.proposals):
+        assert seen(functools.reduce(Ledger.__or__, order), present) == seen(a, present)
 
-    assert seen(a | b) == seen(b | a)
 
-
-@every_kind
 @laws
-@given(data=st.data())
-def test_merging_is_associative(slot: str, data: st.DataObject) -> None:
-    a, b, c = (data.draw(a_ledger(slot)) for _ in "abc")
-
-    assert seen((a | b) | c) == seen(a | (b | c))
-
-
-@every_kind
-@laws
-@given(data=st.data())
-def test_merging_is_idempotent(slot: str, data: st.DataObject) -> None:
-    a, b = (data.draw(a_ledger(slot)) for _ in "ab")
-
-    assert seen(a | a) == seen(a)
-    assert seen(a | b | b | a) == seen(a | b)
-
-
-@every_kind
-@laws
-@given(data=st.data())
-def test_the_value_does_not_depend_on_the_order_of_the_wishes(slot: str, data: st.DataObject) -> None:
-    wishes = list(data.draw(a_ledger(slot)).wishes)
-    ones = [Ledger(item.place, frozenset([item])) for item in wishes]
-
-    forwards, backwards = functools.reduce(Ledger.__or__, ones), functools.reduce(Ledger.__or__, reversed(ones))
-
-    assert seen(forwards) == seen(backwards)
-
-
-@every_kind
-@laws
-@given(data=st.data())
-def test_a_conflict_stays_one_whatever_of_its_strength_joins_it_and_keeps_everybody(slot: str, data: st.DataObject) -> None:
-    conflict, more = (data.draw(a_ledger(slot)) for _ in "ab")
-    required = conflict.strongest[0].required
-    joining = Ledger(conflict.place, frozenset(item for item in more.wishes if item.required is required))
+@given(LEDGERS, LEDGERS)
+def test_a_conflict_stays_one_whatever_of_its_strength_joins_it_and_keeps_everybody(conflict, more):
+    required = any(item.required for item in conflict.proposals)
+    joining = Ledger((SLOT,), frozenset(item for item in more.proposals if item.required is required))
 
     merged = conflict | joining
 
     if conflict.is_conflict:
-        assert (merged.is_conflict, merged.value) == (True, None)
-        assert {*conflict.strongest, *joining.wishes} == set(merged.strongest)
+        assert (merged.is_conflict, merged.value()) == (True, None)
+        assert {*conflict.strongest, *joining.proposals} == set(merged.strongest)
 
 
 @laws
-@given(data=st.data())
-def test_only_scalars_can_be_in_conflict(data: st.DataObject) -> None:
-    slot = data.draw(st.sampled_from(sorted(VALUES)))
+@given(LEDGERS, PRESENT)
+def test_the_value_is_as_everybody_asks_and_there_is_a_conflict_only_where_no_value_would_do(ledger, present):
+    value = ledger.value(present)
 
-    ledger = data.draw(a_ledger(slot))
-
-    assert not ledger.is_conflict or ledger.kind is SlotKind.SCALAR
-
-
-@laws
-@given(data=st.data(), required=st.booleans())
-def test_the_strictest_bound_of_the_strongest_wins(data: st.DataObject, required: bool) -> None:
-    values = data.draw(st.lists(st.floats(0.1, 1.0), min_size=1, max_size=5))
-    at_most, at_least = "engine.gpu_memory_utilization", "request.timeout_s"
-
-    most, least = (
-        Ledger((slot,), frozenset(wish(slot, value, f"q{n}", required=required) for n, value in enumerate(values)))
-        for slot in (at_most, at_least)
-    )
-
-    assert (most.value, least.value) == (min(values), max(values))
-
-
-@pytest.mark.parametrize("slot", ["engine.load_format", "engine.gpu_memory_utilization", "request.timeout_s"])
-@laws
-@given(data=st.data())
-def test_a_requirement_silences_every_default(slot: str, data: st.DataObject) -> None:
-    ledger = data.draw(a_ledger(slot))
-    value = data.draw(VALUES[slot])
-    required = frozenset(item for item in ledger.wishes if item.required) | {wish(slot, value, "z", required=True)}
-
-    merged = ledger | Ledger(ledger.place, required)
-
-    assert seen(merged)[1:4] == seen(Ledger(ledger.place, required))[1:4]
+    assert ledger.is_conflict or all(item.allows(value) for item in ledger.strongest)
+    assert ledger.is_conflict is not any(all(item.allows(value) for item in ledger.strongest) for value in UNIVERSE)
 
 
 @laws
-@given(data=st.data())
-def test_a_set_takes_the_members_of_everybody_defaults_and_requirements(data: st.DataObject) -> None:
-    ledger = data.draw(a_ledger("sampling.stop_token_ids"))
+@given(LEDGERS, ASKED)
+def test_requirements_silence_defaults_unless_all_of_them_are_for_members(ledger, asked):
+    merged = ledger | Ledger((SLOT,), frozenset([proposal(*asked, "z", required=True)]))
 
-    assert ledger.value == sorted({member for item in ledger.wishes for member in item.value})
-
-
-def test_a_set_is_the_same_in_whatever_order_it_was_written() -> None:
-    assert wish("sampling.stop_token_ids", [2, 1, 2]) == wish("sampling.stop_token_ids", (1, 2))
+    required = {item for item in merged.proposals if item.required}
+    members = {item for item in merged.proposals if item.relation is INCLUDES}
+    assert set(merged.strongest) == (required | members if required <= members else required)
 
 
-def test_two_wishes_that_tolerate_different_values_are_two_wishes() -> None:
-    strict = wish("engine.load_format", "auto", required=True)
-    lenient = wish("engine.load_format", "auto", required=True, instead_of=("dummy",))
+@laws
+@given(st.lists(NUMBERS, min_size=1, max_size=4), st.lists(LISTS, min_size=1, max_size=4), LISTS, st.booleans())
+def test_the_strictest_bound_wins_and_members_are_those_of_everybody_added_to_what_is_there(numbers, lists, present, required):
+    most, least = (ledger_of([(bound, number) for number in numbers], required=required) for bound in (AT_MOST, AT_LEAST))
+    members, wanted = ledger_of([(INCLUDES, one) for one in lists], required=required), set().union(*lists)
 
-    assert strict != lenient
+    assert (most.value(), least.value(), members.value()) == (min(numbers), max(numbers), sorted(wanted))
+    assert members.value(present) == [*present, *sorted(wanted - set(present))]
+
+
+@pytest.mark.parametrize(
+    ("asked", "present", "value"),
+    [
+        ([(AT_LEAST, 2), (AT_MOST, 8)], 1, 2),
+        ([(AT_LEAST, 2), (AT_MOST, 8)], 9, 8),
+        ([(AT_LEAST, 2), (AT_MOST, 8)], None, 8),
+        ([(ONE_OF, [16, 32]), (AT_MOST, 16)], None, 16),
+        ([(ONE_OF, ["b", "a"]), (ONE_OF, ["c", "a"])], None, "a"),
+        ([(ONE_OF, ["b", "a"])], None, "b"),
+        ([(EQUALS, 4), (AT_MOST, 8), (AT_LEAST, 4.0)], None, 4),
+        ([(EQUALS, [1]), (INCLUDES, [1])], [9], [1]),
+        ([(INCLUDES, [])], None, []),
+        ([(EQUALS, True), (EQUALS, 1)], None, "conflict"),
+        ([(ONE_OF, [1, 2]), (ONE_OF, [True, 3])], None, "conflict"),
+        ([(EQUALS, [1]), (EQUALS, [True])], None, "conflict"),
+        ([(AT_MOST, 1), (AT_LEAST, 2)], None, "conflict"),
+        ([(EQUALS, [1]), (INCLUDES, [2])], None, "conflict"),
+        ([(AT_MOST, 1), (INCLUDES, [1])], None, "conflict"),
+    ],
+    ids=str,
+)
+def test_several_relations_on_one_slot_meet_in_one_value_or_are_a_conflict(asked, present, value):
+    ledger = ledger_of(asked)
+
+    assert (ledger.is_conflict, ledger.value(present)) == (value == "conflict", None if value == "conflict" else value)
+
+
+def test_proposals_are_one_if_they_ask_and_tolerate_the_same_however_a_list_of_members_was_written():
+    strict = proposal(EQUALS, "auto", required=True)
+
+    assert proposal(INCLUDES, [2, 1, 2]) == proposal(INCLUDES, [1, 2])
+    assert strict != proposal(EQUALS, "auto", required=True, instead_of=("dummy",))
+    assert strict != proposal(ONE_OF, ["auto"], required=True)
 
 
 KEYS = st.sampled_from(["a", "b", "a.b"])
@@ -170,34 +150,17 @@ TREES = st.recursive(st.integers(0, 2), lambda below: st.dictionaries(KEYS, belo
 MAPPINGS = st.dictionaries(KEYS, TREES, min_size=1, max_size=3)
 
 
-def mapping_wish(value: dict[str, Any], quirk: str) -> Wish:
-    """A wish for several keys at once."""
-    who = Contributor(id=quirk, distribution="dist", version="1", location="a.py:1", reason="because")
-    return Wish("engine.hf_overrides", value, False, who)
-
-
-def leaves(value: Any, place: tuple[str, ...] = ("engine.hf_overrides",)) -> set[tuple[str, ...]]:
+def leaves(value, place=(SLOT,)):
     """The places of every value in a nested mapping."""
-    if not isinstance(value, dict):
-        return {place}
-    return set().union(*(leaves(item, (*place, key)) for key, item in value.items()))
+    return set().union(*(leaves(item, (*place, key)) for key, item in value.items())) if isinstance(value, dict) else {place}
 
 
 @laws
 @given(MAPPINGS, MAPPINGS)
-def test_a_mapping_falls_into_one_ledger_per_key_also_where_keys_hold_dots(one: dict[str, Any], two: dict[str, Any]) -> None:
-    made = ledgers(frozenset([mapping_wish(one, "one"), mapping_wish(two, "two")]))
-
-    assert {ledger.place for ledger in made} == leaves(one) | leaves(two)
-    assert len(made) == len(leaves(one) | leaves(two))
-
-
-@laws
-@given(MAPPINGS, MAPPINGS)
-def test_a_value_and_keys_below_it_overlap_and_nothing_else_does(one: dict[str, Any], two: dict[str, Any]) -> None:
-    made = ledgers(frozenset([mapping_wish(one, "one"), mapping_wish(two, "two")]))
-
-    pairs = {(outer.place, inner.place) for outer, inner in overlapping(made)}
+def test_a_mapping_falls_into_one_ledger_per_key_and_only_a_value_and_keys_below_it_overlap(one, two):
+    made = ledgers([proposal(EQUALS, one, "one"), proposal(EQUALS, two, "two")])
 
     places = [ledger.place for ledger in made]
+    assert sorted(places) == sorted(leaves(one) | leaves(two))
+    pairs = {(outer.place, inner.place) for outer, inner in overlapping(made)}
     assert pairs == {(a, b) for a in places for b in places if len(a) < len(b) and b[: len(a)] == a}

@@ -4,44 +4,36 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from quirks_core import ABSENT, Patch, patching
+from quirks_core import Patch, patching
+from quirks_core.errors import QuirksError
 from quirks_core.fingerprints import fingerprint
 from quirks_core.patching import InstalledPatch, install
 
-WriteModules = Callable[[dict[str, str]], None]
-
 ENGINE = 'def top():\n    return "top"\n\n\nclass Engine:\n    def step(self):\n        return "step"\n'
 PATCHES = """
-from fake_engine.module import top as original_top
-
 def wrap(original):
     return lambda *args: f"patched {original(*args)}"
-
-def new():
-    return f"new {original_top()}"
 
 def fail(original):
     raise RuntimeError("cannot make it")
 """
-LATE_PATCHES = PATCHES.replace("from fake_engine.module import top as original_top", "")
 TARGET = "fake_engine.module:top"
 
 
 @pytest.fixture(autouse=True)
-def fake_modules(write_modules: WriteModules) -> Iterator[None]:
+def fake_modules(write_modules):
     """An engine and modules that use it; no patch and no finder outlives its test."""
+    early = "from fake_engine.module import top as original_top\n\ndef new():\n    return f'new {original_top()}'\n"
     write_modules(
         {
             "fake_engine/__init__.py": "",
             "fake_engine/module.py": ENGINE,
             "fake_user.py": "from fake_engine.module import top\nfrom fake_engine.module import top as other_name\n",
-            "fake_patches.py": PATCHES,
-            "fake_late_patches.py": LATE_PATCHES,
+            "fake_early_patches.py": early,
+            "fake_late_patches.py": PATCHES,
         }
     )
     yield
@@ -51,36 +43,29 @@ def fake_modules(write_modules: WriteModules) -> Iterator[None]:
     assert not is_watching()
 
 
-def is_watching() -> bool:
+def is_watching():
     """Our finder stands in the way of imports."""
     return patching._finder in sys.meta_path
 
 
-def late(path: str, name: str = "wrap", kind: str = "wrapper") -> Patch:
-    """A patch whose code imports nothing of the engine."""
+def late(path, name="wrap"):
+    """A wrapper whose code imports nothing of the engine."""
     target = f"fake_engine.module:{path}"
-    return Patch(target, **{kind: f"fake_late_patches:{name}"}, expects=fingerprint(target))
+    return Patch(target, wrapper=f"fake_late_patches:{name}", expects=fingerprint(target))
 
 
-def test_a_module_that_is_imported_later_is_patched_the_moment_it_is() -> None:
+def test_a_module_that_is_imported_later_is_patched_the_moment_it_is_and_so_is_whoever_takes_the_name():
     installed = install(late("top"), "q")
     assert (installed.is_pending, "fake_engine.module" in sys.modules, is_watching()) == (True, False, True)
 
-    module = importlib.import_module("fake_engine.module")
-
-    assert (module.top(), installed.is_pending, is_watching()) == ("patched top", False, False)
-
-
-def test_whoever_imports_the_name_later_gets_the_patched_one() -> None:
-    install(late("top"), "q")
-
     user = importlib.import_module("fake_user")
 
-    assert (user.top(), user.other_name()) == ("patched top", "patched top")
+    assert (user.top(), user.other_name(), sys.modules["fake_engine.module"].top()) == ("patched top",) * 3
+    assert (installed.is_pending, is_watching()) == (False, False)
 
 
-def test_every_patch_of_a_module_that_is_imported_later_comes_into_force_and_says_so() -> None:
-    told: list[str] = []
+def test_every_patch_of_a_module_that_is_imported_later_comes_into_force_and_says_so():
+    told = []
     for quirk, path in (("a", "top"), ("b", "Engine.step"), ("c", "top")):
         install(late(path), quirk, when_in_force=lambda quirk=quirk: told.append(quirk))
 
@@ -90,9 +75,8 @@ def test_every_patch_of_a_module_that_is_imported_later_comes_into_force_and_say
     assert told == ["a", "b", "c"]
 
 
-def test_an_absent_attribute_is_added_to_a_module_that_is_imported_later() -> None:
-    target = "fake_engine.module:bottom"
-    installed = install(Patch(target, replacement="fake_late_patches:wrap", expects=ABSENT), "q")
+def test_an_attribute_is_added_to_a_module_that_is_imported_later_and_taken_away_again():
+    installed = install(Patch("fake_engine.module:bottom", adds="fake_late_patches:wrap"), "q")
 
     module = importlib.import_module("fake_engine.module")
     assert callable(module.bottom)
@@ -101,32 +85,36 @@ def test_an_absent_attribute_is_added_to_a_module_that_is_imported_later() -> No
     assert not hasattr(module, "bottom")
 
 
-def test_a_pending_patch_that_is_undone_never_comes_into_force() -> None:
-    install(late("top"), "q").undo()
-
-    assert (importlib.import_module("fake_engine.module").top(), is_watching()) == ("top", False)
-
-
-def test_undoing_one_pending_patch_leaves_the_other_pending() -> None:
+def test_a_pending_patch_that_is_undone_never_comes_into_force_and_the_others_do():
     first, second = install(late("top"), "a"), install(late("Engine.step"), "b")
 
     first.undo()
 
     module = importlib.import_module("fake_engine.module")
-    assert (module.top(), module.Engine().step(), second.is_pending) == ("top", "patched step", False)
+    assert (module.top(), module.Engine().step(), second.is_pending, is_watching()) == ("top", "patched step", False, False)
 
 
-def test_other_modules_are_imported_as_ever_while_a_patch_waits() -> None:
+def test_other_modules_are_imported_as_ever_while_a_patch_waits():
     install(late("top"), "q")
 
-    user = importlib.import_module("fake_late_patches")
+    other = importlib.import_module("fake_late_patches")
 
-    assert user.__spec__.loader.__class__.exec_module is type(user.__spec__.loader).exec_module
-    assert "exec_module" not in vars(user.__spec__.loader)
+    assert "exec_module" not in vars(other.__spec__.loader)
     assert is_watching()
 
 
-def test_a_wrapper_that_raises_while_its_module_is_imported_is_an_error_and_can_be_undone() -> None:
+def test_a_module_cannot_be_patched_while_it_is_being_imported(write_modules):
+    modules = {"Patch": "declaration", "install": "patching", "fingerprint": "fingerprints"}
+    source = "".join(f"from quirks_core.{module} import {name}\n" for name, module in modules.items())
+    target = "fake_selfish:top"
+    itself = f"install(Patch('{target}', wrapper='fake_late_patches:wrap', expects=fingerprint('{target}')), 'q')\n"
+    write_modules({"fake_selfish.py": f"{source}\ndef top():\n    return 1\n\n{itself}"})
+
+    with pytest.raises(QuirksError, match="fake_selfish:top cannot be patched while its module is being imported"):
+        importlib.import_module("fake_selfish")
+
+
+def test_a_wrapper_that_raises_while_its_module_is_imported_is_an_error_and_can_be_undone():
     installed = install(late("top", "fail"), "q")
 
     with pytest.raises(RuntimeError, match="cannot make it"):
@@ -136,54 +124,37 @@ def test_a_wrapper_that_raises_while_its_module_is_imported_is_an_error_and_can_
     assert importlib.import_module("fake_engine.module").top() == "top"
 
 
-def test_names_that_others_took_from_the_module_are_bound_anew_and_given_back() -> None:
-    user: Any = importlib.import_module("fake_user")
-    original = user.top
-
-    installed = install(late("top"), "q")
-    assert (user.top(), user.other_name()) == ("patched top", "patched top")
-
-    installed.undo()
-    assert user.top is user.other_name is original
-
-
-def test_a_name_that_was_taken_while_the_patch_was_on_is_given_back_too() -> None:
+@pytest.mark.parametrize("taken", ["before", "while"])
+def test_names_that_others_took_from_the_module_are_bound_anew_and_given_back(taken):
     module = importlib.import_module("fake_engine.module")
-    installed = install(late("top"), "q")
-    user: Any = importlib.import_module("fake_user")
-
-    installed.undo()
-
-    assert user.top is module.top
-    assert user.top() == "top"
-
-
-def test_a_second_wrapper_reaches_the_names_that_others_took_as_well() -> None:
-    user: Any = importlib.import_module("fake_user")
+    original = module.top
+    if taken == "before":
+        importlib.import_module("fake_user")
     first = install(late("top"), "a")
-    install(late("top"), "b")
-    assert user.top() == "patched patched top"
+    user = importlib.import_module("fake_user")
+    second = install(late("top"), "b")
 
+    assert (user.top(), user.other_name()) == ("patched patched top",) * 2
     first.undo()
-
     assert user.top() == "patched top"
+    second.undo()
+    assert user.top is user.other_name is module.top is original
 
 
 @pytest.mark.parametrize("imported", ["before", "after"])
-def test_a_replacement_may_call_the_original_that_it_imported(imported: str) -> None:
+def test_a_replacement_may_call_the_original_that_it_imported(imported):
     if imported == "before":
-        importlib.import_module("fake_patches")
-    patch = Patch(TARGET, replacement="fake_patches:new", expects=fingerprint(TARGET))
-    user: Any = importlib.import_module("fake_user")
+        importlib.import_module("fake_early_patches")
+    user = importlib.import_module("fake_user")
 
-    installed = install(patch, "q")
+    installed = install(Patch(TARGET, replacement="fake_early_patches:new", expects=fingerprint(TARGET)), "q")
     assert (user.top(), importlib.import_module("fake_engine.module").top()) == ("new top", "new top")
 
     installed.undo()
     assert user.top() == "top"
 
 
-def test_nothing_installed_is_edited(site: Any) -> None:
+def test_nothing_installed_is_edited(site):
     files = {file: file.read_bytes() for file in site.rglob("*.py")}
 
     install(late("top"), "q")

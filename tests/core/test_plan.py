@@ -6,125 +6,101 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
-from quirks_core import (
-    ABSENT,
-    Advise,
-    Affected,
-    Default,
-    ModelFacts,
-    ModelFlag,
-    Patch,
-    Plan,
-    Quirk,
-    Refuse,
-    Require,
-    RunContext,
-    UsageError,
-)
-from quirks_core.plan import Orders
+from quirks_core import Advise, Affected, Default, ModelFlag, Patch, Plan, Refuse, Require
+from quirks_core.errors import UsageError
+from quirks_core.facts import ModelFacts
+from quirks_core.plan import ProcessPlan
 from quirks_core.quirk import Location
 
-MakeContext = Callable[..., RunContext]
-MakePlan = Callable[..., Plan]
-MakeQuirk = Callable[..., Quirk]
 SLOT = "engine.load_format"
+ADDS = Patch("no_such_package.module:f", adds="mine:function")
 
 
 @pytest.fixture
-def full_plan(make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeContext) -> Plan:
+def full_plan(make_plan, make_quirk, make_context):
     """A plan with something in every part."""
-    context = make_context(typed=frozenset({SLOT}), assumed=frozenset({"vllm"}))
+    context = make_context(typed=frozenset({SLOT}), environment={"NAME": "1"})
+    slow = (Default("request.timeout_s", 600), Default("engine.hf_overrides", {"a": {"b": [1, None]}}), Advise("look out"))
     return make_plan(
         make_quirk(id="needs-auto", adjustments=Require(SLOT, "auto"), flag=ModelFlag.LOAD_FORMAT),
-        make_quirk(id="hangs", adjustments=Refuse("it hangs", "use fewer ranks")),
-        make_quirk(id="slow", adjustments=(Default("request.timeout_s", 600), Advise("look out"))),
-        make_quirk(id="patches", adjustments=Patch("vllm.module:f", replacement="mine:function", expects=(ABSENT,))),
+        make_quirk(id="hangs", adjustments=Refuse("it hangs", "use fewer ranks"), location=Location("a/b.py", 3)),
+        make_quirk(id="slow", adjustments=slow),
+        make_quirk(id="bounds", adjustments=Default("engine.max_num_seqs", at_most=8)),
+        make_quirk(id="patches", adjustments=ADDS),
         make_quirk(id="old", affected=Affected("vllm", fixed="0.9.2")),
         context=context,
     )
 
 
-def test_the_json_has_the_documented_keys(full_plan: Plan) -> None:
+def test_the_json_has_the_documented_keys_in_order(full_plan):
     document = json.loads(full_plan.to_json())
+    in_order = json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
+    assert (full_plan.to_json(), full_plan.to_json(indent=2)) == (
+        in_order,
+        json.dumps(document, sort_keys=True, ensure_ascii=False, indent=2),
+    )
     assert set(document) == {"digest", "context", "changes", "adjustments", "verdicts", "refusals", "warnings", "patches"}
-    assert {"slot", "value", "strength", "flag", "status", "quirks"} <= set(document["adjustments"][0])
-    assert set(document["adjustments"][0]["quirks"][0]) == {
-        "id",
-        "distribution",
-        "version",
-        "location",
-        "reason",
-        "reference",
-    }
+    assert {"slot", "relation", "value", "strength", "flag", "status", "quirks"} <= set(document["adjustments"][0])
+    who = {"id", "distribution", "version", "location", "reason", "reference"}
+    assert set(document["adjustments"][0]["quirks"][0]) == who
     assert {"id", "verdict", "trace"} <= set(document["verdicts"][0])
     assert {"fact", "wanted", "got"} <= set(document["verdicts"][0]["trace"][0])
     assert {"reason", "remedy", "switch", "quirks"} <= set(document["refusals"][0])
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-def test_the_keys_of_the_json_are_sorted(full_plan: Plan, indent: int | None) -> None:
-    text = full_plan.to_json(indent=indent)
-
-    separators = (",", ":") if indent is None else (",", ": ")
-    assert text == json.dumps(json.loads(text), sort_keys=True, indent=indent, separators=separators, ensure_ascii=False)
-
-
-def test_a_plan_survives_json(full_plan: Plan) -> None:
+def test_a_plan_and_what_processes_get_of_it_survive_json_with_their_digest(full_plan):
     read = Plan.model_validate_json(full_plan.to_json())
 
     assert read == full_plan
-    assert read.orders.digest == read.digest == full_plan.digest
+    assert read.for_processes.digest == read.digest == full_plan.digest
+    assert ProcessPlan.model_validate_json(full_plan.for_processes.model_dump_json()).digest == full_plan.digest
 
 
-def test_the_orders_survive_json_with_their_digest(full_plan: Plan) -> None:
-    assert Orders.model_validate_json(full_plan.orders.model_dump_json()).digest == full_plan.digest
-
-
-def test_the_digest_ignores_file_and_line(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    adjustments = (Require(SLOT, "auto"), Patch("no_such.module:f", replacement="mine:function", expects=(ABSENT,)))
-
-    plans = [make_plan(make_quirk(adjustments=adjustments, location=Location("a.py", line))) for line in (1, 2)]
+def test_the_digest_ignores_where_quirks_and_model_lie(make_plan, make_quirk, make_context):
+    plans = [
+        make_plan(
+            make_quirk(adjustments=(Require(SLOT, "auto"), ADDS), location=Location("a.py", line)),
+            context=make_context(model=ModelFacts(name="m", path=f"/{line}/m", config={})),
+        )
+        for line in (1, 2)
+    ]
 
     assert plans[0].digest == plans[1].digest
     assert plans[0].to_json() != plans[1].to_json()
 
 
-def test_the_digest_ignores_where_the_model_lies(make_plan: MakePlan, make_context: MakeContext) -> None:
-    plans = [make_plan(context=make_context(model=ModelFacts(name="m", path=path, config={}))) for path in ("/a/m", "/b/m")]
-
-    assert plans[0].digest == plans[1].digest
-
-
-def test_the_digest_sees_facts_quirks_and_their_versions(
-    make_plan: MakePlan, make_context: MakeContext, make_quirk: MakeQuirk
-) -> None:
+def test_the_digest_sees_facts_quirks_and_their_versions(make_plan, make_context, make_quirk):
     digests = {
         make_plan().digest,
         make_plan(context=make_context(platform="cuda")).digest,
         make_plan(context=make_context(packages={"vllm": "0.31.0"})).digest,
         make_plan(context=make_context(config={"model_type": "gemma3"})).digest,
+        make_plan(context=make_context(environment={"NAME": "1"})).digest,
         make_plan(make_quirk()).digest,
         make_plan(make_quirk(id="other")).digest,
         make_plan(make_quirk(adjustments=Refuse("no", "none"))).digest,
-        make_plan(make_quirk(adjustments=Patch("no_such.module:f", replacement="mine:function", expects=(ABSENT,)))).digest,
+        make_plan(make_quirk(adjustments=ADDS)).digest,
+        *(
+            make_plan(make_quirk(adjustments=Default("engine.seed", **bound))).digest
+            for bound in ({"at_most": 1}, {"value": 1})
+        ),
     }
 
-    assert len(digests) == 8
+    assert len(digests) == 11
 
 
-@pytest.mark.parametrize("part", ["to_json()", "digest"])
-def test_every_process_makes_the_same_plan_of_the_same_facts(part: str) -> None:
-    program = f"""
-from quirks_core import ModelFacts, RunContext
+def test_every_process_makes_the_same_plan_of_the_same_facts():
+    program = """
+from quirks_core import RunContext
+from quirks_core.facts import ModelFacts
 from quirks_core.resolve import resolve
 names = frozenset(["vllm", "torch", "ray", "transformers", "flash-attn"])
-facts = RunContext(model=ModelFacts(name="m", path="m", config={{}}), typed=names, assumed=names)
-print(resolve(facts, []).{part})
+plan = resolve(RunContext(model=ModelFacts(name="m", path="m", config={}), typed=names, assumed=names), [])
+print(plan.to_json(), plan.digest)
 """
 
     outputs = {
@@ -137,51 +113,39 @@ print(resolve(facts, []).{part})
     assert len(outputs) == 1
 
 
-@pytest.mark.parametrize("flag", [ModelFlag.LOAD_FORMAT, "load_format", "LOAD_FORMAT"])
-def test_a_flag_gives_its_adjustments(full_plan: Plan, flag: str) -> None:
-    assert [item.slot for item in full_plan[flag]] == [SLOT]
+def test_a_flag_gives_its_adjustments_also_those_it_shares_with_another(full_plan, make_plan, make_quirk):
+    flags = (ModelFlag.LOAD_FORMAT, ModelFlag.WEIGHT_SYNC)
+    shared = make_plan(*(make_quirk(id=f"q{n}", flag=flag, adjustments=Require(SLOT, "auto")) for n, flag in enumerate(flags)))
 
-
-def test_a_flag_without_adjustments_gives_none(full_plan: Plan) -> None:
+    assert [[item.slot for item in full_plan[name]] for name in (flags[0], "load_format", "LOAD_FORMAT")] == [[SLOT]] * 3
     assert full_plan[ModelFlag.TOKENIZER] == ()
+    assert shared[flags[0]] == shared[flags[1]] == shared.adjustments
+    assert len(shared.adjustments) == 1
 
 
-def test_a_value_that_two_flags_share_is_found_under_both(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    one = make_quirk(id="one", flag=ModelFlag.LOAD_FORMAT, adjustments=Require(SLOT, "auto"))
-    two = make_quirk(id="two", flag=ModelFlag.WEIGHT_SYNC, adjustments=Require(SLOT, "auto"))
-
-    plan = make_plan(one, two)
-
-    assert plan[ModelFlag.LOAD_FORMAT] == plan[ModelFlag.WEIGHT_SYNC] == plan.adjustments
-    assert len(plan.adjustments) == 1
-
-
-def test_an_unknown_flag_is_an_error_with_the_nearest_name(full_plan: Plan) -> None:
+def test_an_unknown_flag_or_slot_is_an_error_with_the_nearest_name(full_plan):
     with pytest.raises(UsageError, match="did you mean 'load_format'"):
         full_plan["LOAD_FROMAT"]
+    with pytest.raises(UsageError, match=r"did you mean 'refit\.scope'"):
+        full_plan.value("refit.scop")
 
 
-def test_a_slots_value_is_a_quirks_else_the_users_else_the_configurations(full_plan: Plan) -> None:
-    got = [full_plan.value(slot) for slot in ("request.timeout_s", SLOT, "engine.seed")]
+def test_a_slots_value_is_a_quirks_else_the_users_else_the_configurations_whatever_family_it_is_of(full_plan):
+    slots = ("request.timeout_s", "engine.max_num_seqs", SLOT, "env.NAME", "engine.seed", "engine.any_argument", "env.OTHER")
 
-    assert got == [600, "dummy", None]
-
-
-def test_changes_are_only_what_quirks_change(full_plan: Plan) -> None:
-    assert full_plan.changes == {"request.timeout_s": 600}
-
-
-def test_active_quirks_are_those_that_concern_the_run(full_plan: Plan) -> None:
-    assert [verdict.id for verdict in full_plan.active] == ["hangs", "needs-auto", "patches", "slow"]
+    assert [full_plan.value(slot) for slot in slots] == [600, 8, "dummy", "1", None, None, None]
+    assert [verdict.id for verdict in full_plan.active] == ["bounds", "hangs", "needs-auto", "patches", "slow"]
+    assert full_plan.changes == {
+        "engine.hf_overrides": {"a": {"b": [1, None]}},
+        "engine.max_num_seqs": 8,
+        "request.timeout_s": 600,
+    }
 
 
-def test_a_refusal_reads_as_who_why_remedy_and_switch(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    quirk = make_quirk(adjustments=Refuse("it hangs", "use fewer ranks"), location=Location("a/b.py", 3))
-
-    text = str(make_plan(quirk).refusals[0])
-
-    assert text.splitlines() == [
-        "example (example-quirks 1.2, a/b.py:3): it hangs",
+def test_an_adjustment_reads_as_slot_relation_and_value_and_a_refusal_as_who_why_remedy_and_switch(full_plan):
+    assert "engine.max_num_seqs ≤ 8" in [item.wanted for item in full_plan.adjustments]
+    assert str(full_plan.refusals[0]).splitlines() == [
+        "hangs (example-quirks 1.2, a/b.py:3): it hangs",
         "    remedy: use fewer ranks",
-        "    override: --disable example (or quirks.disable: [example])",
+        "    override: --disable hangs (or quirks.disable: [hangs])",
     ]

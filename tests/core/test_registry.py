@@ -2,67 +2,72 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
-from quirks_core import Registry, RunContext, Switches, UsageError, Wishes, discover
+from quirks_core import Plan, plugin_code
+from quirks_core.discovery import discover
+from quirks_core.errors import BrokenPluginsError, UsageError
+from quirks_core.registry import Registry
+from quirks_core.switches import Switches, SwitchNames
 
-FakeDistribution = Callable[..., None]
-LoadFakes = Callable[..., Registry]
+HOOK = "@hookimpl\ndef quirks_declare():\n    "
+SEVERAL = f'{HOOK}return [make("fake-one"), make("fake-two")]\n\n'
+GOOD = 'QUIRK = make("fake-good")'
 
-SEVERAL = '@hookimpl\ndef quirks_declare():\n    return [make("fake-one"), make("fake-two")]\n\n'
 
-
-def ids(registry: Registry) -> list[str]:
+def ids(registry):
     """The ids of what was loaded."""
     return [item.quirk.id for item in registry.loaded]
 
 
-def test_discovering_imports_nothing(fake_distribution: FakeDistribution) -> None:
-    fake_distribution("fake-loud", entry_points={"loud": "fake_loud:QUIRK"}, modules={"fake_loud.py": "raise RuntimeError\n"})
-
-    (found,) = [item for item in discover() if item.distribution == "fake-loud"]
-
-    assert (found.name, found.version, found.module) == ("loud", "1.2", "fake_loud")
-    assert "fake_loud" not in sys.modules
-
-
-def test_built_in_quirks_come_first_then_distributions_in_order(fake_distribution: FakeDistribution) -> None:
+def test_discovering_imports_nothing_and_finds_ours_first_then_distributions_in_order_each_once(
+    fake_distribution, find_fakes, monkeypatch
+):
     for name in ("fake-z", "fake-a"):
-        fake_distribution(name, entry_points={"two": "m:B", "one": "m:A"})
-
-    found = discover()
-
-    assert found[0].distribution == "model-quirks"
-    assert [(item.distribution, item.name) for item in found if item.distribution.startswith("fake-")] == [
-        ("fake-a", "one"),
-        ("fake-a", "two"),
-        ("fake-z", "one"),
-        ("fake-z", "two"),
-    ]
-
-
-def test_the_same_distribution_twice_on_the_path_counts_once(
-    fake_distribution: FakeDistribution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_distribution("fake-dist", entry_points={"one": "m:A"})
+        modules = {"fake_loud.py": "raise RuntimeError\n"}
+        fake_distribution(name, entry_points={"two": "fake_loud:B", "one": "fake_loud:A"}, modules=modules)
     monkeypatch.setattr(sys, "path", [sys.path[0], *sys.path])
 
-    assert len([item for item in discover() if item.distribution == "fake-dist"]) == 1
+    found = [(item.distribution, item.name, item.version, item.module) for item in find_fakes()]
+
+    assert found == [(name, point, "1.2", "fake_loud") for name in ("fake-a", "fake-z") for point in ("one", "two")]
+    assert (discover()[0].distribution, "fake_loud" in sys.modules) == ("model-quirks", False)
 
 
-def test_an_entry_point_may_name_a_quirk(load_fakes: LoadFakes) -> None:
-    registry = load_fakes(fake_one='QUIRK = make("fake-one")')
+def test_a_distribution_whose_metadata_is_broken_is_a_row_and_the_others_are_found(site, fake_distribution, fake_plugins):
+    fake_plugins(fake_good=GOOD)
+    fake_distribution("fake-malformed", entry_points={"bad": "not a module !"})
+    for folder, points in (("fake_bare-1.dist-info", b"[model_quirks]\nx = m:Q\n"), ("fake_bytes-1.dist-info", b"\xff\xfe")):
+        (site / folder).mkdir()
+        (site / folder / "entry_points.txt").write_bytes(points)
 
-    (item,) = registry.loaded
-    assert (item.quirk.id, item.distribution, item.version, item.entry_point) == ("fake-one", "fake-dist", "1.2", "fake-one")
-    assert registry.broken == ()
+    registry = Registry.load(item for item in discover() if item.distribution.startswith("fake"))
+
+    assert (ids(registry), "bad" in {row.name for row in registry.broken}) == (["fake-good"], True)
+    assert "its metadata cannot be read" in " ".join(row.error for row in registry.broken)
 
 
-def test_a_plugin_may_declare_several_quirks(load_fakes: LoadFakes) -> None:
-    assert ids(load_fakes(fake_pack=SEVERAL)) == ["fake-one", "fake-two"]
+def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several_and_two_distributions_the_same_one(
+    load_fakes, fake_distribution
+):
+    other = f"from fake_pack import *\n{HOOK}return [make('two')]\n"
+    fake_distribution("fake-other", entry_points={"fake-pack": "fake_other"}, modules={"fake_other.py": other})
+
+    registry = load_fakes(fake_good=GOOD, fake_pack=SEVERAL)
+
+    assert [(item.quirk.id, item.distribution, item.version, item.entry_point) for item in registry.loaded] == [
+        ("fake-good", "fake-dist", "1.2", "fake-good"),
+        ("fake-one", "fake-dist", "1.2", "fake-pack"),
+        ("fake-two", "fake-dist", "1.2", "fake-pack"),
+        ("two", "fake-other", "1.2", "fake-pack"),
+    ]
+    assert (registry.broken, registry.slow, registry.find("fake-two").quirk.id) == ((), (), "fake-two")
+    with pytest.raises(UsageError, match="no quirk 'fake-too'; did you mean 'fake-two'"):
+        registry.find("fake-too")
 
 
 @pytest.mark.parametrize(
@@ -71,134 +76,145 @@ def test_a_plugin_may_declare_several_quirks(load_fakes: LoadFakes) -> None:
         ("import no_such_module\nQUIRK = 1\n", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("def broken(:\nQUIRK = 1\n", "SyntaxError"),
         ("import sys\nsys.exit(3)\nQUIRK = 1\n", "SystemExit: 3"),
+        ("raise type('Own', (BaseException,), {})('stop')\nQUIRK = 1\n", "Own: stop"),
+        ("class Mute(Exception):\n    def __str__(self): raise RuntimeError\n\nraise Mute\nQUIRK = 1", "Mute (its message"),
+        ("raise OSError('one\\ntwo' + 'x' * 10_000)\nQUIRK = 1", "OSError: one two"),
         ("other = 1  # QUIRK = 1\n", "AttributeError"),
-        ("QUIRK = 'text'\n", "is neither a Quirk nor a plugin with a quirks_declare hook"),
+        ("QUIRK = 'text'\n", "fake_bad:QUIRK is neither a Quirk nor a plugin with a quirks_declare hook"),
         ("x = 1\n", "is neither a Quirk nor a plugin with a quirks_declare hook"),
         ('QUIRK = make("another")', "the entry point is named 'fake-bad' but the quirk's id is 'another'"),
         ('QUIRK = make("Not An Id")', "quirk 'Not An Id': the id must be"),
-        ("@hookimpl\ndef quirks_declare():\n    raise OSError('no disk')\n", "OSError: no disk"),
-        ("@hookimpl\ndef quirks_declare():\n    return None\n", "TypeError"),
-        ("@hookimpl\ndef quirks_declare():\n    return [1]\n", "quirks_declare returned 1, which is no Quirk"),
+        ("QUIRK = make('fake-bad', examples=yes({'a': {1, 2}}))", "an example holds what is not made of JSON values"),
+        ("QUIRK = make('fake-bad', title='x' * 100_000)", "title must not be longer than 10000 characters"),
+        ("QUIRK = make('fake-bad', adjustments=Default('engine.any', 'x' * 100_001))", "more than 100000"),
+        ("x = []\nfor _ in range(60): x = [x]\nQUIRK = make('a', adjustments=Default('engine.x', x))", "deeper than 50 levels"),
+        (f"{HOOK}raise OSError('no disk')\n", "OSError: no disk"),
+        (f"{HOOK}yield make('fake-x')\n    raise SystemExit(4)\n", "SystemExit: 4"),
+        (f"{HOOK}return None\n", "TypeError"),
+        (f"{HOOK}return [type('Q', (), {{'__repr__': lambda s: 1 / 0}})()]\n", "which is no Quirk"),
+        (f"{HOOK}one = make('fake-bad')\n    while True: yield one\n", "more than 100000 quirks"),
         ("@hookimpl\ndef quirks_declare(colour):\n    return []\n", "colour"),
         (SEVERAL + "@hookimpl\ndef quirks_fact(context):\n    return {}\n", "unknown hook 'quirks_fact'"),
         (SEVERAL.replace("fake-two", "fake-one"), "quirk id 'fake-one' is taken by fake-dist 1.2"),
     ],
 )
-def test_a_broken_plugin_is_one_named_row_and_the_others_work(load_fakes: LoadFakes, source: str, words: str) -> None:
-    registry = load_fakes(fake_bad=source, fake_good='QUIRK = make("fake-good")')
+def test_a_broken_plugin_is_one_named_row_on_one_line_and_the_others_work(load_fakes, make_context, source, words):
+    registry = load_fakes(fake_bad=source, fake_good=GOOD)
 
     (row,) = registry.broken
-    assert (row.name, row.distribution, row.version) == ("fake-bad", "fake-dist", "1.2")
-    assert words in row.error
+    assert (row.name, row.distribution, row.version, words in row.error) == ("fake-bad", "fake-dist", "1.2", True)
+    assert (len(row.error) < 600, "\n" in row.error) == (True, False)
+    assert str(row) == f"plugin 'fake-bad' of fake-dist 1.2 ({row.entry_point}) is broken: {row.error}"
+    plan = registry.resolve(make_context())
+    assert ([verdict.id for verdict in plan.active], plan.warnings) == (["fake-good"], (str(row),))
+
+
+def test_the_user_can_interrupt_a_plugin(load_fakes):
+    with pytest.raises(KeyboardInterrupt):
+        load_fakes(fake_bad="raise KeyboardInterrupt\nQUIRK = 1")
+
+
+def test_what_a_plugin_prints_goes_to_standard_error_so_that_json_stays_json(site, fake_plugins):
+    facts = "@hookimpl\ndef quirks_facts():\n    print('two')\n    return {'a': 1}\n"
+    fake_plugins(fake_loud=f"print('one')\n{SEVERAL}{facts}")
+    (site / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
+    program = f"import sys; sys.path.insert(0, {str(site)!r}); from quirks_core.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "plan", "--json", "--model", str(site)]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert json.loads(done.stdout)["context"]["extra"] == {"fake-dist.a": 1}
+    assert done.stderr.splitlines() == ["one", "two"]
+
+
+@pytest.mark.parametrize("source", ["{wait}\nQUIRK = make('fake-slow')", SEVERAL.replace("return", "{wait}\n    return")])
+def test_a_slow_plugin_is_named_on_standard_error_while_it_runs_and_in_the_registry(load_fakes, monkeypatch, capfd, source):
+    monkeypatch.setattr(plugin_code, "SLOW_S", 0.05)
+
+    registry = load_fakes(fake_slow=source.format(wait="__import__('time').sleep(0.2)"), fake_good=GOOD)
+
+    assert capfd.readouterr().err == "plugin fake-dist:fake-slow has taken 0.05 s so far\n"
+    (slow,) = registry.slow
+    assert str(slow) == f"plugin fake-dist:fake-slow took {slow.seconds:.1f} s to load"
+    assert (0.2 <= slow.seconds < 3, registry.broken) == (True, ())
+
+
+def test_an_id_that_two_third_parties_declare_breaks_both_and_each_names_the_other(load_fakes):
+    for name in ("first", "second"):
+        load_fakes(f"fake-{name}", **{f"{name}_pack": f'{HOOK}return [make("same-id")]'})
+
+    registry = load_fakes(fake_good=GOOD)
+
+    errors = {row.distribution: row.error for row in registry.broken}
+    assert "quirk id 'same-id' is taken by fake-second 1.2 (" in errors["fake-first"]
+    assert "quirk id 'same-id' is taken by fake-first 1.2 (" in errors["fake-second"]
     assert ids(registry) == ["fake-good"]
 
 
-def test_a_broken_plugin_reads_as_who_where_and_why(load_fakes: LoadFakes) -> None:
-    registry = load_fakes(fake_bad="QUIRK = 'text'\n")
-
-    assert str(registry.broken[0]) == (
-        "plugin 'fake-bad' of fake-dist 1.2 (fake_bad:QUIRK) is broken: "
-        "fake_bad:QUIRK is neither a Quirk nor a plugin with a quirks_declare hook"
-    )
-
-
-def test_a_malformed_entry_point_is_a_broken_plugin(fake_distribution: FakeDistribution) -> None:
-    fake_distribution("fake-dist", entry_points={"bad": "not a module !"})
-
-    registry = Registry.load(item for item in discover() if item.distribution == "fake-dist")
-
-    assert [row.name for row in registry.broken] == ["bad"]
-
-
-def test_an_id_that_two_third_parties_declare_breaks_both_and_each_names_the_other(
-    load_fakes: LoadFakes, fake_distribution: FakeDistribution, plugin_prelude: str
-) -> None:
-    for name in ("first", "second"):
-        source = f'{plugin_prelude}QUIRK = make("same-id")'
-        fake_distribution(
-            f"fake-{name}", entry_points={"same-id": f"{name}_pack:QUIRK"}, modules={f"{name}_pack/__init__.py": source}
-        )
-
-    registry = load_fakes(fake_good='QUIRK = make("fake-good")')
-
-    assert [item.quirk.id for item in registry.loaded] == ["fake-good"]
-    errors = {row.distribution: row.error for row in registry.broken}
-    assert "quirk id 'same-id' is taken by fake-second 1.2 (second_pack/__init__.py:" in errors["fake-first"]
-    assert "quirk id 'same-id' is taken by fake-first 1.2 (first_pack/__init__.py:" in errors["fake-second"]
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-def test_an_id_of_ours_stays_ours_whoever_loads_first(load_fakes: LoadFakes, backwards: bool) -> None:
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_id_of_ours_stays_ours_whoever_loads_first(load_fakes, order):
     load_fakes(v1_runtime='QUIRK = make("v1-runtime")')
-    found = [item for item in discover() if item.name == "v1-runtime"]
 
-    registry = Registry.load(found[::-1] if backwards else found)
+    registry = Registry.load([item for item in discover() if item.name == "v1-runtime"][::order])
 
     assert [item.distribution for item in registry.loaded] == ["model-quirks"]
     assert [row.distribution for row in registry.broken] == ["fake-dist"]
     assert "quirk id 'v1-runtime' is taken by model-quirks" in registry.broken[0].error
 
 
-def test_two_distributions_may_use_one_entry_point_name(load_fakes: LoadFakes, fake_distribution: FakeDistribution) -> None:
-    pack = "from quirks_core import *\nfrom fake_pack import make\n@hookimpl\ndef quirks_declare():\n    return [make('two')]\n"
-    fake_distribution("fake-other", entry_points={"fake-pack": "fake_other_pack"}, modules={"fake_other_pack.py": pack})
+def test_a_switch_may_name_a_broken_plugin_but_not_nothing(load_fakes, make_context):
+    off = Switches.gather(command_line=SwitchNames(["fake-bad"]), environ={})
 
-    registry = load_fakes(fake_pack=SEVERAL)
+    load_fakes(fake_bad="QUIRK = 1\n").resolve(make_context(), off)
 
-    assert {(item.quirk.id, item.distribution, item.entry_point) for item in registry.loaded} == {
-        ("fake-one", "fake-dist", "fake-pack"),
-        ("fake-two", "fake-dist", "fake-pack"),
-        ("two", "fake-other", "fake-pack"),
-    }
-    assert registry.broken == ()
+    with pytest.raises(UsageError, match=r"'fake-bad' in the command line \(--disable\)"):
+        Registry.load([]).resolve(make_context(), off)
 
 
-def test_equal_quirks_of_two_distributions_can_both_be_registered(
-    load_fakes: LoadFakes, fake_distribution: FakeDistribution, plugin_prelude: str
-) -> None:
-    shared = plugin_prelude + "ONE, TWO = make('same-one'), make('same-two')\n"
-    fake_distribution("fake-shared", modules={"fake_shared.py": shared})
-
-    registry = load_fakes(
-        same_one="from fake_shared import ONE\nQUIRK = ONE", same_two="from fake_shared import TWO\nQUIRK = TWO"
-    )
-
-    assert ids(registry) == ["same-one", "same-two"]
-
-
-def test_a_quirk_is_found_by_its_id(load_fakes: LoadFakes) -> None:
-    assert load_fakes(fake_pack=SEVERAL).find("fake-two").quirk.id == "fake-two"
-
-
-def test_an_unknown_id_is_an_error_with_the_nearest_name(load_fakes: LoadFakes) -> None:
-    with pytest.raises(UsageError, match="no quirk 'fake-too'; did you mean 'fake-two'"):
-        load_fakes(fake_pack=SEVERAL).find("fake-too")
-
-
-def test_a_broken_plugin_is_a_warning_of_the_plan(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    plan = load_fakes(fake_bad="QUIRK = 1\n", fake_pack=SEVERAL).resolve(make_context(), Switches())
-
-    assert (plan.value("engine.enforce_eager"), len(plan.warnings)) == (True, 1)
-    assert plan.warnings[0].startswith("plugin 'fake-bad' of fake-dist 1.2")
-
-
-def switched_off(name: str) -> Switches:
-    """The switches of a command line that turns one name off."""
-    return Switches.gather(command_line=Wishes([name]), environ={})
-
-
-def test_a_broken_plugin_can_be_switched_off_by_name(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    load_fakes(fake_bad="QUIRK = 1\n").resolve(make_context(), switched_off("fake-bad"))
-
-
-def test_a_switch_that_names_nothing_is_an_error(load_fakes: LoadFakes, make_context: Callable[..., RunContext]) -> None:
-    with pytest.raises(UsageError, match=r"'fake-too' in the command line \(--disable\); did you mean 'fake-two'"):
-        load_fakes(fake_pack=SEVERAL).resolve(make_context(), switched_off("fake-too"))
-
-
-def test_two_registries_do_not_share_plugins(load_fakes: LoadFakes) -> None:
-    first = load_fakes(fake_pack=SEVERAL)
+def test_two_registries_do_not_share_plugins(load_fakes, make_context):
+    first = load_fakes(fake_pack=f"{SEVERAL}@hookimpl\ndef quirks_facts():\n    return {{'a': 1}}\n")
 
     second = Registry.load([])
 
     assert (len(first.loaded), len(second.loaded)) == (2, 0)
+    assert [len(registry.resolve(make_context()).context.extra) for registry in (first, second)] == [1, 0]
+
+
+def test_an_engine_argument_that_nobody_could_check_is_a_warning_and_a_text_in_any_language_is_none(load_fakes, make_context):
+    context = make_context(settings={"engine.no_such": 1, "engine.seed": 1}, typed=frozenset({"engine.no_such", "engine.seed"}))
+
+    plan = load_fakes(fake_good="QUIRK = make('fake-good', title='Größe 模型 🙂')").resolve(context)
+
+    assert plan.warnings == ("engine.no_such is not checked: the source of that vLLM is not installed",)
+    assert ("Größe 模型 🙂" in plan.to_json(), Plan.model_validate_json(plan.to_json())) == (True, plan)
+
+
+def test_ten_thousand_declarations_load_and_resolve(load_fakes, make_context):
+    many = 'return [make(f"fake-{n}", match=model_type("qwen3" if n % 100 == 0 else f"m{n}")) for n in range(10_000)]'
+
+    plan = load_fakes(fake_many=f"{HOOK}{many}\n").resolve(make_context())
+
+    assert (len(plan.verdicts), len(plan.active), len(plan.adjustments[0].quirks)) == (10_000, 100, 100)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_strict_lists_every_broken_plugin_in_one_error_duplicates_and_circles_too(fake_plugins, find_fakes, order):
+    broken = {
+        "fake_import": "import no_such_module\nQUIRK = 1",
+        "fake_pack": f'{HOOK}return [make("fake-same")]',
+        "fake_same": 'QUIRK = make("fake-same")',
+        "fake_self": 'QUIRK = make("fake-self", supersedes="fake-self")',
+    }
+    fake_plugins("fake-broken", **broken)
+    fake_plugins("fake-sound", fake_good=GOOD)
+    found = find_fakes()[::order]
+    assert len(Registry.load(found).broken) == 4
+
+    with pytest.raises(BrokenPluginsError) as error:
+        Registry.load(found, strict=True)
+
+    lines = sorted(str(error.value).splitlines()[1:])
+    assert (len(error.value.problems), error.value.exit_code) == (4, 3)
+    assert [line.split("'")[1] for line in lines] == ["fake-import", "fake-pack", "fake-same", "fake-self"]
+    assert lines[0].startswith("- plugin 'fake-import' of fake-broken 1.2 (fake_import:QUIRK) is broken: ModuleNotFoundError")
+    assert ids(Registry.load([item for item in found if item.distribution == "fake-sound"], strict=True)) == ["fake-good"]

@@ -1,363 +1,226 @@
-"""Deciding what applies: strengths, conflicts, the user's word, and everything wrong in one go."""
+"""Deciding what applies: match, versions and conditions in three values, and everything wrong in one go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Default,
-    Fact,
-    Loaded,
-    ModelFlag,
-    Plan,
-    Quirk,
-    Refuse,
-    RefusedError,
-    Require,
-    RunContext,
-    StaticProbe,
-    Switches,
-    model_type,
-)
+from quirks_core import Advise, Affected, Default, Fact, Refuse, Require, StaticProbe, model_type, setting, typed
 from quirks_core.match import Match
-from quirks_core.plan import State, Status
-from quirks_core.quirk import Location
+from quirks_core.plan import RefusedError, State, Status
+from quirks_core.probes import Probe
 from quirks_core.resolve import resolve
-from quirks_core.trace import Trace
+from quirks_core.trace import Answer, Leaf, Trace
 
-MakeContext = Callable[..., RunContext]
-MakePlan = Callable[..., Plan]
-MakeQuirk = Callable[..., Quirk]
-MakeLoaded = Callable[..., Loaded]
-SLOT = "engine.load_format"
-EAGER = "engine.enforce_eager"
+SLOT, EAGER = "engine.load_format", "engine.enforce_eager"
 OTHERS = model_type("gemma3")
 UNDECIDED = Fact("weather").is_true()
 
 
-def statuses(plan: Plan) -> dict[str, Status]:
-    """Gives the status of each adjustment by the quirks that asked for it."""
-    return {"+".join(quirk.id for quirk in item.quirks): item.status for item in plan.adjustments}
+def test_without_quirks_the_plan_is_empty(make_context):
+    plan = resolve(make_context(), [])
+
+    assert (plan.adjustments, plan.verdicts, plan.refusals, plan.warnings, plan.patches) == ((), (), (), (), ())
+    plan.check()
 
 
-def test_a_default_fills_what_the_user_left_open(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    plan = make_plan(make_quirk(adjustments=Default(EAGER, True)))
-
-    assert (plan.value(EAGER), statuses(plan)) == (True, {"example": Status.APPLIED})
-
-
-def test_a_requirement_beats_a_default(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    weak = make_quirk(id="weak", adjustments=Default(SLOT, "sharded"))
-    strong = make_quirk(id="strong", adjustments=Require(SLOT, "auto"))
-
-    plan = make_plan(weak, strong)
-
-    assert plan.value(SLOT) == "auto"
-    assert statuses(plan) == {"weak": Status.OUTRANKED, "strong": Status.APPLIED}
-    assert plan.refusals == ()
-
-
-@pytest.mark.parametrize("kind", [Default, Require])
-def test_equal_wishes_are_credited_to_all_who_asked(
-    make_plan: MakePlan, make_quirk: MakeQuirk, kind: Callable[..., object]
-) -> None:
-    plan = make_plan(*(make_quirk(id=name, adjustments=kind(SLOT, "auto")) for name in ("one", "two", "three")))
-
-    assert statuses(plan) == {"one+three+two": Status.APPLIED}
-
-
-def test_the_same_number_written_as_integer_and_as_float_is_no_conflict(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    one, two = (make_quirk(id=name, adjustments=Default("request.timeout_s", n)) for name, n in (("one", 600), ("two", 600.0)))
-
-    assert statuses(make_plan(one, two)) == {"one+two": Status.APPLIED}
-
-
-@pytest.mark.parametrize("kind", [Default, Require])
-def test_unequal_wishes_of_one_strength_are_a_conflict_that_names_everything(
-    make_context: MakeContext, make_quirk: MakeQuirk, loaded: MakeLoaded, kind: Callable[..., object]
-) -> None:
-    one = loaded(make_quirk(id="one", adjustments=kind(SLOT, "auto"), location=Location("a/one.py", 3)), "dist-a", "1.0")
-    two = loaded(make_quirk(id="two", adjustments=kind(SLOT, "sharded"), location=Location("b/two.py", 7)), "dist-b", "2.0")
-
-    plan = resolve(make_context(), [one, two])
-
-    (refusal,) = plan.refusals
-    assert (refusal.kind, refusal.slot) == ("conflict", SLOT)
-    assert "one (dist-a 1.0, a/one.py:3) wants engine.load_format = 'auto'" in refusal.reason
-    assert "two (dist-b 2.0, b/two.py:7) wants engine.load_format = 'sharded'" in refusal.reason
-    assert refusal.switch == ("--disable one (or quirks.disable: [one]) or --disable two (or quirks.disable: [two])")
-    assert statuses(plan) == {"one": Status.CONFLICT, "two": Status.CONFLICT}
-
-
-def test_a_slot_in_conflict_keeps_its_value(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    plan = make_plan(*(make_quirk(id=name, adjustments=Require(SLOT, name)) for name in ("auto", "sharded")))
-
-    assert (plan.value(SLOT), plan.changes) == ("dummy", {})
-
-
-def test_the_switch_of_a_conflict_settles_it(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    quirks = [make_quirk(id=name, adjustments=Require(SLOT, name)) for name in ("auto", "sharded")]
-
-    plan = make_plan(*quirks, disable=("auto",))
-
-    assert (plan.refusals, plan.value(SLOT)) == ((), "sharded")
-
-
-def test_defaults_that_disagree_do_not_matter_where_a_requirement_wins(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    defaults = [make_quirk(id=name, adjustments=Default(SLOT, name)) for name in ("tensorizer", "sharded")]
-
-    plan = make_plan(*defaults, make_quirk(id="strong", adjustments=Require(SLOT, "auto")))
-
-    assert (plan.refusals, plan.value(SLOT)) == ((), "auto")
-
-
-def test_the_users_explicit_value_wins_over_a_default_and_the_plan_says_so(
-    make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeContext
-) -> None:
-    context = make_context(settings={EAGER: False}, typed=frozenset({EAGER}))
-
-    plan = make_plan(make_quirk(adjustments=Default(EAGER, True)), context=context)
-
-    assert (plan.value(EAGER), statuses(plan)) == (False, {"example": Status.KEPT_USER})
-    assert plan.adjustments[0].reason == "the user typed False, which wins over a default"
-
-
-def test_a_default_of_the_configuration_does_not_win(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    plan = make_plan(make_quirk(adjustments=Default(SLOT, "auto")))
-
-    assert plan.changes == {SLOT: "auto"}
-
-
-@pytest.mark.parametrize("kind", [Default, Require])
-@pytest.mark.parametrize("typed", [frozenset({SLOT}), frozenset()])
-def test_a_value_that_is_set_already_changes_nothing(
-    make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeContext, kind: Callable[..., object], typed: frozenset[str]
-) -> None:
-    plan = make_plan(make_quirk(adjustments=kind(SLOT, "dummy")), context=make_context(typed=typed))
-
-    assert (statuses(plan), plan.changes, plan.refusals) == ({"example": Status.ALREADY_SET}, {}, ())
-
-
-def test_a_contrary_explicit_value_against_a_requirement_refuses_the_run(
-    make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeContext
-) -> None:
-    quirk = make_quirk(adjustments=Require(SLOT, "auto", reason="weights must be read"))
-
-    plan = make_plan(quirk, context=make_context(typed=frozenset({SLOT})))
-
-    (refusal,) = plan.refusals
-    assert refusal.reason == "engine.load_format must be 'auto', but 'dummy' was set explicitly: weights must be read"
-    assert refusal.remedy == "remove engine.load_format from the configuration, or set it to 'auto'"
-    assert refusal.switch == "--disable example (or quirks.disable: [example])"
-    assert (statuses(plan), plan.value(SLOT)) == ({"example": Status.REFUSED}, "dummy")
-
-
-def test_a_requirement_may_bring_its_own_remedy(make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeContext) -> None:
-    quirk = make_quirk(adjustments=Require(SLOT, "auto", remedy="convert the checkpoint"))
-
-    plan = make_plan(quirk, context=make_context(typed=frozenset({SLOT})))
-
-    assert plan.refusals[0].remedy == "convert the checkpoint"
-
-
-def test_a_value_that_serves_as_well_is_kept(make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeContext) -> None:
-    context = make_context(settings={SLOT: "sharded"}, typed=frozenset({SLOT}))
-
-    plan = make_plan(make_quirk(adjustments=Require(SLOT, "auto", instead_of=("dummy",))), context=context)
-
-    assert (statuses(plan), plan.refusals, plan.value(SLOT)) == ({"example": Status.KEPT_USER}, (), "sharded")
-
-
-def test_a_value_named_by_instead_of_is_refused(make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeContext) -> None:
-    quirk = make_quirk(adjustments=Require(SLOT, "auto", instead_of=("dummy",)))
-
-    plan = make_plan(quirk, context=make_context(typed=frozenset({SLOT})))
-
-    assert statuses(plan) == {"example": Status.REFUSED}
-
-
-def test_every_requirement_must_be_content_with_the_users_value(
-    make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeContext
-) -> None:
-    context = make_context(settings={SLOT: "sharded"}, typed=frozenset({SLOT}))
-    lenient = make_quirk(id="a-lenient", adjustments=Require(SLOT, "auto", instead_of=("dummy",)))
-    strict = make_quirk(id="b-strict", adjustments=Require(SLOT, "auto"))
-
-    plan = make_plan(lenient, strict, context=context)
-
-    assert statuses(plan) == {"a-lenient+b-strict": Status.REFUSED}
-
-
-def test_a_refusal_carries_reason_remedy_and_switch(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    (refusal,) = make_plan(make_quirk(adjustments=Refuse("it hangs", "use fewer ranks"))).refusals
-
-    assert (refusal.kind, refusal.reason, refusal.remedy) == ("refuse", "it hangs", "use fewer ranks")
-    assert refusal.switch == "--disable example (or quirks.disable: [example])"
-
-
-def test_all_refusals_come_at_once(make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeContext) -> None:
-    quirks = [
-        make_quirk(id="hangs", adjustments=Refuse("it hangs", "use fewer ranks")),
-        make_quirk(id="needs-auto", adjustments=Require(SLOT, "auto")),
-        make_quirk(id="wants-eager", adjustments=Default(EAGER, True)),
-        make_quirk(id="wants-graphs", adjustments=Default(EAGER, False)),
-    ]
-    plan = make_plan(*quirks, context=make_context(typed=frozenset({SLOT})))
+def test_all_refusals_come_at_once_each_with_reason_remedy_and_switch(plan_of):
+    refuse = Refuse("it hangs", "use fewer ranks")
+    plan = plan_of(refuse, Require(SLOT, "auto"), Default(EAGER, True), Default(EAGER, False), typed={SLOT: "dummy"})
 
     with pytest.raises(RefusedError, match="refused for 3 reasons") as error:
         plan.check()
 
-    assert [quirk.id for quirk in quirks if quirk.id not in str(error.value)] == []
+    assert [name for name in ("q0", "q1", "q2", "q3") if name not in str(error.value)] == []
+    first = plan.refusals[0]
+    assert (first.kind, first.reason, first.remedy) == ("refuse", "it hangs", "use fewer ranks")
+    assert first.switch == "--disable q0 (or quirks.disable: [q0])"
 
 
-def test_a_plan_without_refusals_passes(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    make_plan(make_quirk()).check()
+def test_advice_and_values_of_any_relation_may_be_computed_from_the_facts(plan_of):
+    plan = plan_of(
+        Advise("look out"),
+        Advise(lambda context: f"look at {context.model.name}"),
+        Default("engine.seed", lambda context: len(context.model.name)),
+        Require("engine.max_model_len", at_most=lambda context: 8 if context.purpose == "rollout" else 16),
+        Default(SLOT, one_of=lambda _: ("a", "b")),
+    )
+
+    assert plan.warnings == ("q0: look out", "q1: look at tiny-qwen3")
+    assert plan.changes == {"engine.seed": len("tiny-qwen3"), "engine.max_model_len": 8, SLOT: "a"}
 
 
-def test_advice_is_a_warning_and_may_be_computed(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    said = make_quirk(id="said", adjustments=Advise("look out"))
-    computed = make_quirk(id="computed", adjustments=Advise(lambda context: f"look at {context.model.name}"))
-
-    assert make_plan(said, computed).warnings == ("computed: look at tiny-qwen3", "said: look out")
+def _ends_the_program(_):
+    raise SystemExit(4)
 
 
-def test_unknown_does_nothing_and_warns(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    plan = make_plan(make_quirk(match=UNDECIDED, adjustments=(Require(SLOT, "auto"), Refuse("no", "none"))))
+@pytest.mark.parametrize(
+    ("adjustment", "words"),
+    [
+        (Default("engine.seed", lambda _: 1 / 0), "ZeroDivisionError"),
+        (Default("engine.seed", lambda _: "seven"), "engine.seed takes a whole number, not 'seven'"),
+        (Default("engine.seed", lambda _: None), "engine.seed takes a whole number, not None"),
+        (Default("engine.seed", at_most=lambda _: True), "which has no bounds"),
+        (Default("engine.any_argument", lambda _: {"a": {2: 3}}), "not made of JSON values"),
+        (Default("engine.seed", _ends_the_program), "SystemExit: 4"),
+        (Advise(_ends_the_program), "SystemExit: 4"),
+    ],
+)
+def test_a_computed_value_that_cannot_be_used_refuses_the_run_and_names_the_quirk(plan_of, adjustment, words):
+    plan = plan_of(adjustment, Default(EAGER, True))
 
-    assert (plan.adjustments, plan.refusals, plan.verdicts[0].state) == ((), (), State.UNKNOWN)
-    (warning,) = plan.warnings
-    assert warning.startswith("example cannot be decided and does nothing: weather: wanted true, got unknown")
+    (refusal,) = plan.refusals
+    assert (refusal.kind, refusal.quirks[0].id, refusal.remedy) == ("broken", "q0", "report it to its distribution")
+    assert (refusal.reason.startswith("its value cannot be used: "), words in refusal.reason) == (True, True)
+    assert [item.status for item in plan.adjustments] == [Status.APPLIED]
+    plan.to_json()
 
 
-def test_a_quirk_for_others_is_not_matched_and_says_why(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    plan = make_plan(make_quirk(match=OTHERS))
+@pytest.mark.parametrize(
+    ("declaration", "state", "because"),
+    [
+        ({"match": OTHERS}, State.NOT_MATCHED, "model.model_type: wanted gemma3, got qwen3"),
+        ({"affected": Affected("vllm", fixed="0.9.2")}, State.DORMANT, "packages.vllm: wanted < 0.9.2, got 0.32.0"),
+        # A quirk for others is not called dormant.
+        ({"match": OTHERS, "affected": Affected("vllm", fixed="0.9.2")}, State.NOT_MATCHED, "model.model_type: wanted gemma3"),
+        ({"match": UNDECIDED}, State.UNKNOWN, "weather: wanted true, got unknown (no fact has that name"),
+        (
+            {"match": Fact("model.model_typ").is_set()},
+            State.UNKNOWN,
+            "model.model_typ: wanted a value, got unknown (no fact has",
+        ),
+        ({"match": typed(EAGER)}, State.NOT_MATCHED, "typed.engine.enforce_eager: wanted true, got False"),
+        ({}, State.ACTIVE, "every condition holds"),
+    ],
+)
+def test_a_quirk_that_does_not_concern_the_run_does_nothing_and_says_why(make_plan, make_quirk, declaration, state, because):
+    plan = make_plan(make_quirk(adjustments=(Require("engine.seed", 1), Refuse("no", "none")), **declaration))
 
-    assert (plan.verdicts[0].state, plan.adjustments, plan.warnings) == (State.NOT_MATCHED, (), ())
-    assert plan.verdicts[0].because == "model.model_type: wanted gemma3, got qwen3"
-
-
-def test_past_the_fix_a_quirk_is_dormant_and_does_nothing(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    plan = make_plan(make_quirk(affected=Affected("vllm", fixed="0.9.2")))
-
-    assert (plan.verdicts[0].state, plan.adjustments, plan.active) == (State.DORMANT, (), ())
-    assert plan.verdicts[0].because == "packages.vllm: wanted < 0.9.2, got 0.32.0"
-
-
-def test_a_quirk_for_others_is_not_called_dormant(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    plan = make_plan(make_quirk(match=OTHERS, affected=Affected("vllm", fixed="0.9.2")))
-
-    assert plan.verdicts[0].state is State.NOT_MATCHED
+    (verdict,) = plan.verdicts
+    assert (verdict.state, verdict.because[: len(because)]) == (state, because)
+    assert bool(plan.adjustments) is bool(plan.refusals) is bool(plan.active) is (state is State.ACTIVE)
+    warned = [f"example cannot be decided and does nothing: {verdict.because}"] if state is State.UNKNOWN else []
+    assert list(plan.warnings) == warned
 
 
 @pytest.mark.parametrize(
     ("affected", "state"),
     [
         ((Affected("vllm", fixed="0.9"), Affected("vllm", introduced="0.30")), State.ACTIVE),
+        ((Affected("vllm", fixed="0.9"), Affected("vllm", introduced="0.10", fixed="0.11.1")), State.DORMANT),
         ((Affected("vllm", introduced="0.30"), Affected("torch", fixed="2.0")), State.DORMANT),
         ((Affected("vllm", introduced="0.30"), Affected("torch", introduced="2.0")), State.ACTIVE),
         ((Affected("vllm", introduced="0.30"), Affected("ray", fixed="2.0")), State.UNKNOWN),
     ],
 )
-def test_ranges_of_one_package_are_alternatives_and_packages_go_together(
-    make_plan: MakePlan, make_quirk: MakeQuirk, affected: tuple[Affected, ...], state: State
-) -> None:
+def test_ranges_of_one_package_are_alternatives_and_packages_go_together(make_plan, make_quirk, affected, state):
     assert make_plan(make_quirk(affected=affected)).verdicts[0].state is state
 
 
-@pytest.mark.parametrize(("found_means_affected", "state"), [(True, State.ACTIVE), (False, State.DORMANT)])
-def test_a_probe_settles_a_source_build(
-    make_plan: MakePlan,
-    make_quirk: MakeQuirk,
-    make_context: MakeContext,
-    write_modules: Callable[[dict[str, str]], None],
-    found_means_affected: bool,
-    state: State,
-) -> None:
-    write_modules({"fake_engine/__init__.py": "BUG = True\n"})
-    probe = StaticProbe("fake_engine", "BUG", found_means_affected=found_means_affected)
-    quirk = make_quirk(affected=Affected("fake_engine", fixed="0.9.2"), evidence=probe)
+def test_an_adjustment_counts_only_where_its_condition_holds_and_one_that_cannot_be_decided_warns(plan_of):
+    off, on = Default(SLOT, "auto", when=OTHERS), Default(EAGER, True, when=~OTHERS)
 
-    plan = make_plan(quirk, context=make_context(packages={"fake-engine": "0.1.dev1+g1234567"}))
+    plan = plan_of([off, on, Refuse("no", "none", when=OTHERS), Refuse("no", "none", when=UNDECIDED)])
 
-    assert plan.verdicts[0].state is state
+    assert (plan.changes, plan.refusals) == ({EAGER: True}, ())
+    assert plan.warnings == ("q0: a condition cannot be decided: weather: wanted true, got unknown",)
 
 
-def test_an_assumed_source_build_stays_unknown(make_plan: MakePlan, make_quirk: MakeQuirk, make_context: MakeContext) -> None:
-    probe = StaticProbe("quirks_core", "import", found_means_affected=True)
-    quirk = make_quirk(affected=Affected("vllm", fixed="0.9.2"), evidence=probe)
-    context = make_context(packages={"vllm": "0.1.dev1"}, assumed=frozenset({"vllm"}))
+@pytest.fixture
+def fake_vllm(write_modules):
+    """A vLLM that takes two arguments."""
+    arguments = "class EngineArgs:\n    block_size: int | None = None\n    policy: Literal['fcfs', 'priority'] = 'fcfs'\n"
+    write_modules({"vllm/__init__.py": "", "vllm/engine/arg_utils.py": arguments})
+
+
+@pytest.mark.usefixtures("fake_vllm")
+@pytest.mark.parametrize(
+    ("adjustment", "words"),
+    [
+        (Require("engine.blok_size", 16), "no such engine argument; did you mean 'block_size'?"),
+        (Require("engine.block_size", at_most="8"), "engine.block_size takes a whole number, not '8'"),
+        (Default("engine.policy", one_of=["fcfs", "random"]), "engine.policy takes one of fcfs, priority, not 'random'"),
+    ],
+)
+def test_an_argument_or_value_that_the_installed_vllm_does_not_take_refuses_the_run_as_broken(plan_of, adjustment, words):
+    here, assumed = plan_of(adjustment, assumed=frozenset()), plan_of(adjustment)
+
+    (refusal,) = here.refusals
+    assert (refusal.kind, here.changes, words in refusal.reason) == ("broken", {}, True)
+    assert (assumed.refusals, len(assumed.changes)) == ((), 1)
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_a_match_on_an_argument_that_vllm_lacks_is_unknown(make_plan, make_quirk, make_context):
+    states = {
+        (argument, assumed): make_plan(
+            make_quirk(match=~setting(f"engine.{argument}").is_set()), context=make_context(assumed=frozenset(assumed))
+        ).verdicts[0].state
+        for argument, assumed in (("block_size", ()), ("gone", ()), ("gone", ("vllm",)))
+    }  # fmt: skip
+
+    assert list(states.values()) == [State.ACTIVE, State.UNKNOWN, State.ACTIVE]
+
+
+class _Raises(Match):
+    def trace(self, facts):
+        raise OSError(f"no {type(facts).__name__} for me")
+
+
+class _EndsTheProgram(Match):
+    def trace(self, facts):
+        raise SystemExit(f"no {type(facts).__name__}")
+
+
+class _IsNoTrace(Match):
+    def trace(self, facts):
+        return f"no {type(facts).__name__}"
+
+
+class _HasNoTypes(Match):
+    def trace(self, facts):
+        return Trace.of(Leaf("it", "so", str(facts), Answer.UNKNOWN))
+
+    def model_types(self):
+        raise OSError("no types")
+
+    def facts(self):
+        raise OSError("no facts")
+
+
+@pytest.mark.parametrize("kind", [_Raises, _EndsTheProgram, _IsNoTrace, _HasNoTypes])
+@pytest.mark.parametrize("place", ["match", "when"])
+def test_a_match_of_a_third_partys_kind_that_fails_makes_only_its_own_quirk_unknown(make_plan, make_quirk, kind, place):
+    bad = {"match": kind()} if place == "match" else {"adjustments": Default("engine.seed", 1, when=kind())}
+
+    plan = make_plan(make_quirk(id="bad", **bad), make_quirk(id="good"))
+
+    assert plan.changes == {EAGER: True}
+    assert [warning for warning in plan.warnings if warning.startswith("bad")]
+    plan.to_json()
+
+
+@pytest.mark.parametrize("method", ["answer", "source"])
+def test_a_probe_of_a_third_partys_kind_that_fails_settles_nothing(make_plan, make_quirk, make_context, method):
+    class Own(Probe):
+        def source(self):
+            return "vllm"
+
+        def answer(self):
+            return Answer.YES
+
+    quirk = make_quirk(affected=Affected("vllm", fixed="0.9"), evidence=Own())
+    context = make_context(packages={"vllm": "0.1.dev1"}, assumed=frozenset())
+    assert make_plan(quirk, context=context).verdicts[0].state is State.ACTIVE
+
+    setattr(Own, method, _ends_the_program)
 
     assert make_plan(quirk, context=context).verdicts[0].state is State.UNKNOWN
 
 
-@pytest.mark.parametrize("name", ["example", "enforce_eager", "ENFORCE_EAGER"])
-def test_a_disabled_quirk_does_nothing_and_names_the_layer(make_plan: MakePlan, make_quirk: MakeQuirk, name: str) -> None:
-    plan = make_plan(make_quirk(flag=ModelFlag.ENFORCE_EAGER), disable=(name,))
+def test_an_assumed_source_build_stays_unknown_whatever_is_installed(make_plan, make_quirk, make_context):
+    probe = StaticProbe("quirks_core", "import", found_means_affected=True)
+    quirk = make_quirk(affected=Affected("quirks-core", fixed="0.9.2"), evidence=probe)
+    source_build = {"packages": {"quirks-core": "0.1.dev1"}}
+    contexts = [make_context(assumed=frozenset(names), **source_build) for names in ((), ("quirks-core",))]
 
-    assert (plan.verdicts[0].state, plan.adjustments) == (State.DISABLED, ())
-    named = name.lower() if name != "example" else name
-    assert plan.verdicts[0].because == f"switched off by {named!r} in the command line (--disable)"
-
-
-def test_a_disabled_quirk_that_cannot_be_decided_does_not_warn(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    assert make_plan(make_quirk(match=UNDECIDED), disable=("example",)).warnings == ()
-
-
-def test_an_adjustment_counts_only_where_its_condition_holds(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    quirk = make_quirk(
-        adjustments=(Default(SLOT, "auto", when=OTHERS), Default(EAGER, True, when=~OTHERS), Refuse("no", "none", when=OTHERS))
-    )
-
-    plan = make_plan(quirk)
-
-    assert (plan.changes, plan.refusals, plan.warnings) == ({EAGER: True}, (), ())
-
-
-def test_a_condition_that_cannot_be_decided_does_nothing_and_warns(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    plan = make_plan(make_quirk(adjustments=Refuse("no", "none", when=UNDECIDED)))
-
-    assert plan.refusals == ()
-    assert plan.warnings == ("example: a condition cannot be decided: weather: wanted true, got unknown",)
-
-
-def test_a_value_may_be_computed_from_the_facts(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    plan = make_plan(make_quirk(adjustments=Default("engine.seed", lambda context: len(context.model.name))))
-
-    assert plan.value("engine.seed") == len("tiny-qwen3")
-
-
-@pytest.mark.parametrize("function", [lambda _: 1 / 0, lambda _: "seven", lambda _: None])
-def test_a_computed_value_that_cannot_be_used_refuses_the_run_and_names_the_quirk(
-    make_plan: MakePlan, make_quirk: MakeQuirk, function: Callable[[RunContext], object]
-) -> None:
-    plan = make_plan(make_quirk(id="faulty", adjustments=Default("engine.seed", function)), make_quirk(id="healthy"))
-
-    assert [(refusal.kind, refusal.quirks[0].id) for refusal in plan.refusals] == [("broken", "faulty")]
-    assert statuses(plan) == {"healthy": Status.APPLIED}
-
-
-def test_without_quirks_the_plan_is_empty(make_context: MakeContext) -> None:
-    plan = resolve(make_context(), [], Switches())
-
-    assert (plan.adjustments, plan.verdicts, plan.refusals, plan.warnings, plan.patches) == ((), (), (), (), ())
-
-
-class _Explosive(Match):
-    """A third party's own kind of match, with a bug."""
-
-    def trace(self, facts: object) -> Trace:
-        raise RuntimeError(f"no {type(facts).__name__} for me")
-
-
-def test_a_match_that_raises_makes_only_its_own_quirk_unknown(make_plan: MakePlan, make_quirk: MakeQuirk) -> None:
-    bad = make_quirk(id="bad", match=_Explosive())
-    good = make_quirk(id="good", adjustments=Default(EAGER, True))
-
-    plan = make_plan(bad, good)
-
-    assert {verdict.id: verdict.state for verdict in plan.verdicts} == {"bad": State.UNKNOWN, "good": State.ACTIVE}
-    assert any("RuntimeError: no RunContext for me" in warning for warning in plan.warnings)
+    assert [make_plan(quirk, context=one).verdicts[0].state for one in contexts] == [State.ACTIVE, State.UNKNOWN]

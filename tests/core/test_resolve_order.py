@@ -2,61 +2,51 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from typing import Any
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quirks_core import (
-    Advise,
-    Default,
-    Fact,
-    Loaded,
-    Patch,
-    Quirk,
-    Refuse,
-    Require,
-    RunContext,
-    Switches,
-    Wishes,
-    model_type,
-    purpose,
-)
-from quirks_core.match import Match
+from quirks_core import Advise, Default, Fact, Patch, Refuse, Require, model_type, purpose
+from quirks_core.adjustments import holds, is_among
+from quirks_core.plan import State
 from quirks_core.resolve import resolve
+from quirks_core.switches import Switches, SwitchNames
 
-VALUES: dict[str, tuple[Any, ...]] = {
-    "engine.load_format": ("auto", "dummy", "sharded"),
-    "engine.enforce_eager": (True, False),
-    "request.timeout_s": (600, 600.0, 30.5),
-    "env.VLLM_USE_V1": ("0", "1"),
-    "engine.gpu_memory_utilization": (0.5, 0.8, 1),
-    "engine.max_num_seqs": (8, 16),
-    "sampling.stop_token_ids": ([1], [2, 1], []),
-    "engine.hf_overrides": ({"a": 1}, {"a": 2}, {"a": {"b": 1}}, {"a": {"b": 2, "c": None}}, {"a.b": 1}, {"c": [1, 2]}),
+STOPS, MAPPING, ARGUMENT = "sampling.stop_token_ids", "engine.hf_overrides", "engine.any_argument"
+ASKED = [
+    *((kind, slot, {"value": value}) for kind in (Default, Require) for slot, values in {
+        "engine.load_format": ("auto", "dummy", "sharded"),
+        "engine.max_num_seqs": (8, 16),
+        "request.timeout_s": (600, 600.0),
+        "env.NCCL_DEBUG": ("0", "1"),
+        ARGUMENT: (1, True, {"a": 1}, [1, 2]),
+        MAPPING: ({"a": 1}, {"a": {"b": 1}}, {"a": {"b": 2, "c": None}}, {"a.b": 1}, {"c": [1, 2]}),
+        STOPS: ([1], []),
+    }.items() for value in values),
+    *((kind, "engine.max_num_seqs", bound) for kind in (Default, Require) for bound in ({"at_most": 8}, {"at_least": 12})),
+    *((kind, "engine.load_format", {"one_of": ns}) for kind in (Default, Require) for ns in (["auto", "sharded"], ["dummy"])),
+    *((kind, slot, {"includes": ns}) for kind in (Default, Require) for slot in (STOPS, ARGUMENT) for ns in ([1], [2, 1])),
+]  # fmt: skip
+#: What a user may have typed, or the configuration may bring.
+PRESENT = {
+    "engine.load_format": ("auto", "dummy", "other"),
+    "engine.max_num_seqs": (4, 10, 32),
+    MAPPING: ({"a": None}, {"a": {"b": 2}}, {"a": 7}, {"z": 1}, {}),
+    STOPS: ([3], [1, 2], []),
+    ARGUMENT: (1, True, "text", [2], {"a": 2}),
 }
-#: What a user may have typed of each slot.
-TYPED: dict[str, tuple[Any, ...]] = {
-    **VALUES,
-    "engine.hf_overrides": ({"a": None}, {"a": {"b": 2}}, {"a": 7}, {"z": 1}, {}),
-    "sampling.stop_token_ids": ([3], [1, 2], []),
-}
-MATCHES: tuple[Match, ...] = (purpose("rollout"), model_type("gemma3"), Fact("weather").is_true())
-WISHES = st.sampled_from([(slot, value) for slot, values in VALUES.items() for value in values])
+MATCHES = (purpose("rollout"), model_type("gemma3"), Fact("weather").is_true())
 ADJUSTMENTS = st.one_of(
-    st.builds(lambda wish: Default(*wish), WISHES),
-    st.builds(lambda wish, when: Default(*wish, when=when), WISHES, st.sampled_from(MATCHES)),
-    st.builds(lambda wish: Require(*wish), WISHES),
-    st.builds(lambda wish: Require(*wish, instead_of=("dummy",)), WISHES),
+    st.sampled_from(ASKED).map(lambda asked: asked[0](asked[1], **asked[2])),
+    st.sampled_from(ASKED).map(lambda asked: asked[0](asked[1], **asked[2])),
+    st.builds(
+        lambda asked, when: asked[0](asked[1], when=when, **asked[2]), st.sampled_from(ASKED), st.sampled_from(MATCHES)
+    ),
+    st.just(Require("engine.load_format", "auto", instead_of="dummy")),
     st.just(Refuse("it hangs", "use fewer ranks")),
     st.just(Advise("look out")),
-    st.sampled_from(["a", "b"]).map(
-        lambda name: Patch(f"no_such_package.module:{name}", replacement="mine:function", expects="absent")
-    ),
-    st.sampled_from("cd").map(lambda name: Patch(f"no_such_package.module:{name}", wrapper="mine:function", expects="0" * 64)),
-)
+    st.sampled_from("ab").map(lambda name: Patch(f"no_such_package.module:{name}", adds="mine:function")),
+    st.sampled_from("cd").map(lambda name: Patch(f"no_such_package.module:{name}", wrapper="mine:f", expects="0" * 12)),
+)  # fmt: skip
 DECLARATIONS = st.fixed_dictionaries(
     {
         "match": st.sampled_from((MATCHES[0], MATCHES[0], *MATCHES)),
@@ -65,74 +55,71 @@ DECLARATIONS = st.fixed_dictionaries(
     }
 )
 NAMES = st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=6, unique=True)
-CONTEXTS = st.fixed_dictionaries({}, optional={slot: st.sampled_from(values) for slot, values in TYPED.items()}).flatmap(
+CONTEXTS = st.fixed_dictionaries({}, optional={slot: st.sampled_from(values) for slot, values in PRESENT.items()}).flatmap(
     lambda values: st.fixed_dictionaries(
         {"settings": st.just(values), "typed": st.frozensets(st.sampled_from(sorted(values) or ["engine.seed"]))}
     )
 )
 SWITCHES = st.builds(
-    lambda off, on: Switches.gather(api=Wishes(off, on), environ={}),
+    lambda off, on: Switches.gather(call=SwitchNames(off, on), environ={}),
     st.lists(st.sampled_from(["a", "b", "logprobs", "third-party"]), max_size=2),
     st.lists(st.sampled_from(["aa", "c", "load_format", "distribution:dist-b"]), max_size=2),
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), names=NAMES, facts=CONTEXTS, switches=SWITCHES)
-def test_the_plan_does_not_depend_on_the_order_of_registration(
-    data: st.DataObject,
-    names: list[str],
-    facts: dict[str, Any],
-    switches: Switches,
-    make_context: Callable[..., RunContext],
-    make_quirk: Callable[..., Quirk],
-    loaded: Callable[..., Loaded],
-) -> None:
-    context = make_context(**facts)
+def test_the_plan_does_not_depend_on_the_order_of_registration(data, names, facts, switches, make_context, make_quirk, loaded):
     supersedes = st.lists(st.sampled_from(names), max_size=1)  # in any direction, circles too: the registry sorts those out
-    quirks = [
-        loaded(make_quirk(id=name, supersedes=data.draw(supersedes), **data.draw(DECLARATIONS)), f"dist-{name}")
-        for name in names
-    ]
-    first = resolve(context, quirks, switches)
+    declared = {name: {"supersedes": data.draw(supersedes), **data.draw(DECLARATIONS)} for name in names}
+    quirks = [loaded(make_quirk(id=name, **parts), f"dist-{name}") for name, parts in declared.items()]
+    context = make_context(**facts)
 
-    again = resolve(context, quirks, switches)
+    first, again = resolve(context, quirks, switches), resolve(context, quirks, switches)
     shuffled = resolve(context, data.draw(st.permutations(quirks)), switches)
 
     assert first.to_json() == again.to_json() == shuffled.to_json()
     assert first.digest == again.digest == shuffled.digest
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(declarations=st.lists(DECLARATIONS, min_size=1, max_size=5), facts=CONTEXTS)
-def test_every_slot_has_at_most_one_winner_and_every_conflict_is_refused(
-    declarations: list[dict[str, Any]],
-    facts: dict[str, Any],
-    make_context: Callable[..., RunContext],
-    make_quirk: Callable[..., Quirk],
-    loaded: Callable[..., Loaded],
-) -> None:
-    quirks = [loaded(make_quirk(id=f"q{number}", **declaration)) for number, declaration in enumerate(declarations)]
+def test_without_a_refusal_every_requirement_holds_in_the_end_and_nothing_else_the_user_typed_is_touched(
+    declarations, facts, make_context, make_quirk, make_plan
+):
+    quirks = {f"q{n}": make_quirk(id=f"q{n}", **declaration) for n, declaration in enumerate(declarations)}
 
-    plan = resolve(make_context(**facts), quirks)
+    plan = make_plan(*quirks.values(), context=make_context(**facts))
 
-    # A set has as many winners as it likes, and the key 'a.b' reads like the key 'b' below 'a'.
-    scalars = [item for item in plan.adjustments if item.slot not in ("sampling.stop_token_ids", "engine.hf_overrides.a.b")]
-    in_force = [item.slot for item in scalars if item.in_force]
+    active = [quirks[verdict.id] for verdict in plan.verdicts if verdict.state is State.ACTIVE]
+    required = [
+        item for quirk in active for item in quirk.adjustments if isinstance(item, Require) and item.when in (None, MATCHES[0])
+    ]
+    for item in required if not any(refusal.kind in ("conflict", "require") for refusal in plan.refusals) else ():
+        value = plan.value(item.slot)
+        tolerated = item.instead_of and item.slot in facts["typed"] and not is_among(value, item.instead_of)
+        assert tolerated or has_keys(value, item.operand) or holds(item.relation, item.operand, value)
+    untouched = set(facts["typed"]) - {item.slot for item in required}
+    assert not {slot for slot in untouched - {MAPPING, ARGUMENT} if slot in plan.changes}
+
+
+def has_keys(value, wanted):
+    """Of a mapping, whether it has the keys of another with their values."""
+    if not isinstance(wanted, dict):
+        return holds("=", wanted, value)
+    return isinstance(value, dict) and all(key in value and has_keys(value[key], item) for key, item in wanted.items())
+
+
+@settings(max_examples=100, deadline=None)
+@given(declarations=st.lists(DECLARATIONS, min_size=1, max_size=5), facts=CONTEXTS)
+def test_every_conflict_is_refused_and_none_of_it_is_in_force(declarations, facts, make_context, make_quirk, make_plan):
+    quirks = [make_quirk(id=f"q{number}", **declaration) for number, declaration in enumerate(declarations)]
+
+    plan = make_plan(*quirks, context=make_context(**facts))
+
     contested = {item.slot for item in plan.adjustments if item.status == "conflict"}
-    assert len(in_force) == len(set(in_force))
     conflicts = [refusal for refusal in plan.refusals if refusal.kind == "conflict" and refusal.slot]
     assert {refusal.slot for refusal in conflicts} <= contested
-    assert [slot for slot in contested if not any(f"wants {slot} = " in refusal.reason for refusal in conflicts)] == []
-    assert contested.isdisjoint(in_force)
-
-
-def test_three_quirks_that_disagree_give_the_same_conflict_in_every_order(
-    make_context: Callable[..., RunContext], make_quirk: Callable[..., Quirk], loaded: Callable[..., Loaded]
-) -> None:
-    values = ("auto", "dummy", "auto")
-    quirks = [loaded(make_quirk(id=f"q{n}", adjustments=Require("engine.load_format", v))) for n, v in enumerate(values)]
-
-    plans = {resolve(make_context(), order).to_json() for order in itertools.permutations(quirks)}
-
-    assert len(plans) == 1
+    assert [slot for slot in contested if not any(f"wants {slot} " in refusal.reason for refusal in conflicts)] == []
+    # The key 'a.b' reads like the key 'b' below 'a'.
+    assert contested.isdisjoint({item.slot for item in plan.adjustments if item.in_force} - {f"{MAPPING}.a.b"})

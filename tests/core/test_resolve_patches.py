@@ -3,142 +3,100 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 
-from quirks_core import ABSENT, Patch, Plan, Quirk, RunContext
+from quirks_core import Patch
 from quirks_core.fingerprints import fingerprint
 
-TARGET = "fake_engine.module:Engine.step"
+MODULE = "fake_engine.module"
+CLASS, TARGET = f"{MODULE}:Engine", f"{MODULE}:Engine.step"
 INSTALLED = {"fake-engine": "1.0"}
 
 
-@pytest.fixture(autouse=True)
-def fake_engine(write_modules: Callable[[dict[str, str]], None]) -> None:
-    """An engine to patch."""
-    write_modules(
-        {"fake_engine/__init__.py": "", "fake_engine/module.py": "class Engine:\n    def step(self):\n        return 1\n"}
-    )
-
-
 @pytest.fixture
-def plan_patches(
-    make_plan: Callable[..., Plan], make_quirk: Callable[..., Quirk], make_context: Callable[..., RunContext]
-) -> Callable[..., Plan]:
-    """Plans one quirk per patch, on an installed engine."""
-
-    def make(*patches: Patch, assumed: frozenset[str] = frozenset()) -> Plan:
-        quirks = [make_quirk(id=f"patch-{number}", adjustments=patch) for number, patch in enumerate(patches)]
-        return make_plan(*quirks, context=make_context(packages=INSTALLED, assumed=assumed))
-
-    return make
+def plan_patches(plan_of, write_modules):
+    """Plans one quirk per patch (or list of some), on an installed engine."""
+    engine = "class Engine:\n    def step(self):\n        return 1\n"
+    write_modules({"fake_engine/__init__.py": "", "fake_engine/module.py": engine})
+    return lambda *patches, assumed=frozenset(): plan_of(*patches, packages=INSTALLED, assumed=assumed)
 
 
-def test_a_patch_on_the_source_it_was_written_against_is_planned(plan_patches: Callable[..., Plan]) -> None:
+def patch_of(kind, target=TARGET, name="f"):
+    """A patch that was written against the source as it is."""
+    return Patch(target, **{kind: f"mine:{name}"}, **({} if kind == "adds" else {"expects": fingerprint(target)}))
+
+
+def test_a_patch_on_a_source_it_was_written_against_is_planned_however_long_its_fingerprint_is(plan_patches):
     found = fingerprint(TARGET)
 
-    plan = plan_patches(Patch(TARGET, wrapper="mine:function", expects=("another", found)))
+    plan = plan_patches(Patch(TARGET, wrapper="mine:f", expects=("another-one!", found + "0" * 52)))
 
-    assert [(patch.target, patch.fingerprint, patch.quirk.id) for patch in plan.patches] == [(TARGET, found, "patch-0")]
+    assert [(patch.target, patch.fingerprint, patch.quirk.id) for patch in plan.patches] == [(TARGET, found, "q0")]
     assert (plan.refusals, plan.warnings) == ((), ())
 
 
-def test_a_patch_that_adds_what_is_absent_is_planned(plan_patches: Callable[..., Plan]) -> None:
-    plan = plan_patches(Patch("fake_engine.module:Engine.stop", replacement="mine:function", expects=(ABSENT,)))
+@pytest.mark.parametrize("target", [f"{CLASS}.stop", f"{MODULE}:new", "fake_engine:new"])
+def test_a_patch_that_adds_what_is_not_there_is_planned(plan_patches, target):
+    plan = plan_patches(patch_of("adds", target))
 
-    assert [patch.fingerprint for patch in plan.patches] == [ABSENT]
+    assert ([(patch.target, patch.fingerprint) for patch in plan.patches], plan.refusals) == ([(target, "")], ())
 
 
 @pytest.mark.parametrize(
-    ("target", "now"), [(TARGET, "no line digests were kept"), ("fake_engine.module:Engine.gone", "does not exist")]
+    ("patch", "words"),
+    [
+        (Patch(TARGET, wrapper="m:f", expects="0" * 12), f"{TARGET} is not the source this patch was written against"),
+        (Patch(f"{CLASS}.gone", wrapper="m:f", expects="0" * 12), f"{CLASS} has no gone"),
+        (Patch("fake_engine:start", wrapper="m:f", expects="0" * 12), "fake_engine has no start"),
+        (Patch(TARGET, adds="m:f"), f"{TARGET} exists by now, and the patch was written to add it"),
+        (Patch(f"{MODULE}:Gone.step", adds="m:f"), f"{MODULE} has no Gone"),
+        (Patch("fake_engine.gone:step", adds="m:f"), "the installed packages have no module fake_engine.gone"),
+    ],
+    ids=["changed", "gone", "top of the package", "exists by now", "home is missing", "module is missing"],
 )
-def test_a_patch_on_a_changed_source_is_refused(plan_patches: Callable[..., Plan], target: str, now: str) -> None:
-    plan = plan_patches(Patch(target, wrapper="mine:function", expects=("0" * 64,)))
+def test_a_patch_on_a_source_it_was_not_written_against_is_refused_unless_the_package_is_assumed(plan_patches, patch, words):
+    plan, assumed = plan_patches(patch), plan_patches(patch, assumed=frozenset(INSTALLED))
 
     (refusal,) = plan.refusals
-    assert (refusal.kind, plan.patches) == ("drift", ())
-    assert f"{target} is not the source this patch was written against (fake-engine 1.0)" in refusal.reason
-    assert now in refusal.reason
-    assert refusal.remedy == "upgrade example-quirks, or install a fake-engine that it supports"
-    assert refusal.switch == "--disable patch-0 (or quirks.disable: [patch-0])"
+    assert (refusal.kind, plan.patches, words in refusal.reason) == ("drift", (), True)
+    where = "(fake-engine 1.0 is installed)"
+    assert refusal.remedy == f"upgrade example-quirks, or install a fake-engine that it supports {where}"
+    assert refusal.switch == "--disable q0 (or quirks.disable: [q0])"
+    assert (len(assumed.patches), assumed.refusals) == (1, ())
+    assert assumed.warnings == (f"q0: {patch.target} is not checked: fake-engine is assumed or not installed",)
 
 
-def test_a_patch_on_an_assumed_package_is_not_checked_and_says_so(plan_patches: Callable[..., Plan]) -> None:
-    plan = plan_patches(Patch(TARGET, wrapper="mine:function", expects=("0" * 64,)), assumed=frozenset(INSTALLED))
+@pytest.mark.parametrize(
+    ("kinds", "targets", "reason"),
+    [
+        *(
+            (kinds, (TARGET, TARGET), f"{TARGET} is patched by several quirks, and one of them replaces it")
+            for kinds in (("replacement", "replacement"), ("replacement", "wrapper"), ("wrapper", "replacement"))
+        ),
+        (("adds", "adds"), ("fake_engine:new", "fake_engine:new"), "fake_engine:new is patched by several quirks"),
+        (("replacement", "wrapper"), (CLASS, TARGET), f"{CLASS} is replaced, and {TARGET} in it is patched"),
+        (("replacement", "replacement"), (CLASS, TARGET), f"{CLASS} is replaced, and {TARGET} in it is patched"),
+    ],
+)
+def test_what_is_replaced_or_added_has_one_owner_and_so_has_all_in_it_and_the_conflict_names_both(
+    plan_patches, kinds, targets, reason
+):
+    (refusal,) = plan_patches(*(patch_of(kind, target) for kind, target in zip(kinds, targets, strict=True))).refusals
 
-    assert (len(plan.patches), plan.refusals) == (1, ())
-    assert plan.warnings == (f"patch-0: {TARGET} is not checked: fake-engine is assumed or not installed",)
-
-
-def test_a_target_at_the_top_of_a_package_is_checked_too(plan_patches: Callable[..., Plan]) -> None:
-    plan = plan_patches(Patch("fake_engine:start", wrapper="mine:function", expects=("0" * 64,)))
-
-    assert [refusal.kind for refusal in plan.refusals] == ["drift"]
-
-
-@pytest.mark.parametrize("kinds", [("replacement", "replacement"), ("replacement", "wrapper"), ("wrapper", "replacement")])
-def test_a_replaced_target_has_one_owner_and_the_conflict_names_both(
-    plan_patches: Callable[..., Plan], kinds: tuple[str, str]
-) -> None:
-    found = fingerprint(TARGET)
-    patches = [Patch(TARGET, **{kind: f"mine:{name}"}, expects=found) for kind, name in zip(kinds, ("one", "two"), strict=True)]
-
-    plan = plan_patches(*patches)
-
-    (refusal,) = plan.refusals
-    assert (refusal.kind, [quirk.id for quirk in refusal.quirks]) == ("conflict", ["patch-0", "patch-1"])
-    assert refusal.reason.startswith(f"{TARGET} is patched by several quirks, and one of them replaces it")
-    for words in ("patch-0 (example-quirks 1.2, ", "patch-1 (example-quirks 1.2, ", "conftest.py:"):
-        assert words in refusal.reason
-    assert sorted(re.findall(r"quirks\.disable: \[(.*?)\]", refusal.switch)) == ["patch-0", "patch-1"]
+    assert (refusal.kind, [quirk.id for quirk in refusal.quirks]) == ("conflict", ["q0", "q1"])
+    assert refusal.reason.startswith(reason)
+    assert sorted(re.findall(r"quirks\.disable: \[(.*?)\]", refusal.switch)) == ["q0", "q1"]
 
 
-@pytest.mark.parametrize("inner", ["wrapper", "replacement"])
-def test_what_lies_in_a_replaced_target_has_the_same_owner_and_the_conflict_names_both(
-    plan_patches: Callable[..., Plan], inner: str
-) -> None:
-    whole = Patch("fake_engine.module:Engine", replacement="mine:Engine", expects=fingerprint("fake_engine.module:Engine"))
+def test_one_quirk_that_patches_a_target_twice_is_refused(plan_patches):
+    (refusal,) = plan_patches([patch_of("wrapper", name=name) for name in "ab"]).refusals
 
-    plan = plan_patches(whole, Patch(TARGET, **{inner: "mine:step"}, expects=fingerprint(TARGET)))
-
-    (refusal,) = plan.refusals
-    assert (refusal.kind, [quirk.id for quirk in refusal.quirks]) == ("conflict", ["patch-0", "patch-1"])
-    assert refusal.reason.startswith(f"fake_engine.module:Engine is replaced, and {TARGET} in it is patched")
-    assert sorted(re.findall(r"quirks\.disable: \[(.*?)\]", refusal.switch)) == ["patch-0", "patch-1"]
+    assert refusal.reason.startswith(f"{TARGET} is patched twice by one quirk")
 
 
-def test_a_wrapped_class_and_a_wrapped_method_of_it_get_along(plan_patches: Callable[..., Plan]) -> None:
-    targets = ("fake_engine.module:Engine", TARGET)
+def test_wrappers_get_along_and_are_planned_in_order_of_targets_and_ids(plan_patches):
+    plan = plan_patches(*(patch_of("wrapper", target) for target in (TARGET, CLASS, TARGET)))
 
-    plan = plan_patches(*(Patch(target, wrapper="mine:wrapper", expects=fingerprint(target)) for target in targets))
-
-    assert (len(plan.patches), plan.refusals) == (2, ())
-
-
-def test_wrappers_of_one_target_get_along_and_are_planned_in_order_of_their_ids(plan_patches: Callable[..., Plan]) -> None:
-    found = fingerprint(TARGET)
-
-    plan = plan_patches(*(Patch(TARGET, wrapper=f"mine:{name}", expects=found) for name in ("one", "two", "three")))
-
-    assert [patch.quirk.id for patch in plan.patches] == ["patch-0", "patch-1", "patch-2"]
+    assert [(patch.target, patch.quirk.id) for patch in plan.patches] == [(CLASS, "q1"), (TARGET, "q0"), (TARGET, "q2")]
     assert plan.refusals == ()
-
-
-def test_the_plan_shows_which_lines_of_a_drifted_target_are_new(
-    plan_patches: Callable[..., Plan], write_modules: Callable[[dict[str, str]], None]
-) -> None:
-    known = fingerprint(TARGET, lines=True)
-    write_modules({"fake_engine/module.py": "class Engine:\n    def step(self):\n        self.count()\n        return 1\n"})
-
-    (refusal,) = plan_patches(Patch(TARGET, wrapper="mine:function", expects=known)).refusals
-
-    assert "+     self.count()" in refusal.reason
-
-
-def test_patches_of_different_targets_get_along_and_are_sorted(plan_patches: Callable[..., Plan]) -> None:
-    targets = ["fake_engine.module:z", "fake_engine.module:a"]
-
-    plan = plan_patches(*(Patch(target, replacement="mine:function", expects=(ABSENT,)) for target in targets))
-
-    assert ([patch.target for patch in plan.patches], plan.refusals) == (sorted(targets), ())

@@ -1,21 +1,18 @@
-"""Static reading of installed packages: nothing is imported, and a fingerprint follows the text."""
+"""Static reading of installed packages: nothing is imported, and a source is found wherever it is defined."""
 
 from __future__ import annotations
 
-import hashlib
 import sys
-from collections.abc import Callable
 
 import pytest
 
-from quirks_core import ABSENT, sources
-from quirks_core.fingerprints import fingerprint
-
-WriteModules = Callable[[dict[str, str]], None]
+from quirks_core import sources
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
 MODULE = """
 import functools
+import os.path as where
+from json import loads as read
 
 
 @functools.cache
@@ -25,132 +22,89 @@ def decorated(a):
 
 
 class Outer:
+    size: int
+
     def method(self):
         # a comment counts
         return 1
 
-    async def coroutine(self):
-        return 2
-
     class Inner:
-        def deep(self):
+        async def deep(self):
             return 3
 
 
 class Child(Outer):
     pass
 """
+HOME = "fake_read.sub.module"
 
 
 @pytest.fixture(autouse=True)
-def fake_package(write_modules: WriteModules) -> None:
+def fake_package(write_modules):
     """A package whose every module raises when it is imported."""
     write_modules({"fake_read/__init__.py": LOUD, "fake_read/sub/__init__.py": LOUD, "fake_read/sub/module.py": LOUD + MODULE})
 
 
-def test_reading_imports_nothing() -> None:
-    assert sources.attribute_source("fake_read.sub.module:Outer.method") is not None
+def test_a_module_has_the_text_of_its_file_and_a_package_that_of_its_init_file():
+    absent = ("fake_read.nothing", f"{HOME}.deeper", "no_such_package", "no_such.module", "sys")
 
-    assert [name for name in sys.modules if name.startswith("fake_read")] == []
-
-
-@pytest.mark.parametrize(("module", "text"), [("fake_read", LOUD), ("fake_read.sub", LOUD)])
-def test_a_package_is_read_from_its_init_file(module: str, text: str) -> None:
-    assert sources.module_source(module) == text
+    assert [sources.module_source(name) for name in ("fake_read", "fake_read.sub", *absent)] == [LOUD, LOUD, *[None] * 5]
 
 
-@pytest.mark.parametrize("module", ["fake_read.nothing", "fake_read.sub.module.deeper", "no_such_package", "no_such.module"])
-def test_a_missing_module_has_no_source(module: str) -> None:
-    assert sources.module_source(module) is None
-
-
-def test_a_module_without_a_package_is_read_too(write_modules: WriteModules) -> None:
+def test_a_module_without_a_package_is_read_too(write_modules):
     write_modules({"fake_single.py": "def f():\n    return 1\n"})
 
     assert sources.attribute_source("fake_single:f") == "def f():\n    return 1"
     assert sources.module_source("fake_single.deeper") is None
 
 
-def test_a_module_that_is_not_python_has_no_source() -> None:
-    assert sources.module_source("sys") is None
+def test_an_attribute_has_its_own_source_with_decorators_and_without_indentation_and_nothing_is_imported():
+    found = {
+        "Outer.method": "def method(self):\n    # a comment counts\n    return 1",
+        "Outer.Inner.deep": "async def deep(self):\n    return 3",
+        "Outer.size": "size: int",
+        "Child": "class Child(Outer):\n    pass",
+        "decorated": "@functools.cache\n@staticmethod\ndef decorated(a):\n    return a",
+    }
+    inherited_or_imported = ("Child.method", "functools", "read")
+    absent = ("nothing", "Outer.nothing", "Nothing.method", "decorated.", "Outer..method", *inherited_or_imported)
+
+    assert {path: sources.attribute_source(f"{HOME}:{path}") for path in found} == found
+    assert [path for path in absent if sources.attribute_source(f"{HOME}:{path}") is not None] == []
+    assert [name for name in sys.modules if name.startswith("fake_read")] == []
 
 
-def test_an_attribute_is_given_without_indentation() -> None:
-    expected = "def method(self):\n    # a comment counts\n    return 1"
-
-    assert sources.attribute_source("fake_read.sub.module:Outer.method") == expected
-
-
-def test_decorators_belong_to_the_source() -> None:
-    found = sources.attribute_source("fake_read.sub.module:decorated")
-
-    assert found == "@functools.cache\n@staticmethod\ndef decorated(a):\n    return a"
+@pytest.mark.parametrize("target", ["..x:y", "a..b:c", ".:x", "a b:c", "\0:x", "sys:path", "builtins:len"])
+def test_a_strange_target_has_no_source_and_raises_nothing(target):
+    assert sources.attribute_source(target) is None
 
 
-@pytest.mark.parametrize("path", ["Outer", "Outer.coroutine", "Outer.Inner", "Outer.Inner.deep"])
-def test_classes_coroutines_and_nested_classes_are_found(path: str) -> None:
-    assert fingerprint(f"fake_read.sub.module:{path}") != ABSENT
+@pytest.mark.parametrize("content", [b'x = "\xff"\n', b'print "old"\n', b"def f(:\n", b"\0", b"\xef\xbb\xbfx = 1\n"])
+def test_a_file_that_is_no_python_of_ours_raises_nothing(write_modules, site, content):
+    write_modules({"fake_odd.py": ""})
+    (site / "fake_odd.py").write_bytes(content)
+
+    assert sources.attribute_source("fake_odd:f") is None
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "fake_read.sub.module:nothing",
-        "fake_read.sub.module:Outer.nothing",
-        "fake_read.sub.module:functools",
-    ],
-)
-def test_what_its_module_or_class_does_not_define_is_absent(target: str) -> None:
-    assert fingerprint(target) == ABSENT
+def test_an_imported_name_is_told_with_where_it_comes_from():
+    origins = {
+        "read": ("json", "loads"),
+        "functools": ("functools", ""),
+        "where": ("os.path", ""),
+        "loads": None,
+        "Outer": None,
+    }
 
-
-@pytest.mark.parametrize(
-    "target",
-    ["fake_read.sub.module:Nothing.method", "fake_read.nothing:Outer", "no_such_package.module:Outer"],
-)
-def test_what_has_no_module_or_class_to_be_added_to_is_not_absent_but_homeless(target: str) -> None:
-    assert fingerprint(target) == "homeless"
-
-
-def test_an_inherited_attribute_is_absent_from_the_child() -> None:
-    assert fingerprint("fake_read.sub.module:Child.method") == ABSENT
-
-
-def test_a_fingerprint_is_the_sha256_of_the_source() -> None:
-    expected = hashlib.sha256(b"async def coroutine(self):\n    return 2").hexdigest()
-
-    assert fingerprint("fake_read.sub.module:Outer.coroutine") == expected
-
-
-def test_a_fingerprint_does_not_depend_on_where_the_definition_stands(write_modules: WriteModules) -> None:
-    before = fingerprint("fake_read.sub.module:Outer.method")
-
-    write_modules({"fake_read/sub/module.py": "x = 1\n\n\n" + MODULE})
-
-    assert fingerprint("fake_read.sub.module:Outer.method") == before
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [("return 1", "return 2"), ("a comment counts", "another comment"), ("(self)", "(this)")]
-)
-def test_a_fingerprint_sees_every_change_of_the_text(write_modules: WriteModules, old: str, new: str) -> None:
-    before = fingerprint("fake_read.sub.module:Outer.method")
-
-    write_modules({"fake_read/sub/module.py": MODULE.replace(old, new)})
-
-    assert fingerprint("fake_read.sub.module:Outer.method") != before
-
-
-def test_the_last_of_two_definitions_counts(write_modules: WriteModules) -> None:
-    write_modules({"fake_read/twice.py": "def f():\n    return 1\n\ndef f():\n    return 2\n"})
-
-    assert sources.attribute_source("fake_read.twice:f") == "def f():\n    return 2"
+    assert {name: sources.imported_from(HOME, name) for name in origins} == origins
+    assert [name for name in origins if sources.is_imported(f"{HOME}:{name}")] == ["read", "functools", "where"]
 
 
 @pytest.mark.parametrize(
     "module",
     [
-        "if x:\n    def f():\n        return 1\n",
+        "def f():\n    return 2\n\ndef f():\n    return 1\n",  # the last of two counts
+        "def f():\n    return 1\n\nf = print(f)\n",  # and a definition before an assignment
         "if x:\n    pass\nelif y:\n    pass\nelse:\n    def f():\n        return 1\n",
         "try:\n    def f():\n        return 1\nfinally:\n    pass\n",
         "try:\n    import fast\nexcept ImportError:\n    def f():\n        return 1\n",
@@ -158,38 +112,24 @@ def test_the_last_of_two_definitions_counts(write_modules: WriteModules) -> None
         "if x:\n    try:\n        pass\n    finally:\n        def f():\n            return 1\n",
     ],
 )
-def test_a_definition_is_found_in_every_branch_of_if_and_try(write_modules: WriteModules, module: str) -> None:
+def test_the_definition_that_python_keeps_is_found_in_every_branch_of_if_and_try(write_modules, module):
     write_modules({"fake_read/branches.py": module})
 
     assert sources.attribute_source("fake_read.branches:f") == "def f():\n    return 1"
 
 
-def test_a_search_tells_found_from_not_found_from_no_such_module() -> None:
-    answers = [sources.search(*what) for what in (("fake_read", r"Run\w+"), ("fake_read", "absent"), ("no_such_package", "x"))]
+def test_a_search_tells_found_from_not_found_from_no_such_module():
+    asked = (("fake_read", r"Run\w+"), ("fake_read", "absent"), ("no_such_package", "x"))
 
-    assert answers == [True, False, None]
+    assert [sources.search(*one) for one in asked] == [True, False, None]
 
 
-def test_the_engines_variables_and_arguments_are_read_from_its_source(write_modules: WriteModules) -> None:
-    arguments = (
-        "class EngineArgs:\n    model: str\n    seed: int = 0\n\nclass AsyncEngineArgs(EngineArgs):\n    log: bool = False\n"
-    )
+def test_the_variables_that_an_engine_reads_are_found_anywhere_in_its_source_or_not_known_without(write_modules):
     envs = 'environment_variables = {\n    "VLLM_PORT": lambda: 2,\n}\n'
     elsewhere = 'import os\n\nvalue = os.environ.get("VLLM_ELSEWHERE")\n'
-    write_modules(
-        {
-            "vllm/__init__.py": LOUD,
-            "vllm/envs.py": envs,
-            "vllm/engine/arg_utils.py": arguments,
-            "vllm/deep/down.py": elsewhere,
-        }
-    )
+    write_modules({"vllm/__init__.py": LOUD})
+    assert sources.unread_by_engine([]) is None
+
+    write_modules({"vllm/envs.py": envs, "vllm/deep/down.py": elsewhere})
 
     assert sources.unread_by_engine(["VLLM_USE_V1", "VLLM_PORT", "VLLM_ELSEWHERE"]) == ("VLLM_USE_V1",)
-    assert sources.engine_fields() == {"model", "seed", "log"}
-
-
-def test_an_engine_whose_source_is_not_there_has_no_known_variables_and_arguments(write_modules: WriteModules) -> None:
-    write_modules({"vllm/__init__.py": ""})
-
-    assert (sources.unread_by_engine([]), sources.engine_fields()) == (None, None)

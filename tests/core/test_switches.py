@@ -2,179 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 
 import pytest
 
-from quirks_core import Loaded, Quirk, Switches, UsageError, Wishes
-from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE
+from quirks_core.errors import UsageError
+from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches, SwitchNames
 
-MakeQuirk = Callable[..., Quirk]
-MakeLoaded = Callable[..., Loaded]
-
-LAYERS = ("api", "command_line", "environ", "config_file")  # strongest first
+#: The layers, strongest first, with the words that a plan has for them.
 WORDS = {
-    ("api", False): "the call (disable=)",
-    ("api", True): "the call (force=)",
-    ("command_line", False): "the command line (--disable)",
-    ("command_line", True): "the command line (--force)",
-    ("environ", False): f"the environment ({DISABLE_VARIABLE})",
-    ("environ", True): f"the environment ({FORCE_VARIABLE})",
-    ("config_file", False): "the configuration (quirks.disable)",
-    ("config_file", True): "the configuration (quirks.force)",
+    "call": ("the call (disable=)", "the call (force=)"),
+    "command_line": ("the command line (--disable)", "the command line (--force)"),
+    "environ": (f"the environment ({DISABLE_VARIABLE})", f"the environment ({FORCE_VARIABLE})"),
+    "config_file": ("the configuration (quirks.disable)", "the configuration (quirks.force)"),
 }
 #: The names that take in the quirk of these tests, the most specific first.
 NAMES = ("example", "enforce_eager", "distribution:acme-quirks", "third-party", "all")
+OFF_AND_ON = pytest.mark.parametrize("on", [False, True])
 
 
-def gather(*asked: tuple[str, str, bool]) -> Switches:
+def gather(*asked):
     """Collects switches given as layer, name and whether it turns on."""
-    wishes: dict[str, dict[bool, list[str]]] = {layer: {False: [], True: []} for layer in LAYERS}
+    names = {layer: ([], []) for layer in WORDS}
     for layer, name, on in asked:
-        wishes[layer][on].append(name)
-    environ = {DISABLE_VARIABLE: ",".join(wishes["environ"][False]), FORCE_VARIABLE: ",".join(wishes["environ"][True])}
-    others = {layer: Wishes(wishes[layer][False], wishes[layer][True]) for layer in LAYERS if layer != "environ"}
-    return Switches.gather(environ=environ, **others)
+        names[layer][on].append(name)
+    environ = dict(zip((DISABLE_VARIABLE, FORCE_VARIABLE), map(",".join, names.pop("environ")), strict=True))
+    return Switches.gather(environ=environ, **{layer: SwitchNames(*both) for layer, both in names.items()})
+
+
+def off(name):
+    """The switches of a call that turns a name off."""
+    return gather(("call", name, False))
 
 
 @pytest.fixture
-def item(make_quirk: MakeQuirk, loaded: MakeLoaded) -> Loaded:
+def item(make_quirk, loaded):
     """A third party's quirk."""
     return loaded(make_quirk(), "Acme_Quirks")
 
 
-def test_without_switches_the_declaration_decides(item: Loaded) -> None:
-    assert Switches.gather(environ={}).of(item) is None
+@OFF_AND_ON
+def test_every_layer_turns_every_kind_of_name_off_and_on_and_is_named(item, on):
+    assert Switches.gather(environ={}).of(item) is None  # the declaration decides
+    for layer, name in itertools.product(WORDS, NAMES):
+        switch = gather((layer, name, on)).of(item)
+
+        assert switch == (on, name, WORDS[layer][on])
+        assert str(switch) == f"{'forced' if on else 'switched off'} by {name!r} in {WORDS[layer][on]}"
 
 
-@pytest.mark.parametrize("on", [False, True])
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_every_layer_turns_every_kind_of_name_off_and_on(item: Loaded, layer: str, name: str, on: bool) -> None:
-    switch = gather((layer, name, on)).of(item)
+@OFF_AND_ON
+def test_a_stronger_layer_wins_however_general_its_name_and_within_one_the_more_specific_name(item, on):
+    for stronger, weaker in itertools.combinations(WORDS, 2):
+        assert gather((weaker, "example", not on), (stronger, "all", on)).of(item) == (on, "all", WORDS[stronger][on])
+    for specific, general in itertools.combinations(NAMES, 2):
+        switch = gather(("call", general, not on), ("call", specific, on)).of(item)
 
-    assert switch == (on, name, WORDS[layer, on])
-    assert str(switch) == f"{'forced' if on else 'switched off'} by {name!r} in {WORDS[layer, on]}"
-
-
-@pytest.mark.parametrize("on", [False, True])
-@pytest.mark.parametrize(("stronger", "weaker"), [(a, b) for i, a in enumerate(LAYERS) for b in LAYERS[i + 1 :]])
-def test_a_stronger_layer_wins_however_general_its_name(item: Loaded, stronger: str, weaker: str, on: bool) -> None:
-    switch = gather((weaker, "example", not on), (stronger, "all", on)).of(item)
-
-    assert switch == (on, "all", WORDS[stronger, on])
+        assert switch == (on, specific, WORDS["call"][on])
 
 
-@pytest.mark.parametrize("on", [False, True])
-@pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize(("specific", "general"), [(a, b) for i, a in enumerate(NAMES) for b in NAMES[i + 1 :]])
-def test_within_a_layer_the_more_specific_name_wins(item: Loaded, layer: str, specific: str, general: str, on: bool) -> None:
-    switch = gather((layer, general, not on), (layer, specific, on)).of(item)
+def test_a_layer_that_is_put_on_top_wins_over_all_others_and_is_named(item):
+    below = off("example")
 
-    assert switch == (on, specific, WORDS[layer, on])
+    assert below.under(SwitchNames(force=["example"]), "the parity run").of(item) == (True, "example", "the parity run")
+    assert below.under(SwitchNames(force=["other"]), "the parity run").of(item) == below.of(item)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_one_layer_cannot_turn_a_name_off_and_on(layer: str, name: str) -> None:
+@pytest.mark.parametrize("layer", WORDS)
+def test_one_layer_cannot_turn_a_name_off_and_on(layer):
     with pytest.raises(UsageError) as error:
-        gather((layer, name, False), (layer, name, True))
+        gather((layer, "all", False), (layer, "all", True))
 
-    for words in (repr(name), WORDS[layer, False], WORDS[layer, True]):
-        assert words in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["enforce_eager", "ENFORCE_EAGER", "Enforce_Eager"])
-def test_a_flag_may_be_written_in_any_case(item: Loaded, name: str) -> None:
-    assert gather(("command_line", name, False)).of(item) is not None
+    assert [words for words in ("'all'", *WORDS[layer]) if words not in str(error.value)] == []
 
 
-@pytest.mark.parametrize("name", ["acme-quirks", "Acme_Quirks", "acme.quirks", "ACME--quirks"])
-def test_a_distribution_may_be_written_as_pip_takes_it(item: Loaded, name: str) -> None:
-    switches = gather(("command_line", f"distribution:{name}", False))
+def test_a_flag_may_be_written_in_any_case_a_distribution_as_pip_takes_it_and_an_id_as_it_is(item):
+    written = (
+        "ENFORCE_EAGER",
+        "Enforce_Eager",
+        *(f"distribution:{name}" for name in ("Acme_Quirks", "acme.quirks", "ACME--quirks")),
+    )
 
-    assert switches.of(item) is not None
-    assert switches.check([item]) == []
+    assert [name for name in written if off(name).of(item) is None or off(name).check([item])] == []
+    assert [name for name in ("Example", "other", "load_format", "distribution:other") if off(name).of(item)] == []
 
 
-def test_an_id_is_taken_as_it_is_written(item: Loaded) -> None:
-    assert gather(("command_line", "Example", False)).of(item) is None
-
-
-def test_our_own_quirks_are_no_third_partys(make_quirk: MakeQuirk, loaded: MakeLoaded) -> None:
+def test_our_own_quirks_are_no_third_partys(make_quirk, loaded):
     ours = loaded(make_quirk(), "model-quirks")
 
-    assert gather(("api", "third-party", False)).of(ours) is None
-    assert gather(("api", "distribution:model-quirks", False)).of(ours) is not None
-    assert gather(("api", "all", False)).of(ours) is not None
+    assert [bool(off(name).of(ours)) for name in ("third-party", "distribution:model-quirks", "all")] == [False, True, True]
 
 
-@pytest.mark.parametrize("name", ["other", "load_format", "distribution:other"])
-def test_a_name_of_others_leaves_a_quirk_alone(item: Loaded, name: str) -> None:
-    assert gather(("api", name, False)).of(item) is None
+@pytest.mark.parametrize(
+    ("text", "names"), [(" a , b ", {"a", "b"}), ("a,,b,", {"a", "b"}), ("a\n", {"a"}), ("", set()), (" ,", set())]
+)
+def test_a_variable_lists_names_between_commas_and_is_read_from_the_process(monkeypatch, text, names):
+    for variable in (DISABLE_VARIABLE, FORCE_VARIABLE):
+        monkeypatch.setenv(DISABLE_VARIABLE, "")
+        monkeypatch.setenv(FORCE_VARIABLE, "")
+        monkeypatch.setenv(variable, text)
+
+        assert set().union(*Switches.gather().layers) == set().union(*Switches.gather(environ={variable: text}).layers) == names
 
 
-@pytest.mark.parametrize("text", ["a,b", " a , b ", "a,,b,", "a,b\n"])
-@pytest.mark.parametrize("variable", [DISABLE_VARIABLE, FORCE_VARIABLE])
-def test_a_variable_lists_names_between_commas(variable: str, text: str) -> None:
-    layers = Switches.gather(environ={variable: text}).layers
-
-    assert {name for layer in layers for name in layer} == {"a", "b"}
-
-
-@pytest.mark.parametrize("text", ["", " ", ","])
-def test_an_empty_variable_switches_nothing(text: str) -> None:
-    layers = Switches.gather(environ={DISABLE_VARIABLE: text, FORCE_VARIABLE: text}).layers
-
-    assert [name for layer in layers for name in layer] == []
-
-
-@pytest.mark.parametrize(("variable", "on"), [(DISABLE_VARIABLE, False), (FORCE_VARIABLE, True)])
-def test_the_variables_are_read_from_the_process(
-    monkeypatch: pytest.MonkeyPatch, item: Loaded, variable: str, on: bool
-) -> None:
-    monkeypatch.delenv(DISABLE_VARIABLE, raising=False)
-    monkeypatch.setenv(variable, "example")
-
-    assert Switches.gather().of(item) == (on, "example", WORDS["environ", on])
-
-
-@pytest.mark.parametrize("name", [*NAMES, "load_format", "distribution:model-quirks", "acme-quirks:own", "broken-one"])
-def test_ids_flags_distributions_and_broken_plugins_are_known_names(
-    item: Loaded, make_quirk: MakeQuirk, loaded: MakeLoaded, name: str
-) -> None:
+def test_ids_flags_distributions_and_broken_plugins_are_known_names(item, make_quirk, loaded):
     other = loaded(make_quirk(id="other", flag="acme-quirks:own"), "acme-quirks")
+    names = (*NAMES, "load_format", "distribution:model-quirks", "acme-quirks:own", "broken-one")
 
-    assert gather(("command_line", name, False)).check([item, other], [("broken-one", "broken-dist")]) == []
+    assert [name for name in names if off(name).check([item, other], [("broken-one", "broken-dist")])] == []
 
 
-def test_a_name_that_a_plugin_might_have_that_was_not_loaded_is_a_warning(item: Loaded) -> None:
-    (warning,) = gather(("command_line", "exampel", False)).check([item], [("broken-one", "broken-dist")])
+def test_a_name_that_a_plugin_might_have_that_was_not_loaded_is_a_warning_but_not_a_distribution(item):
+    not_loaded = [("broken-one", "broken-dist")]
 
-    assert warning.startswith(
-        "no quirk of that name, unless a plugin that was not loaded has it: 'exampel' in the command line"
-    )
+    (warning,) = off("exampel").check([item], not_loaded)
+
+    assert warning.startswith("no quirk of that name, unless a plugin that was not loaded has it: 'exampel' in the call")
     assert warning.endswith("did you mean 'example'?")
-
-
-def test_a_distribution_that_is_not_installed_is_an_error_whatever_was_not_loaded(item: Loaded) -> None:
     with pytest.raises(UsageError, match="did you mean 'distribution:acme-quirks'"):
-        gather(("command_line", "distribution:acme-quirk", False)).check([item], [("broken-one", "broken-dist")])
+        off("distribution:acme-quirk").check([item], not_loaded)
 
 
-def test_all_unknown_names_are_reported_with_their_layer_and_the_nearest_name(item: Loaded) -> None:
-    switches = gather(
-        ("command_line", "exampel", False),
-        ("environ", "load_fromat", False),
-        ("config_file", "distribution:acme-quirk", True),
-        ("api", "third-parties", True),
-    )
+def test_all_unknown_names_are_reported_with_their_layer_and_the_nearest_name(item):
+    asked = [
+        ("command_line", "exampel", False, "example"),
+        ("environ", "load_fromat", False, "load_format"),
+        ("config_file", "distribution:acme-quirk", True, "distribution:acme-quirks"),
+        ("call", "third-parties", True, "third-party"),
+    ]
 
     with pytest.raises(UsageError) as error:
-        switches.check([item])
+        gather(*(one[:3] for one in asked)).check([item])
 
-    message = str(error.value)
-    assert f"'exampel' in {WORDS['command_line', False]}; did you mean 'example'?" in message
-    assert f"'load_fromat' in {WORDS['environ', False]}; did you mean 'load_format'?" in message
-    assert f"'distribution:acme-quirk' in {WORDS['config_file', True]}; did you mean 'distribution:acme-quirks'?" in message
-    assert f"'third-parties' in {WORDS['api', True]}; did you mean 'third-party'?" in message
+    for layer, name, on, nearest in asked:
+        assert f"{name!r} in {WORDS[layer][on]}; did you mean {nearest!r}?" in str(error.value)

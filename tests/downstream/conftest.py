@@ -16,13 +16,14 @@ import textwrap
 import venv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 HERE = Path(__file__).parent
-PACKAGES = ("acme-broken", "acme-engine", "acme-quirks", "acme-rival", "acme-slow", "zeta-quirks")
+PACKAGES = sorted(file.parent.name for file in HERE.glob("*/pyproject.toml"))
 #: Seconds that one command may take; far above what it needs, so that only a hang meets it.
 _TIMEOUT_S = 90
 _OURS = ("ACME_", "HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "PIP_", "PYTHON", "VLLM_")
@@ -82,6 +83,12 @@ class Environment:
             pytest.fail(f"quirks {' '.join(map(str, arguments))} ends in a traceback:{text}", pytrace=False)
         return outcome
 
+    def plan(self, model_type: str, *options: str | Path, **variables: str) -> Any:
+        """Returns the plan of a run of such a model, as JSON; some quirk may refuse it."""
+        outcome = self.quirks("plan", "--model", self.model(model_type), "--json", *options, **variables)
+        assert outcome.code == (1 if outcome.json["refusals"] else 0), outcome
+        return outcome.json
+
     def script(self, text: str, **variables: str) -> Any:
         """Runs a program that prints JSON, and returns what it printed."""
         outcome = self.run("-c", textwrap.dedent(text), **variables)
@@ -93,11 +100,11 @@ class Environment:
         pip = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check", "--quiet"]
         subprocess.run([*pip, *arguments], check=True, capture_output=True, timeout=_TIMEOUT_S)
 
-    def model(self, model_type: str, **config: Any) -> Path:
+    def model(self, model_type: str) -> Path:
         """Makes a model folder that holds a ``config.json`` and nothing else."""
         folder = self.home / "models" / model_type
         folder.mkdir(exist_ok=True, parents=True)
-        (folder / "config.json").write_text(json.dumps({"model_type": model_type, **config}), encoding="utf-8")
+        (folder / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
         return folder
 
     def with_site(self, folder: Path) -> Environment:
@@ -106,53 +113,39 @@ class Environment:
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a wheel of every package beside this file."""
-    sources, built = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheels")
-    for name in PACKAGES:  # a build leaves folders behind, which do not belong into the repository
-        shutil.copytree(HERE / name, sources / name)
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run(
-        [*build, "--wheel-dir", built, *(sources / name for name in PACKAGES)],
-        check=True,
-        capture_output=True,
-        timeout=_TIMEOUT_S,
-    )
-    return built
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Path]]:
+    """Finds the wheels of packages beside this file, which are built when the first one is asked for."""
+
+    @cache
+    def built() -> Path:
+        sources, folder = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheels")
+        for name in PACKAGES:  # a build leaves folders behind, which do not belong into the repository
+            shutil.copytree(HERE / name, sources / name)
+        build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+        line = [*build, "--wheel-dir", folder, *(sources / name for name in PACKAGES)]
+        subprocess.run(line, check=True, capture_output=True, timeout=_TIMEOUT_S)
+        return folder
+
+    return lambda *names: [file for name in names for file in built().glob(f"{name.replace('-', '_')}-*.whl")]
 
 
 @pytest.fixture(scope="session")
-def make_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Environment]:
-    """Makes environments in which ours is the only distribution with quirks."""
-
-    def make() -> Environment:
-        folder = tmp_path_factory.mktemp("environment")
-        venv.create(folder, symlinks=True)
-        site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
-        ours = sysconfig.get_path("purelib")
-        Path(site, "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n", encoding="utf-8")
-        home = folder / "home"
-        home.mkdir()
-        return Environment(folder / "bin" / "python", home)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def bare(make_environment: Callable[[], Environment]) -> Environment:
-    """An environment without third parties; no test installs anything into it."""
-    return make_environment()
-
-
-@pytest.fixture(scope="session")
-def installed(make_environment: Callable[[], Environment], wheels: Path) -> Callable[..., Environment]:
-    """Gives the environment in which exactly these third parties are installed; they are made once."""
+def installed(tmp_path_factory: pytest.TempPathFactory, wheels: Callable[..., list[Path]]) -> Callable[..., Environment]:
+    """Gives the environment in which, beside ours, exactly these third parties are installed; each is made once."""
     made: dict[tuple[str, ...], Environment] = {}
 
     def get(*distributions: str) -> Environment:
         if distributions not in made:
-            made[distributions] = make_environment()
-            made[distributions].pip("install", "--no-index", "--no-deps", *(wheel(wheels, name) for name in distributions))
+            folder = tmp_path_factory.mktemp("environment")
+            venv.create(folder, symlinks=True)
+            site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+            ours = sysconfig.get_path("purelib")
+            Path(site, "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n", encoding="utf-8")
+            (folder / "home").mkdir()
+            environment = Environment(folder / "bin" / "python", folder / "home")
+            if distributions:
+                environment.pip("install", "--no-index", "--no-deps", *wheels(*distributions))
+            made[distributions] = environment
         return made[distributions]
 
     return get
@@ -160,11 +153,5 @@ def installed(make_environment: Callable[[], Environment], wheels: Path) -> Call
 
 @pytest.fixture(scope="session")
 def acme(installed: Callable[..., Environment]) -> Environment:
-    """The environment of a user of acme-quirks."""
-    return installed("acme-engine", "acme-quirks")
-
-
-def wheel(folder: Path, distribution: str) -> Path:
-    """The wheel of a distribution."""
-    (found,) = folder.glob(f"{distribution.replace('-', '_')}-*.whl")
-    return found
+    """The environment of a user of Acme's quirks."""
+    return installed("acme-engine", "acme-quirks", "acme-slots")

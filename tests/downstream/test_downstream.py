@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from conftest import Environment
 
 HERE = Path(__file__).parent
-#: Seconds; what hangs is given up after them, and nothing else comes near them.
-LIMIT = {"MODEL_QUIRKS_TIME_LIMIT_S": "2"}
 BUILT_IN = sorted(point.name for point in entry_points(group="model_quirks") if point.value.startswith("quirks_plugins."))
 
 
@@ -37,7 +34,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "imports.log"
 
 
-# Discovery
+# Discovery and commands
 
 
 def test_installed_plugins_are_listed_and_none_is_imported(installed: Callable[..., Environment], log: Path) -> None:
@@ -51,58 +48,53 @@ def test_installed_plugins_are_listed_and_none_is_imported(installed: Callable[.
         ("acme-quirks", "2.1.0", "acme-eager"),
         ("acme-quirks", "2.1.0", "acme-site"),
         ("acme-broken", "0.0.7", "broken-import"),
-        ("acme-slow", "0.1.0", "slow-import"),
+        ("acme-slow", "0.1.0", "acme-slow"),
     }
     assert lines(log) == []
 
 
-def test_the_log_of_imports_would_show_an_import(acme: Environment, log: Path) -> None:
-    acme.quirks("plan", "--model", acme.model("llama"), ACME_IMPORT_LOG=str(log))
+def test_a_third_partys_command_is_listed_and_runs_and_one_that_is_broken_says_so_and_takes_no_built_in_name(
+    installed: Callable[..., Environment],
+) -> None:
+    environment = installed("acme-engine", "acme-quirks", "acme-broken")
 
-    assert lines(log) == ["acme_quirks"]
+    shown, ran, broken, taken = (
+        environment.quirks(*line, ACME_RACKS="7")
+        for line in (["--help"], ["acme-racks", "--unit", "halls"], ["acme-telemetry", "--any", "x"], ["plan", "--help"])
+    )
 
-
-def test_a_person_sees_the_same_list(acme: Environment) -> None:
-    listed = acme.quirks("list")
-
-    assert listed.code == 0
-    for text in ("acme-eager", "acme-quirks", "2.1.0", "acme_quirks.eager"):
-        assert text in listed.out
+    assert "say how many racks this run spans" in shown.out
+    assert "broken: ModuleNotFoundError: No module named 'acme_telemetry'" in " ".join(shown.out.split())
+    assert "show what applies to a run and why" in shown.out
+    assert (ran.code, ran.out) == (0, "7 halls\n")
+    assert (broken.code, broken.out) == (2, "")
+    assert "the command 'acme-telemetry' (acme_broken.imports:COMMAND) cannot be loaded: ModuleNotFoundError" in broken.err
+    assert "--model" in taken.out
 
 
 # What works
 
 
-def test_a_third_partys_quirk_takes_part_in_a_plan(acme: Environment) -> None:
-    plan = acme.quirks("plan", "--model", acme.model("acme_moe"), "--json")
+def test_a_third_partys_quirk_takes_part_in_a_plan_and_refuses_a_contrary_value_in_its_words(acme: Environment) -> None:
+    plan = acme.plan("acme_moe")
+    (refusal,) = acme.plan("acme_moe", "--set", "engine.enforce_eager=false")["refusals"]
 
-    assert plan.code == 0
-    assert states(plan.json)["acme-eager"] == "active"
-    assert plan.json["changes"].items() >= {"engine.enforce_eager": True, "engine.dtype": "float32"}.items()
-
-
-def test_a_contrary_value_is_refused_in_the_third_partys_words(acme: Environment) -> None:
-    typed = acme.quirks("plan", "--model", acme.model("acme_moe"), "--set", "engine.enforce_eager=false", "--json")
-
-    (refusal,) = typed.json["refusals"]
-    assert typed.code == 1
+    assert states(plan)["acme-eager"] == "active"
+    assert plan["changes"].items() >= {"engine.enforce_eager": True, "engine.dtype": "float32"}.items()
     assert (refusal["slot"], refusal["remedy"]) == ("engine.enforce_eager", "leave engine.enforce_eager open")
     assert refusal["quirks"][0]["distribution"] == "acme-quirks"
 
 
-def test_show_names_distribution_file_and_documentation(acme: Environment) -> None:
+def test_show_names_distribution_file_release_and_documentation(acme: Environment) -> None:
     shown = acme.quirks("show", "acme-eager", "--json").json
 
-    assert shown["distribution"] == "acme-quirks 2.1.0"
+    assert (shown["distribution"], shown["since"]) == ("acme-quirks 2.1.0", "1.0.0")
     assert shown["location"].startswith("acme_quirks/eager.py:")
     assert "Acme's MoE" in shown["documentation"]
 
 
 def test_facts_of_the_plugin_decide_about_its_quirks(acme: Environment) -> None:
-    model = acme.model("llama")
-
-    one = acme.quirks("plan", "--model", model, "--json").json
-    three = acme.quirks("plan", "--model", model, "--json", ACME_RACKS="3", ACME_QUEUE="test").json
+    one, three = acme.plan("llama"), acme.plan("llama", ACME_RACKS="3", ACME_QUEUE="test")
 
     assert one["context"]["extra"] == {"acme-quirks.racks": 1, "acme-quirks.queue": "night", "acme-quirks.model": "llama"}
     assert [states(one)[name] for name in ("acme-quirks/timeout", "acme-quirks/queue")] == ["not_matched", "not_matched"]
@@ -110,48 +102,63 @@ def test_facts_of_the_plugin_decide_about_its_quirks(acme: Environment) -> None:
     assert three["changes"]["request.timeout_s"] == 2700.0
 
 
-def test_the_digest_is_the_same_in_every_process(acme: Environment) -> None:
-    model = acme.model("acme_gemma")
-
-    digests = {acme.quirks("plan", "--model", model, "--json", PYTHONHASHSEED=seed).json["digest"] for seed in ("1", "2")}
-
-    assert len(digests) == 1
-
-
-def test_the_packages_own_tests_pass(acme: Environment, tmp_path: Path) -> None:
+def test_the_packages_own_tests_pass_and_their_quirks_keep_every_law(acme: Environment, tmp_path: Path) -> None:
     shutil.copytree(HERE / "acme-quirks" / "tests", tmp_path / "tests")
 
-    run = acme.run("-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "tests")
+    tested = acme.run("-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "tests")
+    validated = acme.quirks("validate", "--json")
+    kept = acme.quirks("fingerprint", "--write", "acme-quirks", "--json")
 
-    assert run.code == 0, run.out
-    assert "passed" in run.out
+    assert (tested.code, "passed" in tested.out) == (0, True), tested.out
+    assert validated.code == 0
+    assert [(row["name"], len(row["quirks"])) for row in validated.json["distributions"]] == [
+        ("acme-quirks", 5),
+        ("acme-slots", 3),
+    ]
+    assert {finding["level"] for finding in validated.json["findings"]} == {"note"}  # ids without their distribution's name
+    assert kept.json["changed"] is False
 
 
-@pytest.mark.skipif(find_spec("quirks_core.cli.validate") is None, reason="quirks validate is not there yet")
-def test_validate_finds_nothing_wrong_with_a_good_distribution(acme: Environment) -> None:
-    validated = acme.quirks("validate", "acme-quirks", "--json")
-
-    assert validated.code == 0, validated.out
+# Slots that nobody has declared: an argument of vLLM, a bound on another one, and a variable of NCCL
 
 
-@pytest.mark.skipif(find_spec("quirks_core.cli.validate") is None, reason="quirks validate is not there yet")
-def test_validate_names_what_is_broken_in_a_distribution(installed: Callable[..., Environment]) -> None:
-    validated = installed("acme-broken").quirks("validate", "acme-broken", "--json")
+def test_quirks_adjust_any_engine_argument_and_any_variable(acme: Environment) -> None:
+    plan = acme.plan("qwen3")
 
-    assert validated.code == 3
-    assert "acme_telemetry" in validated.out
+    assert (
+        plan["changes"].items() >= {"engine.block_size": 32, "engine.max_model_len": 512, "env.NCCL_NVLS_ENABLE": "0"}.items()
+    )
+    assert not [slot for slot in acme.plan("llama")["changes"] if slot in ("engine.block_size", "engine.max_model_len")]
+
+
+@pytest.mark.parametrize(
+    ("setting", "status"),
+    [
+        ("engine.block_size=32", "already_set"),
+        ("engine.vllm_kwargs.block_size=32", "already_set"),
+        ("engine.block_size=16", "refused"),
+        ("engine.vllm_kwargs.block_size=16", "refused"),
+        ("engine.max_model_len=512", "already_set"),
+        ("engine.max_model_len=256", "already_set"),
+        ("engine.max_model_len=513", "refused"),
+        ("env.NCCL_NVLS_ENABLE=0", "already_set"),
+        ("env.NCCL_NVLS_ENABLE=1", "refused"),
+    ],
+)
+def test_a_typed_value_is_kept_if_it_stands_in_the_required_relation_and_refused_if_not(
+    acme: Environment, setting: str, status: str
+) -> None:
+    slot, _, value = setting.replace("vllm_kwargs.", "").partition("=")
+
+    plan = acme.plan("qwen3", "--set", setting)
+
+    (ledger,) = [item for item in plan["adjustments"] if item["slot"] == slot]
+    assert (ledger["status"], [refusal["slot"] for refusal in plan["refusals"]]) == (status, [slot] * (status == "refused"))
+    typed = plan["context"]["environment"] if slot.startswith("env.") else plan["context"]["settings"]
+    assert str(typed[slot.removeprefix("env.")]) == value
 
 
 # What is broken
-
-BROKEN = {
-    "broken-import": ("acme_broken.imports:QUIRK", "No module named 'acme_telemetry'"),
-    "broken-declaration": ("acme_broken.declaration:QUIRK", "no adjustments; no references"),
-    "broken-slot": ("acme_broken.slot:QUIRK", "unknown slot 'engine.load_fromat'; did you mean 'engine.load_format'?"),
-    "broken-hook": ("acme_broken.hook", "FileNotFoundError: quirks.yaml"),
-    "broken-type": ("acme_broken.type", "'acme-eager', which is no Quirk"),
-    "gemma4-layer-scalar": ("acme_broken.taken:QUIRK", "quirk id 'gemma4-layer-scalar' is taken by model-quirks"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -160,208 +167,113 @@ def broken(installed: Callable[..., Environment]) -> Environment:
     return installed("acme-engine", "acme-quirks", "acme-broken")
 
 
-def test_every_broken_plugin_is_one_row_with_distribution_version_entry_point_and_error(broken: Environment) -> None:
-    doctor = broken.quirks("doctor", "--json")
-
-    assert doctor.code == 3
-    rows = [row["message"] for row in doctor.json if row["level"] == "error" and "acme-broken" in row["message"]]
-    assert len(rows) == len(BROKEN)
-    for name, (entry_point, words) in BROKEN.items():
-        (row,) = [row for row in rows if row.startswith(f"plugin {name!r} of acme-broken 0.0.7 ({entry_point}) is broken: ")]
-        assert words in row
-
-
-def test_the_others_work_beside_broken_plugins(broken: Environment, acme: Environment) -> None:
-    beside = broken.quirks("plan", "--model", broken.model("acme_moe"), "--json")
-    alone = acme.quirks("plan", "--model", acme.model("acme_moe"), "--json")
-
-    assert beside.code == 0
-    assert beside.json["changes"] == alone.json["changes"]
-    assert states(beside.json).keys() - states(alone.json).keys() == {"grumbling"}
-    for name in BROKEN:
-        assert any(warning.startswith(f"plugin {name!r} of acme-broken") for warning in beside.json["warnings"])
-
-
-def test_other_hooks_that_fail_are_warnings_with_the_plugins_name(broken: Environment) -> None:
-    plan = broken.quirks("plan", "--model", broken.model("acme_moe"), "--json").json
-
-    assert states(plan)["grumbling"] == "active"
-    (warning,) = [warning for warning in plan["warnings"] if "no answer from the scheduler" in warning]
-    assert "quirks_facts of acme-broken:grumbling" in warning
-
-
-@pytest.mark.parametrize(("arguments", "variables"), [(["--strict"], {}), ([], {"MODEL_QUIRKS_STRICT": "1"})])
-def test_strict_makes_every_broken_plugin_fatal_at_once(
-    broken: Environment, arguments: list[str], variables: dict[str, str]
+def test_the_others_work_beside_a_broken_plugin_and_hooks_that_fail_are_warnings(
+    broken: Environment, acme: Environment
 ) -> None:
-    plan = broken.quirks("plan", "--model", broken.model("llama"), "--json", *arguments, **variables)
+    beside, alone = broken.plan("acme_moe"), acme.plan("acme_moe", "--disable", "distribution:acme-slots")
 
-    assert plan.code == 3
-    for name in BROKEN:
-        assert f"plugin {name!r} of acme-broken 0.0.7" in plan.json["error"]
+    assert beside["changes"] == alone["changes"]
+    assert states(beside)["grumbling"] == "active"
+    plugin, facts = beside["warnings"][:2]
+    where = "plugin 'broken-import' of acme-broken 0.0.7 (acme_broken.imports:QUIRK)"
+    assert plugin == f"{where} is broken: ModuleNotFoundError: No module named 'acme_telemetry'"
+    assert facts == "quirks_facts of acme-broken:grumbling failed: ConnectionError: no answer from the scheduler"
 
 
-def test_strict_holds_for_the_plugins_that_are_loaded_only(broken: Environment) -> None:
-    plan = broken.quirks("plan", "--model", broken.model("llama"), "--strict", "--disable", "distribution:acme-broken")
+def test_a_plugin_that_takes_long_is_named_while_it_does_and_by_the_doctor_with_its_time(
+    installed: Callable[..., Environment],
+) -> None:
+    doctor = installed("acme-engine", "acme-quirks", "acme-slow").quirks("doctor", "--json")
 
-    assert plan.code == 0
+    (row,) = [row for row in doctor.json if row["subject"] == "acme-slow:acme-slow"]
+    assert doctor.code == 0
+    assert "plugin acme-slow:acme-slow has taken 3 s so far" in doctor.err
+    assert row["level"] == "note"
+    assert row["message"].startswith("plugin acme-slow:acme-slow took 3.")
+
+
+def test_a_distribution_that_is_off_is_not_even_imported_and_without_third_parties_the_built_in_quirks_are_left(
+    installed: Callable[..., Environment], log: Path
+) -> None:
+    environment = installed("acme-engine", "acme-quirks", "acme-slow")
+
+    without = environment.plan("acme_moe", MODEL_QUIRKS_DISABLE="distribution:acme-slow", ACME_IMPORT_LOG=str(log))
+    imported = lines(log)
+    alone = environment.plan("acme_moe", "--disable", "third-party", ACME_IMPORT_LOG=str(log))
+
+    assert (imported, lines(log)) == (["acme_quirks"], ["acme_quirks"])
+    (skipped,) = [warning for warning in without["warnings"] if "was not loaded" in warning]
+    assert "'distribution:acme-slow' in the environment (MODEL_QUIRKS_DISABLE)" in skipped
+    assert sorted(states(alone)) == BUILT_IN
 
 
 # Conflicts and replacements
 
 
-@pytest.fixture(scope="module")
-def rivals(installed: Callable[..., Environment]) -> Environment:
-    """The environment of somebody with two packages that require different values."""
-    return installed("acme-engine", "acme-quirks", "acme-rival")
+def test_a_conflict_names_both_quirks_distributions_versions_places_and_the_switch_that_settles_it(
+    installed: Callable[..., Environment],
+) -> None:
+    rivals = installed("acme-engine", "acme-quirks", "acme-rival")
 
+    (refusal,) = rivals.plan("acme_moe")["refusals"]
 
-def test_a_conflict_names_both_quirks_distributions_versions_places_and_the_switch(rivals: Environment) -> None:
-    plan = rivals.quirks("plan", "--model", rivals.model("acme_moe"), "--json")
-
-    (refusal,) = plan.json["refusals"]
-    assert (plan.code, refusal["kind"], refusal["slot"]) == (1, "conflict", "engine.dtype")
+    assert (refusal["kind"], refusal["slot"]) == ("conflict", "engine.dtype")
     for words in ("acme-eager (acme-quirks 2.1.0, acme_quirks/eager.py:", "rival-dtype (acme-rival 0.3.0, acme_rival/"):
         assert words in refusal["reason"]
-    assert "'float32'" in refusal["reason"]
-    assert "'bfloat16'" in refusal["reason"]
-    assert "--disable acme-eager" in refusal["switch"]
-    assert "--disable rival-dtype" in refusal["switch"]
+    assert ("'float32'" in refusal["reason"], "'bfloat16'" in refusal["reason"]) == (True, True)
+    for off, dtype in (("acme-eager", "bfloat16"), ("rival-dtype", "float32"), ("distribution:Acme_Rival", "float32")):
+        assert rivals.plan("acme_moe", "--disable", off)["changes"]["engine.dtype"] == dtype
+        assert f"--disable {off}" in refusal["switch"] or ":" in off
 
 
-@pytest.mark.parametrize(
-    ("off", "dtype"), [("acme-eager", "bfloat16"), ("rival-dtype", "float32"), ("distribution:Acme_Rival", "float32")]
-)
-def test_the_switch_that_the_conflict_names_settles_it(rivals: Environment, off: str, dtype: str) -> None:
-    plan = rivals.quirks("plan", "--model", rivals.model("acme_moe"), "--disable", off, "--json")
-
-    assert (plan.code, plan.json["changes"]["engine.dtype"]) == (0, dtype)
-
-
-def test_a_quirk_replaces_a_built_in_one_and_the_plan_shows_both(acme: Environment) -> None:
-    plan = acme.quirks("plan", "--model", acme.model("gemma4"), "--json").json
+def test_a_quirk_replaces_a_built_in_one_unless_it_is_off_and_plan_and_explain_say_so(acme: Environment) -> None:
+    plan, without = acme.plan("gemma4"), acme.plan("gemma4", MODEL_QUIRKS_DISABLE="acme-layer-scalar")
+    explained = acme.quirks("explain", "gemma4-layer-scalar", "--model", acme.model("gemma4"))
 
     verdicts = {verdict["id"]: verdict for verdict in plan["verdicts"]}
     assert verdicts["acme-layer-scalar"]["state"] == "active"
     assert verdicts["gemma4-layer-scalar"]["state"] == "superseded"
     assert "acme-layer-scalar (acme-quirks 2.1.0, acme_quirks/layer_scalar.py:" in verdicts["gemma4-layer-scalar"]["because"]
-
-
-def test_explain_says_what_replaces_a_quirk(acme: Environment) -> None:
-    explained = acme.quirks("explain", "gemma4-layer-scalar", "--model", acme.model("gemma4"))
-
     assert "gemma4-layer-scalar is replaced" in explained.out
     assert "superseded by acme-layer-scalar (acme-quirks 2.1.0" in explained.out
+    assert (states(without)["acme-layer-scalar"], states(without)["gemma4-layer-scalar"]) == ("disabled", "active")
 
 
-def test_the_built_in_quirk_is_back_when_its_replacement_is_off(acme: Environment) -> None:
-    plan = acme.quirks("plan", "--model", acme.model("gemma4"), "--json", MODEL_QUIRKS_DISABLE="acme-layer-scalar").json
-
-    assert states(plan)["acme-layer-scalar"] == "disabled"
-    assert states(plan)["gemma4-layer-scalar"] == "active"
-
-
-def test_two_distributions_may_have_entry_points_of_one_name(installed: Callable[..., Environment]) -> None:
-    environment = installed("acme-engine", "acme-quirks", "zeta-quirks")
-
-    plan = environment.quirks("plan", "--model", environment.model("acme_moe"), "--json", ACME_RACKS="2").json
-
-    assert states(plan)["acme-quirks/timeout"] == "active"
-    assert states(plan)["zeta/advice"] == "active"
-
-
-def test_an_id_that_two_distributions_claim_is_nobodys_and_the_rows_name_both(installed: Callable[..., Environment]) -> None:
+def test_an_id_that_two_distributions_claim_is_nobodys_but_entry_points_may_have_one_name(
+    installed: Callable[..., Environment],
+) -> None:
     environment = installed("acme-engine", "acme-quirks", "zeta-quirks")
 
     doctor = environment.quirks("doctor", "--json")
+    both = states(environment.plan("acme_moe", ACME_RACKS="2"))
+    one = states(environment.plan("acme_moe", "--disable", "distribution:zeta-quirks"))
 
-    assert doctor.code == 3
     rows = sorted(row["message"] for row in doctor.json if row["subject"] == "acme-eager" and row["level"] == "error")
-    assert len(rows) == 2
-    assert "of acme-quirks 2.1.0" in rows[0]
-    assert "taken by zeta-quirks 1.0.0 (zeta_quirks/__init__.py:" in rows[0]
-    assert "of zeta-quirks 1.0.0" in rows[1]
-    assert "taken by acme-quirks 2.1.0 (acme_quirks/eager.py:" in rows[1]
-
-
-def test_switching_one_of_the_two_distributions_off_gives_the_id_to_the_other(installed: Callable[..., Environment]) -> None:
-    environment = installed("acme-engine", "acme-quirks", "zeta-quirks")
-    model = environment.model("acme_moe")
-
-    plan = environment.quirks("plan", "--model", model, "--disable", "distribution:zeta-quirks", "--json").json
-
-    (verdict,) = [verdict for verdict in plan["verdicts"] if verdict["id"] == "acme-eager"]
-    assert (verdict["distribution"], verdict["state"]) == ("acme-quirks", "active")
-
-
-# What hangs
-
-
-@pytest.fixture(scope="module")
-def slow(installed: Callable[..., Environment]) -> Environment:
-    """The environment of somebody whose plugins hang."""
-    return installed("acme-engine", "acme-quirks", "acme-slow")
-
-
-def test_what_hangs_is_given_up_and_named_with_the_limit(slow: Environment) -> None:
-    plan = slow.quirks("plan", "--model", slow.model("acme_moe"), "--json", **LIMIT)
-
-    assert states(plan.json)["acme-eager"] == "active"
-    limit = "did not return within 2 s (MODEL_QUIRKS_TIME_LIMIT_S raises the limit)"
-    for who in (
-        "plugin 'slow-import' of acme-slow 0.1.0 (acme_slow.at_import:QUIRK) is broken: ",
-        "plugin 'slow-declare' of acme-slow 0.1.0 (acme_slow.at_declare) is broken: ",
-        "quirks_facts of acme-slow:slow-facts failed: ",
+    assert (doctor.code, len(rows)) == (3, 2)
+    for row, own, other in (
+        (rows[0], "of acme-quirks 2.1.0", "taken by zeta-quirks 1.0.0 (zeta_quirks/__init__.py:"),
+        (rows[1], "of zeta-quirks 1.0.0", "taken by acme-quirks 2.1.0 (acme_quirks/eager.py:"),
     ):
-        assert any(who in warning and limit in warning for warning in plan.json["warnings"]), plan.json["warnings"]
+        assert own in row
+        assert other in row
+    assert (both["acme-quirks/timeout"], both["zeta/advice"], "acme-eager" in both) == ("active", "active", False)
+    assert one["acme-eager"] == "active"
 
 
-def test_a_distribution_that_is_off_is_not_even_imported(slow: Environment, log: Path) -> None:
-    # Without the switch this would wait for the limit, an hour, three times.
-    off = {"MODEL_QUIRKS_DISABLE": "distribution:acme-slow", "MODEL_QUIRKS_TIME_LIMIT_S": "3600"}
-
-    plan = slow.quirks("plan", "--model", slow.model("acme_moe"), "--json", ACME_IMPORT_LOG=str(log), **off)
-
-    assert (plan.code, lines(log)) == (0, ["acme_quirks"])
-    skipped = [warning for warning in plan.json["warnings"] if "was not loaded" in warning]
-    assert len(skipped) == 3
-    assert all("'distribution:acme-slow' in the environment (MODEL_QUIRKS_DISABLE)" in warning for warning in skipped)
-
-
-def test_without_third_parties_exactly_the_built_in_quirks_are_left(slow: Environment, log: Path) -> None:
-    limit = {"MODEL_QUIRKS_TIME_LIMIT_S": "3600"}
-
-    plan = slow.quirks(
-        "plan", "--model", slow.model("acme_moe"), "--disable", "third-party", "--json", ACME_IMPORT_LOG=str(log), **limit
-    )
-
-    assert (plan.code, lines(log)) == (0, [])
-    assert sorted(states(plan.json)) == BUILT_IN
-
-
-# Lock
-
-
-@pytest.fixture(scope="module")
-def changing(make_environment: Callable[[], Environment], wheels: Path) -> Environment:
-    """An environment of its own, in which one test installs and uninstalls."""
-    environment = make_environment()
-    environment.pip("install", "--no-index", "--no-deps", next(wheels.glob("acme_rival-*")))
-    return environment
-
-
-def test_a_lock_holds_until_a_package_comes_or_goes(changing: Environment, wheels: Path, tmp_path: Path) -> None:
-    lock, model = str(tmp_path / "quirks.lock"), changing.model("acme_moe")
+def test_a_lock_holds_until_a_package_comes_or_goes(
+    installed: Callable[..., Environment], wheels: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    changing, lock = installed("acme-rival"), str(tmp_path / "quirks.lock")  # no other test has this environment
+    line = ["plan", "--model", changing.model("acme_moe"), "--json"]
     assert changing.quirks("lock", "--output", lock).code == 0
 
-    same = changing.quirks("plan", "--model", model, "--locked", lock, "--json")
+    same = changing.quirks(*line, "--locked", lock)
     changing.pip("uninstall", "--yes", "acme-rival")
-    gone = changing.quirks("plan", "--model", model, "--locked", lock, "--json")
-    changing.pip("install", "--no-index", "--no-deps", next(wheels.glob("acme_rival-*")), next(wheels.glob("zeta_quirks-*")))
-    more = changing.quirks("plan", "--model", model, "--json", MODEL_QUIRKS_LOCKED=lock)
+    gone = changing.quirks(*line, "--locked", lock)
+    changing.pip("install", "--no-index", "--no-deps", *wheels("acme-rival", "zeta-quirks"))
+    more = changing.quirks(*line, MODEL_QUIRKS_LOCKED=lock)
 
-    assert same.code == 0
-    assert (gone.code, more.code) == (1, 1)
+    assert [outcome.code for outcome in (same, gone, more)] == [0, 1, 1]
     assert "rival-dtype of acme-rival 0.3.0 is not loaded" in gone.json["error"]
     assert "acme-eager of zeta-quirks 1.0.0 is not in the lock file" in more.json["error"]
     assert "rival-dtype" not in more.json["error"]
@@ -370,12 +282,13 @@ def test_a_lock_holds_until_a_package_comes_or_goes(changing: Environment, wheel
 # Patches
 
 PATCHING = """
-    import json, sys
-    from quirks_core import Registry, RunContext
+    import json, os, sys
     from quirks_core.apply import apply
     from quirks_core.bootstrap import bootstrap
+    from quirks_core.config import GenerationConfig
+    from quirks_core.planning import make_plan
     from quirks_core.receipt import collect
-    from worker import GenerationConfig
+    from quirks_core.registry import Registry
 
     def tried():
         from acme_engine.sampler import Sampler, scaled
@@ -392,12 +305,12 @@ PATCHING = """
     if {imported}:
         import acme_engine.server
     registry = Registry.load()
-    plan = registry.resolve(RunContext.gather(GenerationConfig.parse({{"model": {model!r}}})))
+    plan = make_plan(GenerationConfig.parse({{"model": {model!r}}}), registry=registry)
     applied = apply(plan)
     bootstrap()
     pending = "acme_engine.sampler" not in sys.modules
     patched = tried()
-    receipt = collect(applied.folder, plan.digest, {{__import__("os").getpid(): "driver"}})
+    receipt = collect(applied.folder, plan.digest, {{os.getpid(): "driver"}})
     troubles = registry.observe(plan, receipt)
     applied.undo()
     print(json.dumps({{"pending": pending, "patched": patched, "undone": tried(), "digest": plan.digest, "troubles": troubles,
@@ -419,15 +332,10 @@ def test_a_package_is_patched_whether_it_is_imported_before_or_after_and_undo_re
     assert {effect["slot"]: effect["pending"] for effect in seen["effects"] if "acme" in effect["slot"]} == {
         f"patch.acme_engine.sampler:{name}": False for name in ("scaled", "Sampler.pick", "Sampler.seed")
     }
-
-
-def test_the_observer_sees_the_plan_and_the_receipt(acme: Environment, tmp_path: Path) -> None:
-    script = PATCHING.format(imported=True, model=str(acme.model("acme_gemma")))
-
-    seen = acme.script(script, ACME_LOG=str(tmp_path / "log"))
-
-    assert [json.loads(line) for line in lines(tmp_path / "log")] == [{"plan": seen["digest"], "processes": 1}]
-    assert seen["troubles"] == []
+    assert ([json.loads(line) for line in lines(tmp_path / "log")], seen["troubles"]) == (
+        [{"plan": seen["digest"], "processes": 1}],  # the observer has seen both
+        [],
+    )
 
 
 def test_an_observer_that_fails_is_named_and_the_others_see(broken: Environment, tmp_path: Path) -> None:
@@ -445,10 +353,10 @@ def test_a_target_that_changed_is_refused_with_the_lines_that_are_new(acme: Envi
     sampler = tmp_path / "acme_engine" / "sampler.py"
     sampler.write_text(sampler.read_text(encoding="utf-8").replace("logit / temp", "2 * logit / temp"), encoding="utf-8")
 
-    plan = acme.with_site(tmp_path).quirks("plan", "--model", acme.model("acme_gemma"), "--json")
+    (refusal,) = acme.with_site(tmp_path).plan("acme_gemma")["refusals"]
 
-    (refusal,) = plan.json["refusals"]
-    assert (plan.code, refusal["kind"]) == (1, "drift")
+    assert refusal["kind"] == "drift"
     assert "+     return [2 * logit / temperature for logit in logits]" in refusal["reason"]
-    assert "acme-engine 1.4.2" in refusal["reason"]
-    assert "upgrade acme-quirks" in refusal["remedy"]
+    assert (
+        "upgrade acme-quirks, or install a acme-engine that it supports (acme-engine 1.4.2 is installed)" in refusal["remedy"]
+    )

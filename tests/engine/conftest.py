@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from quirks_core.testing.lab import NEW_TOKENS, PROMPTS, Generated, Lab, batch_of, set_environment
 from worker import VllmAsyncGenerationWorker
+from worker.testing.lab import NEW_TOKENS, PROMPTS, Generated, Lab, batch_of, set_environment
 
 set_environment()  # vLLM reads its environment while it is imported, and none of the above imports it
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from worker import VllmAsyncGenerationWorker
-from worker.parity.causes import KNOWN
-from worker.parity.compare import Comparison, compare
-from worker.parity.dump import Dump, dump
+from worker.compare.causes import KNOWN
+from worker.compare.compare import Comparison, compare
+from worker.compare.dump import Dump
+from worker.compare.dumping import dump
 from worker.parity.measure import measure
 from worker.parity.prompts import Prompts
 from worker.parity.session import Session

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import shutil
+import threading
 import time
 
 import psutil
 import pytest
 
-from quirks_core import RefusedError, UsageError
+from quirks_core.errors import UsageError
+from quirks_core.plan import RefusedError
 from worker import VllmAsyncGenerationWorker
 from worker.errors import EngineDiedError, EngineStartError
 
@@ -30,16 +33,21 @@ async def test_an_engine_that_dies_at_start_says_why_and_leaves_nothing_behind(c
     assert any("active quirk: rollout-logprobs-processed" in note for note in caught.value.__notes__)
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
-    assert "MODEL_QUIRKS_ORDERS" not in os.environ
+    assert "MODEL_QUIRKS_PLAN" not in os.environ
 
 
-async def test_shutdown_leaves_no_process_and_no_environment_behind(checkpoint, running):
+async def test_shutdown_leaves_no_process_and_no_environment_behind_and_others_children_alone(checkpoint, running):
     before = dict(os.environ)
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,), name="dataloader")
+    threading.Timer(1.0, other.start).start()  # while the engine starts
     async with running(checkpoint("qwen3")) as started:
         pids = [ack.pid for ack in started.receipt.processes if ack.pid != os.getpid()]
-        assert "MODEL_QUIRKS_ORDERS" in os.environ
+        assert "MODEL_QUIRKS_PLAN" in os.environ
 
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert other.pid not in pids
+    assert other.is_alive()
+    other.kill()
     changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
     assert not [name for name in changed if name.startswith("MODEL_QUIRKS_")]
 
@@ -66,14 +74,14 @@ def test_a_folder_without_weights_is_refused_before_any_engine_starts(checkpoint
         VllmAsyncGenerationWorker({"model": str(tmp_path), "purpose": "serve"})
 
 
-def test_an_unknown_engine_argument_is_an_error_with_the_nearest_name(checkpoint):
-    with pytest.raises(UsageError, match=r"engine\.vllm_kwargs\.max_num_seq: .* did you mean 'max_num_seqs'"):
-        VllmAsyncGenerationWorker({"model": str(checkpoint("qwen3")), "engine": {"vllm_kwargs": {"max_num_seq": 4}}})
-
-
 async def test_without_the_quirk_the_first_request_kills_the_engine(checkpoint, running, lab):
     """Quirk cpu-moe-expert-parallel, without. Data parallelism alone fails cleanly; sharded experts end in SIGSEGV."""
-    values = {"purpose": "eval", "engine": {"data_parallel_size": 2}, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}}
+    values = {
+        "purpose": "eval",
+        "engine": {"data_parallel_size": 2},
+        "parallel": {"dp_strategy": "engine"},
+        "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+    }
     async with running(checkpoint("qwen3_moe"), values, disable=["cpu-moe-expert-parallel"]) as started:
         pids = [ack.pid for ack in started.receipt.processes if ack.pid != os.getpid()]
         with pytest.raises(EngineDiedError, match="EngineCore encountered an issue") as died:

@@ -89,7 +89,7 @@ def nothing_left():
     while left() - before and time.monotonic() < end:
         time.sleep(0.1)
     assert left() - before == set()
-    assert "MODEL_QUIRKS_ORDERS" not in os.environ
+    assert "MODEL_QUIRKS_PLAN" not in os.environ
     assert "VLLM_RPC_BASE_PATH" not in os.environ
 
 
@@ -114,7 +114,7 @@ def pid_of(worker, name):
 
 async def under_way(worker):
     """Waits until the engine makes tokens."""
-    states = worker._engine.llm.output_processor.request_states
+    states = worker.engine.llm.output_processor.request_states
     async with asyncio.timeout(HUNG_S):
         while not states or any(state.detokenizer.num_output_tokens() < 5 for state in states.values()):  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.001)
@@ -126,12 +126,12 @@ async def consumed(worker, lab):
 
 async def greedy(worker, lab):
     """As many tokens as transformers made."""
-    requests = worker._requests
-    before, requests._sampling = requests._sampling, requests._sampling.model_copy(update={"max_new_tokens": lab.NEW_TOKENS})
+    requests = worker.requests
+    before, requests.sampling = requests.sampling, requests.sampling.model_copy(update={"max_new_tokens": lab.NEW_TOKENS})
     try:
         return await lab.generate(worker)
     finally:
-        requests._sampling = before
+        requests.sampling = before
 
 
 async def go_on(process):
@@ -184,7 +184,7 @@ async def _a_dummy_start_wants_every_parameter(worker, model):
     try:
         with pytest.raises(RefitRejectedError, match=r"1 missing: model\.norm\.weight"):  # announced before the restart
             await worker.refit_async(model)
-        worker._refits().announced = None
+        worker.refitting.announced = None
         with pytest.raises(RefitError, match=r"dummy weights, and the trainer sends nothing for model\.norm\.weight"):
             await worker.refit_async(model)
     finally:

@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 import torch
 
-from quirks_core import ModelFlag, QuirksError
+from quirks_core import ModelFlag
+from quirks_core.errors import QuirksError
 from quirks_core.plan import State, Status
 from worker.batch import collate
 from worker.errors import BatchError, GenerationTimeoutError
@@ -71,6 +72,9 @@ def test_the_engines_own_values_are_read_back(worker):
     assert (mode.before, mode.planned, mode.engine, mode.binding) == (None, *["processed_logprobs"] * 2, True)
     assert engine["engine.load_format"].engine == "dummy"
     assert engine["engine.enforce_eager"].engine is True
+    assert engine["engine.async_scheduling"].engine is False  # the CPU's choice
+    assert engine["engine.generation_config"].engine == "vllm"
+    assert engine["engine.head_dtype"].engine == engine["engine.dtype"].engine == "float32"
 
 
 def test_the_plan_answers_by_flag(worker):
@@ -152,14 +156,14 @@ def sampling(worker, monkeypatch):
     """Changes how the running worker samples, for one test."""
 
     def change(**values):
-        monkeypatch.setattr(worker._requests, "_sampling", worker._requests._sampling.model_copy(update=values))
+        monkeypatch.setattr(worker.requests, "sampling", worker.requests.sampling.model_copy(update=values))
 
     return change
 
 
 def unfinished(worker):
     """How many requests the engine still works on."""
-    return worker._engine.llm.output_processor.get_num_unfinished_requests()
+    return worker.engine.llm.output_processor.get_num_unfinished_requests()
 
 
 async def test_a_generation_that_ends_at_a_stop_token_is_not_truncated(worker, lab, sampling):
@@ -186,7 +190,7 @@ async def test_leaving_the_loop_early_aborts_the_rest_and_the_engine_goes_on(wor
 
 
 async def test_a_request_over_its_time_limit_is_aborted_and_says_how_to_raise_it(worker, lab, monkeypatch):
-    monkeypatch.setattr(worker._requests, "_timeout_s", 0.001)
+    monkeypatch.setattr(worker.requests, "timeout_s", 0.001)
 
     with pytest.raises(GenerationTimeoutError, match=r"request\.timeout_s = 0\.001 s, .* NRL_VLLM_ASYNC_TIMEOUT_SECONDS"):
         await lab.generate(worker)
@@ -215,7 +219,7 @@ async def test_a_second_engine_in_the_same_process_is_refused(worker, checkpoint
         async with running(checkpoint("qwen3")):
             pass
 
-    assert "MODEL_QUIRKS_ORDERS" in os.environ
+    assert "MODEL_QUIRKS_PLAN" in os.environ
 
 
 async def _lengths(worker, lab):

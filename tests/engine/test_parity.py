@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
-from quirks_core.cli.main import main
-from quirks_core.testing.lab import configuration
+from quirks_core.cli import main
+from quirks_core.planning import PlanOptions
+from quirks_core.switches import SwitchNames
 from quirks_plugins.lm_head_dtype.fp32_head_both_sides import large_logits
 from worker import GenerationConfig
+from worker.ablation.run import run as ablate
 from worker.parity.records import Report
 from worker.parity.run import Options, run
+from worker.testing.lab import configuration
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -32,10 +37,12 @@ _EVERYWHERE = (
 def measured(checkpoint):
     """Measures parity of a tiny model with a small engine."""
 
-    async def measure(kind, values=None, **options):
+    async def measure(kind, values=None, *, attribute=(), disable=(), **options):
         model = kind if not isinstance(kind, str) else checkpoint(kind)
         config = GenerationConfig.parse(configuration(model, values))
-        return await run(config, Options(**{"new_tokens": 32, "profile": "float32", **options}))
+        planning = PlanOptions.gather(config, call=SwitchNames(disable))
+        chosen = Options(**{"new_tokens": 32, "profile": "float32", "planning": planning, **options})
+        return await (ablate(config, chosen, settings=attribute) if attribute else run(config, chosen))
 
     return measure
 
@@ -45,7 +52,7 @@ def levels(report):
 
 
 def culprit(report, scenario):
-    """The setting that the ladder blames most."""
+    """The setting that is blamed most."""
     (failed,) = [result for result in report.results if result.scenario == scenario]
     assert failed.level == "fail"
     assert not report.passed
@@ -68,25 +75,22 @@ async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured
 
 
 @pytest.fixture
-def command_line(checkpoint, capsys):
-    """Runs ``quirks parity`` on Gemma-3, and returns exit code, report and what it wrote."""
-
-    def command(*arguments):
-        model = str(checkpoint("gemma3"))
-        small = ("engine.dtype=float32", "engine.enforce_eager=true", "engine.max_model_len=256")
-        settings = [word for text in small for word in ("--set", text)]
-        code = main(["parity", "--model", model, *settings, "--tokens", "32", "--profile", "float32", "--json", *arguments])
-        return code, Report.model_validate_json(capsys.readouterr().out)
-
-    return command
+def arguments(checkpoint, tmp_path):
+    """``quirks parity`` of Gemma-3 with a small engine."""
+    small = ("engine.dtype=float32", "engine.enforce_eager=true", "engine.max_model_len=256")
+    settings = [word for text in small for word in ("--set", text)]
+    model = ("--model", str(checkpoint("gemma3")))
+    return ["parity", *model, *settings, "--tokens", "32", "--profile", "float32", "--json", "--output", str(tmp_path / "out")]
 
 
-def test_the_command_line_writes_a_report_and_measures_nothing_twice(command_line, tmp_path, monkeypatch):
-    folder = tmp_path / "parity"
+def test_the_command_line_writes_a_report_and_measures_nothing_twice(arguments, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "out"
 
-    code, report = command_line("--output", str(folder))
+    # In a process of its own, as vLLM sets variables where it runs, and another environment is another run.
+    done = subprocess.run([sys.executable, "-m", "quirks_core.cli", *arguments], capture_output=True, text=True, check=False)
 
-    assert code == 0
+    assert done.returncode == 0, done.stderr
+    report = Report.model_validate_json(done.stdout)
     assert levels(report) == dict.fromkeys(_EVERYWHERE, "ok")
     assert report.results[5].notes == {"prompt length": 32, "sliding window": 16}
     assert sorted(file.name for file in folder.iterdir()) == ["report.html", "report.json", "report.png", "state.jsonl"]
@@ -95,12 +99,18 @@ def test_the_command_line_writes_a_report_and_measures_nothing_twice(command_lin
     def no_engine(*_):
         raise AssertionError("everything is there; no engine is needed")
 
-    monkeypatch.setattr("worker.vllm_adapter.start_engine", no_engine)
-    again, judged = command_line("--output", str(folder), "--threshold", "mean_abs_delta=1e-12")
+    monkeypatch.setattr("worker.engine.vllm_adapter.start_engine", no_engine)
+    judged, attributed = (
+        (main([*arguments, "--threshold", "mean_abs_delta=1e-12", *more]), Report.model_validate_json(capsys.readouterr().out))
+        for more in ([], ["--attribute", "--setting", "train.attn_implementation"])
+    )
 
-    assert again == 1
-    assert _seconds(judged) == _seconds(report)
-    assert not judged.passed
+    assert (judged[0], attributed[0]) == (1, 1)
+    assert _seconds(attributed[1]) == _seconds(judged[1]) == _seconds(report)
+    assert [(step.how, step.after, step.error) for step in attributed[1].ladder] == [
+        ("rescore", "eager", ""),
+        ("rescore", "sdpa", ""),
+    ]
 
 
 def _seconds(report):
@@ -112,8 +122,7 @@ async def test_logprobs_from_before_the_temperature_are_blamed_on_the_logprobs_m
         "qwen3",
         {"sampling": {"temperature": 0.7}, "engine": {"logprobs_mode": "raw_logprobs"}},
         scenarios=("cold-start",),
-        attribute=True,
-        settings=("engine.logprobs_mode", "train.attn_implementation"),
+        attribute=("engine.logprobs_mode", "train.attn_implementation"),
     )
 
     found = culprit(report, "cold-start")
@@ -129,8 +138,7 @@ async def test_a_prefix_cache_older_than_the_weights_is_blamed_on_what_keeps_it(
     report = await measured(
         "qwen3",
         {"refit": {"clear_cache": False}},
-        attribute=True,
-        settings=("refit.clear_cache", "train.attn_implementation"),
+        attribute=("refit.clear_cache", "train.attn_implementation"),
         disable=("prefix-cache-after-update",),
     )
 
@@ -145,12 +153,11 @@ async def test_a_prefix_cache_older_than_the_weights_is_blamed_on_what_keeps_it(
 
 
 async def test_a_refit_of_parameters_alone_is_blamed_on_its_scope_and_right_in_every_scenario_with_the_plans(measured):
-    """Quirk apertus-xielu-buffers, paired: what the ladder tries is what the quirk would have set."""
+    """Quirk apertus-xielu-buffers, paired: what is tried is what the quirk would have set."""
     report = await measured(
         "apertus",
         profile="bfloat16",  # vLLM keeps xIELU in bfloat16
-        attribute=True,
-        settings=("refit.scope", "train.attn_implementation"),
+        attribute=("refit.scope", "train.attn_implementation"),
         disable=("apertus-xielu-buffers",),
     )
 
@@ -169,8 +176,7 @@ async def test_a_float32_head_on_one_side_is_blamed_on_the_other_sides_head(meas
         profile="bfloat16",
         thresholds=("mean_abs_delta=0.002",),
         scenarios=("cold-start",),
-        attribute=True,
-        settings=("train.head_dtype", "train.attn_implementation", "quirk fp32-head-both-sides"),
+        attribute=("train.head_dtype", "train.attn_implementation", "quirk fp32-head-both-sides"),
         disable=("fp32-head-both-sides",),
     )
 

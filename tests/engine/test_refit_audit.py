@@ -6,18 +6,21 @@ import json
 
 import pytest
 
-from quirks_core.cli.main import main
-from quirks_core.testing.lab import configuration
+from quirks_core.cli import main
+from quirks_core.planning import PlanOptions
+from quirks_core.switches import SwitchNames
 from worker import GenerationConfig
-from worker.parity.refit_audit import audit
+from worker.audit.refit_audit import audit
+from worker.testing.lab import configuration
 
 
 @pytest.fixture
 def audited(checkpoint):
     """Audits the refits of a tiny checkpoint."""
 
-    async def run(kind, **options):
-        return await audit(GenerationConfig.parse(configuration(checkpoint(kind))), logits=False, **options)
+    async def run(kind, *disable):
+        config = GenerationConfig.parse(configuration(checkpoint(kind)))
+        return await audit(config, PlanOptions.gather(config, call=SwitchNames(disable)), logits=False)
 
     return run
 
@@ -37,7 +40,7 @@ async def test_a_buffer_that_no_parameter_brings_is_found_and_seen_to_be_covered
 
 async def test_a_buffer_that_a_refit_destroys_is_told_apart_and_comes_with_what_to_write(audited):
     """Apertus without its quirk: what the state dict has brought is lost again, so a start from the checkpoint is no help."""
-    found = await audited("apertus", disable=["apertus-xielu-buffers"])
+    found = await audited("apertus", "apertus-xielu-buffers")
 
     assert {hazard.name.rpartition(".")[2] for hazard in found.hazards} == {"beta", "eps"}
     assert {(hazard.module_class.rpartition(".")[2], hazard.after) for hazard in found.hazards} == {
@@ -55,7 +58,6 @@ def test_the_command_finds_a_model_without_such_buffers_clean(checkpoint, capsys
 
     code = main(["audit", str(checkpoint("qwen3")), "--json", "--no-logits", *options])
 
-    assert code == 0
-    result = json.loads(capsys.readouterr().out)
-    assert (result["clean"], result["hazards"]) == (True, [])
-    assert [refit["label"] for refit in result["refits"]] == ["parameters", "state_dict", "parameters again"]
+    found = json.loads(capsys.readouterr().out)
+    assert (code, found["clean"], found["hazards"]) == (0, True, [])
+    assert [refit["label"] for refit in found["refits"]] == ["parameters", "state_dict", "parameters again"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from quirks_core.fingerprints import fingerprint
-from worker.errors import EngineStartError
+from worker.errors import EngineDiedError, EngineStartError, RefitRejectedError
+from worker.refit import receiving
 
 _TARGET = "vllm.v1.worker.cpu_worker:CPUWorker.init_device"
 
@@ -28,9 +30,9 @@ def quirk(name, recipe):
         title="a patch of a worker's method",
         flag=ModelFlag.ENVIRONMENT,
         match=Fact("recipe").one_of(*recipe),
-        adjustments=(Patch(TARGET, wrapper=f"acme_workers:{name}", expects=(EXPECTS,)),),
+        adjustments=Patch(TARGET, wrapper=f"acme_workers:{name}", expects=(EXPECTS,)),
         severity=Severity.NOISE,
-        references=(report("https://example.org/1"),),
+        references=report("https://example.org/1"),
     )
 
 
@@ -51,8 +53,7 @@ def quirks_declare():
 
 # One thread each: without it, vLLM's CPU build wants a NUMA node per rank.
 _TWO_RANKS = {
-    "purpose": "eval",
-    "engine": {"tensor_parallel_size": 2},
+    "engine": {"tensor_parallel_size": 2, "load_format": "auto"},
     "env": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
 }
 
@@ -109,6 +110,35 @@ async def test_two_ranks_generate_what_one_does(worker, checkpoint, lab):
     got = await lab.generate(worker)
 
     assert lab.share_of_equal_tokens(got, expected) == 1.0
+
+
+async def test_a_refit_that_all_ranks_reject_leaves_their_next_answers_in_their_places(worker):
+    """Of ranks that raise, vLLM hears the first alone, and takes what the others said for answers to its next question."""
+    nowhere = {"transport": "file", "location": "/nowhere"}
+
+    for _ in range(2):
+        with pytest.raises(RefitRejectedError, match="no file '/nowhere' in the engine's process"):
+            await worker.engine.call(receiving.take, nowhere)
+
+    assert await worker.engine.call(receiving.rank) == [0, 1]
+    assert await worker.engine.call(receiving.touched) == [False, False]
+
+
+async def test_what_an_engine_says_while_a_process_of_it_is_gone_is_its_death(worker):
+    """Of a worker that was killed, the engine core says that the call was cancelled before it says that all is over."""
+    found = {ack.process: psutil.Process(ack.pid) for ack in worker.receipt.processes}
+    core, killed = found["EngineCore"], found["EngineCore/VllmWorker-1"]
+    core.suspend()  # it cannot say anything
+    try:
+        killed.kill()
+        while killed.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110 - a moment
+            await asyncio.sleep(0.01)
+
+        with pytest.raises(EngineDiedError, match="one of its workers ended"):
+            async with worker.engine.watched():
+                raise RuntimeError("Call to collective_rpc method failed: cancelled")
+    finally:
+        core.resume()
 
 
 @pytest.mark.usefixtures("worker_is_down")

@@ -192,7 +192,7 @@ def test_the_engines_get_what_was_typed_and_the_seed_and_nothing_of_the_evaluati
     )
     assert engines.typed_slots() - config.typed_slots() == {"engine.seed"}
     assert config.typed_slots() <= engines.typed_slots()
-    assert engines.environment() == config.environment()
+    assert engines.env == config.env
 
 
 @pytest.mark.parametrize("setting", ["sampling.temperature=0", "sampling.top_k=1"])

@@ -10,10 +10,9 @@ import asyncio
 import pytest
 import torch
 
-from quirks_core import Registry, RunContext
-from quirks_core.testing import checkpoints
 from worker import VllmAsyncGenerationWorker
 from worker.refit import RefitScope
+from worker.testing import checkpoints
 
 pytestmark = [
     pytest.mark.gpu,
@@ -60,7 +59,7 @@ async def paired(model, quirk):
     finally:
         await real.shutdown()
     dummy = worker(model, disable=[quirk])
-    scope = RefitScope(Registry.load().resolve(RunContext.gather(dummy.config)).value("refit.scope"))
+    scope = RefitScope(worker(model).plan.value("refit.scope"))
     try:
         await dummy.post_init_async()
         await dummy.refit_async(trainer(model))

@@ -21,11 +21,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from quirks_core.testing import checkpoints
-from quirks_core.testing.lab import PROMPTS, batch_of
 from worker import VllmAsyncGenerationWorker
 from worker.refit import RefitScope
 from worker.refit.sending import free_port
+from worker.testing import checkpoints
+from worker.testing.lab import PROMPTS, batch_of
 
 pytest.importorskip("ray")
 from worker import WorkerGroup

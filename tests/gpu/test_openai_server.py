@@ -9,8 +9,8 @@ import httpx
 import pytest
 import torch
 
-from quirks_core.testing import checkpoints
 from worker import VllmAsyncGenerationWorker
+from worker.testing import checkpoints
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

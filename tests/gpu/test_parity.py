@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quirks_core.testing import checkpoints
+from quirks_core.planning import PlanOptions
+from quirks_core.switches import SwitchNames
 from worker import GenerationConfig
+from worker.ablation.run import run as ablate
 from worker.parity.run import Options, run
+from worker.testing import checkpoints
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -23,11 +26,13 @@ _ENGINE = {
 def measured(tmp_path):
     """Measures parity of a tiny model with CUDA graphs."""
 
-    async def measure(kind, values, **options):
+    async def measure(kind, values, *, attribute=(), disable=(), **options):
         model = checkpoints.build(kind, tmp_path)
         engine = {**_ENGINE, **values.pop("engine", {})}
         config = GenerationConfig.parse({"model": str(model), "engine": engine, **values})
-        return await run(config, Options(**{"new_tokens": 32, **options}))
+        planning = PlanOptions.gather(config, call=SwitchNames(disable))
+        chosen = Options(**{"new_tokens": 32, "planning": planning, **options})
+        return await (ablate(config, chosen, settings=attribute) if attribute else run(config, chosen))
 
     return measure
 
@@ -62,8 +67,7 @@ async def test_a_planted_fault_is_found_and_blamed_on_its_setting(measured, kind
         values,
         profile="bfloat16",
         scenarios=(scenario,),
-        attribute=True,
-        settings=(setting, "train.attn_implementation"),
+        attribute=(setting, "train.attn_implementation"),
         disable=disable,
     )
 

@@ -16,11 +16,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from quirks_core.testing import checkpoints
 from worker import VllmAsyncGenerationWorker
 from worker.errors import NotReadyError, RefitRejectedError
 from worker.refit import Manifest, tensors
 from worker.refit.sending import free_port
+from worker.testing import checkpoints
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -140,7 +140,7 @@ async def test_what_was_not_announced_is_rejected_and_the_weights_stay(worker, m
 
     assert process.wait(60) != 0
     assert await tokens(worker) == expected.a
-    worker._refitting.announced = None
+    worker.refitting.announced = None
 
 
 async def test_verification_finds_nothing_after_a_refit_and_every_tensor_of_another_model(worker, models):

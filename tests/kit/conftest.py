@@ -1,24 +1,20 @@
-"""What the tests of the kit share: pytest in pytest, fake distributions, and the command line in an environment of its own."""
+"""What the tests of the kit share: pytest and ``quirks`` in processes of their own, and the source of a good quirk."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
+import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quirks_core import Registry, sources
-from quirks_core.cli import main
-from quirks_core.testing import contract  # noqa: F401 - see `everything_is_imported`
-
-_OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
+_OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "PYTEST_", "PYTHON", "VLLM_")
 
 #: What a good third-party quirk looks like; `%` stands for its id.
 QUIRK = '''
@@ -29,7 +25,7 @@ What happens: they do.
 Evidence: none, this is a test.
 """
 
-from quirks_core import Affected, Answer, Default, Example, Patch, Quirk, Refuse, Require, Severity, model_type, report
+from quirks_core import *
 
 DECLARATION = dict(
     id="%",
@@ -39,102 +35,82 @@ DECLARATION = dict(
     adjustments=Default("engine.enforce_eager", True),
     severity=Severity.SLOW,
     references=report("https://example.org/1"),
-    examples=(
-        Example(answer=Answer.YES, config={"model_type": "example"}),
-        Example(answer=Answer.NO, config={"model_type": "other"}),
-        Example(answer=Answer.UNKNOWN),
-    ),
-    since="1.0",
+    examples=[yes("example"), no("other"), unknown()],
 )
 '''
 
+#: Writes down what pytest has to say of every test, a line for each phase.
+RECORDER = """
+import json
+
+def pytest_runtest_logreport(report):
+    found = [report.nodeid, report.when, report.outcome, hasattr(report, "wasxfail")]
+    text = "\\n".join([report.longreprtext, *(part for section in report.sections for part in section)])
+    with open("reports.jsonl", "a") as file:
+        print(json.dumps([*found, text]), file=file)
+"""
+
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a command left behind."""
+class Tested:
+    """What a run of pytest left behind.
+
+    Attributes:
+        code: The exit code.
+        out: What it printed.
+        outcomes: By test: ``passed``, ``failed``, ``error``, ``skipped``, ``xfailed`` or ``xpassed``.
+        texts: By test, everything that was said of it.
+    """
 
     code: int
     out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Standard output, which must be JSON and nothing else."""
-        return json.loads(self.out)
+    outcomes: Mapping[str, str]
+    texts: Mapping[str, str]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def everything_is_imported() -> None:
-    """A pytest in this process forgets what it imported: it must not forget half of our modules."""
-    Registry.load()
+@pytest.fixture(scope="session")
+def python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Python in a process of its own, in which nothing of the developer's environment counts."""
 
-
-@pytest.fixture(autouse=True)
-def shell() -> Iterator[None]:
-    """A wide terminal without colours, nothing of the developer's environment that could count, and nothing left behind."""
-    before = dict(os.environ)
-    for variable in [name for name in os.environ if name.startswith(_OURS)]:
-        del os.environ[variable]
-    os.environ.update({"COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb"})
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
-@pytest.fixture
-def quirks(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Runs one command in this process."""
-
-    def run(*arguments: str | Path) -> Outcome:
-        capsys.readouterr()
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as end:  # argparse
-            code = int(end.code or 0)
-        return Outcome(code, *capsys.readouterr())
+    def run(*arguments: object, folder: Path | None = None, interpreter: str | Path = sys.executable, **variables: str) -> Any:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+        environ = {**kept, "COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb", **variables}
+        command = [str(interpreter), *map(str, arguments)]
+        return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
     return run
 
 
-def _forget_sources() -> None:
-    for cached in (sources.module_source, sources._parsed):
-        cached.cache_clear()
-    importlib.invalidate_caches()
+@pytest.fixture(scope="session")
+def tested(python: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tested]:
+    """Runs pytest in a process and a folder of its own, on files given by name."""
+
+    def run(files: Mapping[str, str], *arguments: str, **variables: str) -> Tested:
+        folder = tmp_path_factory.mktemp("tested")
+        ini = "[pytest]\naddopts = --strict-markers -rA\nasyncio_mode = auto\nxfail_strict = true\n"
+        for name, text in {"pytest.ini": ini, "conftest.py": RECORDER, **files}.items():
+            (folder / name).write_text(textwrap.dedent(text), encoding="utf-8")
+        line = ["-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        done = python(*line, folder=folder, PYTHONPATH=str(folder), **variables)
+        return Tested(done.returncode, done.stdout + done.stderr, *_read(folder / "reports.jsonl"))
+
+    return run
 
 
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on sys.path for fake packages; afterwards nothing of them is left in this process."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(folder)
-    _forget_sources()
-    yield folder
-    for name in set(sys.modules) - before:
-        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
-            del sys.modules[name]
-    _forget_sources()
+def _read(file: Path) -> tuple[dict[str, str], dict[str, str]]:
+    outcomes: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        test, when, outcome, was_xfail, text = json.loads(line)
+        texts[test] = texts.get(test, "") + text
+        if when == "call" or outcome != "passed":
+            outcomes[test] = {"failed": "failed" if when == "call" else "error"}.get(outcome, outcome)
+            if was_xfail:
+                outcomes[test] = "xfailed" if outcome == "skipped" else "xpassed"
+    return outcomes, texts
 
 
-@pytest.fixture
-def install(site: Path) -> Callable[..., None]:
-    """Lays an installed distribution into the fake site folder: real metadata, real modules."""
-
-    def make(name: str, entry_points: Mapping[str, str], **modules: str) -> None:
-        folder = site / f"{name.replace('-', '_')}-1.2.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n", encoding="utf-8")
-        lines = ["[model_quirks]", *(f"{key} = {value}" for key, value in entry_points.items())]
-        (folder / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
-        for module, text in modules.items():
-            (site / f"{module}.py").write_text(textwrap.dedent(text), encoding="utf-8")
-        _forget_sources()
-
-    return make
-
-
-@pytest.fixture
+@pytest.fixture(scope="session")
 def declared() -> Callable[..., str]:
     """Returns the source of a module with one quirk, with changes to its declaration as source."""
 

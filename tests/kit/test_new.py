@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+import venv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 Quirks = Callable[..., Any]
-Python = Callable[..., subprocess.CompletedProcess[str]]
 
 FILES = [
     ".gitignore",
@@ -26,95 +26,72 @@ FILES = [
 
 
 @pytest.fixture
-def python(tmp_path: Path) -> Python:
+def own_python(tmp_path: Path, python: Callable[..., Any]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs Python in an environment of its own, which sees ours through a .pth file and needs no network."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    venv.create(tmp_path / "venv", symlinks=True)
     own = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}))
-    ours = [path for path in sys.path if path.endswith("site-packages")]
-    (own / "ours.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in ours), encoding="utf-8")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MODEL_QUIRKS_", "PYTEST_", "PYTHON"))}
-
-    def run(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-        command: Sequence[str | Path] = [tmp_path / "venv" / "bin" / "python", *arguments]
-        return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-
-    return run
+    (own / "ours.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n", encoding="utf-8")
+    return lambda *arguments, **more: python(*arguments, interpreter=tmp_path / "venv" / "bin" / "python", **more)
 
 
-@pytest.mark.parametrize("quirk_id", [None, "acme-quirks/class.2b"], ids=["as it is", "with an id"])
-def test_the_tests_of_a_new_package_pass_as_generated(
-    quirks: Quirks, python: Python, tmp_path: Path, quirk_id: str | None
+def test_new_packages_install_pass_their_own_tests_keep_every_law_and_fail_once_their_quirk_is_changed(
+    quirks: Quirks, own_python: Callable[..., Any], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "acme-quirks"
-    made = quirks("new", "acme-quirks", "--folder", folder, *(["--id", quirk_id] if quirk_id else []))
-    installed = python("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", ".", folder=folder)
+    one, other = tmp_path / "acme-quirks", tmp_path / "beta-quirks"
+    made = [
+        quirks("new", "acme-quirks", "--folder", one),
+        quirks("new", "beta-quirks", "--folder", other, "--id", "beta-quirks/class.2b"),
+    ]
+    pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    installed = own_python(*pip, one, other, folder=tmp_path)
+    assert ([outcome.code for outcome in made], installed.returncode) == ([0, 0], 0), installed.stderr
 
-    tested = python("-m", "pytest", "-q", folder=folder)
-    validated = python("-m", "quirks_core.cli", "validate", "acme-quirks", "--json", folder=folder)
-    listed = python("-m", "quirks_core.cli", "list", "--json", folder=folder)
+    tested = [own_python("-m", "pytest", "-q", folder=folder) for folder in (one, other)]
+    validated = own_python("-m", "quirks_core.cli", "validate", "--json", folder=tmp_path)
 
-    assert made.code == 0
-    assert installed.returncode == 0, installed.stderr
-    assert tested.returncode == 0, tested.stdout
-    assert "15 passed" in tested.stdout
-    assert validated.returncode == 0, validated.stdout
-    assert '"findings": []' in validated.stdout
-    assert f'"{quirk_id or "acme-quirks/example"}"' in listed.stdout
+    assert ["15 passed" in run.stdout for run in tested] == [True, True], tested
+    found = json.loads(validated.stdout)
+    assert (validated.returncode, found["findings"]) == (0, [])
+    assert [row["quirks"] for row in found["distributions"]] == [["acme-quirks/example"], ["beta-quirks/class.2b"]]
 
+    source = one / "src" / "acme_quirks" / "example.py"
+    text = source.read_text(encoding="utf-8").replace('"engine.enforce_eager", True', '"engine.dtype", "auto"')
+    source.write_text(text, encoding="utf-8")
 
-def test_the_tests_of_a_new_package_fail_when_its_quirk_is_changed(quirks: Quirks, python: Python, tmp_path: Path) -> None:
-    folder = tmp_path / "acme-quirks"
-    quirks("new", "acme-quirks", "--folder", folder)
-    source = folder / "src" / "acme_quirks" / "example.py"
-    source.write_text(source.read_text().replace('Default("engine.enforce_eager", True)', 'Default("engine.dtype", "auto")'))
-    python("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", ".", folder=folder)
+    changed = own_python("-m", "pytest", "-q", folder=one, PYTHONPATH=str(one / "src"))
 
-    tested = python("-m", "pytest", "-q", folder=folder)
-
-    assert tested.returncode == 1
-    assert "test_example_models_run_eagerly" in tested.stdout
+    assert changed.returncode == 1
+    assert "test_example_models_run_eagerly" in changed.stdout
 
 
 def test_the_files_and_the_next_steps_are_shown(quirks: Quirks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     outcome = quirks("new", "Acme_Quirks")
+    record = quirks("new", "acme-quirks", "--folder", "deep/er", "--json").json
 
     assert outcome.code == 0
     assert sorted(str(file.relative_to("acme-quirks")) for file in Path("acme-quirks").rglob("*") if file.is_file()) == FILES
     assert [line.strip() for line in outcome.out.splitlines()[: len(FILES)]] == [f"acme-quirks/{name}" for name in FILES]
     for step in ("cd acme-quirks", "pip install .", "pytest", "quirks validate acme-quirks"):
         assert f"\n  {step}\n" in outcome.out
+    assert record == {"folder": "deep/er", "id": "acme-quirks/example", "files": FILES}
 
 
-def test_json_lists_the_files(quirks: Quirks, tmp_path: Path) -> None:
-    outcome = quirks("new", "acme-quirks", "--folder", tmp_path / "deep" / "er", "--json")
+def test_the_files_are_well_formatted_and_no_placeholder_is_left(quirks: Quirks, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    quirks("new", "acme-quirks", "--folder", folder)
+    ruff, length = [sys.executable, "-m", "ruff"], ["--no-cache", "--isolated", "--line-length", "128"]
 
-    assert outcome.json == {"folder": str(tmp_path / "deep" / "er"), "id": "acme-quirks/example", "files": FILES}
+    form = subprocess.run([*ruff, "format", *length, "--check", "."], cwd=folder, check=False)
+    lint = subprocess.run([*ruff, "check", *length, "--select", "E,F,I,UP", "."], cwd=folder, check=False)
 
-
-def test_no_placeholder_is_left_in_any_file(quirks: Quirks, tmp_path: Path) -> None:
-    quirks("new", "acme-quirks", "--folder", tmp_path / "made")
-
-    texts = [file.read_text(encoding="utf-8") for file in (tmp_path / "made").rglob("*") if file.is_file()]
-
+    assert (form.returncode, lint.returncode) == (0, 0)
+    texts = [file.read_text(encoding="utf-8") for file in folder.rglob("*") if file.is_file()]
     assert not [text for text in texts if "$package" in text or "$id" in text or "${" in text or "$$" in text]
 
 
-def test_the_files_are_well_formatted(quirks: Quirks, tmp_path: Path) -> None:
-    folder = tmp_path / "made"
-    quirks("new", "acme-quirks", "--folder", folder)
-    ruff = [sys.executable, "-m", "ruff"]
-
-    form = subprocess.run([*ruff, "format", "--isolated", "--line-length", "128", "--check", "."], cwd=folder, check=False)
-    lint = subprocess.run(
-        [*ruff, "check", "--isolated", "--line-length", "128", "--select", "E,F,I,UP", "."], cwd=folder, check=False
-    )
-
-    assert (form.returncode, lint.returncode) == (0, 0)
-
-
-@pytest.mark.parametrize("name", ["", "-", "acme quirks", "../acme", "acme/quirks", "Ünder", "acme-", "acme$x"])
+@pytest.mark.parametrize("name", ["", "-", "acme quirks", "../acme", "Ünder", "acme-", "acme$x"])
 def test_a_name_that_no_distribution_can_have_is_refused(quirks: Quirks, tmp_path: Path, name: str) -> None:
     outcome = quirks("new", "--folder", tmp_path / "made", "--", name)
 

@@ -2,295 +2,232 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from quirks_core.discovery import PROJECT, Discovered
+from quirks_core.isolated import look
+
 Install = Callable[..., None]
 Declared = Callable[..., str]
-Quirks = Callable[..., Any]
+
+#: Plugins that do not load, by the words that the finding must hold.
+BROKEN = {
+    "RuntimeError: at import": "raise RuntimeError('at import')",
+    "No module named 'no_such_module'": "import no_such_module",
+    "good bye": "import sys; sys.exit('good bye')",
+    "a process that loads it ends with exit code 0": "import os; os._exit(0)",
+    "ends with exit code 7: last words": "import os; print('last words', file=__import__('sys').stderr); os._exit(7)",
+    "a process that loads it dies of SIGSEGV": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+    "is neither a Quirk nor a plugin": "QUIRK = object()",
+    "has no attribute 'QUIRK'": "NOTHING = 7",
+    "SyntaxError": "this is no python",
+}
+HOOK = "from quirks_core import hookimpl\n\n@hookimpl\ndef quirks_declare():\n    return [ONE]\n"
+RAISES = """
+class Bad(Match):
+    def trace(self, facts): raise RuntimeError('in trace')
+    def facts(self): raise RuntimeError('in facts')
+"""
 
 
-@pytest.fixture
-def findings(quirks: Quirks) -> Callable[..., tuple[int, list[dict[str, str]]]]:
-    """Runs the command with --json; returns the exit code and the findings."""
+class Found(NamedTuple):
+    """A finding."""
 
-    def run(*arguments: str) -> tuple[int, list[dict[str, str]]]:
-        outcome = quirks("validate", "--json", *arguments)
-        assert "Traceback" not in outcome.err
-        return outcome.code, outcome.json["findings"]
-
-    return run
+    level: str
+    quirk: str
+    message: str
 
 
-def test_a_good_distribution_has_nothing_to_mend(quirks: Quirks, install: Install, declared: Declared) -> None:
-    install("kit-good", {"kit-good/one": "kit_good:QUIRK"}, kit_good=declared("kit-good/one"))
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) -> Path:
+    """Installs good and bad distributions, all of them beside each other."""
+    site = tmp_path_factory.mktemp("site")
 
-    outcome = quirks("validate", "--json", "kit-good")
+    def install(name: str, /, points: dict[str, str] | None = None, **sources: str) -> None:
+        """Installs modules, each with a plugin of the distribution's name, unless told otherwise."""
+        info = site / f"{name.replace('-', '_')}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n", encoding="utf-8")
+        points = points or {f"{name}/{key}": f"{name.replace('-', '_')}_{key}:QUIRK" for key in sources}
+        lines = [f"{key} = {value}" for key, value in points.items()]
+        (info / "entry_points.txt").write_text("\n".join([f"[{PROJECT}]", *lines]), encoding="utf-8")
+        for key, source in sources.items():
+            (site / f"{name.replace('-', '_')}_{key}.py").write_text(source, encoding="utf-8")
 
-    assert outcome.code == 0
-    assert outcome.json == {
-        "distributions": [{"name": "kit-good", "version": "1.2", "plugins": ["kit-good/one"], "quirks": ["kit-good/one"]}],
-        "findings": [],
+    def quirk(name: str, /, **changes: str) -> str:
+        return declared(name, **changes)
+
+    for heavy in ("torch", "ray"):
+        (site / f"{heavy}.py").write_text("", encoding="utf-8")
+    install("kit-good", one=quirk("kit-good/one", supersedes="'gemma4-layer-scalar'", before="print('hello')"))
+    install(
+        "kit-broken", **{f"m{n}": source for n, source in enumerate(BROKEN.values())}, z=quirk("kit-broken/z", examples="()")
+    )
+    install("kit-hooks", {"pack": "kit_hooks_pack"}, pack=quirk("kit-hooks/one", name="ONE", examples="()") + HOOK)
+    install("kit-names", {"kit-other": "kit_names_a:QUIRK", "kit/b": "kit b:QUIRK"}, a=quirk("kit-names/a"))
+    install(
+        "kit-heavy",
+        a=quirk("kit-heavy/a", before="import torch"),
+        b=quirk("kit-heavy/b", before="import torch, ray"),
+        c=quirk("kit-heavy/c", before="import os\nos.environ['VLLM_KIT'] = '1'\nos.environ.pop('VLLM_KIT')"),
+        d=quirk("kit-heavy/d"),
+    )
+    install(
+        "kit-laws",
+        raises=quirk("kit-laws/raises", before=RAISES, match="Bad()"),
+        one=quirk(
+            "kit-laws/one",
+            before="__doc__ = 'One line.'",
+            examples="()",
+            match="Fact('model.is_mo').is_true()",
+            affected="Affected('vllm', fixed='0.8')",
+            supersedes="'kit-nobody'",
+            adjustments="(Refuse('', 'x'), Patch('vllm.envs:no_such', wrapper='kit_laws_one:x', expects='0' * 12, reason='x'))",
+        ),
+    )
+    for name, other in (("kit-x", "kit-y"), ("kit-y", "kit-x")):
+        install(
+            name, {"kit-same": f"{name.replace('-', '_')}_same:QUIRK", f"{name}/one": f"{name.replace('-', '_')}_one:QUIRK"},
+            same=quirk("kit-same"), one=quirk(f"{name}/one", supersedes=repr(f"{other}/one")),
+        )  # fmt: skip
+    return site
+
+
+@pytest.fixture(scope="module")
+def validated(distributions: Path, python: Callable[..., Any]) -> Any:
+    """Checks all of them at once, as a shell would."""
+    done = python("-m", "quirks_core.cli", "validate", "--json", PYTHONPATH=str(distributions))
+    assert (done.returncode, done.stderr) == (3, "")
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def findings(validated: Any) -> Callable[[str], list[Found]]:
+    """The findings about a distribution."""
+    rows = validated["findings"]
+    return lambda name: [Found(row["level"], row["quirk"], row["message"]) for row in rows if row["distribution"] == name]
+
+
+def test_without_a_name_every_third_party_is_checked_and_the_built_in_quirks_are_not(validated: Any) -> None:
+    names = ["kit-broken", "kit-good", "kit-heavy", "kit-hooks", "kit-laws", "kit-names", "kit-x", "kit-y"]
+
+    assert [row["name"] for row in validated["distributions"]] == names
+    assert validated["distributions"][1] == {
+        "name": "kit-good",
+        "version": "1.2",
+        "plugins": ["kit-good/one"],
+        "quirks": ["kit-good/one"],
     }
 
 
-def test_an_id_without_the_distributions_name_is_a_note(findings: Any, install: Install, declared: Declared) -> None:
-    install("kit-good", {"kit-one": "kit_good:QUIRK"}, kit_good=declared("kit-one"))
-
-    code, found = findings("kit-good")
-
-    assert code == 0
-    (finding,) = found
-    assert (finding["level"], finding["quirk"]) == ("note", "kit-one")
-    assert "'kit-good/kit-one'" in finding["message"]
+def test_a_good_distribution_has_nothing_to_mend_whatever_it_prints_and_supersedes(findings: Any) -> None:
+    assert findings("kit-good") == []
 
 
-def test_without_a_name_every_third_party_is_checked_and_the_built_in_quirks_are_not(
-    quirks: Quirks, install: Install, declared: Declared
-) -> None:
-    install("kit-b", {"kit-b/one": "kit_b:QUIRK"}, kit_b=declared("kit-b/one"))
-    install("kit-a", {"kit-a/one": "kit_a:QUIRK"}, kit_a=declared("kit-a/one"))
+@pytest.mark.parametrize("number", range(len(BROKEN)), ids=list(BROKEN))
+def test_a_broken_plugin_is_named_with_its_error(findings: Any, number: int) -> None:
+    (found,) = [found for found in findings("kit-broken") if found.quirk == f"kit-broken/m{number}"]
 
-    outcome = quirks("validate", "--json")
-
-    assert outcome.code == 0
-    assert [row["name"] for row in outcome.json["distributions"]] == ["kit-a", "kit-b"]
+    assert found.level == "broken"
+    assert found.message.startswith(f"kit_broken_m{number}:QUIRK does not load: ")
+    assert list(BROKEN)[number] in found.message
 
 
-def test_the_built_in_quirks_keep_every_law(findings: Any) -> None:
-    assert findings("model-quirks") == (0, [])
+def test_the_others_are_checked_beside_broken_plugins(findings: Any) -> None:
+    assert {found.level for found in findings("kit-broken") if found.quirk == "kit-broken/z"} == {"error"}
 
 
-@pytest.mark.parametrize("name", ["Kit.Good", "kit_good", "KIT-GOOD"])
-def test_a_distribution_is_named_as_pip_takes_it(quirks: Quirks, install: Install, declared: Declared, name: str) -> None:
-    install("kit-good", {"kit-good/one": "kit_good:QUIRK"}, kit_good=declared("kit-good/one"))
-
-    assert quirks("validate", name).code == 0
+def test_each_quirk_of_a_hook_is_checked(findings: Any) -> None:
+    assert {(found.level, found.quirk) for found in findings("kit-hooks")} == {("error", "kit-hooks/one")}
 
 
-def test_a_distribution_that_is_not_installed_is_a_usage_error_with_the_nearest_name(
-    quirks: Quirks, install: Install, declared: Declared
-) -> None:
-    install("kit-good", {"kit-good/one": "kit_good:QUIRK"}, kit_good=declared("kit-good/one"))
+def test_an_entry_point_must_name_something_and_bear_the_quirks_id(findings: Any) -> None:
+    other, unnamed = findings("kit-names")
 
-    outcome = quirks("validate", "kit-god")
-
-    assert outcome.code == 2
-    assert "no distribution 'kit-god' is installed; did you mean 'kit-good'?" in outcome.err
+    assert (unnamed.level, unnamed.quirk, other.level) == ("broken", "kit/b", "broken")
+    assert "'kit b:QUIRK' is not of the form package.module:attribute" in unnamed.message
+    assert "the entry point is named 'kit-other' but the quirk's id is 'kit-names/a'" in other.message
 
 
-def test_a_distribution_without_quirks_is_told_what_to_add(findings: Any) -> None:
-    code, (finding,) = findings("pytest")
-
-    assert code == 1
-    assert "add an entry point to the group 'model_quirks'" in finding["message"]
-
-
-BROKEN = [
-    ("raise RuntimeError('at import')", "RuntimeError: at import"),
-    ("import no_such_module", "No module named 'no_such_module'"),
-    ("import sys; sys.exit('good bye')", "good bye"),
-    ("import os; os._exit(0)", "a process that loads it ends with exit code 0"),
-    ("import os; print('last words', file=__import__('sys').stderr); os._exit(7)", "ends with exit code 7: last words"),
-    ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "a process that loads it dies of SIGSEGV"),
-    ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-    ("class Mute(Exception):\n    def __str__(self): raise ValueError\nraise Mute", "Mute"),
-    ("QUIRK = object()", "is neither a Quirk nor a plugin"),
-    ("NOTHING = 7", "has no attribute 'QUIRK'"),
-    ("this is no python", "SyntaxError"),
-    ("from quirks_core import Quirk\nQUIRK = Quirk(id='Ü', title='')", "TypeError"),
-]
-
-
-@pytest.mark.parametrize(("source", "words"), BROKEN, ids=[words[:30] for _, words in BROKEN])
-def test_a_broken_plugin_is_named_with_its_error_and_the_others_are_checked(
-    findings: Any, install: Install, declared: Declared, source: str, words: str
-) -> None:
-    points = {"kit-bad/a": "kit_one:QUIRK", "kit-bad/b": "kit_bad:QUIRK", "kit-bad/c": "kit_two:QUIRK"}
-    modules = {"kit_one": declared("kit-bad/a", since="''"), "kit_bad": source, "kit_two": declared("kit-bad/c", since="''")}
-    install("kit-bad", points, **modules)
-
-    code, found = findings("kit-bad")
-
-    assert code == 3
-    broken = [finding for finding in found if finding["level"] == "broken"]
-    assert [finding["quirk"] for finding in broken] == ["kit-bad/b"]
-    assert broken[0]["message"].startswith("kit_bad:QUIRK does not load: ")
-    assert words in broken[0]["message"]
-    assert [finding["quirk"] for finding in found if "since is empty" in finding["message"]] == ["kit-bad/a", "kit-bad/c"]
-
-
-@pytest.mark.parametrize("where", ["import", "example"])
-def test_a_plugin_that_hangs_is_given_up(
-    findings: Any, install: Install, declared: Declared, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    monkeypatch.setenv("MODEL_QUIRKS_TIME_LIMIT_S", "1")
-    source = declared(
-        "kit-slow/one", before="import time\ndef value(context): time.sleep(600)", adjustments="Default('engine.dtype', value)"
-    )
-    install(
-        "kit-slow",
-        {"kit-slow/one": "kit_slow:QUIRK", "kit-slow/two": "kit_two:QUIRK"},
-        kit_slow="import time; time.sleep(600)" if where == "import" else source,
-        kit_two=declared("kit-slow/two"),
-    )
-
-    code, (finding,) = findings("kit-slow")
-
-    assert code == 3
-    assert finding["quirk"] == "kit-slow/one"
-    assert "did not return within 1 s" in finding["message"]
-
-
-def test_an_entry_point_must_bear_the_quirks_id(findings: Any, install: Install, declared: Declared) -> None:
-    install("kit-bad", {"kit-other": "kit_bad:QUIRK"}, kit_bad=declared("kit-bad/one"))
-
-    code, (finding,) = findings("kit-bad")
-
-    assert code == 3
-    assert "the entry point is named 'kit-other' but the quirk's id is 'kit-bad/one'" in finding["message"]
-
-
-@pytest.mark.parametrize("value", ["", ":", "kit bad:QUIRK", "kit_bad:QUIRK[x]!"])
-def test_an_entry_point_that_names_nothing_is_broken(findings: Any, install: Install, value: str) -> None:
-    install("kit-bad", {"kit-bad/one": value})
-
-    code, found = findings("kit-bad")
-
-    assert code == 3
-    assert found[0]["level"] == "broken"
-
-
-def test_what_a_plugin_prints_stays_out_of_the_report(findings: Any, install: Install, declared: Declared) -> None:
-    install("kit-loud", {"kit-loud/one": "kit_loud:QUIRK"}, kit_loud=declared("kit-loud/one", before="print('hello')"))
-
-    assert findings("kit-loud") == (0, [])
-
-
-def test_heavy_imports_are_found_and_pinned_on_the_right_plugin(
-    findings: Any, install: Install, declared: Declared, site: Path
-) -> None:
-    for heavy in ("torch", "ray"):
-        (site / f"{heavy}.py").write_text("", encoding="utf-8")
-    names = ("a", "b", "c")
-    lines = {"a": "import torch", "b": "import torch, ray", "c": ""}
-    install(
-        "kit-heavy",
-        {f"kit-heavy/{name}": f"kit_heavy_{name}:QUIRK" for name in names},
-        **{f"kit_heavy_{name}": declared(f"kit-heavy/{name}", before=lines[name]) for name in names},
-    )
-
-    code, found = findings("kit-heavy")
-
-    assert code == 1
-    assert [(finding["quirk"], finding["message"].partition(":")[0]) for finding in found] == [
-        ("kit-heavy/a", "importing and judging it imports torch"),
-        ("kit-heavy/b", "importing and judging it imports ray, torch"),
+def test_heavy_imports_and_a_changed_environment_are_pinned_on_the_right_plugin(findings: Any) -> None:
+    assert [(found.level, found.quirk, found.message.partition(":")[0]) for found in findings("kit-heavy")] == [
+        ("error", "kit-heavy/a", "importing and judging it imports torch"),
+        ("error", "kit-heavy/b", "importing and judging it imports ray, torch"),
+        ("error", "kit-heavy/c", "importing it changes VLLM_KIT"),
     ]
 
 
-def test_a_changed_environment_is_found(findings: Any, install: Install, declared: Declared) -> None:
-    before = "import os\nos.environ['VLLM_KIT'] = '1'\nos.environ.pop('VLLM_KIT')"
-    install("kit-bad", {"kit-bad/one": "kit_bad:QUIRK"}, kit_bad=declared("kit-bad/one", before=before))
+def test_every_law_of_the_contract_is_held_and_one_that_raises_is_a_problem_too(findings: Any) -> None:
+    messages = "\n".join(found.message for found in findings("kit-laws"))
 
-    code, (finding,) = findings("kit-bad")
-
-    assert code == 1
-    assert "importing it changes VLLM_KIT" in finding["message"]
-
-
-def test_every_law_of_the_contract_is_held(findings: Any, install: Install, declared: Declared) -> None:
-    source = declared(
-        "kit-bad/one",
-        before="from quirks_core import Fact\n__doc__ = 'One line.'",
-        since="''",
-        examples="()",
-        match="Fact('model.is_mo').is_true()",
-        affected="Affected('vllm', fixed='0.8')",
-        supersedes="('kit-nobody',)",
-        adjustments="(Refuse('', 'x'), Default('engine.dtype', lambda context: 'auto'), "
-        "Patch('vllm.envs:no_such', replacement='kit_bad:DECLARATION', expects=('0' * 64,), reason='x'))",
-    )
-    install("kit-bad", {"kit-bad/one": "kit_bad:QUIRK"}, kit_bad=source)
-
-    code, found = findings("kit-bad")
-
-    assert code == 1
-    messages = "\n".join(finding["message"] for finding in found)
-    for words in ("since is empty", "docstring", "no evidence", "gets yes", "'model.is_mo'", "Refuse has no reason",
-                  "come back from JSON", "delete me", "supersedes 'kit-nobody'"):  # fmt: skip
+    for words in (
+        "docstring", "no evidence", "gets yes", "'model.is_mo'", "Refuse has no reason", "delete me", "supersedes 'kit-nobody'",
+        "no run on this installation needs it", "is not data", "its facts cannot be checked: RuntimeError: in facts",
+    ):  # fmt: skip
         assert words in messages
 
 
-def test_a_match_that_raises_is_a_problem_of_the_quirk(findings: Any, install: Install, declared: Declared) -> None:
-    before = (
-        "from quirks_core.match import Match\n"
-        "class Bad(Match):\n"
-        "    def trace(self, facts): raise RuntimeError('in trace')\n"
-        "    def facts(self): raise RuntimeError('in facts')\n"
-    )
-    install("kit-bad", {"kit-bad/one": "kit_bad:QUIRK"}, kit_bad=declared("kit-bad/one", before=before, match="Bad()"))
-
-    code, found = findings("kit-bad")
-
-    assert code == 1
-    assert any("its facts cannot be checked: RuntimeError: in facts" in finding["message"] for finding in found)
+def test_what_only_all_distributions_together_tell_is_told_of_each(findings: Any) -> None:
+    for name in ("kit-x", "kit-y"):
+        circle, note, same = sorted(findings(name), key=lambda found: (found.quirk == "kit-same", found.level == "error"))
+        assert (note.level, note.quirk) == ("note", "kit-same")
+        assert f"safe from others as '{name}/kit-same'" in note.message
+        assert "quirks supersede each other in a circle: kit-" in circle.message
+        assert "kit-x 1.2" in same.message
+        assert "kit-y 1.2" in same.message
+        assert f"rename it, for example {name}/kit-same" in same.message
 
 
-def test_an_id_that_others_declare_is_named_with_all_of_them(findings: Any, install: Install, declared: Declared) -> None:
-    install("kit-a", {"kit-one": "kit_a:QUIRK"}, kit_a=declared("kit-one"))
-    install("kit-b", {"kit-one": "kit_b:QUIRK"}, kit_b=declared("kit-one"))
+def test_one_distribution_is_named_as_pip_takes_it_and_its_findings_are_the_exit_code(
+    quirks: Callable[..., Any], install: Install, declared: Declared
+) -> None:
+    install("kit-good", {"kit-good/one": "kit_good:QUIRK"}, kit_good=declared("kit-good/one"))
+    install("kit-bad", {"kit-bad/one": "kit_bad:QUIRK"}, kit_bad=declared("kit-bad/one", examples="()"))
 
-    code, found = findings("kit-b")
+    good, bad, none, unknown = (quirks("validate", name) for name in ("Kit.Good", "kit_bad", "pytest", "kit-god"))
 
-    assert code == 1
-    (finding,) = [finding for finding in found if finding["level"] == "error"]
-    assert "kit-a 1.2" in finding["message"]
-    assert "kit-b 1.2" in finding["message"]
-    assert "rename it, for example kit-b/kit-one" in finding["message"]
-
-
-def test_quirks_that_supersede_each_other_are_named(findings: Any, install: Install, declared: Declared) -> None:
-    install("kit-a", {"kit-a/x": "kit_a:QUIRK"}, kit_a=declared("kit-a/x", supersedes="('kit-b/y',)"))
-    install("kit-b", {"kit-b/y": "kit_b:QUIRK"}, kit_b=declared("kit-b/y", supersedes="('kit-a/x',)"))
-
-    code, (finding,) = findings("kit-a")
-
-    assert code == 1
-    assert "in a circle: kit-" in finding["message"]
+    assert (good.code, bad.code, none.code, unknown.code) == (0, 1, 1, 2)
+    assert "kit-good: 1 quirk, nothing to mend" in good.out
+    assert "no example of a run that gets yes" in bad.out
+    assert "kit-bad: 1 quirk, 3 to mend" in bad.out
+    assert "add an entry point to the group 'model_quirks'" in none.out
+    assert "no distribution 'kit-god' is installed; did you mean 'kit-good'?" in unknown.err
 
 
-def test_a_superseded_quirk_may_be_built_in(findings: Any, install: Install, declared: Declared) -> None:
-    install("kit-a", {"kit-a/x": "kit_a:QUIRK"}, kit_a=declared("kit-a/x", supersedes="('gemma4-layer-scalar',)"))
+def test_nothing_of_third_parties_is_nothing_wrong_and_the_built_in_quirks_keep_every_law(quirks: Callable[..., Any]) -> None:
+    everybody, built_in = quirks("validate"), quirks("validate", "model-quirks", "--json")
 
-    assert findings("kit-a") == (0, [])
-
-
-def test_a_plugin_with_a_hook_has_each_of_its_quirks_checked(findings: Any, install: Install, declared: Declared) -> None:
-    hook = "from quirks_core import hookimpl\n\n@hookimpl\ndef quirks_declare():\n    return [ONE]\n"
-    install("kit-pack", {"pack": "kit_pack"}, kit_pack=declared("kit-pack/one", name="ONE", since="''") + hook)
-
-    code, (finding,) = findings("kit-pack")
-
-    assert code == 1
-    assert finding["quirk"] == "kit-pack/one"
+    assert everybody.code == 0
+    assert "no third party's quirks are installed" in everybody.out
+    assert (built_in.code, built_in.json["findings"]) == (0, [])
 
 
-def test_people_see_a_table_and_a_line_per_distribution(quirks: Quirks, install: Install, declared: Declared) -> None:
-    install("kit-bad", {"kit-bad/one": "kit_bad:QUIRK"}, kit_bad=declared("kit-bad/one", since="''"))
+def test_a_plugin_that_hangs_while_it_loads_or_in_a_law_is_given_up_and_the_next_one_is_seen(
+    install: Install, declared: Declared
+) -> None:
+    waits = "import time\ndef value(context): time.sleep(600)"
+    sources = {
+        "kit_import": "import time; time.sleep(600)",
+        "kit_law": declared("kit-law", before=waits, adjustments="Default('engine.dtype', value)"),
+        "kit_good": declared("kit-good"),
+    }
+    names = [module.replace("_", "-") for module in sources]
+    install("kit-slow", {name: f"{name.replace('-', '_')}:QUIRK" for name in names}, **sources)
+    plugins = [
+        Discovered(name, "kit-slow", "1.2", EntryPoint(name, f"{name.replace('-', '_')}:QUIRK", PROJECT)) for name in names
+    ]
+    start = time.monotonic()
 
-    outcome = quirks("validate")
+    at_import, in_law, good = look(plugins, limit_s=1.0)
 
-    assert outcome.code == 1
-    assert "since is empty" in outcome.out
-    assert "kit-bad: 1 quirk, 1 to mend" in outcome.out
-
-
-def test_nothing_installed_is_nothing_wrong(quirks: Quirks) -> None:
-    outcome = quirks("validate")
-
-    assert outcome.code == 0
-    assert "no third party's quirks are installed" in outcome.out
+    assert time.monotonic() - start < 30
+    assert "within 1 s" in at_import.error
+    assert "within 1 s" in in_law.error
+    assert [quirk.id for quirk in good.quirks] == ["kit-good"]

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
-from quirks_core import Plan, Registry, RunContext, Switches, Wishes
+from quirks_core import Plan
+from quirks_core.config import GenerationConfig
 from quirks_core.plan import PlannedAdjustment, Refusal, State, Verdict
-from worker import GenerationConfig
+from quirks_core.planning import PlanOptions, make_plan
+from quirks_core.registry import Registry
+from quirks_core.switches import Switches, SwitchNames
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A plan, seen from the quirk that the test file is named after."""
+    """A plan, seen from the quirk that the test file is named after.
+
+    Attributes:
+        plan: The plan.
+        quirk: The quirk's id.
+    """
 
     plan: Plan
     quirk: str
@@ -43,6 +51,11 @@ class Outcome:
         return {slot: item.value for slot, item in self.adjustments.items() if item.status == "applied"}
 
     @property
+    def statuses(self) -> dict[str, str]:
+        """What became of each thing that it asked for, by slot."""
+        return {slot: str(item.status) for slot, item in self.adjustments.items()}
+
+    @property
     def refusals(self) -> list[Refusal]:
         """Why the quirk stops the run."""
         return [item for item in self.plan.refusals if any(by.id == self.quirk for by in item.quirks)]
@@ -52,21 +65,15 @@ class Outcome:
         """The plan's warnings that name the quirk."""
         return [warning for warning in self.plan.warnings if warning.startswith(self.quirk)]
 
+    @property
+    def patched(self) -> list[str]:
+        """The names of the attributes that the quirk patches."""
+        return sorted(item.target.rpartition(":")[2] for item in self.plan.patches if item.quirk.id == self.quirk)
 
-class PlanFor(Protocol):
-    """Makes the plan for a model and a configuration."""
-
-    def __call__(
-        self,
-        model_config: Mapping[str, Any],
-        values: Mapping[str, Any] | None = None,
-        *,
-        assume: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
-        disable: Sequence[str] = (),
-        name: str = "model",
-    ) -> Outcome:
-        """Plans a run of a model folder of that name, as if the shell held ``environ`` alone."""
+    @property
+    def refused_by(self) -> set[str]:
+        """Every quirk that stops the run."""
+        return {quirk.id for refusal in self.plan.refusals for quirk in refusal.quirks}
 
 
 @pytest.fixture(scope="session")
@@ -76,41 +83,29 @@ def registry() -> Registry:
 
 
 @pytest.fixture
-def quirk_id(request: pytest.FixtureRequest) -> str:
-    """The quirk that the test file is named after."""
-    return request.path.stem.removeprefix("test_").replace("_", "-")
+def plan_for(tmp_path: Path, registry: Registry, request: pytest.FixtureRequest) -> Callable[..., Outcome]:
+    """Plans a run; the developer's environment does not leak in."""
+    quirk = request.path.stem.removeprefix("test_").replace("_", "-")
 
-
-@pytest.fixture
-def context_for(tmp_path: Path) -> Any:
-    """Gathers the facts of a run from a model folder that holds a ``config.json`` alone; the shell counts for nothing."""
-
-    def gather(
-        model_config: Mapping[str, Any],
-        values: Mapping[str, Any] | None = None,
+    def plan(
+        model: str | Mapping[str, Any],
+        settings: Mapping[str, Any] | None = None,
         *,
         assume: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
+        disable: Sequence[str] = (),
         name: str = "model",
-    ) -> RunContext:
+    ) -> Outcome:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(model_config), encoding="utf-8")
-        config = GenerationConfig.parse({"model": str(folder), **(values or {})})
-        return RunContext.gather(config, assume=assume, environ=environ or {})
-
-    return gather
-
-
-@pytest.fixture
-def plan_for(context_for: Any, registry: Registry, quirk_id: str) -> PlanFor:
-    """Makes the plan for a run; the developer's environment does not leak in."""
-
-    def plan(
-        model_config: Mapping[str, Any], values: Mapping[str, Any] | None = None, *, disable: Sequence[str] = (), **run: Any
-    ) -> Outcome:
-        context = context_for(model_config, values, **run)
-        switches = Switches.gather(command_line=Wishes(disable), environ={})
-        return Outcome(registry.resolve(context, switches), quirk_id)
+        config = {"model_type": model} if isinstance(model, str) else dict(model)
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        values: dict[str, Any] = {"model": str(folder)}
+        for slot, value in (settings or {}).items():
+            section, dot, key = slot.partition(".")
+            values.update({section: {**values.get(section, {}), key: value}} if dot else {slot: value})
+        switches = Switches.gather(command_line=SwitchNames(disable), environ={})
+        options = PlanOptions(switches=switches, assume=tuple(assume))
+        return Outcome(make_plan(GenerationConfig.parse(values), options, registry=registry, environ=environ or {}), quirk)
 
     return plan

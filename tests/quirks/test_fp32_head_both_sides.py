@@ -4,75 +4,43 @@ from __future__ import annotations
 
 import pytest
 
-QWEN3 = {"model_type": "qwen3"}
+ENGINE, TRAIN = "engine.head_dtype", "train.head_dtype"
 NEW = ["vllm==0.32.0"]
-SLOTS = {"engine": "engine.head_dtype", "train": "train.head_dtype"}
-#: A side, and the other one.
-sides = pytest.mark.parametrize(("side", "other"), [("engine", "train"), ("train", "engine")])
 
 
-@sides
-def test_a_float32_head_on_one_side_brings_the_other_one(plan_for, side, other):
-    outcome = plan_for(QWEN3, {side: {"head_dtype": "float32"}}, assume=NEW)
+@pytest.mark.parametrize(("side", "other"), [(ENGINE, TRAIN), (TRAIN, ENGINE)])
+def test_a_float32_head_on_one_side_brings_the_other_one_and_a_contrary_one_is_refused(plan_for, side, other):
+    (refusal,) = plan_for("qwen3", {side: "float32", other: "model"}, assume=NEW).refusals
 
-    assert outcome.changes == {SLOTS[other]: "float32"}
-    assert outcome.adjustments[SLOTS[other]].strength == "require"
-
-
-@sides
-def test_an_explicit_head_in_the_model_s_dtype_beside_it_is_refused_with_the_remedy(plan_for, side, other):
-    outcome = plan_for(QWEN3, {side: {"head_dtype": "float32"}, other: {"head_dtype": "model"}}, assume=NEW)
-
-    (refusal,) = outcome.refusals
-    assert refusal.slot == SLOTS[other]
-    assert f"set {SLOTS[other]}: float32" in refusal.remedy
+    assert plan_for("qwen3", {side: "float32"}, assume=NEW).changes == {other: "float32"}
+    assert refusal.slot == other
+    assert f"set {other}: float32" in refusal.remedy
     assert "one side only" in refusal.reason
-    assert "--disable fp32-head-both-sides" in refusal.switch
 
 
 def test_both_in_float32_is_what_it_wants(plan_for):
-    outcome = plan_for(QWEN3, {side: {"head_dtype": "float32"} for side in SLOTS}, assume=NEW)
+    outcome = plan_for("qwen3", {ENGINE: "float32", TRAIN: "float32"}, assume=NEW)
 
-    assert {item.status for item in outcome.adjustments.values()} == {"already_set"}
-    assert outcome.refusals == []
-
-
-@pytest.mark.parametrize("place", ["hf_overrides", "vllm_kwargs"])
-def test_a_head_asked_for_in_vllm_s_own_words_counts_too(plan_for, place):
-    typed = {"head_dtype": "float32"}
-    values = {"engine": {place: typed if place == "hf_overrides" else {"hf_overrides": typed}}}
-
-    outcome = plan_for(QWEN3, values, assume=NEW)
-
-    assert outcome.changes == {"train.head_dtype": "float32"}
+    assert outcome.statuses == {ENGINE: "already_set", TRAIN: "already_set"}
 
 
-@pytest.mark.parametrize("values", [{}, {"engine": {"head_dtype": "model"}}, {"train": {"head_dtype": "model"}}], ids=str)
-def test_heads_in_the_model_s_dtype_are_left_alone(plan_for, values):
-    outcome = plan_for(QWEN3, values, assume=NEW)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"engine.hf_overrides": {"head_dtype": "float32"}},
+        {"engine.vllm_kwargs": {"hf_overrides": {"head_dtype": "float32"}}},
+    ],
+    ids=str,
+)
+def test_a_head_asked_for_in_vllms_own_words_counts_too(plan_for, settings):
+    assert plan_for("qwen3", settings, assume=NEW).changes == {TRAIN: "float32"}
 
-    assert outcome.state == "not_matched"
+
+@pytest.mark.parametrize("settings", [{}, {ENGINE: "model"}, {TRAIN: "model"}], ids=str)
+def test_heads_in_the_models_dtype_are_left_alone(plan_for, settings):
+    assert plan_for("qwen3", settings, assume=NEW).state == "not_matched"
 
 
 @pytest.mark.parametrize(("version", "state"), [("0.25.1", "dormant"), ("0.26.0", "active"), ("0.1.dev1+g123", "unknown")])
 def test_it_begins_with_the_first_engine_that_obeys_for_generation(plan_for, version, state):
-    outcome = plan_for(QWEN3, {"engine": {"head_dtype": "float32"}}, assume=[f"vllm=={version}"])
-
-    assert outcome.state == state
-
-
-@pytest.mark.parametrize("purpose", ["eval", "serve"])
-def test_runs_without_a_trainer_have_one_side(plan_for, purpose):
-    outcome = plan_for(QWEN3, {"purpose": purpose, "engine": {"head_dtype": "float32"}}, assume=NEW)
-
-    assert outcome.state == "not_matched"
-
-
-@pytest.mark.parametrize("switch", ["fp32-head-both-sides", "lm_head_dtype"])
-def test_it_can_be_switched_off_by_id_and_by_flag(plan_for, switch):
-    values = {"engine": {"head_dtype": "float32"}, "train": {"head_dtype": "model"}}
-
-    outcome = plan_for(QWEN3, values, assume=NEW, disable=[switch])
-
-    assert outcome.state == "disabled"
-    assert outcome.plan.refusals == ()
+    assert plan_for("qwen3", {ENGINE: "float32"}, assume=[f"vllm=={version}"]).state == state

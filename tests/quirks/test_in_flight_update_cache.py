@@ -4,45 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-QWEN3 = {"model_type": "qwen3"}
+SLOT = "refit.clear_cache"
 
 
-@pytest.mark.parametrize("refit", [{}, {"clear_cache": None}], ids=["open", "null"])
-def test_a_rollout_that_leaves_it_open_drops_the_cache(plan_for, refit):
-    outcome = plan_for(QWEN3, {"refit": refit})
+@pytest.mark.parametrize("typed", [{}, {SLOT: None}], ids=["open", "null"])
+def test_a_rollout_that_leaves_it_open_drops_the_cache(plan_for, typed):
+    outcome = plan_for("qwen3", typed)
 
-    assert outcome.changes == {"refit.clear_cache": True}
-    assert outcome.adjustments["refit.clear_cache"].strength == "default"
-    assert outcome.warnings == []
+    assert (outcome.changes, outcome.warnings) == ({SLOT: True}, [])
 
 
-def test_an_explicit_false_stays_and_is_told_what_it_means(plan_for):
-    outcome = plan_for(QWEN3, {"refit": {"clear_cache": False}})
+@pytest.mark.parametrize(("typed", "status", "is_told"), [(False, "kept_user", True), (True, "already_set", False)])
+def test_an_explicit_value_stays_and_of_a_cache_that_is_kept_is_told_what_it_means(plan_for, typed, status, is_told):
+    outcome = plan_for("qwen3", {SLOT: typed})
 
-    assert outcome.adjustments["refit.clear_cache"].status == "kept_user"
-    assert outcome.plan.value("refit.clear_cache") is False
-    (warning,) = outcome.warnings
-    assert "keys and values of the old weights" in warning
-
-
-def test_an_explicit_true_needs_no_warning(plan_for):
-    outcome = plan_for(QWEN3, {"refit": {"clear_cache": True}})
-
-    assert outcome.plan.value("refit.clear_cache") is True
-    assert outcome.warnings == []
-
-
-@pytest.mark.parametrize("purpose", ["eval", "serve"])
-def test_runs_without_refits_are_left_alone(plan_for, purpose):
-    outcome = plan_for(QWEN3, {"purpose": purpose})
-
-    assert outcome.state == "not_matched"
-    assert outcome.plan.value("refit.clear_cache") is None
-
-
-@pytest.mark.parametrize("switch", ["in-flight-update-cache", "kv_cache"])
-def test_switched_off_by_id_or_by_flag_the_cache_is_left_open_and_kept(plan_for, switch):
-    outcome = plan_for(QWEN3, disable=[switch])
-
-    assert outcome.state == "disabled"
-    assert outcome.plan.value("refit.clear_cache") is None
+    assert (outcome.statuses, outcome.plan.value(SLOT)) == ({SLOT: status}, typed)
+    assert ["keys and values of the old weights" in warning for warning in outcome.warnings] == [True] * is_told

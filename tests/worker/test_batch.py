@@ -19,17 +19,9 @@ def problem(**data) -> str:
     return str(caught.value)
 
 
-def test_the_padding_is_cut_off_every_row():
-    assert prompts({"input_ids": IDS, "input_lengths": LENGTHS}) == [[5, 6, 7], [8, 9]]
-
-
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_any_integer_dtype_will_do(dtype):
-    assert prompts({"input_ids": IDS.to(dtype), "input_lengths": LENGTHS.to(dtype)}) == [[5, 6, 7], [8, 9]]
-
-
-def test_other_fields_of_the_batch_are_ignored():
-    assert prompts({"input_ids": IDS, "input_lengths": LENGTHS, "rewards": None}) == [[5, 6, 7], [8, 9]]
+def test_the_padding_is_cut_off_every_row_of_any_integer_dtype_whatever_else_the_batch_holds(dtype):
+    assert prompts({"input_ids": IDS.to(dtype), "input_lengths": LENGTHS.to(dtype), "rewards": None}) == [[5, 6, 7], [8, 9]]
 
 
 def test_everything_that_is_missing_is_named():
@@ -37,15 +29,11 @@ def test_everything_that_is_missing_is_named():
 
 
 def test_tensors_of_another_form_are_named_with_the_form_they_have():
-    text = problem(input_ids=IDS.float(), input_lengths=[3, 2])
+    for dtype in (torch.float32, torch.bool, torch.complex64):
+        text = problem(input_ids=IDS.to(dtype), input_lengths=[3, 2])
 
-    assert "'input_ids' must be an integer tensor with 2 dimensions, not (2, 3) torch.float32" in text
-    assert "'input_lengths' must be an integer tensor with 1 dimensions, not list" in text
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64])
-def test_a_tensor_that_holds_no_token_ids_is_refused(dtype):
-    assert "must be an integer tensor" in problem(input_ids=IDS.to(dtype), input_lengths=LENGTHS)
+        assert f"'input_ids' must be an integer tensor with 2 dimensions, not (2, 3) {dtype}" in text
+        assert "'input_lengths' must be an integer tensor with 1 dimensions, not list" in text
 
 
 def test_rows_and_lengths_must_be_as_many():
@@ -57,18 +45,13 @@ def test_a_length_outside_its_row_is_refused_with_the_row(length):
     assert f"row 1: input length {length} is outside 1..3" in problem(input_ids=IDS, input_lengths=torch.tensor([3, length]))
 
 
-def test_negative_token_ids_are_refused_with_their_rows():
-    ids = torch.tensor([[5, 6], [-1, 2], [3, -100]])
+def test_negative_token_ids_are_refused_with_their_rows_but_for_those_of_the_padding():
+    ids = torch.tensor([[5, -100], [-1, 2], [3, -100]])
 
-    text = problem(input_ids=ids, input_lengths=torch.tensor([2, 2, 2]))
-
-    assert text == "batch: row 1: negative token ids; row 2: negative token ids"
-
-
-def test_what_the_padding_holds_does_not_matter():
-    ids = torch.tensor([[5, 6], [3, -100]])
-
-    assert prompts({"input_ids": ids, "input_lengths": torch.tensor([2, 1])}) == [[5, 6], [3]]
+    assert problem(input_ids=ids, input_lengths=torch.tensor([1, 2, 2])) == (
+        "batch: row 1: negative token ids; row 2: negative token ids"
+    )
+    assert prompts({"input_ids": ids[:1], "input_lengths": torch.tensor([1])}) == [[5]]
 
 
 def test_a_batch_without_rows_has_no_prompts():
@@ -77,56 +60,27 @@ def test_a_batch_without_rows_has_no_prompts():
     assert prompts({"input_ids": empty, "input_lengths": torch.zeros(0, dtype=torch.int64)}) == []
 
 
-def test_a_sample_holds_prompt_and_generation_in_one_row():
-    row = sample([5, 6], [7, 8, 9], [-0.1, -0.2, -0.3], truncated=True)
-
-    assert row["output_ids"].tolist() == [[5, 6, 7, 8, 9]]
-    assert row["generation_lengths"].tolist() == [3]
-    assert row["unpadded_sequence_lengths"].tolist() == [5]
-    assert row["truncated"].tolist() == [True]
-
-
-def test_logprobs_are_zero_on_the_prompt():
-    row = sample([5, 6], [7], [-0.5], truncated=False)
-
-    assert row["logprobs"].tolist() == [[0.0, 0.0, -0.5]]
-
-
-def test_dtypes_are_those_that_the_documentation_promises():
-    row = sample([5], [], [], truncated=False)
-
-    assert {name: value.dtype for name, value in row.items() if isinstance(value, torch.Tensor)} == {
-        "output_ids": torch.int64,
-        "logprobs": torch.float32,
-        "generation_lengths": torch.int64,
-        "unpadded_sequence_lengths": torch.int64,
-        "truncated": torch.bool,
-        "num_cached_tokens": torch.int64,
-    }
-
-
-def test_a_sample_keeps_the_spans_of_the_weights_that_made_it_as_one_row():
-    spans = [("1", 0, 2), ("2", 2, 3)]
-
-    row = sample([5, 6], [7, 8, 9], [-0.1, -0.2, -0.3], truncated=True, weight_versions=tuple(spans))
-
-    assert row["weight_versions"] == [spans]
-
-
-def test_a_sample_holds_copies():
-    generated, logprobs, spans = [7, 8], [-0.1, -0.2], [("1", 0, 2)]
-    row = sample([5], generated, logprobs, truncated=False, weight_versions=spans)
+def test_a_sample_holds_copies_of_prompt_and_generation_in_one_row_of_the_promised_dtypes():
+    generated, logprobs, spans = [7, 8, 9], [-0.5, -1.0, -1.5], [("1", 0, 2), ("2", 2, 3)]
+    row = sample([5, 6], generated, logprobs, truncated=True, weight_versions=spans, cached=1)
 
     for alive in (generated, logprobs, spans):
         alive.clear()
 
-    assert row["output_ids"].tolist() == [[5, 7, 8]]
-    assert row["logprobs"].shape == (1, 3)
-    assert row["weight_versions"] == [[("1", 0, 2)]]
+    assert {name: (value.dtype, value.tolist()) for name, value in row.items() if isinstance(value, torch.Tensor)} == {
+        "output_ids": (torch.int64, [[5, 6, 7, 8, 9]]),
+        "logprobs": (torch.float32, [[0.0, 0.0, -0.5, -1.0, -1.5]]),
+        "generation_lengths": (torch.int64, [3]),
+        "unpadded_sequence_lengths": (torch.int64, [5]),
+        "truncated": (torch.bool, [True]),
+        "num_cached_tokens": (torch.int64, [1]),
+    }
+    assert row["weight_versions"] == [[("1", 0, 2), ("2", 2, 3)]]
 
 
 def test_samples_come_back_in_the_order_of_their_indices_padded_on_the_right():
-    short, long = sample([1], [2], [-1.0], truncated=False), sample([3, 4], [5, 6], [-2.0, -3.0], truncated=True)
+    short = sample([1], [2], [-1.0], truncated=False, weight_versions=[("a", 0, 1)])
+    long = sample([3, 4], [5, 6], [-2.0, -3.0], truncated=True, weight_versions=[("a", 0, 1), ("b", 1, 2)])
 
     batch = collate([(1, long), (0, short)], pad_token_id=9)
 
@@ -134,6 +88,7 @@ def test_samples_come_back_in_the_order_of_their_indices_padded_on_the_right():
     assert batch["logprobs"].tolist() == [[0.0, -1.0, 0.0, 0.0], [0.0, 0.0, -2.0, -3.0]]
     assert batch["unpadded_sequence_lengths"].tolist() == [2, 4]
     assert batch["truncated"].tolist() == [False, True]
+    assert batch["weight_versions"] == [[("a", 0, 1)], [("a", 0, 1), ("b", 1, 2)]]
 
 
 def test_what_was_put_together_can_be_cut_apart_again():
@@ -143,15 +98,6 @@ def test_what_was_put_together_can_be_cut_apart_again():
 
     cut = prompts({"input_ids": batch["output_ids"], "input_lengths": batch["unpadded_sequence_lengths"]})
     assert cut == [[1, 2, 3], [4, 5, 6, 7]]
-
-
-def test_spans_of_weights_stay_with_their_samples():
-    first = sample([1], [2], [-1.0], truncated=False, weight_versions=[("a", 0, 1)])
-    second = sample([3], [4, 5], [-1.0] * 2, truncated=False, weight_versions=[("a", 0, 1), ("b", 1, 2)])
-
-    batch = collate([(1, second), (0, first)], pad_token_id=0)
-
-    assert batch["weight_versions"] == [[("a", 0, 1)], [("a", 0, 1), ("b", 1, 2)]]
 
 
 def test_every_sample_of_a_batch_stops_at_any_of_its_stop_strings():

@@ -23,7 +23,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from worker.config import ClusterSection
+from quirks_core.config import ClusterSection
 from worker.errors import RankError
 from worker.group import ranks
 from worker.group.actor import EngineActor
@@ -103,7 +103,7 @@ async def main():
     other = cluster.add_node(**node, node_ip_address="127.0.0.2")
     cluster.wait_for_nodes()
     # After the nodes: these take over the environment of who starts them.
-    os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_TOKEN="secret", MODEL_QUIRKS_ORDERS="mine", ACME_OTHER="1")
+    os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_TOKEN="secret", MODEL_QUIRKS_PLAN="mine", ACME_OTHER="1")
     found = {"spread": await placed(cluster.address, "spread"), "no room": await no_room(cluster.address)}
     os.environ["RAY_ADDRESS"] = cluster.address
     found["pack"] = await placed(None, "pack")
@@ -177,7 +177,7 @@ def test_what_the_plan_is_made_of_goes_along(simulated, name):
     assert all(name in rank["environment"] for rank in simulated["spread"]["ranks"])
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "MODEL_QUIRKS_ORDERS", "ACME_OTHER", "ACME_KEY"])
+@pytest.mark.parametrize("name", ["HF_TOKEN", "MODEL_QUIRKS_PLAN", "ACME_OTHER", "ACME_KEY"])
 def test_secrets_and_what_is_this_process_own_stay(simulated, name):
     assert not any(name in rank["environment"] for rank in simulated["spread"]["ranks"])
 

@@ -1,68 +1,351 @@
-"""What an engine will be started with: seeds and bundles of the workers of one group."""
+"""What an engine will be started with: configuration, plan, bundles and place in a group become arguments and environment.
+
+The arguments of the installed engine are read from its source; no engine is imported.
+"""
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from quirks_core import UsageError
+from quirks_core.config import EngineSection, GenerationConfig
+from quirks_core.engine_arguments import argument_names
+from quirks_core.errors import UsageError
+from quirks_core.plan import RefusedError
+from quirks_core.planning import PlanOptions
+from quirks_core.slots import NOT_ARGUMENTS
 from worker import VllmAsyncGenerationWorker
+from worker.engine.engine_rank import EngineRank
+from worker.launch import prepare
+from worker.refit.transfer import BACKEND
+
+pytestmark = pytest.mark.usefixtures("shell", "without_vllm")
+ENGINES = 3
+
+EVERYTHING = {
+    "load_format": "dummy",
+    "dtype": "float32",
+    "tensor_parallel_size": 2,
+    "pipeline_parallel_size": 2,
+    "data_parallel_size": 2,
+    "enable_expert_parallel": True,
+    "max_model_len": 512,
+    "gpu_memory_utilization": 0.5,
+    "enforce_eager": True,
+    "enable_prefix_caching": False,
+    "enable_chunked_prefill": False,
+    "async_scheduling": True,
+    "kv_cache_dtype": "fp8",
+    "generation_config": "auto",
+    "enable_sleep_mode": True,
+    "logprobs_mode": "raw_logprobs",
+    "seed": 0,
+    "max_num_seqs": 8,
+    "compilation_config": {"level": 0},
+    "hf_overrides": {"rope_theta": 5},
+    "block_size": 16,
+}
 
 
 @pytest.fixture
-def launch(model_folder):
-    """Makes a worker and returns what its engine would be started with."""
+def without_vllm():
+    """Nothing of this needs the engine's package."""
+    before = "vllm" in sys.modules
+    yield
+    assert ("vllm" in sys.modules) is before
 
-    def make(*args, engine=None, **options):
-        worker = VllmAsyncGenerationWorker({"model": str(model_folder), "engine": engine or {}}, *args, **options)
-        return worker._launch
+
+@pytest.fixture
+def launch(model):
+    """Prepares a start: sections, and options of `prepare`."""
+
+    def make(folder=None, *, assume=(), bundle_indices=None, fraction_of_gpus=1.0, seed=None, engine_rank=None, **sections):
+        folder = folder or model()
+        (folder / "model.safetensors").touch()
+        typed = {"model": {"path": str(folder), **sections.pop("model", {})}, **sections}
+        config = GenerationConfig.parse(typed)
+        options = PlanOptions.gather(config, assume=assume)
+        return prepare(
+            config, options,
+            bundle_indices=bundle_indices, fraction_of_gpus=fraction_of_gpus, seed=seed, engine_rank=engine_rank,
+        )  # fmt: skip
 
     return make
 
 
-def test_workers_on_different_bundles_sample_differently(launch):
-    bundles = [[0], [1], [2, 3], (0, [4, 5]), (1, [0]), (1, [1]), (2, [0, 1])]
-
-    seeds = [launch(item).arguments["seed"] for item in bundles]
-
-    assert len(set(seeds)) == len(bundles)
+# ---- one engine
 
 
-def test_a_worker_on_its_own_leaves_the_seed_to_the_engine(launch):
-    assert "seed" not in launch().arguments
+def test_an_engine_that_nobody_adjusted_gets_little_and_nothing_of_trainer_request_and_refit(launch, model):
+    others = {"train": {"sequence_packing": True}, "request": {"timeout_s": 5}, "refit": {"scope": "parameters"}}
+
+    assert launch(purpose="serve", **others).arguments == {
+        "model": str(model()),
+        "load_format": "auto",
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "data_parallel_size": 1,
+        "enable_expert_parallel": False,
+        "disable_log_stats": True,
+        "worker_extension_cls": "worker.engine.extension.WorkerCalls",
+    }
 
 
-@pytest.mark.parametrize("bundles", [None, [3], (1, [3])])
-def test_an_explicit_seed_wins_over_bundles_and_configuration(launch, bundles):
-    assert launch(bundles, seed=7).arguments["seed"] == 7
-    assert launch(bundles, seed=0, engine={"seed": 5}).arguments["seed"] == 0
+def test_everything_that_the_user_typed_reaches_the_engine(launch, model):
+    found = launch(
+        model("qwen3_moe", num_experts=4),
+        model={"tokenizer": "some/tokenizer", "revision": "abc"},
+        engine={**EVERYTHING, "vllm_kwargs": {"distributed_executor_backend": "uni"}},
+        parallel={"dp_strategy": "engine"},
+    ).arguments
+
+    typed = {**EVERYTHING, "tokenizer": "some/tokenizer", "revision": "abc", "distributed_executor_backend": "uni"}
+    assert {key: found.get(key) for key in typed} == typed
 
 
-def test_the_configured_seed_wins_over_the_bundles(launch):
-    assert launch([3], engine={"seed": 5}).arguments["seed"] == 5
+def test_every_argument_that_we_can_produce_is_one_of_the_installed_engine():
+    ours = {name for name in EngineSection.model_fields if f"engine.{name}" not in NOT_ARGUMENTS}
+    fixed = {"model", "tokenizer", "revision", "disable_log_stats", "distributed_executor_backend", "weight_transfer_config"}
+
+    assert (ours | fixed) - argument_names() == set()
 
 
-def test_the_same_bundles_give_the_same_seed_again(launch):
-    assert launch((1, [2])).arguments["seed"] == launch((1, [2])).arguments["seed"]
+def test_an_argument_that_the_engine_lacks_is_an_error_with_the_nearest_one(launch):
+    with pytest.raises(UsageError, match=r"engine\.max_num_seq: .*did you mean 'max_num_seqs'"):
+        launch(engine={"vllm_kwargs": {"max_num_seq": 4}})
 
 
-@pytest.mark.parametrize("bundles", [[4, 5], (4, 5), (0, [4, 5]), (1, (4, 5)), [1, [4, 5]]])
-def test_the_engines_processes_learn_of_their_bundles(launch, bundles):
-    environment = launch(bundles, 0.5).environment
+@pytest.mark.parametrize(
+    ("purpose", "load_format", "transfer"),
+    [("rollout", "dummy", {"backend": BACKEND}), ("eval", "auto", None), ("serve", "auto", None)],
+)
+def test_only_a_rollout_starts_from_dummy_weights_and_opens_a_way_to_them(launch, purpose, load_format, transfer):
+    arguments = launch(purpose=purpose).arguments
 
-    assert environment["VLLM_RAY_BUNDLE_INDICES"] == "4,5"
-    assert environment["VLLM_RAY_PER_WORKER_GPUS"] == "0.5"
-
-
-def test_without_bundles_the_environment_says_nothing_of_them(launch):
-    assert not [name for name in launch().environment if name.startswith("VLLM_RAY_")]
+    assert (arguments["load_format"], arguments.get("weight_transfer_config")) == (load_format, transfer)
 
 
-@pytest.mark.parametrize("fraction", [0.0, -1.0, 1.5, float("nan")])
-def test_a_share_of_a_gpu_that_makes_no_sense_is_a_usage_error(launch, fraction):
-    with pytest.raises(UsageError, match=r"fraction_of_gpus must lie in \(0, 1\]"):
-        launch([0], fraction)
+def test_what_quirks_change_reaches_engine_and_requests_unless_the_user_typed_a_value(launch, install):
+    install(
+        "acme-sampling",
+        """
+        from quirks_core import Default, ModelFlag, Quirk, Require, Severity, purpose, report
+
+        QUIRK = Quirk(
+            id="acme-sampling",
+            title="Something goes wrong",
+            flag=ModelFlag.TOKENIZER,
+            match=purpose("rollout"),
+            adjustments=(
+                Require("sampling.stop_token_ids", includes=[107, 1]),
+                Default("sampling.top_k", 20),
+                Default("sampling.temperature", 0.9),
+                Require("engine.block_size", 32),
+            ),
+            severity=Severity.WRONG_OUTPUT,
+            references=report("https://example.org/1"),
+        )
+        """,
+    )
+
+    found = launch(recipe="deepscaler", sampling={"stop_token_ids": [5], "temperature": 0.5})
+    typed = launch(engine={"logprobs_mode": "raw_logprobs"})
+
+    sampling = found.config.sampling
+    assert (sorted(sampling.stop_token_ids), sampling.top_k, sampling.temperature) == ([1, 5, 107], 20, 0.5)
+    assert found.arguments["logprobs_mode"] == "processed_logprobs"
+    assert found.arguments["enforce_eager"] is True
+    assert found.arguments["block_size"] == 32
+    assert typed.arguments["logprobs_mode"] == "raw_logprobs"
+
+
+@pytest.mark.parametrize(
+    ("engine", "overrides"),
+    [
+        ({"head_dtype": "float32"}, {"head_dtype": "float32"}),
+        ({"head_dtype": "model"}, {"head_dtype": "model"}),
+        ({"head_dtype": "float32", "hf_overrides": {"rope_theta": 5}}, {"head_dtype": "float32", "rope_theta": 5}),
+        ({"hf_overrides": {"head_dtype": "float32", "rope_theta": 5}}, {"head_dtype": "float32", "rope_theta": 5}),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_the_head_s_dtype_reaches_the_engine_beside_the_user_s_own_overrides(launch, engine, overrides):
+    arguments = launch(engine=engine).arguments
+
+    assert arguments.get("hf_overrides") == overrides
+    assert "head_dtype" not in arguments
+
+
+def test_a_trainer_s_head_in_float32_reaches_the_engine(launch):
+    found = launch(train={"head_dtype": "float32"}, assume=("vllm==0.32.0",))
+
+    assert found.arguments["hf_overrides"] == {"head_dtype": "float32"}
 
 
 def test_a_synchronous_engine_is_none_of_this_worker(launch):
     with pytest.raises(UsageError, match=r"engine\.async_engine is false"):
         launch(engine={"async_engine": False})
+
+
+# ---- bundles of a placement group
+
+
+@pytest.mark.parametrize(
+    ("engine", "alone", "in_group"),
+    [
+        ({}, None, None),
+        ({"tensor_parallel_size": 2}, "mp", "ray"),
+        ({"pipeline_parallel_size": 2}, "mp", "ray"),
+        ({"data_parallel_size": 2}, "mp", "mp"),
+    ],
+)
+def test_several_ranks_name_their_executor(launch, engine, alone, in_group):
+    """Left open, vLLM silently takes Ray's inside a placement group."""
+    sections = (
+        {"engine": engine, "parallel": {"dp_strategy": "engine"}} if "data_parallel_size" in engine else {"engine": engine}
+    )
+
+    found = [launch(bundle_indices=bundles, **sections).arguments for bundles in (None, [0])]
+
+    assert [arguments.get("distributed_executor_backend") for arguments in found] == [alone, in_group]
+
+
+def test_workers_on_different_bundles_sample_differently_and_on_the_same_alike(launch):
+    bundles = [[0], [1], [2, 3], (0, [4, 5]), (1, [0]), (1, [1]), (2, [0, 1])]
+
+    seeds = [launch(bundle_indices=item).arguments["seed"] for item in bundles]
+
+    assert len(set(seeds)) == len(bundles)
+    assert launch(bundle_indices=(1, [0])).arguments["seed"] == seeds[4]
+
+
+@pytest.mark.parametrize(
+    ("bundles", "call", "configured", "seed"),
+    [(None, None, None, None), (None, 7, None, 7), ([3], 0, 5, 0), ((1, [3]), 7, None, 7), ([3], None, 5, 5)],
+)
+def test_the_call_s_seed_wins_over_the_configured_one_and_that_over_the_bundles(launch, bundles, call, configured, seed):
+    arguments = launch(bundle_indices=bundles, seed=call, engine={"seed": configured}).arguments
+
+    assert arguments.get("seed") == seed
+
+
+@pytest.mark.parametrize("bundles", [[4, 5], (4, 5), (0, [4, 5]), (1, (4, 5)), [1, [4, 5]]])
+def test_the_engines_processes_learn_of_their_bundles(launch, bundles):
+    assert launch(bundle_indices=bundles, fraction_of_gpus=0.5, env={"ACME": "1"}).environment == {
+        "ACME": "1",
+        "VLLM_RAY_BUNDLE_INDICES": "4,5",
+        "VLLM_RAY_PER_WORKER_GPUS": "0.5",
+    }
+    assert launch().environment == {}
+
+
+@pytest.mark.parametrize("fraction", [0.0, -1.0, 1.5, float("nan")])
+def test_a_share_of_a_gpu_that_makes_no_sense_is_a_usage_error(launch, fraction):
+    with pytest.raises(UsageError, match=r"fraction_of_gpus must lie in \(0, 1\]"):
+        launch(fraction_of_gpus=fraction)
+
+
+# ---- one engine among several
+
+
+@pytest.fixture
+def ranked(launch, model):
+    """What the engine of a place in a group would be started with."""
+
+    def make(strategy, rank=0, engines=ENGINES, *, distinct_seeds=None, **engine):
+        return launch(
+            model("qwen3_moe", num_experts=12),
+            engine={"data_parallel_size": ENGINES, **engine},
+            parallel={"dp_strategy": strategy, "distinct_seeds": distinct_seeds},
+            engine_rank=EngineRank(strategy, rank, engines, "192.0.2.7", 29600),
+        ).arguments
+
+    return make
+
+
+def _data_parallel(arguments):
+    return {name: value for name, value in arguments.items() if name.startswith("data_parallel")}
+
+
+@pytest.mark.parametrize("rank", range(ENGINES))
+def test_an_actor_is_one_rank_of_the_group_and_meets_the_others_at_rank_0(ranked, rank):
+    assert _data_parallel(ranked("actors", rank, enable_expert_parallel=True)) == {
+        "data_parallel_size": ENGINES,
+        "data_parallel_rank": rank,
+        "data_parallel_address": "192.0.2.7",
+        "data_parallel_rpc_port": 29600,
+    }
+
+
+def test_an_independent_engine_knows_of_no_other_and_one_engine_owns_all_ranks(ranked):
+    assert _data_parallel(ranked("independent", 1)) == {"data_parallel_size": 1}
+    assert _data_parallel(ranked("engine", engines=1)) == {"data_parallel_size": ENGINES}
+
+
+@pytest.mark.parametrize("strategy", ["actors", "independent"])
+@pytest.mark.parametrize("typed", [{}, {"seed": 7}], ids=["open", "typed"])
+def test_no_two_engines_have_the_same_seed_unless_equal_replicas_are_wanted(ranked, strategy, typed):
+    first = typed.get("seed", 0)
+
+    seeds = [ranked(strategy, rank, **typed)["seed"] for rank in range(ENGINES)]
+    equal = {ranked(strategy, rank, distinct_seeds=False, **typed).get("seed") for rank in range(ENGINES)}
+
+    assert seeds == [first, first + 1, first + 2]
+    assert equal == {typed.get("seed")}
+    assert ranked("engine", engines=1, **typed).get("seed") == typed.get("seed")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sizes", "executor"),
+    [
+        ("actors", {}, "mp"),
+        ("engine", {}, "mp"),
+        ("independent", {"tensor_parallel_size": 2}, "mp"),
+        ("independent", {}, None),
+    ],
+)
+def test_no_engine_of_several_ranks_leaves_the_executor_to_vllm(ranked, strategy, sizes, executor):
+    """Every actor is in a placement group, where vLLM would take Ray's executor."""
+    engines = 1 if strategy == "engine" else ENGINES
+
+    assert ranked(strategy, engines=engines, **sizes).get("distributed_executor_backend") == executor
+
+
+def test_a_group_of_one_engine_is_no_group(ranked):
+    found = ranked("independent", engines=1, data_parallel_size=1)
+
+    assert _data_parallel(found) == {"data_parallel_size": 1}
+    assert "seed" not in found
+
+
+def test_a_worker_without_a_group_owns_its_ranks_if_the_user_says_so(launch, model):
+    engine = {"data_parallel_size": 2, "enable_expert_parallel": True}
+    folder = model("qwen3_moe", num_experts=12)
+
+    found = launch(folder, engine=engine, parallel={"dp_strategy": "engine"})
+    one = launch(folder)
+
+    assert _data_parallel(found.arguments) == {"data_parallel_size": 2}
+    assert found.arguments["distributed_executor_backend"] == "mp"
+    assert one.plan.value("parallel.dp_strategy") is None
+
+
+@pytest.mark.parametrize("strategy", ["actors", "independent", None])
+def test_a_worker_without_a_group_cannot_be_several_engines(model, strategy):
+    config = {
+        "model": str(model("qwen3_moe", num_experts=12)),
+        "engine": {"data_parallel_size": 2},
+        "parallel": {"dp_strategy": strategy},
+    }
+
+    with pytest.raises(UsageError, match=r"takes several engines: make a worker\.WorkerGroup, or set parallel\.dp_strategy"):
+        VllmAsyncGenerationWorker(config)
+
+
+def test_a_place_does_not_make_a_refused_configuration_work(launch, model):
+    place = EngineRank("actors", 0, 2, "192.0.2.7", 29600)
+
+    with pytest.raises(RefusedError, match="this one is dense"):
+        launch(model(), engine={"data_parallel_size": 2}, parallel={"dp_strategy": "actors"}, engine_rank=place)

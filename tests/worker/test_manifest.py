@@ -52,17 +52,12 @@ def test_everything_that_is_wrong_is_in_one_error():
     )
 
 
-def test_a_name_that_comes_twice_is_rejected_even_if_nothing_was_announced():
+def test_a_name_that_comes_twice_is_rejected_even_if_nothing_was_announced_and_a_long_list_is_cut():
     twice = TensorSpec("a", "float32", (2,))
-
-    assert rejection(Manifest((twice, twice)), None) == "refit rejected, nothing was loaded: 1 sent twice: a"
-
-
-def test_a_long_list_of_names_is_cut_and_says_how_many_there_are():
     announced = manifest(**{f"t{index:02}": ("int8", (1,)) for index in range(20)})
 
+    assert rejection(Manifest((twice, twice)), None) == "refit rejected, nothing was loaded: 1 sent twice: a"
     text = rejection(manifest(t00=("int8", (1,))), announced)
-
     assert "19 missing: t01, t02, t03, t04, t05, t06, t07, t08 and 11 more" in text
 
 
@@ -87,16 +82,10 @@ def test_what_makes_no_sense_in_an_announcement_is_named(value):
         Manifest.parse({"odd": value})
 
 
-def test_every_wrong_line_of_an_announcement_is_named_and_no_right_one():
-    with pytest.raises(RefitRejectedError) as caught:
+def test_every_wrong_line_of_an_announcement_is_named_and_no_right_one_and_one_of_nothing_is_rejected():
+    with pytest.raises(RefitRejectedError, match=r"\['one'\] must be .*\['two'\] must be") as caught:
         Manifest.parse({"one": None, "fine": ((1,), "int8"), "two": ((1,), "int9")})
-
-    assert "'one'" in str(caught.value)
-    assert "'two'" in str(caught.value)
     assert "'fine'" not in str(caught.value)
-
-
-def test_an_announcement_of_nothing_is_rejected():
     with pytest.raises(RefitRejectedError, match="announces no tensors"):
         Manifest.parse({})
 

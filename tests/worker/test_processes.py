@@ -1,17 +1,24 @@
-"""Processes end, those of others live on, and an engine that cannot be found is no engine in order."""
+"""The engine's processes and those of others, told apart, ended and missed; and an engine that does not begin to start."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
 import pytest
 
-from quirks_core import ReceiptError
-from worker import processes
+from quirks_core.bootstrap import in_force
+from quirks_core.errors import ReceiptError
+from quirks_core.planning import make_plan
+from worker import GenerationConfig
+from worker.engine import processes
+from worker.engine.engine import Engine
+from worker.errors import EngineStartError
 
 _SLEEP = "import time; print('ready', flush=True); time.sleep(60)"
 _STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {_SLEEP}"
@@ -31,8 +38,26 @@ def start():
     yield run
     for child in started:
         child.kill()
-        child.wait()
-        child.stdout.close()
+        child.communicate()
+
+
+@pytest.fixture
+def named():
+    """Starts a child with a name in another thread, as Python's multiprocessing does; ends it after the test."""
+    started = []
+
+    def run(name):
+        child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), name=name)
+        thread = threading.Thread(target=child.start)
+        thread.start()
+        thread.join()
+        started.append(child)
+        return child
+
+    yield run
+    for child in started:
+        child.kill()
+        child.join()
 
 
 def test_a_process_that_was_started_is_a_descendant(start):
@@ -44,12 +69,14 @@ def test_a_process_that_was_started_is_a_descendant(start):
 
 
 @pytest.mark.parametrize("code", [_SLEEP, _STUBBORN], ids=["willing", "stubborn"])
-def test_a_process_ends_the_hard_way_if_need_be(start, code):
-    child = start(code)
+def test_a_process_ends_the_hard_way_if_need_be_and_is_missed(start, code):
+    child, other = start(code), start(_SLEEP)
+    assert processes.all_run([child, other])
 
     processes.end([child], timeout_s=1.0)
 
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    assert not processes.all_run([child, other])
+    assert processes.all_run([other])
 
 
 def test_a_process_that_is_gone_already_counts_as_ended(start):
@@ -63,12 +90,29 @@ def test_a_process_that_is_gone_already_counts_as_ended(start):
     assert time.monotonic() - begun < 5.0
 
 
-def test_the_trainers_own_processes_are_none_of_the_engines(start):
+def test_children_that_another_thread_starts_meanwhile_are_none_of_the_engines(start, named):
+    before = processes.descendants()
     start(_SLEEP)
+    named("dataloader")
+    core = named("EngineCore_DP0")
 
-    assert processes.engine_processes(before=()) == frozenset()
+    assert processes.started(before) == [core]
+    assert {process.pid for process in processes.engine_processes(before)} == {core.pid}
+    assert set(processes.expected_to_acknowledge(before)) == {os.getpid(), core.pid}
 
 
 def test_an_engine_whose_processes_are_not_found_is_an_error():
     with pytest.raises(ReceiptError, match="were not found"):
         processes.expected_to_acknowledge(before=[psutil.Process(os.getpid())])
+
+
+@pytest.mark.usefixtures("shell")
+async def test_an_engine_whose_variables_the_system_refuses_leaves_none_of_them_and_no_plan_behind(model):
+    plan = make_plan(GenerationConfig.parse({"model": str(model())}))
+    before = dict(os.environ)
+
+    with pytest.raises(EngineStartError, match="illegal environment variable name"):
+        await Engine(plan, {}, {"ACME": "1", "A=B": "2"}).start()
+
+    assert dict(os.environ) == before
+    assert in_force() is None

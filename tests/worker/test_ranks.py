@@ -13,38 +13,23 @@ import pytest
 import pytest_asyncio
 import ray
 
-from worker.config import ClusterSection
+from quirks_core.config import ClusterSection
 from worker.errors import RankError
 from worker.group.actor import last_lines, reap
 from worker.group.ranks import Ranks, travelling
 
-
-@pytest.mark.parametrize(
-    "name",
-    ["VLLM_LOGGING_LEVEL", "NCCL_DEBUG", "NRL_VLLM_ASYNC_TIMEOUT_SECONDS", "HF_HOME", "TORCHDYNAMO_DISABLE", "OMP_NUM_THREADS"],
-)
-def test_what_a_plan_or_an_engine_reads_goes_along(name):
-    assert travelling({name: "1"}) == {name: "1"}
-
-
-@pytest.mark.parametrize("name", ["MODEL_QUIRKS_DISABLE", "MODEL_QUIRKS_STRICT", "MODEL_QUIRKS_LOCKED"])
-def test_switches_go_along(name):
-    assert travelling({name: "1"}) == {name: "1"}
+#: What a plan or an engine reads, and switches.
+_GOES = "VLLM_LOGGING_LEVEL NCCL_DEBUG NRL_VLLM_ASYNC_TIMEOUT_SECONDS HF_HOME TORCHDYNAMO_DISABLE OMP_NUM_THREADS"
+_GOES += " MODEL_QUIRKS_DISABLE MODEL_QUIRKS_STRICT MODEL_QUIRKS_LOCKED"
+#: Secrets, a plan that is in force here, and what belongs to this machine.
+_STAYS = "HF_TOKEN VLLM_API_KEY NRL_SECRET HF_PASSWORD VLLM_SECRET_KEY MODEL_QUIRKS_PLAN MODEL_QUIRKS_FOLDER"
+_STAYS += " PATH HOME CUDA_VISIBLE_DEVICES RAY_ADDRESS TMPDIR LD_PRELOAD"
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "NRL_SECRET", "HF_PASSWORD", "VLLM_SECRET_KEY"])
-def test_secrets_stay(name):
-    assert travelling({name: "hush"}) == {}
+def test_what_a_plan_or_an_engine_reads_goes_along_and_what_is_secret_or_this_machine_s_own_stays():
+    here = dict.fromkeys([*_GOES.split(), *_STAYS.split()], "1")
 
-
-@pytest.mark.parametrize("name", ["MODEL_QUIRKS_ORDERS", "MODEL_QUIRKS_FOLDER"])
-def test_a_plan_that_is_in_force_here_stays_here(name):
-    assert travelling({name: "1"}) == {}
-
-
-@pytest.mark.parametrize("name", ["PATH", "HOME", "CUDA_VISIBLE_DEVICES", "RAY_ADDRESS", "TMPDIR", "LD_PRELOAD"])
-def test_what_belongs_to_this_machine_stays(name):
-    assert travelling({name: "1"}) == {}
+    assert travelling(here) == dict.fromkeys(_GOES.split(), "1")
 
 
 @pytest.fixture

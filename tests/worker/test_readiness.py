@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Readiness
 from worker.errors import NotReadyError, RefitError, SleepError
-from worker.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Readiness
 
 
 @pytest.fixture
@@ -37,16 +37,11 @@ def test_a_broken_engine_says_why_until_a_refit(readiness):
     with pytest.raises(NotReadyError, match="half of it is new"):
         readiness.check()
     assert readiness.version == "1"
+    readiness.check_refit()
 
     readiness.refitted("2")
 
     readiness.check()
-
-
-def test_a_broken_engine_may_be_refitted(readiness):
-    readiness.broken("half of it is new")
-
-    readiness.check_refit()
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -79,23 +74,15 @@ def test_after_a_light_sleep_a_whole_wake_up_is_enough(readiness, tags):
     readiness.check()
 
 
-def test_after_a_deep_sleep_only_a_refit_makes_the_engine_ready(readiness):
+@pytest.mark.parametrize("tags", [[None, None], [[WEIGHTS], [KV_CACHE]]], ids=["at once", "weights first"])
+def test_after_a_deep_sleep_only_a_refit_makes_the_engine_ready(readiness, tags):
     readiness.slept(2)
-    readiness.woke(None)
-
+    readiness.woke(tags[0])
     with pytest.raises(NotReadyError, match="level 2, which keeps no weights; refit before generating"):
         readiness.check()
 
     readiness.refitted("2")
-
-    readiness.check()
-
-
-def test_a_refit_between_the_two_wake_ups_is_enough_after_a_deep_sleep(readiness):
-    readiness.slept(2)
-    readiness.woke([WEIGHTS])
-    readiness.refitted("2")
-    readiness.woke([KV_CACHE])
+    readiness.woke(tags[1])
 
     readiness.check()
 
@@ -108,13 +95,11 @@ def test_a_tag_that_does_not_exist_is_named(readiness, tags):
         readiness.checked_tags(tags)
 
 
-def test_tags_are_passed_on_and_none_stays_none(readiness):
+def test_tags_are_passed_on_and_none_stays_none_unless_the_engine_is_awake(readiness):
+    with pytest.raises(SleepError, match="the engine does not sleep"):
+        readiness.checked_tags(None)
+
     readiness.slept(1)
 
     assert readiness.checked_tags((WEIGHTS,)) == [WEIGHTS]
     assert readiness.checked_tags(None) is None
-
-
-def test_what_does_not_sleep_cannot_be_woken(readiness):
-    with pytest.raises(SleepError, match="the engine does not sleep"):
-        readiness.checked_tags(None)

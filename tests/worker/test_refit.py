@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-import struct
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from worker.refit import RefitScope, tensors, write
+from worker.errors import RefitRejectedError
+from worker.refit import Manifest, RefitScope, tensors, write
+from worker.refit.files import _DTYPES, FileStream
 
 
 class Tiny(nn.Module):
@@ -41,19 +41,10 @@ def names(model: nn.Module, scope: RefitScope | str) -> list[str]:
     return [name for name, _ in tensors(model, scope)]
 
 
-def test_a_refit_of_parameters_leaves_every_buffer_out():
-    assert names(Tiny(), RefitScope.PARAMETERS) == ["linear.weight"]
-
-
-def test_a_refit_of_the_state_dict_sends_persistent_buffers_and_no_others():
-    assert sorted(names(Tiny(), RefitScope.STATE_DICT)) == ["layer_scalar", "linear.weight"]
-
-
-def test_the_scope_may_be_a_plan_s_plain_text():
-    assert names(Tiny(), "parameters") == names(Tiny(), RefitScope.PARAMETERS)
-
-
-def test_an_unknown_scope_is_an_error():
+@pytest.mark.parametrize("form", [RefitScope, str])
+def test_a_refit_of_parameters_leaves_buffers_out_and_one_of_the_state_dict_sends_the_persistent_ones(form):
+    assert names(Tiny(), form("parameters")) == ["linear.weight"]
+    assert sorted(names(Tiny(), form("state_dict"))) == ["layer_scalar", "linear.weight"]
     with pytest.raises(ValueError, match="everything"):
         names(Tiny(), "everything")
 
@@ -83,26 +74,6 @@ def test_a_transposed_parameter_is_sent_contiguous_with_its_values():
     assert torch.equal(sent, model.weight)
 
 
-def test_the_file_holds_what_was_sent(tmp_path):
-    model = Tiny()
-
-    write(tensors(model, RefitScope.STATE_DICT), tmp_path / "weights.safetensors")
-
-    read = load_file(tmp_path / "weights.safetensors")
-    assert torch.equal(read["linear.weight"], model.linear.weight)
-    assert read["layer_scalar"].item() == 1.5
-
-
-def test_the_file_is_safetensors_and_no_pickle(tmp_path):
-    file = tmp_path / "weights.safetensors"
-
-    write(tensors(Tiny(), RefitScope.STATE_DICT), file)
-
-    content = file.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    assert json.loads(content[8 : 8 + length])["linear.weight"]["dtype"] == "F32"
-
-
 def test_tensors_that_share_memory_are_written_under_each_name(tmp_path):
     model = Tied()
 
@@ -113,18 +84,30 @@ def test_tensors_that_share_memory_are_written_under_each_name(tmp_path):
     assert torch.equal(read["head.weight"], model.embed.weight)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64])
-def test_dtypes_survive(tmp_path, dtype):
-    write([("a", torch.ones(2, dtype=dtype))], tmp_path / "w.safetensors")
+def test_every_dtype_and_shape_arrives_as_it_was(tmp_path):
+    sent = {name: torch.ones(2, 3).to(getattr(torch, name)) for name in _DTYPES.values()}
+    sent |= {"scalar": torch.tensor(1.5), "none": torch.zeros(0, 3), "empty": torch.zeros(0, 3)}
+    write(sent.items(), tmp_path / "w.safetensors")
 
-    assert load_file(tmp_path / "w.safetensors")["a"].dtype is dtype
+    with FileStream(tmp_path / "w.safetensors", Manifest.of(sorted(sent.items()))) as stream:
+        got = dict(stream)
+
+    assert got.keys() == sent.keys()
+    for name, tensor in sent.items():
+        assert (got[name].dtype, got[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(got[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
 
 
-@pytest.mark.parametrize("shape", [(), (0, 3)], ids=["scalar", "empty"])
-def test_scalars_and_empty_tensors_survive(tmp_path, shape):
-    write([("a", torch.zeros(shape)), ("b", torch.zeros(shape))], tmp_path / "w.safetensors")
-
-    assert {tensor.shape for tensor in load_file(tmp_path / "w.safetensors").values()} == {torch.Size(shape)}
+def test_a_file_that_is_not_there_or_not_whole_or_not_as_announced_is_rejected_before_anything_is_loaded(tmp_path):
+    file = tmp_path / "w.safetensors"
+    with pytest.raises(RefitRejectedError, match=r"no file .* must share the file system"):
+        FileStream(file, None)
+    write([("a", torch.ones(100))], file)
+    with pytest.raises(RefitRejectedError, match=r"1 different: a is float32 \[100\], announced as float32 \[99\]"):
+        FileStream(file, Manifest.of([("a", torch.ones(99))]))
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(RefitRejectedError, match="is not a complete safetensors file"):
+        FileStream(file, None)
 
 
 def test_only_the_owner_can_read_the_file(tmp_path):

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from quirks_core import UsageError
-from worker.config import GenerationConfig
-from worker.server import OpenAIServer, ServerSection, ServerStartError
+from quirks_core.config import GenerationConfig
+from quirks_core.errors import UsageError
+from worker.server import OpenAIServer, ServerStartError
 
 KEY = "sesame-1234"
 EVERYWHERE = "0.0.0.0"  # noqa: S104
@@ -18,7 +18,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104
 def server_of(**section):
     cluster = section.pop("cluster", {})
     config = GenerationConfig.parse({"model": "m", "server": section, "cluster": cluster})
-    return OpenAIServer(SimpleNamespace(), config, config.sampling, check=lambda: None)
+    return OpenAIServer(SimpleNamespace(), config, check=lambda: None)
 
 
 @pytest.fixture
@@ -35,10 +35,6 @@ def reserved():
     for server in servers:
         if server._socket is not None:
             server._socket.close()
-
-
-def test_nothing_listens_unless_asked():
-    assert ServerSection().enabled is False
 
 
 @pytest.mark.parametrize(
@@ -78,29 +74,21 @@ def test_a_key_shows_nowhere():
     assert not [value for slot, value in config.slots().items() if KEY in str(value)]
 
 
-def test_a_key_is_made_anew_for_each_server_unless_one_is_given(monkeypatch):
+def test_the_configured_key_counts_before_the_environments_and_without_any_each_server_makes_one(monkeypatch):
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
-
     made = {server_of().api_key, server_of().api_key}
+    monkeypatch.setenv("VLLM_API_KEY", "from-outside")
 
     assert len(made) == 2
     assert all(len(key) >= 32 for key in made)
-
-
-def test_the_environments_key_counts_where_the_configuration_has_none(monkeypatch):
-    monkeypatch.setenv("VLLM_API_KEY", "from-outside")
-
     assert server_of().api_key == "from-outside"
     assert server_of(api_key=KEY).api_key == KEY
-
-
-def test_without_auth_there_is_no_key(monkeypatch):
-    monkeypatch.setenv("VLLM_API_KEY", "from-outside")
-
     assert server_of(auth=False).api_key is None
 
 
 def test_the_loopback_is_the_default_and_the_port_is_a_free_one(reserved):
+    with pytest.raises(ServerStartError, match="no address before it is started"):
+        _ = server_of().base_url
     one, other = reserved(), reserved()
 
     assert one.base_url.startswith("http://127.0.0.1:")
@@ -152,11 +140,6 @@ def test_the_reported_name_can_be_given(reserved, monkeypatch):
 def test_an_address_that_is_not_ours_is_an_error_that_names_it(reserved, host):
     with pytest.raises(ServerStartError, match=host):
         reserved(host=host)
-
-
-def test_there_is_no_address_before_there_is_a_port():
-    with pytest.raises(ServerStartError, match="no address before it is started"):
-        _ = server_of().base_url
 
 
 def _two_free_ports() -> int:

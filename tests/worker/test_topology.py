@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from quirks_core import Registry, RunContext
+from quirks_core.planning import make_plan
 from worker import GenerationConfig
+from worker.engine.topology import Expected, Row, Topology
 from worker.errors import TopologyError
-from worker.topology import Expected, Row, Topology
 
 LAYERS = ("layers.0.experts", "layers.1.experts")
 EXPERTS = 8
@@ -120,19 +120,13 @@ def test_engines_that_share_nothing_do_not_pass_for_a_group():
         assert f"(process {process}) is in a expert-parallel group of 1 instead of 2" in message
 
 
-def test_everything_that_is_wrong_is_in_one_error():
-    wrong = _changed(_changed(_formed(SHARED), 0, dp_size=3, tp_size=4), 1, ep_size=1)
+def test_everything_that_is_wrong_is_in_one_error_also_ranks_that_are_there_twice():
+    sizes = _problems(_changed(_changed(_formed(SHARED), 0, dp_size=3, tp_size=4), 1, ep_size=1), SHARED)
+    ranks = _problems(_changed(_formed(SHARED), 1, dp_rank=0, ep_rank=0), SHARED)
 
-    message = _problems(wrong, SHARED)
-
-    assert message.count("instead of") == 3
-
-
-def test_a_rank_that_is_there_twice_is_named():
-    message = _problems(_changed(_formed(SHARED), 1, dp_rank=0, ep_rank=0), SHARED)
-
-    assert "DP 0, PP 0, TP 0 is there 2 times" in message
-    assert "EP 0 is there 2 times" in message
+    assert sizes.count("instead of") == 3
+    assert "DP 0, PP 0, TP 0 is there 2 times" in ranks
+    assert "EP 0 is there 2 times" in ranks
 
 
 def test_one_of_several_engines_knows_its_group_by_size_alone():
@@ -149,8 +143,9 @@ def test_one_of_several_engines_knows_its_group_by_size_alone():
         ((4, 5, 6), "experts 7 are held by 0 processes instead of 1"),
         ((3, 4, 5, 6, 7), "experts 3 are held by 2 processes instead of 1"),
         ((0, 1, 2, 3), "experts 0-7 are held by 2 processes instead of 1"),
+        ((), "experts 4-7 are held by 0 processes instead of 1"),
     ],
-    ids=["missing", "doubled", "the other's"],
+    ids=["missing", "doubled", "the other's", "none"],
 )
 def test_an_expert_that_is_missing_or_doubled_is_named_with_its_layer(held, problem):
     row = _formed(SHARED).rows[1]
@@ -159,12 +154,6 @@ def test_an_expert_that_is_missing_or_doubled_is_named_with_its_layer(held, prob
 
     assert f"{LAYERS[1]}: {problem}" in message
     assert LAYERS[0] not in message
-
-
-def test_a_layer_that_one_rank_does_not_have_is_named():
-    message = _problems(_changed(_formed(SHARED), 1, experts={LAYERS[0]: (4, 5, 6, 7)}), SHARED)
-
-    assert f"{LAYERS[1]}: experts 4-7 are held by 0 processes instead of 1" in message
 
 
 def test_without_expert_parallelism_every_process_has_a_part_of_every_expert():
@@ -192,35 +181,22 @@ def test_the_same_experts_in_two_stages_are_different_layers():
     assert f"{LAYERS[1]}: experts 7 are held by 0 processes instead of 1" in message
 
 
-def test_the_table_has_a_line_for_every_process():
+def _table(expected: Expected) -> str:
     console = Console(width=140, color_system=None)
-
     with console.capture() as captured:
-        console.print(_formed(SHARED).table())
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in captured.get().splitlines() if "│" in line]
+        console.print(_formed(expected).table())
+    return captured.get()
+
+
+def test_the_table_has_a_line_for_every_process_with_every_kind_of_parallelism_that_there_is():
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in _table(SHARED).splitlines() if "│" in line]
 
     assert lines == [
         ["0", "100", "0 of 2", "0 of 2", "0-3", "2", "4.0 MiB"],
         ["1", "101", "1 of 2", "1 of 2", "4-7", "2", "4.0 MiB"],
     ]
-
-
-def test_the_table_shows_every_kind_of_parallelism_that_there_is():
-    console = Console(width=140, color_system=None)
-
-    with console.capture() as captured:
-        console.print(_formed(replace(SHARED, tensor=2, pipeline=2, experts=4)).table())
-
-    assert ("1 of 2 │ 1 of 2 │ 1 of 2 │ 3 of 4") in captured.get()
-
-
-def test_the_table_of_a_dense_model_speaks_of_no_experts():
-    console = Console(width=140, color_system=None)
-
-    with console.capture() as captured:
-        console.print(_formed(RIGHT["independent, dense"]).table())
-
-    assert captured.get().count("none") == 8
+    assert "1 of 2 │ 1 of 2 │ 1 of 2 │ 3 of 4" in _table(replace(SHARED, tensor=2, pipeline=2, experts=4))
+    assert _table(RIGHT["independent, dense"]).count("none") == 8
 
 
 @pytest.mark.parametrize("expected", RIGHT.values(), ids=RIGHT)
@@ -232,38 +208,23 @@ def test_what_goes_through_json_comes_back_the_same(expected):
     assert Topology.joined(back) == _formed(expected)
 
 
-@pytest.fixture
-def expect(tmp_path):
-    """Reads what a plan expects, for a model of a type."""
+@pytest.mark.usefixtures("shell")
+@pytest.mark.parametrize(
+    ("model_type", "ranks", "expert_parallel_size", "expected"),
+    [
+        ("qwen3_moe", 2, 4, RIGHT["actors over TP"]),
+        ("qwen3_moe", 2, 2, APART),
+        ("qwen3", 2, None, RIGHT["independent, dense"]),
+        ("qwen3_moe", 1, None, RIGHT["alone"]),
+    ],
+    ids=["experts shared by all", "experts within replicas", "dense", "alone"],
+)
+def test_a_plan_says_what_its_processes_form(model, model_type, ranks, expert_parallel_size, expected):
+    folder = model(model_type, **({"num_experts": EXPERTS} if "moe" in model_type else {}))
+    engine = {"data_parallel_size": ranks, "tensor_parallel_size": ranks}
+    parallel = {"expert_parallel_size": expert_parallel_size}
 
-    def read(model_type, **sections):
-        config = {"model_type": model_type, **({"num_experts": EXPERTS} if "moe" in model_type else {})}
-        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        parsed = GenerationConfig.parse({"model": str(tmp_path), **sections})
-        plan = Registry.load().resolve(RunContext.gather(parsed, environ={}))
-        assert not plan.refusals
-        return Expected.of(plan)
+    plan = make_plan(GenerationConfig.parse({"model": str(folder), "engine": engine, "parallel": parallel}))
 
-    return read
-
-
-def test_a_plan_that_shares_experts_expects_one_group(expect):
-    sections = {"engine": {"data_parallel_size": 2, "tensor_parallel_size": 2}, "parallel": {"expert_parallel_size": 4}}
-
-    assert expect("qwen3_moe", **sections) == RIGHT["actors over TP"]
-
-
-def test_a_plan_for_a_dense_model_expects_engines_that_share_nothing(expect):
-    sections = {"engine": {"data_parallel_size": 2, "tensor_parallel_size": 2}}
-
-    assert expect("qwen3", **sections) == RIGHT["independent, dense"]
-
-
-def test_a_plan_with_experts_within_replicas_expects_them_there(expect):
-    sections = {"engine": {"data_parallel_size": 2, "tensor_parallel_size": 2}, "parallel": {"expert_parallel_size": 2}}
-
-    assert expect("qwen3_moe", **sections) == APART
-
-
-def test_a_plan_without_data_parallelism_expects_no_strategy(expect):
-    assert expect("qwen3_moe") == RIGHT["alone"]
+    plan.check()
+    assert Expected.of(plan) == expected

@@ -2,67 +2,47 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-from quirks_core import Registry, UsageError
-from quirks_core.lock import LOCKED_VARIABLE, Lock, LockError
-from quirks_core.plan import Plan, State, Verdict
+from quirks_core.errors import BrokenPluginsError, UsageError
+from quirks_core.lock import Lock, LockError
+from quirks_core.plan import Plan, State
+from quirks_core.planning import LOCKED_VARIABLE, STRICT_VARIABLE
+from quirks_core.registry import Registry
 from worker import VllmAsyncGenerationWorker
 
+pytestmark = pytest.mark.usefixtures("shell")
 QUIRK = "rollout-logprobs-processed"
-SLOT = "engine.logprobs_mode"
-
-
-@pytest.fixture(autouse=True)
-def bare_shell(monkeypatch):
-    """Nothing of the developer's switches counts, and no test may reach the engine."""
-    for variable in ("MODEL_QUIRKS_DISABLE", "MODEL_QUIRKS_FORCE", "MODEL_QUIRKS_STRICT", LOCKED_VARIABLE):
-        monkeypatch.delenv(variable, raising=False)
-    before = "vllm" in sys.modules
-    yield
-    assert ("vllm" in sys.modules) is before
 
 
 @pytest.fixture
-def plan(model_folder):
+def plan(model):
     """Makes a worker and returns its plan."""
 
     def make(quirks=None, **switches) -> Plan:
-        return VllmAsyncGenerationWorker({"model": str(model_folder), "quirks": quirks or {}}, **switches).plan
+        return VllmAsyncGenerationWorker({"model": str(model()), "quirks": quirks or {}}, **switches).plan
 
     return make
 
 
-def verdict(plan: Plan, quirk: str = QUIRK) -> Verdict:
-    """What was decided about one quirk."""
-    return next(item for item in plan.verdicts if item.id == quirk)
+def state(plan: Plan, quirk: str = QUIRK) -> State:
+    return next(item.state for item in plan.verdicts if item.id == quirk)
 
 
-def test_a_call_switches_a_quirk_off_and_the_plan_names_it(plan):
-    made = plan(disable=[QUIRK])
+def test_a_call_switches_off_and_on_and_the_plan_says_so(plan):
+    made = plan(disable=[QUIRK], force=["deepscaler-eager"])
 
-    assert (verdict(made).state, made.value(SLOT)) == (State.DISABLED, None)
-    assert verdict(made).because == f"switched off by {QUIRK!r} in the call (disable=)"
-
-
-def test_a_call_forces_a_quirk_that_does_not_concern_the_run(plan):
-    made = plan(force=["deepscaler-eager"])
-
-    assert made.value("engine.enforce_eager") is True
-    assert verdict(made, "deepscaler-eager").because.startswith("forced by 'deepscaler-eager' in the call (force=)")
+    verdicts = {item.id: item for item in made.verdicts}
+    assert (state(made), made.value("engine.logprobs_mode"), made.value("engine.enforce_eager")) == (State.DISABLED, None, True)
+    assert verdicts[QUIRK].because == f"switched off by {QUIRK!r} in the call (disable=)"
+    assert verdicts["deepscaler-eager"].because.startswith("forced by 'deepscaler-eager' in the call (force=)")
 
 
-def test_the_configuration_switches_off_and_forces(plan):
-    made = plan({"disable": [QUIRK], "force": ["deepscaler-eager"]})
+def test_the_configuration_switches_too_and_a_call_beats_it(plan):
+    configured = {"disable": [QUIRK], "force": ["deepscaler-eager"]}
 
-    assert (verdict(made).state, verdict(made, "deepscaler-eager").state) == (State.DISABLED, State.ACTIVE)
-
-
-def test_a_call_beats_the_configuration(plan):
-    assert verdict(plan({"disable": [QUIRK]}, force=[QUIRK])).state is State.ACTIVE
+    assert (state(plan(configured)), state(plan(configured), "deepscaler-eager")) == (State.DISABLED, State.ACTIVE)
+    assert state(plan(configured, force=[QUIRK])) is State.ACTIVE
 
 
 def test_a_name_that_does_not_exist_is_an_error_with_the_nearest(plan):
@@ -70,29 +50,30 @@ def test_a_name_that_does_not_exist_is_an_error_with_the_nearest(plan):
         plan(disable=["rollout-logprob-processed"])
 
 
-@pytest.fixture
-def lock_file(tmp_path: Path) -> Path:
-    """A lock file that expects a quirk that is not installed."""
-    lock = Lock.of(Registry.load())
-    file = tmp_path / "quirks.lock"
+@pytest.mark.parametrize("layer", ["call", "environment", "configuration"])
+def test_a_lock_file_is_held_against_what_is_installed(plan, tmp_path, monkeypatch, layer):
+    lock, file = Lock.of(Registry.load()), tmp_path / "quirks.lock"
     missing = lock.quirks[0].model_copy(update={"id": "long-gone"})
+
+    def locked() -> Plan:
+        if layer == "environment":
+            monkeypatch.setenv(LOCKED_VARIABLE, str(file))
+        configured = {"locked": str(file)} if layer == "configuration" else None
+        return plan(configured, locked=file if layer == "call" else None)
+
+    lock.write(file)
+    assert locked().active
     lock.model_copy(update={"quirks": (*lock.quirks, missing)}).write(file)
-    return file
-
-
-def test_the_configurations_lock_file_is_held_against_what_is_installed(plan, lock_file):
     with pytest.raises(LockError, match=r"long-gone of model-quirks .* is not loaded"):
-        plan({"locked": str(lock_file)})
+        locked()
 
 
-def test_the_environments_lock_file_is_held_against_what_is_installed(plan, lock_file, monkeypatch):
-    monkeypatch.setenv(LOCKED_VARIABLE, str(lock_file))
+@pytest.mark.parametrize("layer", ["call", "environment"])
+def test_a_broken_plugin_is_a_row_and_under_strict_an_error(plan, install, monkeypatch, layer):
+    install("acme-broken", "raise RuntimeError('broken for good')")
+    assert any("broken for good" in warning for warning in plan().warnings)
 
-    with pytest.raises(LockError, match="long-gone"):
-        plan()
-
-
-def test_a_lock_of_what_is_installed_passes(plan, tmp_path):
-    Lock.of(Registry.load()).write(tmp_path / "quirks.lock")
-
-    assert plan({"locked": str(tmp_path / "quirks.lock")}).active
+    if layer == "environment":
+        monkeypatch.setenv(STRICT_VARIABLE, "1")
+    with pytest.raises(BrokenPluginsError, match="broken for good"):
+        plan(strict=layer == "call")

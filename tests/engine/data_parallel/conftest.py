@@ -11,8 +11,8 @@ import psutil
 import pytest
 import ray
 
-from quirks_core.testing.lab import batch_of, configuration
 from worker import WorkerGroup
+from worker.testing.lab import batch_of, configuration
 
 #: Seconds after which something has hung; far more than anything here takes.
 HUNG_S = 90

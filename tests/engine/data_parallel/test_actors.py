@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from quirks_core.errors import QuirksError
-from quirks_core.testing.lab import PROMPTS, batch_of
 from worker.errors import BatchError, NotReadyError, RankError, RefitError, RefitRejectedError
 from worker.refit import Manifest, send_ipc_zmq, tensors
+from worker.testing.lab import PROMPTS, batch_of
 
 HUNG_S = 90
 LONGEST = 256
@@ -58,7 +58,7 @@ async def started(checkpoint, grouped):
 def group(started):
     """The group; a test must leave it idle."""
     yield started
-    assert started._crew is None or started._crew.router.in_flight == [0, 0]
+    assert started._actors is None or started._actors.router.in_flight == [0, 0]
 
 
 @pytest.fixture
@@ -112,9 +112,9 @@ async def test_a_thousand_short_requests_are_shared_evenly_and_keep_their_places
     expected = await tokens(group, prompts[:500], rank=0)
 
     running = asyncio.ensure_future(tokens(group, prompts))
-    while not any(group._crew.router.in_flight):  # noqa: ASYNC110 - the router offers no event
+    while not any(group._actors.router.in_flight):  # noqa: ASYNC110 - the router offers no event
         await asyncio.sleep(0)  # one turn of the loop shares all of them out
-    assert group._crew.router.in_flight == [500, 500]
+    assert group._actors.router.in_flight == [500, 500]
     got = await running
 
     assert got == expected + expected
@@ -161,7 +161,7 @@ async def test_a_pause_in_the_middle_freezes_all_ranks_and_loses_nothing(group, 
 
 @pytest.mark.parametrize("transport", ["ipc_zmq", "collective"])
 async def test_a_refit_in_the_middle_reaches_all_ranks(group, policies, right, monkeypatch, transport):
-    monkeypatch.setattr(group._refits, "_section", group._refits._section.model_copy(update={"transport": transport}))
+    monkeypatch.setattr(group.refits.sender, "section", group.refits.sender.section.model_copy(update={"transport": transport}))
     running = [
         asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS[:1]), greedy=True, rank=rank))) for rank in (0, 1)
     ]

@@ -12,9 +12,9 @@ import sys
 import psutil
 import pytest
 
-from quirks_core.testing.lab import configuration
 from worker import WorkerGroup
 from worker.errors import RankError
+from worker.testing.lab import configuration
 
 #: Seconds after which something has hung.
 HUNG_S = 60
@@ -31,7 +31,7 @@ _MOE = {
 #: A driver with a Ray of its own; MoE over two ranks without expert parallelism.
 _DRIVER = """
 import asyncio, json, sys
-from quirks_core.testing.lab import PROMPTS, batch_of, set_environment
+from worker.testing.lab import PROMPTS, batch_of, set_environment
 
 set_environment()
 
@@ -105,7 +105,7 @@ async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothi
 
 async def test_a_node_that_comes_to_another_plan_is_refused_with_what_differs(checkpoint, monkeypatch):
     group = WorkerGroup(configuration(checkpoint("qwen3_moe"), _MOE))
-    monkeypatch.setattr("worker.group.group.facts", lambda _: {"VLLM_USE_V1": "1"})
+    monkeypatch.setattr("worker.group.group.plan_variables", lambda *_: {"VLLM_USE_V1": "1"})
 
     async with asyncio.timeout(HUNG_S):
         with pytest.raises(RankError, match=r"rank [01]: this node comes to another plan than the driver") as caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from quirks_core.testing.lab import PROMPTS
+from worker.testing.lab import PROMPTS
 
 pytestmark = pytest.mark.timeout(400)
 

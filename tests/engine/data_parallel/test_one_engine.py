@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from quirks_core.testing.lab import PROMPTS
 from worker.errors import RefitError
 from worker.parity.measure import measure
 from worker.parity.prompts import Prompts
 from worker.parity.session import Session
 from worker.parity.thresholds import chosen_thresholds
 from worker.parity.trainer import Trainer, TrainerOptions
+from worker.testing.lab import PROMPTS
 
 _TWO_RANKS = {"data_parallel_size": 2, "load_format": "auto"}
 
@@ -75,7 +75,7 @@ async def test_a_refit_reaches_the_ranks_that_the_engine_itself_does_not_speak_o
     group, tokens, checkpoint, lab, monkeypatch, transport
 ):
     """VLLM's own ``collective_rpc`` answers for the first rank alone; its number of ranks would leave the others out."""
-    monkeypatch.setattr(group._refits, "_section", group._refits._section.model_copy(update={"transport": transport}))
+    monkeypatch.setattr(group.refits.sender, "section", group.refits.sender.section.model_copy(update={"transport": transport}))
     for seed in (1, 0):
         trainer = lab.trainer(checkpoint("qwen3_moe", seed=seed))
         expected = [row.tokens for row in lab.reference(trainer)]
@@ -90,7 +90,7 @@ async def test_a_refit_reaches_the_ranks_that_the_engine_itself_does_not_speak_o
 
 
 async def test_a_transport_that_does_not_reach_a_group_is_refused(group, checkpoint, lab, monkeypatch):
-    monkeypatch.setattr(group._refits, "_section", group._refits._section.model_copy(update={"transport": "file"}))
+    monkeypatch.setattr(group.refits.sender, "section", group.refits.sender.section.model_copy(update={"transport": "file"}))
 
     with pytest.raises(RefitError, match=r"set refit\.transport: collective"):
         await group.refit_async(lab.trainer(checkpoint("qwen3_moe")))
@@ -98,7 +98,12 @@ async def test_a_transport_that_does_not_reach_a_group_is_refused(group, checkpo
 
 async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoint, running, lab):
     model = checkpoint("qwen3")
-    values = {"purpose": "eval", "engine": {"data_parallel_size": 2}, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}}
+    values = {
+        "purpose": "eval",
+        "engine": {"data_parallel_size": 2},
+        "parallel": {"dp_strategy": "engine"},
+        "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+    }
     async with running(model, values) as worker:
         assert worker.plan.value("parallel.dp_strategy") == "engine"
         assert [(row.dp_rank, row.dp_size, row.ep_size) for row in worker.topology.rows] == [(0, 1, 1), (1, 1, 1)]

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from worker.config import GenerationConfig
+from quirks_core.config import GenerationConfig
 from worker.server import OpenAIServer
 
 LONGEST = 256
@@ -58,7 +58,7 @@ async def served(model, running):
     async with running(model, values()) as worker:
         yield SimpleNamespace(
             worker=worker,
-            llm=worker._engine.llm,
+            llm=worker.engine.llm,
             server=worker._server,
             base_url=await worker.report_dp_openai_server_base_url(),
             key=worker.openai_api_key,
@@ -74,8 +74,7 @@ def second(served):
         config = served.worker.config
         asked = {**config.model_dump(mode="json"), "purpose": purpose, "server": {**values()["server"], **section}}
         asked["sampling"].update(sampling or {})
-        config = GenerationConfig.parse(asked)
-        server = OpenAIServer(served.llm, config, config.sampling, check=check)
+        server = OpenAIServer(served.llm, GenerationConfig.parse(asked), check=check)
         await server.start()
         try:
             yield server

@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from quirks_core import QuirksError
+from quirks_core.errors import QuirksError
 from worker.server import ServerStartError
 
 KEY = "open-sesame"
@@ -51,6 +51,19 @@ async def test_vllms_development_routes_are_not_there_even_in_its_development_mo
 
                 assert reply.status_code == 404, path
                 assert reply.json()["error"]["code"] == 404
+
+
+async def test_an_error_of_any_route_is_an_error_body(http, monkeypatch):
+    async def broken(*_):
+        raise RuntimeError("the list is lost")
+
+    monkeypatch.setattr("worker.server.serving.Serving.models", broken)
+    monkeypatch.setattr("worker.server.serving.Serving.errored", property(broken))
+
+    models, health = await http.get("/v1/models"), await http.get("/health")
+
+    assert (models.status_code, models.json()["error"]["code"]) == (500, 500)
+    assert (health.status_code, health.content) == (503, b"")
 
 
 async def test_without_auth_there_is_a_warning_and_no_key(second, caplog, raw):

@@ -113,12 +113,12 @@ async def engine(model, running):
 async def worker(engine, policies):
     """The engine with policy ``a``; a test must leave it idle and whole."""
     async with asyncio.timeout(HUNG_S):
-        engine._refits().announced = None
+        engine.refitting.announced = None
         await engine.refit_async(policies.a.model, version="a")
     yield engine
     async with asyncio.timeout(HUNG_S):
-        assert not await engine._engine.llm.is_paused()
-        assert engine._engine.llm.output_processor.get_num_unfinished_requests() == 0
+        assert not await engine.engine.llm.is_paused()
+        assert engine.engine.llm.output_processor.get_num_unfinished_requests() == 0
         assert await engine.reset_prefix_cache_async()  # false while the engine's own side still works on a request
 
 
@@ -127,7 +127,7 @@ def sampling(engine, monkeypatch):
     """Changes how the worker samples, for one test."""
 
     def change(**values):
-        monkeypatch.setattr(engine._requests, "_sampling", engine._requests._sampling.model_copy(update=values))
+        monkeypatch.setattr(engine.requests, "sampling", engine.requests.sampling.model_copy(update=values))
 
     return change
 
@@ -135,7 +135,7 @@ def sampling(engine, monkeypatch):
 @pytest.fixture
 def unfinished(engine):
     """How many requests the engine works on."""
-    return engine._engine.llm.output_processor.get_num_unfinished_requests
+    return engine.engine.llm.output_processor.get_num_unfinished_requests
 
 
 @pytest.fixture(scope="session")
@@ -153,7 +153,7 @@ def until():
 @pytest.fixture
 def generated(engine, until):
     """Waits until every request has made some tokens."""
-    states = engine._engine.llm.output_processor.request_states
+    states = engine.engine.llm.output_processor.request_states
 
     async def wait(requests, tokens=10):
         await until(
@@ -170,7 +170,7 @@ def transport(engine, monkeypatch):
     """Changes how the worker sends a model of this process, for one test."""
 
     def change(name):
-        monkeypatch.setattr(engine._refitting, "_section", engine.config.refit.model_copy(update={"transport": name}))
+        monkeypatch.setattr(engine.refitting.sender, "section", engine.config.refit.model_copy(update={"transport": name}))
 
     return change
 

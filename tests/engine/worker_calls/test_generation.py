@@ -56,7 +56,7 @@ async def test_a_prompt_longer_than_the_context_is_refused_with_its_row(worker, 
 
 
 async def test_the_stop_string_of_one_sample_ends_every_sample_of_the_batch_and_stays_in_it(worker, lab, policies):
-    decode = worker._engine.llm.get_tokenizer().decode
+    decode = worker.engine.llm.get_tokenizer().decode
     whole = [list(row.tokens) for row in policies.a.tokens]
     stop = decode(whole[1])[8:12]
     batch = lab.batch_of(lab.PROMPTS) | {"stop_strings": [[stop], None, None]}
@@ -73,7 +73,7 @@ async def test_the_stop_string_of_one_sample_ends_every_sample_of_the_batch_and_
 
 
 async def test_configured_stop_strings_count_beside_those_of_the_batch(worker, lab, policies, monkeypatch):
-    decode = worker._engine.llm.get_tokenizer().decode
+    decode = worker.engine.llm.get_tokenizer().decode
     stop = decode(list(policies.a.tokens[0].tokens))[4:8]
     section = worker.config.sampling.model_copy(update={"stop_strings": (stop,)})
     monkeypatch.setattr(worker, "config", worker.config.model_copy(update={"sampling": section}))
@@ -190,9 +190,9 @@ async def test_a_sample_over_its_time_limit_is_aborted_after_the_others_were_yie
     worker, lab, sampling, unfinished, monkeypatch
 ):
     sampling(max_new_tokens=900)
-    monkeypatch.setattr(worker._requests, "_timeout_s", 2.0)
+    monkeypatch.setattr(worker.requests, "timeout_s", 2.0)
     samples = worker.generate_async(lab.batch_of([lab.PROMPTS[0], [7] * (LONGEST - 2), [7] * LONGEST]))
-    llm = worker._engine.llm
+    llm = worker.engine.llm
     came = []
 
     async def consume():
@@ -216,7 +216,7 @@ async def test_a_sample_over_its_time_limit_is_aborted_after_the_others_were_yie
 
 
 async def test_every_sample_over_the_limit_is_named(worker, lab, monkeypatch):
-    monkeypatch.setattr(worker._requests, "_timeout_s", 0.001)
+    monkeypatch.setattr(worker.requests, "timeout_s", 0.001)
 
     with pytest.raises(GenerationTimeoutError, match=r"samples 0, 1, 2 took longer .* and were aborted"):
         await collected(worker, lab.batch_of(lab.PROMPTS))

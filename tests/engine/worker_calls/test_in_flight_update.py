@@ -74,7 +74,7 @@ async def test_a_request_that_comes_while_the_weights_come_is_made_by_the_new_on
 ):
     async with trainer_process("ipc_zmq", *await worker.report_refit_addresses_async()) as trainer, asyncio.timeout(120):
         updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async(version="b"))
-        await until(Path(worker._refitting._sockets, "rank-0.sock").exists)
+        await until(Path(worker.refitting.sockets, "rank-0.sock").exists)
         samples = worker.generate_async(lab.batch_of(lab.PROMPTS[:1]), greedy=True)
         first = asyncio.create_task(anext(samples))
         await asyncio.sleep(0)

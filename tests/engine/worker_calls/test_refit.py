@@ -184,7 +184,7 @@ async def test_requests_in_flight_end_when_a_refit_fails(worker, policies, conne
 
 async def test_a_trainer_that_never_comes_is_given_up_after_the_time_limit(worker, policies, holds, monkeypatch):
     short = worker.config.refit.model_copy(update={"timeout_s": 0.3})
-    monkeypatch.setattr(worker._refitting, "_section", short)
+    monkeypatch.setattr(worker.refitting.sender, "section", short)
 
     with pytest.raises(RefitError, match=r"the trainer did not answer within refit\.timeout_s = 0\.3 s.*the weights it had"):
         await worker.update_weights_via_ipc_zmq_async()
@@ -193,7 +193,7 @@ async def test_a_trainer_that_never_comes_is_given_up_after_the_time_limit(worke
 
 
 async def test_a_group_that_nobody_opened_cannot_be_received_from(worker):
-    worker._refitting._joined = False
+    worker.refitting.joined = False
 
     with pytest.raises(RefitError, match="call init_collective_async"):
         await worker.update_weights_from_collective_async()
@@ -206,7 +206,7 @@ async def test_a_group_without_a_rank_for_this_engine_is_refused(worker, rank_pr
 
 
 async def test_a_group_whose_trainer_does_not_come_is_an_error_that_names_the_place(worker, policies, holds, monkeypatch):
-    monkeypatch.setattr(worker._refitting, "_section", worker.config.refit.model_copy(update={"timeout_s": 0.3}))
+    monkeypatch.setattr(worker.refitting.sender, "section", worker.config.refit.model_copy(update={"timeout_s": 0.3}))
     port = free_port(IP)
 
     with pytest.raises(TransferError, match=rf"rank 1 of 2 could not join the group at {IP}:{port}"):
@@ -217,25 +217,25 @@ async def test_a_group_whose_trainer_does_not_come_is_an_error_that_names_the_pl
 
 async def test_a_caller_that_is_cancelled_leaves_a_whole_refit_behind(worker, policies, holds, until):
     calling = asyncio.create_task(worker.refit_async(policies.b.model, version="b"))
-    await until(worker._refitting._turns._lock.locked)
+    await until(lambda: worker.refitting.lock.busy)
 
     calling.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await calling
-    assert worker._engine.readiness.version == "b"
+    assert worker.engine.readiness.version == "b"
     assert (await holds(policies.b)).passed
 
 
 async def test_a_caller_that_is_cancelled_before_its_turn_changes_nothing(worker, policies, holds, until):
     first = asyncio.create_task(worker.refit_async(policies.b.model, version="b"))
     second = asyncio.create_task(worker.refit_async(policies.a.model, version="never"))
-    await until(worker._refitting._turns._lock.locked)
+    await until(lambda: worker.refitting.lock.busy)
 
     second.cancel()
 
     await asyncio.gather(first, second, return_exceptions=True)
-    assert worker._engine.readiness.version == "b"
+    assert worker.engine.readiness.version == "b"
     assert (await holds(policies.b)).passed
 
 
@@ -244,7 +244,7 @@ async def test_refits_that_are_asked_for_at_once_come_one_after_the_other(worker
 
     assert (await holds(policies.b)).passed
     (output,) = [output async for _, output in worker.generate_async(lab.batch_of(lab.PROMPTS[:1]))]
-    assert output["weight_versions"][0][0][0] == worker._engine.readiness.version
+    assert output["weight_versions"][0][0][0] == worker.engine.readiness.version
 
 
 async def test_samples_say_which_weights_made_them(worker, policies, lab):
@@ -258,7 +258,7 @@ async def test_samples_say_which_weights_made_them(worker, policies, lab):
     counted = await versions()
 
     assert labelled == {"[[('step 7', 0, 24)]]"}
-    assert counted == {f"[[('{worker._engine.readiness.version}', 0, 24)]]"}
+    assert counted == {f"[[('{worker.engine.readiness.version}', 0, 24)]]"}
     assert counted != labelled
 
 
@@ -354,11 +354,11 @@ async def test_a_trainer_whose_tensors_break_half_way_says_so_and_the_engine_too
                 raise RuntimeError("the optimizer has gone")
             yield item
 
-    monkeypatch.setattr("worker.refitting.gathered", broken)
+    monkeypatch.setattr("worker.refit.sending.gathered", broken)
     for name in ("ipc_zmq", "collective"):
         transport(name)
-        section = worker._refitting._section.model_copy(update={"buffer_mb": 0})  # a chunk for every tensor
-        monkeypatch.setattr(worker._refitting, "_section", section)
+        section = worker.refitting.sender.section.model_copy(update={"buffer_mb": 0})  # a chunk for every tensor
+        monkeypatch.setattr(worker.refitting.sender, "section", section)
 
         with pytest.raises(RefitError, match="a refit failed half-way"):
             await worker.refit_async(policies.b.model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.parity.refit_audit import _ask, _Logprobs, _refit
+from worker.audit.refit_audit import _ask, _Logprobs, _refit
 from worker.refit import RefitScope
 
 

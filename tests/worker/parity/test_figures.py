@@ -1,109 +1,97 @@
-"""Numbers and limits as reports write them."""
+"""The figures: SVG that a page can hold many of, and a picture of a known size."""
 
 from __future__ import annotations
 
 import math
+import re
+import struct
+import sys
+import xml.etree.ElementTree as ET
 
 import pytest
 
-from worker.parity.figures import LABELS, bound, crossed, heat, number, plain, short, strain, taken, visible
-from worker.parity.metrics import METRICS
-from worker.parity.records import Verdict
-from worker.parity.thresholds import judge, parse_threshold
+from quirks_core.errors import UsageError
+from worker.parity.figures import breakdown, overview
+from worker.parity.records import Bin, Histogram, Result
+
+pytest.importorskip("matplotlib", reason="the figures need matplotlib: pip install 'model-quirks[parity]'")
 
 
-def _verdict(metric: str, limit: float, *, value: float = 0.0, threshold: str = "ours") -> Verdict:
-    return Verdict(metric=metric, value=value, threshold=threshold, limit=limit, level="ok", source="s")
+def _result(*deltas: float, counts: tuple[int, ...] = (1, 20, 300, 0), width: float = 1.0) -> Result:
+    bins = tuple(
+        Bin(label=f"{place}-<b>&", tokens=8, mean_delta=0.0, mean_abs_delta=value / 2, max_abs_delta=value)
+        for place, value in enumerate(deltas)
+    )
+    edges = tuple(width * (2 * place / len(counts) - 1) for place in range(len(counts) + 1))
+    return Result(
+        scenario="a", title="", histogram=Histogram(edges=edges, counts=counts), by_position=bins, by_probability=bins
+    )
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"), (1.0, "1"), (480.0, "480"), (-3.0, "-3"), (0.35, "0.350"), (1.0000083, "1.00"), (123.456, "123"),
-        (1234.5, "1234"), (0.00123456, "0.00123"), (0.000123456, "1.23e-4"), (-2.5e-11, "-2.50e-11"), (2e9, "2.00e9"),
-        (math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"),
-    ],
-)  # fmt: skip
-def test_numbers_have_three_significant_digits(value, text):
-    assert number(value) == text
-
-
-def test_a_limit_is_written_without_zeros_at_its_end():
-    assert [short(value) for value in (0.02, 1.05, 1e-5, 1.0, 100.0, 0.3)] == ["0.02", "1.05", "1e-5", "1", "100", "0.3"]
-
-
-def test_a_setting_that_is_left_open_is_said_to_be_open():
-    assert [plain(value) for value in (None, False, "bfloat16", [1, 2], 0.5)] == ["open", "false", "bfloat16", "[1, 2]", "0.5"]
-
-
-def test_what_does_not_print_is_escaped():
-    assert visible("a\n\t\x1b[31m\u202eé 中") == "a\\n\\t\\x1b[31m\\u202eé 中"
-
-
-def test_every_metric_has_a_heading():
-    assert set(LABELS) == set(METRICS)
+def _parsed(svg: str) -> ET.Element:
+    return ET.fromstring(svg)  # noqa: S314  # our own
 
 
 @pytest.mark.parametrize(
-    ("metric", "limit", "value", "share"),
+    "result",
     [
-        ("mean_abs_delta", 0.02, 0.01, 0.5),
-        ("mean_exp_abs_delta", 1.05, 1.1, 2.0),
-        ("ess", 0.3, 0.65, 0.5),
-        ("kl_k1", 0.1, -0.05, 0.5),
-        ("ratio_mean", 2.0, 1.5, 0.5),
-        ("ratio_mean", 2.0, 0.1, 0.0),
-        ("ratio_mean", 0.5, 1.5, 0.0),
-        ("ratio_mean", 0.5, 0.75, 0.5),
-        ("nonfinite", 0.0, 0.0, 0.0),
-        ("nonfinite", 0.0, 1.0, math.inf),
-        ("mean_abs_delta", 0.02, math.nan, math.inf),
-        ("mean_abs_delta", 0.02, math.inf, math.inf),
-        ("acme", 4.0, 2.0, 0.5),
+        _result(1e-6, 0.1, 3.0),
+        _result(0.35, 0.35, counts=(0, 3), width=1e-6),
+        _result(0.0, 0.0, counts=(0, 0)),
+        _result(math.nan, math.inf, 0.1),
+        _result(*[0.1] * 30),
+        Result(scenario="nothing", title=""),
     ],
+    ids=["usual", "constant", "zero", "not finite", "many", "nothing"],
 )
-def test_the_share_of_a_limit_is_0_where_both_sides_agree_and_1_at_the_limit(metric, limit, value, share):
-    assert strain(_verdict(metric, limit), value) == pytest.approx(share)
+def test_every_figure_is_one_well_formed_element_with_a_name_and_its_text_stays_text(result):
+    svg = breakdown(result, "a")
+    root = _parsed(svg)
+
+    assert root.get("role") == "img"
+    assert root.get("aria-label")
+    assert "<b>" not in svg
+    assert ("0-<b>&" in "".join(root.itertext())) is any(item.max_abs_delta > 0 for item in result.by_position)
 
 
-@pytest.mark.parametrize("name", ["something-measured", "tokens>=1"])
-def test_a_limit_from_below_on_what_is_best_high_is_kept_or_crossed(name):
-    limit = _verdict("tokens", 1, threshold=name)
+def test_no_two_figures_share_a_name_of_their_insides():
+    first, second = (breakdown(_result(0.1, 0.2), name) for name in ("a", "b"))
+    ids = [re.findall(r'\bid="([^"]+)"', svg) for svg in (first, second)]
 
-    assert strain(limit, 480.0) == 0.0
-    assert strain(limit, 0.0) == math.inf
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "mean_abs_delta=0.02", "ess=0.5", "ess<=0.9", "mean_delta>=-0.1", "mean_delta=0.1", "kl_k1<=0.1", "ratio_mean>=0.9",
-        "ratio_max<=1.5", "tokens>=100", "clip_rate=0", "ratio_chi2=0.5",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("value", [-1e3, -0.2, -0.05, 0.0, 0.01, 0.05, 0.5, 0.95, 1.0, 1.2, 50.0, 1e3])
-def test_more_than_all_of_a_limit_is_taken_exactly_where_it_is_crossed(text, value):
-    threshold = parse_threshold(text)
-    (verdict,) = judge({threshold.metric: value}, [threshold])
-
-    assert (taken(verdict) > 1) == (verdict.level == "fail")
-    assert (heat(taken(verdict)) > 3) == (verdict.level == "fail")
+    assert ids[0]
+    assert not set(ids[0]) & set(ids[1])
+    for svg, own in ((first, ids[0]), (second, ids[1])):
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg)) <= set(own)
 
 
-def test_the_limits_of_the_profiles_are_written_with_their_side():
-    assert [
-        bound(_verdict("ess", 0.3)),
-        bound(_verdict("kl_k3", 0.01)),
-        bound(_verdict("kl_k1", 0.1, threshold="verl-kl")),
-        bound(_verdict("ratio_chi2", 1, threshold="verl-chi-squared")),
-        bound(_verdict("mean_delta", 0.1, threshold="mean_delta<=0.1")),
-        bound(_verdict("tokens", 1, threshold="something-measured")),
-    ] == ["≥ 0.3", "≤ 0.01", "within ±0.1", "≤ 1", "≤ 0.1", "≥ 1"]
+def test_colours_of_a_figure_come_from_the_page(faulty):
+    svg = overview(faulty).svg
+
+    assert {"var(--good)", "var(--bad)", "var(--h0)", "var(--h6)"} <= set(re.findall(r"var\(--\w+\)", svg))
+    assert not re.findall(r"#[0-9a-f]{6}\b", svg)
 
 
-def test_the_worst_verdict_of_each_metric_speaks_for_it(faulty):
-    over = crossed(faulty.results[1])
+def test_what_the_user_configured_for_matplotlib_changes_nothing():
+    import matplotlib as mpl
 
-    assert [verdict.metric for verdict in over].count("mean_abs_delta") == 1
-    assert next(verdict for verdict in over if verdict.metric == "mean_abs_delta").threshold == "stale-weights"
-    assert [verdict.level for verdict in over] == sorted((verdict.level for verdict in over), key=["fail", "warn"].index)
+    plain = breakdown(_result(0.1), "a")
+    with mpl.rc_context({"font.size": 30, "axes.facecolor": "red"}):
+        assert breakdown(_result(0.1), "a") == plain
+        assert mpl.rcParams["font.size"] == 30
+
+
+@pytest.mark.parametrize("name", ["faulty", "sound", "crowded", "hostile"])
+def test_the_overview_is_a_picture_of_its_size_and_has_the_same_bytes_every_time(name, request):
+    found = overview(request.getfixturevalue(name))
+
+    assert found.png.startswith(b"\x89PNG")
+    assert struct.unpack(">II", found.png[16:24]) == (1600, 900)
+    assert found == overview(request.getfixturevalue(name))
+    assert _parsed(found.svg).get("role") == "img"
+
+
+def test_a_missing_matplotlib_is_a_usage_error_that_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    with pytest.raises(UsageError, match=r"pip install 'model-quirks\[parity\]'"):
+        breakdown(_result(0.1), "a")

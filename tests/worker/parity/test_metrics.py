@@ -30,7 +30,7 @@ def test_every_metric_is_measured_and_described() -> None:
     found = measured([sample(logs(0.5), logs(0.25))]).metrics
 
     assert list(found) == list(METRICS)
-    assert all(metric.name == name and metric.help for name, metric in METRICS.items())
+    assert all(metric.label and metric.help for metric in METRICS.values())
 
 
 def test_metrics_of_two_tokens_are_those_worked_out_by_hand() -> None:
@@ -64,13 +64,6 @@ def test_metrics_of_two_tokens_are_those_worked_out_by_hand() -> None:
         },
         rel=1e-12,
     )
-
-
-def test_delta_is_rollout_minus_trainer() -> None:
-    found = measured([sample(logs(0.9), logs(0.1))]).metrics
-
-    assert found["mean_delta"] == pytest.approx(math.log(9))
-    assert found["ratio_mean"] == pytest.approx(1 / 9)
 
 
 @pytest.mark.parametrize("estimator", ["kl_k1", "kl_k3"])
@@ -201,10 +194,7 @@ def test_the_histogram_is_symmetric_and_follows_the_data_and_one_outlier_does_no
 
 
 def test_equal_sides_are_all_in_the_middle_of_the_histogram() -> None:
-    histogram = measured([sample([-1.0] * 3, [-1.0] * 3)]).histogram
-
-    assert histogram.counts[20] == 3
-    assert histogram.edges[0] < 0 < histogram.edges[-1]
+    assert measured([sample([-1.0] * 3, [-1.0] * 3)]).histogram.counts[20] == 3
 
 
 def test_the_worst_tokens_are_the_ten_furthest_apart_with_what_comes_before_them() -> None:

@@ -6,16 +6,22 @@ import json
 
 import pytest
 
+from quirks_core.config import ModelSection
 from quirks_core.errors import UsageError
-from quirks_core.testing import checkpoints
 from worker.parity.prompts import TEXTS, Prompts, load_prompts
-
-VOCAB = checkpoints.VOCAB_SIZE
+from worker.testing import checkpoints
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return str(checkpoints.build("qwen3", tmp_path_factory.mktemp("prompts")))
+    return ModelSection(path=str(checkpoints.build("qwen3", tmp_path_factory.mktemp("prompts"))))
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A model with a vocabulary of 50 tokens, and without a tokenizer."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 50}), encoding="utf-8")
+    return ModelSection(path=str(tmp_path))
 
 
 @pytest.fixture
@@ -28,30 +34,25 @@ def file(tmp_path):
     return write
 
 
-def test_without_a_file_there_are_prompts_of_different_lengths(model):
-    found = load_prompts(model, vocab_size=VOCAB)
+def test_without_a_file_there_are_prompts_of_different_lengths_of_which_the_first_are_taken(model):
+    found = load_prompts(model)
 
     assert len(found.rows) == len(TEXTS)
     assert len({len(row) for row in found.rows}) > 4
     assert found.warnings == ()
+    assert load_prompts(model, count=3).rows == found.rows[:3]
 
 
 def test_a_text_file_has_a_prompt_a_line_and_blank_lines_do_not_count(model, file):
-    found = load_prompts(model, vocab_size=VOCAB, file=file("p.txt", "one", "", "two three", "   "))
+    found = load_prompts(model, file=file("p.txt", "one", "", "two three", "   "))
 
     assert [found.decode(row) for row in found.rows] == ["one", "two three"]
 
 
 def test_json_lines_hold_texts_or_token_ids(model, file):
-    lines = [json.dumps({"prompt": "one"}), json.dumps({"prompt_token_ids": [5, 6, 7]})]
+    found = load_prompts(model, file=file("p.jsonl", '{"prompt": "one"}', '{"prompt_token_ids": [5, 6, 7]}'))
 
-    found = load_prompts(model, vocab_size=VOCAB, file=file("p.jsonl", *lines))
-
-    assert found.rows[1] == (5, 6, 7)
-
-
-def test_only_the_first_prompts_are_taken_if_so_many_are_asked_for(model):
-    assert len(load_prompts(model, vocab_size=VOCAB, count=3).rows) == 3
+    assert (found.decode(found.rows[0]), found.rows[1]) == ("one", (5, 6, 7))
 
 
 @pytest.mark.parametrize(
@@ -65,31 +66,31 @@ def test_only_the_first_prompts_are_taken_if_so_many_are_asked_for(model):
 )
 def test_everything_wrong_with_a_file_is_named_at_once(model, file, name, lines, message):
     with pytest.raises(UsageError, match=message):
-        load_prompts(model, vocab_size=VOCAB, file=file(name, *lines))
+        load_prompts(model, file=file(name, *lines))
 
 
 def test_a_file_that_is_not_there_is_named(model, tmp_path):
     with pytest.raises(UsageError, match=r"prompts .*none\.txt cannot be read"):
-        load_prompts(model, vocab_size=VOCAB, file=tmp_path / "none.txt")
+        load_prompts(model, file=tmp_path / "none.txt")
 
 
-def test_a_tokenizer_that_knows_more_than_the_model_is_warned_of(model, file):
-    found = load_prompts(model, vocab_size=100, file=file("p.jsonl", '{"prompt_token_ids": [5]}'))
+def test_a_tokenizer_that_knows_more_than_the_model_is_warned_of(model, bare, file):
+    found = load_prompts(bare.model_copy(update={"tokenizer": model.path}), file=file("p.jsonl", '{"prompt_token_ids": [5]}'))
 
-    assert "the tokenizer knows 512 tokens and the model 100" in found.warnings[0]
+    assert "the tokenizer knows 512 tokens and the model 50" in found.warnings[0]
 
 
-def test_without_a_tokenizer_random_ids_that_the_model_has_are_made_up_and_it_is_said(tmp_path):
-    found = load_prompts(str(tmp_path), vocab_size=50)
+def test_without_a_tokenizer_random_ids_that_the_model_has_are_made_up_and_it_is_said(bare):
+    found = load_prompts(bare)
 
     assert "no tokenizer" in found.warnings[0]
     assert all(0 <= token < 50 for row in found.rows for token in row)
-    assert found.rows == load_prompts(str(tmp_path), vocab_size=50).rows
+    assert found.rows == load_prompts(bare).rows
 
 
-def test_texts_without_a_tokenizer_are_refused(tmp_path, file):
+def test_texts_without_a_tokenizer_are_refused(bare, file):
     with pytest.raises(UsageError, match="texts need a tokenizer"):
-        load_prompts(str(tmp_path), vocab_size=50, file=file("p.txt", "one"))
+        load_prompts(bare, file=file("p.txt", "one"))
 
 
 def test_prompts_that_leave_no_room_are_all_named():

@@ -1,13 +1,18 @@
-"""What a parity run finds out before any engine starts."""
+"""What a parity run finds out before any engine starts, and what it keeps for the next one."""
 
 from __future__ import annotations
 
 import pytest
 
 from quirks_core.errors import UsageError
-from quirks_core.testing import checkpoints
 from worker import GenerationConfig
-from worker.parity.run import Options, run
+from worker.ablation.run import run as ablate
+from worker.parity.records import Result, Step
+from worker.parity.run import Options, ParityRun, run
+from worker.parity.store import Store, write_text
+from worker.testing import checkpoints
+
+UNLOADABLE = {"attn_implementation": "flash_attention_2"}  # which is not installed
 
 
 @pytest.fixture(scope="module")
@@ -20,25 +25,29 @@ def no_engine(monkeypatch):
     def start(*_):
         raise RuntimeError("an engine is started")
 
-    monkeypatch.setattr("worker.vllm_adapter.start_engine", start)
-    monkeypatch.setattr("worker.engine.apply", start)
+    monkeypatch.setattr("worker.engine.vllm_adapter.start_engine", start)
+    monkeypatch.setattr("worker.engine.engine.apply", start)
 
 
-async def measured(model, values=None, **options):
-    return await run(GenerationConfig.parse({"model": model, **(values or {})}), Options(**options))
-
-
-UNLOADABLE = {"attn_implementation": "flash_attention_2"}  # which is not installed
+def configured(model, **values):
+    return GenerationConfig.parse({"model": model, **values})
 
 
 async def test_a_model_that_the_trainer_cannot_load_is_no_reason_not_to_start(model):
     with pytest.raises(RuntimeError, match="an engine is started"):
-        await measured(model, {"train": UNLOADABLE})
+        await run(configured(model, train=UNLOADABLE), Options())
+
+
+def test_an_engine_that_nobody_could_refit_loads_the_checkpoint_and_nobody_is_said_to_have_typed_that(model):
+    plan = ParityRun(configured(model, train=UNLOADABLE, engine={"seed": 3}), Options()).plan
+
+    assert plan.value("engine.load_format") == "auto"
+    assert plan.context.typed == {"engine.seed", "train.attn_implementation"}
 
 
 async def test_an_engine_from_dummy_weights_needs_the_trainers_model(model):
     with pytest.raises(UsageError, match=r"dummy, and transformers cannot load .* set engine\.load_format: auto"):
-        await measured(model, {"train": UNLOADABLE, "engine": {"load_format": "dummy"}})
+        await run(configured(model, train=UNLOADABLE, engine={"load_format": "dummy"}), Options())
 
 
 @pytest.mark.parametrize(
@@ -47,13 +56,76 @@ async def test_an_engine_from_dummy_weights_needs_the_trainers_model(model):
         ({"scenarios": ("cold_start",)}, "unknown scenario 'cold_start'; did you mean 'cold-start'"),
         ({"thresholds": ("foo=1",)}, "there is no metric 'foo'"),
         ({"profile": "peer"}, "there is no profile 'peer'"),
-        (
-            {"new_tokens": 1, "attribute": True, "settings": ("engine.logprob_mode",)},
-            "no setting of that name: 'engine.logprob_mode'",
-        ),
         ({"new_tokens": 64}, r"prompts 0 .* leave no room for 64 new tokens below engine\.max_model_len = 80"),
     ],
 )
 async def test_what_is_wrong_is_told_at_once(model, options, message):
     with pytest.raises(UsageError, match=message):
-        await measured(model, {"engine": {"max_model_len": 80}}, **options)
+        await run(configured(model, engine={"max_model_len": 80}), Options(**options))
+
+
+async def test_a_setting_that_does_not_exist_is_told_at_once(model):
+    with pytest.raises(UsageError, match=r"no setting of that name: 'engine\.logprob_mode'"):
+        await ablate(configured(model), Options(), settings=["engine.logprob_mode"])
+
+
+# ---- what is kept
+
+RUN = {"plan": "abc", "tokens": 32}
+RESULT = Result(scenario="cold-start", title="as the run begins", metrics={"max_abs_delta": float("nan")})
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "deep" / "state.jsonl"
+
+
+def test_a_piece_is_there_for_the_next_run_of_the_same_kind_and_under_its_own_name_and_kind(file):
+    Store(file, RUN).put("cold-start", RESULT)
+
+    again = Store(file, RUN)
+
+    assert again.found == 1
+    found = again.get("cold-start", Result)
+    assert (found.scenario, str(found.metrics["max_abs_delta"])) == ("cold-start", "nan")
+    assert again.get("cold-start", Step) is again.get("temperature", Result) is None
+
+
+def test_a_run_of_another_kind_finds_nothing_and_takes_its_place(file):
+    Store(file, RUN).put("cold-start", RESULT)
+
+    other = Store(file, {**RUN, "tokens": 64})
+    other.put("temperature", RESULT)
+
+    assert other.found == Store(file, RUN).found == 0
+    assert Store(file, {**RUN, "tokens": 64}).get("temperature", Result) is not None
+
+
+def test_a_line_that_was_cut_off_costs_that_piece_alone(file):
+    store = Store(file, RUN)
+    store.put("a", RESULT)
+    store.put("b", RESULT)
+    file.write_text(file.read_text()[:-20])
+
+    again = Store(file, RUN)
+    again.put("c", RESULT)
+
+    assert again.found == 1
+    assert Store(file, RUN).get("c", Result) is not None
+
+
+def test_without_a_file_pieces_last_as_long_as_the_run():
+    store = Store(None, RUN)
+
+    store.put("a", RESULT)
+
+    assert store.get("a", Result) is not None
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one_and_no_draft(file):
+    file.mkdir(parents=True)
+
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_text(file, "new")
+
+    assert list(file.parent.iterdir()) == [file]

@@ -9,7 +9,8 @@ import pytest
 from quirks_core.errors import UsageError
 from worker.parity.metrics import METRICS, measured
 from worker.parity.records import Sample
-from worker.parity.thresholds import DEFAULT_PROFILE, PROFILES, Threshold, chosen_thresholds, judge, parse_threshold
+from worker.parity.summary import heat
+from worker.parity.thresholds import DEFAULT_PROFILE, PROFILES, Threshold, chosen_thresholds, judge, parse_threshold, strain
 
 
 def threshold(**values) -> Threshold:
@@ -35,22 +36,15 @@ def test_every_threshold_has_a_metric_a_name_of_its_own_and_a_source(profile: st
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_equal_sides_cross_nothing(profile: str) -> None:
-    assert set(levels(profile, [-1.0, -2.0], [-1.0, -2.0]).values()) == {"ok"}
+@pytest.mark.parametrize(
+    ("rollout", "crossed"),
+    [([-1.0, -2.0], []), ([], ["something-measured"]), ([-1.0, math.nan], ["all-finite"])],
+    ids=["equal", "nothing", "no number"],
+)
+def test_equal_sides_cross_nothing_and_nothing_compared_or_no_number_fails(profile, rollout, crossed) -> None:
+    found = levels(profile, rollout, [-1.0, -2.0][: len(rollout)])
 
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_nothing_compared_fails(profile: str) -> None:
-    found = levels(profile, [], [])
-
-    assert [name for name, level in found.items() if level != "ok"] == ["something-measured"]
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_one_logprob_that_is_no_number_fails(profile: str) -> None:
-    found = levels(profile, [-1.0, math.nan], [-1.0, -2.0])
-
-    assert [name for name, level in found.items() if level != "ok"] == ["all-finite"]
+    assert [name for name, level in found.items() if level != "ok"] == crossed
 
 
 def test_a_shift_that_the_peers_allow_is_too_much_in_float32() -> None:
@@ -156,3 +150,38 @@ def test_what_a_user_types_replaces_the_profiles_limits_of_that_metric_and_side(
     assert [(key, value) for key, value in limits.items() if key[0] == "kl_k1"] == [(("kl_k1", "high", "fail"), 0.2)]
     assert limits["max_abs_delta", "high", "fail"] == 1
     assert limits["ess", "low", "fail"] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "share"),
+    [
+        ("mean_abs_delta=0.02", 0.01, 0.5),
+        ("mean_exp_abs_delta=1.05", 1.1, 2.0),
+        ("ess=0.3", 0.65, 0.5),
+        ("kl_k1=0.1", -0.05, 0.5),
+        ("ratio_mean<=2", 1.5, 0.5),
+        ("ratio_mean<=2", 0.1, 0.0),
+        ("ratio_mean>=0.5", 1.5, 0.0),
+        ("nonfinite=0", 0.0, 0.0),
+        ("nonfinite=0", 1.0, math.inf),
+        ("tokens>=1", 480.0, 0.0),
+        ("tokens>=1", 0.0, math.inf),
+        ("mean_abs_delta=0.02", math.nan, math.inf),
+    ],
+)
+def test_the_share_of_a_limit_is_0_where_both_sides_agree_and_1_at_the_limit(text, value, share) -> None:
+    threshold = parse_threshold(text)
+
+    assert strain(*judge({threshold.metric: value}, [threshold])) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mean_abs_delta=0.02", "ess<=0.9", "mean_delta=0.1", "ratio_mean>=0.9", "tokens>=100", "clip_rate=0", "ratio_chi2=0.5"],
+)
+def test_more_than_all_of_a_limit_is_taken_exactly_where_it_is_crossed(text) -> None:
+    threshold = parse_threshold(text)
+
+    for value in (-1e3, -0.2, -0.05, 0.0, 0.01, 0.05, 0.5, 0.95, 1.0, 1.2, 50.0, 1e3):
+        (verdict,) = judge({threshold.metric: value}, [threshold])
+        assert (strain(verdict) > 1) == (heat(verdict) > 3) == (verdict.level == "fail"), value

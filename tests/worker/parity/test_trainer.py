@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from quirks_core.testing.lab import PROMPTS, Generated, Lab
 from worker.parity.records import Sample, Scoring
 from worker.parity.scoring import token_logprobs, truncated
 from worker.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
+from worker.testing.lab import PROMPTS, Generated, Lab
 
 KINDS = ("llama", "qwen3", "qwen3_moe", "gemma3", "apertus")
 FLOAT32 = TrainerOptions(dtype="float32")
@@ -48,10 +48,8 @@ def sample(index: int = 0, tokens: int = 24, **scoring) -> Sample:
     return Sample(prompt=PROMPTS[index], tokens=made, rollout=(0.0,) * tokens, scoring=Scoring(**scoring))
 
 
-def scored(
-    trainer: Trainer, samples: Sequence[Sample], options: TrainerOptions | None = None, **more
-) -> list[tuple[float, ...]]:
-    return [row.trainer for row in trainer.score(samples, options, **more)]
+def scored(trainer: Trainer, samples: Sequence[Sample], options: TrainerOptions | None = None) -> list[tuple[float, ...]]:
+    return [row.trainer for row in trainer.score(samples, options)]
 
 
 def flat(rows: Sequence[Sequence[float]]) -> list[float]:
@@ -73,7 +71,7 @@ def test_rows_of_different_lengths_score_in_a_batch_as_they_do_alone(kind: str, 
     rows = [sample(0), sample(1), sample(2)]
     generated = [Generated(row.tokens, ()) for row in rows]
 
-    together, alone = scored(trainer, rows), scored(trainer, rows, most_tokens=1)
+    together, alone = scored(trainer, rows), [scored(trainer, [row])[0] for row in rows]
     reference = lab.rescored(trainer.model, generated)
 
     assert flat(together) == pytest.approx(flat(alone), abs=1e-5)
@@ -146,70 +144,48 @@ def test_long_rows_are_normalised_in_parts_and_the_parts_fit_together() -> None:
 # ---- weights
 
 
-def test_perturbed_weights_differ_in_every_parameter_and_the_checkpoints_come_back_bit_for_bit(qwen3: Trainer) -> None:
+def test_perturbing_leaves_the_weights_in_use_and_the_checkpoints_come_back_bit_for_bit(qwen3: Trainer) -> None:
     original = {name: row.clone() for name, row in qwen3.model.state_dict().items()}
 
+    qwen3.perturb("c", scale=0.5)
+    held = qwen3.label
     qwen3.use("b")
-    perturbed = {name: row.clone() for name, row in qwen3.model.state_dict().items()}
     qwen3.use("a")
 
-    assert qwen3.labels == ("a", "b")
-    assert not any(torch.equal(perturbed[name], original[name]) for name, _ in qwen3.model.named_parameters())
+    assert (held, qwen3.labels) == ("a", ("a", "b", "c"))
     assert all(torch.equal(row, original[name]) for name, row in qwen3.model.state_dict().items())
 
 
-def test_the_noise_is_that_of_the_seed_and_as_large_as_the_scale_says(checkpoint) -> None:
+def test_the_noise_is_the_same_every_time_and_as_large_as_the_scale_says(checkpoint) -> None:
     trainer = Trainer.load(checkpoint("llama"), FLOAT32)
     name, parameter = max(trainer.model.named_parameters(), key=lambda row: row[1].numel())
     original = parameter.detach().clone()
     steps = {}
-    for label, options in {"b": {}, "same": {}, "seed": {"seed": 1}, "large": {"scale": 0.2}}.items():
+    for label, options in {"b": {}, "same": {}, "large": {"scale": 0.2}}.items():
         trainer.perturb(label, **options)
         trainer.use(label)
         steps[label] = trainer.model.get_parameter(name).detach() - original
 
     assert torch.equal(steps["b"], steps["same"])
-    assert not torch.equal(steps["b"], steps["seed"])
     assert steps["b"].std() / original.std() == pytest.approx(0.02, rel=0.05)
     assert steps["large"].std() / original.std() == pytest.approx(0.2, rel=0.05)
 
 
-def test_perturbing_leaves_the_weights_in_use(qwen3: Trainer) -> None:
-    before = scored(qwen3, [sample()])
-
-    qwen3.perturb("c", scale=0.5)
-
-    assert qwen3.label == "a"
-    assert scored(qwen3, [sample()]) == before
-
-
-@pytest.mark.parametrize("kind", ["gemma3", "llama_tied"])
-def test_a_tied_head_stays_tied_and_buffers_stay_as_they_are(kind: str, checkpoint) -> None:
+@pytest.mark.parametrize(("kind", "same"), [("gemma3", {"rotary"}), ("llama_tied", {"rotary"}), ("apertus", {"beta", "eps"})])
+def test_tied_parameters_stay_tied_and_buffers_stay_as_they_are(kind: str, same: set[str], checkpoint) -> None:
     trainer = Trainer.load(checkpoint(kind), FLOAT32)
     model = trainer.model
-    tied = model.config.tie_word_embeddings
+    parameters = {name: row.detach().clone() for name, row in model.named_parameters()}
     buffers = {name: row.clone() for name, row in model.named_buffers()}
 
     trainer.perturb("b")
     trainer.use("b")
 
-    same = model.get_input_embeddings().weight.data_ptr() == model.get_output_embeddings().weight.data_ptr()
-    assert same == tied == (kind == "llama_tied")
-    assert buffers
-    assert all(torch.equal(row, buffers[name]) for name, row in model.named_buffers())
-
-
-def test_xielus_single_numbers_are_perturbed_and_its_buffers_are_not(checkpoint) -> None:
-    trainer = Trainer.load(checkpoint("apertus"), FLOAT32)
-    before = {name: row.clone() for name, row in trainer.model.state_dict().items() if "act_fn" in name}
-
-    trainer.perturb("b")
-    trainer.use("b")
-
-    after = trainer.model.state_dict()
-    changed = {name.rpartition(".")[2] for name, row in before.items() if not torch.equal(after[name], row)}
-    assert changed == {"alpha_p", "alpha_n"}
-    assert {name.rpartition(".")[2] for name in before} == {"alpha_p", "alpha_n", "beta", "eps"}
+    tied = model.get_input_embeddings().weight.data_ptr() == model.get_output_embeddings().weight.data_ptr()
+    assert tied == model.config.tie_word_embeddings == (kind == "llama_tied")
+    assert [name for name, row in model.named_parameters() if torch.equal(row, parameters[name])] == []
+    assert [name for name, row in model.named_buffers() if not torch.equal(row, buffers[name])] == []
+    assert all(any(part in name for name in buffers) for part in same)
 
 
 def test_each_span_is_scored_by_its_own_weights_on_the_whole_sequence(qwen3: Trainer) -> None:
@@ -236,8 +212,17 @@ def test_scoring_leaves_the_model_with_the_weights_in_use(qwen3: Trainer) -> Non
     assert not torch.equal(weight, held)
 
 
+def test_a_trainer_that_goes_on_for_another_has_the_same_new_weights_without_being_told_to_make_them(checkpoint) -> None:
+    rows = [sample(weights=(("b", 0, 24),))]
+
+    first, second = (Trainer.load(checkpoint("qwen3"), FLOAT32) for _ in range(2))
+    first.use("b")
+
+    assert scored(first, rows) == scored(second, rows) != scored(second, [sample()])
+
+
 def test_weights_that_do_not_exist_are_named(qwen3: Trainer) -> None:
-    with pytest.raises(ValueError, match="no weights 'z'; known are a, b"):
+    with pytest.raises(ValueError, match="no weights 'z'; known are a"):
         qwen3.use("z")
     with pytest.raises(ValueError, match="no weights 'z'"):
         qwen3.score([sample(weights=(("z", 0, 24),))])
@@ -314,10 +299,6 @@ def test_softcapping_comes_after_the_float32_head(lab) -> None:
     (row,) = scored(Trainer.load(str(folder), options), [sample()])
 
     assert min(row) > -4 - math.log(512), "no logit is beyond 2 or -2"
-
-
-def test_the_number_of_logits_is_the_models_and_not_the_tokenizers(qwen3: Trainer) -> None:
-    assert qwen3.vocab_size == logits_of(qwen3.model, sample()).shape[-1] == 512
 
 
 # ---- what cannot be loaded or scored

@@ -1,8 +1,1 @@
-"""Plugins that do not load."""
-
-import os
-from pathlib import Path
-
-if log := os.environ.get("ACME_IMPORT_LOG"):  # a test looks here for who was imported
-    with Path(log).open("a", encoding="utf-8") as file:
-        file.write(f"{__name__}\n")
+"""Plugins and a command that do not load, or fail later."""

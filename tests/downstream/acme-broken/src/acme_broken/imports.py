@@ -3,3 +3,4 @@
 import acme_telemetry
 
 QUIRK = acme_telemetry.QUIRK
+COMMAND = acme_telemetry.COMMAND

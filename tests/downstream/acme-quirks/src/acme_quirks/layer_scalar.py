@@ -1,12 +1,15 @@
 """Acme's refit sends the state dict of every model that has buffers, Gemma 4 among them.
 
 What happens: as for the built-in gemma4-layer-scalar, which this replaces.
+
 What this changes: the scope of a refit.
+
 When it can go: together with the built-in one.
+
 Evidence: that of the built-in one.
 """
 
-from quirks_core import Answer, Example, ModelFlag, Quirk, Require, Severity, model_type, report
+from quirks_core import ModelFlag, Quirk, Require, Severity, model_type, no, report, unknown, yes
 
 QUIRK = Quirk(
     id="acme-layer-scalar",
@@ -17,10 +20,5 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=report("https://example.org/acme/2"),
     supersedes="gemma4-layer-scalar",
-    examples=(
-        Example(answer=Answer.YES, config={"model_type": "gemma4"}),
-        Example(answer=Answer.NO, config={"model_type": "llama"}),
-        Example(answer=Answer.UNKNOWN),
-    ),
-    since="2.0",
+    examples=[yes("gemma4"), no("llama"), unknown()],
 )

@@ -1,8 +1,11 @@
 """What Acme's clusters need: facts of the site, quirks that ask for them, and a log of what was applied.
 
 What happens: between racks a request takes minutes, and the test queue ends jobs that nobody expects to end.
+
 What this changes: the time limit of a request; on the test queue, a warning.
+
 When it can go: when Acme's racks share a switch, and when the test queue is gone.
+
 Evidence: the site's operators say so; no engine is needed to see it.
 """
 
@@ -12,46 +15,37 @@ import json
 import os
 from pathlib import Path
 
-from quirks_core import Advise, Answer, Default, Example, Fact, Plan, Quirk, Receipt, RunContext, Severity, hookimpl, report
+from quirks_core import Advise, Default, Fact, Plan, Quirk, RunContext, Severity, hookimpl, no, report, unknown, yes
+from quirks_core.receipt import Receipt
 
-_REPORT = report("https://example.org/acme/3")
+_RACKS, _QUEUE = "acme-quirks.racks", "acme-quirks.queue"
 
 
 def _patience(context: RunContext) -> float:
     """A quarter of an hour for every rack."""
-    return 900.0 * context.extra["acme-quirks.racks"]
+    return 900.0 * context.extra[_RACKS]
 
 
 TIMEOUT = Quirk(
     id="acme-quirks/timeout",
     title="Requests across Acme's racks take longer",
     flag="timeout",
-    match=Fact("acme-quirks.racks").above(1),
-    adjustments=Default("request.timeout_s", _patience),
+    match=Fact(_RACKS).above(1),
+    adjustments=Default("request.timeout_s", at_least=_patience),
     severity=Severity.CRASH,
-    references=_REPORT,
-    examples=(
-        Example(answer=Answer.YES, extra={"acme-quirks.racks": 2}),
-        Example(answer=Answer.NO, extra={"acme-quirks.racks": 1}),
-        Example(answer=Answer.UNKNOWN),
-    ),
-    since="1.2",
+    references=report("https://example.org/acme/3"),
+    examples=[yes(extra={_RACKS: 2}), no(extra={_RACKS: 1}), unknown()],
 )
 
 QUEUE = Quirk(
     id="acme-quirks/queue",
     title="Acme's test queue is shared",
     flag="acme:queue",
-    match=Fact("acme-quirks.queue").one_of("test"),
+    match=Fact(_QUEUE).one_of("test"),
     adjustments=Advise("the test queue ends every job after an hour"),
     severity=Severity.NOISE,
-    references=_REPORT,
-    examples=(
-        Example(answer=Answer.YES, extra={"acme-quirks.queue": "test"}),
-        Example(answer=Answer.NO, extra={"acme-quirks.queue": "night"}),
-        Example(answer=Answer.UNKNOWN),
-    ),
-    since="1.2",
+    references=report("https://example.org/acme/3"),
+    examples=[yes(extra={_QUEUE: "test"}), no(extra={_QUEUE: "night"}), unknown()],
 )
 
 

@@ -1,6 +1,6 @@
 """Wants another dtype for Acme's models than acme-quirks."""
 
-from quirks_core import Answer, Example, Quirk, Require, Severity, model_type, report
+from quirks_core import Quirk, Require, Severity, model_type, report
 
 QUIRK = Quirk(
     id="rival-dtype",
@@ -10,9 +10,4 @@ QUIRK = Quirk(
     adjustments=Require("engine.dtype", "bfloat16"),
     severity=Severity.CRASH,
     references=report("https://example.org/rival/1"),
-    examples=(
-        Example(answer=Answer.YES, config={"model_type": "acme_moe"}),
-        Example(answer=Answer.NO, config={"model_type": "llama"}),
-        Example(answer=Answer.UNKNOWN),
-    ),
 )

@@ -1,0 +1,105 @@
+"""Every command has the same manners, and imports nothing but what it needs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from quirks_core.cli.command import BUILT_IN, find_commands, load_command
+
+COMMANDS = find_commands()
+OF_A_RUN = ("--model", "--config", "--purpose", "--set", "--assume", "--disable", "--force", "--strict", "--locked")
+HEAVY = {"torch", "vllm", "ray", "transformers"}
+#: Runs commands in processes that are alike, and prints a line for each: the modules that are imported once it has run.
+IMPORTS = """
+import json, os, sys
+from quirks_core.cli import main
+for arguments in json.loads(sys.argv[1]):
+    if os.fork():
+        os.wait()
+        continue
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    try:
+        main(arguments)
+    except SystemExit:
+        pass
+    os.write(1, json.dumps(sorted(sys.modules)).encode() + b"\\n")
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_speaks_json_and_takes_a_runs_options_exactly_if_it_describes_one(quirks, name):
+    command = load_command(COMMANDS[name])
+
+    shown = quirks(name, "--help")
+
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith(f"usage: quirks {name} ")
+    assert command.help in " ".join(shown.out.split())
+    assert "--json" in shown.out
+    assert all(re.search(rf"\n  {option} ", shown.out) for option in OF_A_RUN) is command.describes_run
+
+
+def test_the_help_lists_every_command_and_so_does_a_word_that_is_none(quirks):
+    assert {"generate", "prove", "parity"} <= COMMANDS.keys() - BUILT_IN.keys()  # those that start engines
+    shown, wrong = quirks("--help"), quirks("plam")
+
+    assert (shown.code, wrong.code) == (0, 2)
+    assert [name for name in COMMANDS if not re.search(rf"\n    {name}\s", shown.out)] == []
+    assert wrong.err.startswith("usage: quirks")
+    assert all(f"'{name}'" in wrong.err for name in COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [[], ["show"], ["plan", "--modle", "m"], ["plan", "--purpose", "train"]], ids=" ".join)
+def test_arguments_that_do_not_exist_or_are_missing_are_a_usage_error(quirks, arguments):
+    outcome = quirks(*arguments)
+
+    assert outcome.code == 2
+    assert outcome.err.startswith("usage: quirks")
+
+
+def test_a_command_imports_no_other_command_and_nothing_heavy(model):
+    runs = {
+        "list": ["list", "--json"],
+        "show": ["show", "v1-runtime"],
+        "lock": ["lock", "--output", "/dev/null"],
+        "audit-lifecycle": ["audit-lifecycle"],
+        "doctor": ["doctor"],
+        "fingerprint": ["fingerprint", "pluggy._manager:PluginManager"],
+        "plan": ["plan", "--model", str(model("gemma3_text"))],
+    }
+    where = {name: f"quirks_core.cli.{place.partition(':')[0]}" for name, place in BUILT_IN.items()}
+
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, json.dumps([["--help"], *runs.values()])], capture_output=True, text=True, check=True
+    )
+
+    of_help, *imported = (set(json.loads(line)) for line in done.stdout.splitlines())
+    assert of_help & HEAVY == set()
+    for name, modules in zip(runs, imported, strict=True):
+        assert modules & {*HEAVY, *where.values()} == {where[name]}
+    assert imported[0] & {"pydantic", "pluggy", "yaml", "worker", "quirks_plugins"} == set()  # to list takes metadata alone
+
+
+def test_with_json_an_error_is_json_on_standard_output(quirks, tmp_path):
+    outcome = quirks("plan", "--model", tmp_path, "--json")
+
+    assert (outcome.code, outcome.err) == (2, "")
+    assert outcome.json.keys() == {"error", "notes", "refusals"}
+    assert "has no config.json" in outcome.json["error"]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(options):
+    command = [sys.executable, "-m", "quirks_core.cli", "list", *options]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        complaint = process.stderr.read()
+
+    assert (complaint, process.returncode) == ("", 141)

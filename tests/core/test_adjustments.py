@@ -1,0 +1,155 @@
+"""What a quirk can ask for: one relation between a slot and an operand, checked where it is declared."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quirks_core import Advise, Default, Patch, Refuse, Require, purpose
+from quirks_core.adjustments import Relation, holds, is_among, same
+from quirks_core.errors import DeclarationError
+
+TARGET = "vllm.module:attribute"
+EQUALS, AT_MOST, AT_LEAST, ONE_OF, INCLUDES = Relation
+EACH = pytest.mark.parametrize("kind", [Default, Require])
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("slot", "given", "relation", "operand"),
+    [
+        ("engine.hf_overrides", {"value": {"a": None}}, EQUALS, {"a": None}),
+        ("env.NCCL_NVLS_ENABLE", {"value": "0"}, EQUALS, "0"),
+        ("engine.block_size", {"value": 16}, EQUALS, 16),
+        ("engine.max_model_len", {"at_most": 8}, AT_MOST, 8),
+        ("request.timeout_s", {"at_least": 600}, AT_LEAST, 600.0),
+        ("engine.any_argument", {"at_least": 0}, AT_LEAST, 0),
+        ("request.timeout_s", {"one_of": (60, 600)}, ONE_OF, [60.0, 600.0]),
+        ("sampling.stop_token_ids", {"includes": (2, 1)}, INCLUDES, [2, 1]),
+    ],
+)
+def test_an_adjustment_states_one_relation_of_a_slot_to_a_copy_of_an_operand(kind, slot, given, relation, operand):
+    adjustment = kind(slot, **given)
+
+    assert (adjustment.relation, adjustment.operand) == (relation, operand)
+    assert adjustment == kind(slot, **given)
+    assert not isinstance(operand, dict | list) or adjustment.operand is not next(iter(given.values()))
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("slot", "given", "words"),
+    [
+        *(
+            ("engine.seed", given, "give one of a value")
+            for given in ({}, {"value": 1, "at_most": 2}, {"one_of": [1], "includes": [1]})
+        ),
+        ("refit.scop", {"value": "parameters"}, r"did you mean 'refit\.scope'"),
+        ("refit.scop", {"value": lambda context: context.purpose}, "unknown slot"),
+        ("env.HF_TOKEN", {"value": "x"}, "looks like that of a secret"),
+        ("engine.enforce_eager", {"value": 1}, "takes true or false, not 1"),
+        ("engine.seed", {"value": None}, "takes a whole number, not None"),
+        ("engine.any_argument", {"value": {1, 2}}, "which is not made of JSON values"),
+        ("engine.load_format", {"at_most": "b"}, "takes a text, which has no bounds"),
+        ("env.NAME", {"at_least": "1"}, "takes a text, which has no bounds"),
+        ("engine.any_argument", {"at_most": True}, "has no bounds"),
+        ("engine.seed", {"at_most": "8"}, "takes a whole number, not '8'"),
+        ("engine.seed", {"includes": [1]}, "takes a whole number, which has no members"),
+        ("sampling.stop_token_ids", {"includes": 1}, "takes a list of whole numbers, not 1"),
+        ("engine.load_format", {"one_of": "auto"}, "one_of takes a list of values, not 'auto'"),
+        ("engine.load_format", {"one_of": []}, r"one_of takes a list of values, not \[\]"),
+        ("engine.load_format", {"one_of": ["auto", 3]}, "takes a text, not 3"),
+    ],
+)
+def test_a_relation_slot_or_operand_that_cannot_be_is_an_error_where_it_is_declared(kind, slot, given, words):
+    with pytest.raises(DeclarationError, match=words):
+        kind(slot, **given)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Refuse(3, "stop"), "Refuse: reason must be a text, not 3"),
+        (lambda: Refuse("no", "x" * 10_001), "Refuse: remedy must not be longer than 10000 characters"),
+        (lambda: Advise("half a character \ud800"), "Advise: message holds characters that cannot be written"),
+        (lambda: Default("engine.seed", 1, reason=b"no"), "Default: reason must be a text"),
+        (lambda: Advise("look", when="always"), r"Advise: when must be made by quirks_core\.match, not 'always'"),
+        (lambda: Default("engine.seed", 1, when=purpose), r"Default: when must be made by quirks_core\.match"),
+    ],
+)
+def test_texts_and_conditions_are_checked_where_they_are_declared(make, words):
+    with pytest.raises(DeclarationError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "words"),
+    [
+        *((text, {"replacement": "mine:new", "expects": "0" * 12}, "not of the form") for text in ("a.b", "a.b:", ":c", "")),
+        (TARGET, {"wrapper": "mine", "expects": "0" * 12}, "'mine' is not of the form"),
+        (TARGET, {"expects": "0" * 12}, "give one of a wrapper, a replacement and adds="),
+        (TARGET, {"wrapper": "m:a", "adds": "m:b"}, "give one of a wrapper"),
+        (TARGET, {"wrapper": "m:a"}, r"name the fingerprints it was written against \(quirks fingerprint vllm"),
+        (TARGET, {"replacement": "m:a", "expects": ("0" * 12, "absent")}, "'absent' in expects is no fingerprint"),
+        (TARGET, {"adds": "m:a", "expects": "0" * 12}, "what is added has no source before, so leave expects out"),
+    ],
+)
+def test_a_patch_names_target_code_and_the_source_it_was_written_against(target, given, words):
+    with pytest.raises(DeclarationError, match=words):
+        Patch(target, **given)
+
+
+def test_one_will_do_for_several():
+    assert Require("engine.load_format", "auto", instead_of="dummy").instead_of == ("dummy",)
+    assert Patch(TARGET, wrapper="mine:a", expects="0" * 12).expects == ("0" * 12,)
+    assert (Patch(TARGET, adds="mine:c").source, Patch(TARGET, adds="mine:c").expects) == ("mine:c", ())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0, 0.5, "", "a", "1"]),
+    lambda below: st.lists(below, max_size=2) | st.dictionaries(st.sampled_from("ab"), below, max_size=2),
+    max_leaves=4,
+)
+
+
+def as_numbers(value):
+    """What JSON makes of a value, where 1 and 1.0 are the same number."""
+    if isinstance(value, dict):
+        return {key: as_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return list(map(as_numbers, value))
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+@given(JSON, JSON)
+def test_values_are_the_same_as_json_has_them_where_true_is_not_one_at_any_depth(one, other):
+    alike = json.dumps(as_numbers(one), sort_keys=True) == json.dumps(as_numbers(other), sort_keys=True)
+
+    assert same(one, other) is same(other, one) is is_among(one, [other]) is holds(EQUALS, other, one) is alike
+    assert is_among(one, [other, one])
+
+
+@pytest.mark.parametrize(
+    ("relation", "operand", "value", "answer"),
+    [
+        (AT_MOST, 8, 8, True),
+        (AT_MOST, 8, 8.5, False),
+        (AT_MOST, 8, True, False),
+        (AT_LEAST, 8, 8, True),
+        (AT_LEAST, 8, 7, False),
+        (AT_LEAST, 0, "1", False),
+        (ONE_OF, [1, "a"], 1.0, True),
+        (ONE_OF, [1, "a"], True, False),
+        (INCLUDES, [1, 2], [3, 2, 1], True),
+        (INCLUDES, [1, 2], [2], False),
+        (INCLUDES, [1], [True], False),
+        (INCLUDES, ["a"], "ab", False),
+        (INCLUDES, [1], 1, False),
+        (INCLUDES, [], [], True),
+    ],
+)
+def test_a_relation_holds_or_does_not_also_where_it_cannot(relation, operand, value, answer):
+    assert holds(relation, operand, value) is answer

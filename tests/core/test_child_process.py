@@ -1,0 +1,137 @@
+"""Commands in process groups of their own: how they end, and that nothing is left of them, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from quirks_core import child_process
+
+#: Starts a child, writes both process ids to a file, and then does what the second argument says.
+_FAMILY = """
+import json, os, signal, subprocess, sys, time
+stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE)
+child.stdout.readline()
+with open(sys.argv[1] + ".part", "w") as file:
+    json.dump([os.getpid(), child.pid], file)
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+exec(sys.argv[2])
+"""
+_HANGS = "time.sleep(600)"
+
+
+@pytest.fixture
+def family(tmp_path):
+    """A command that starts a child, and a way to wait for the two processes."""
+    file = tmp_path / "pids"
+
+    def command(then: str) -> list[str]:
+        return [sys.executable, "-c", _FAMILY, str(file), then]
+
+    def pids() -> list[int]:
+        deadline = time.monotonic() + 30
+        while not file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return json.loads(file.read_text(encoding="utf-8"))
+
+    return command, pids
+
+
+def runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@pytest.mark.parametrize(("code", "status"), [("", 0), ("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)])
+def test_a_command_ends_as_it_does(code, status):
+    assert child_process.run(python(code)) == status
+
+
+def test_a_command_has_the_given_environment_and_no_standard_input():
+    code = "import os, sys; sys.exit(os.environ['ACME'] + sys.stdin.read())"
+    lines: list[str] = []
+
+    child_process.run(python(code), environ={"ACME": "here"}, output=lines.append)
+
+    assert lines == ["here"]
+
+
+def test_output_and_errors_go_line_by_line_to_a_function_or_together_to_a_file(tmp_path):
+    code = "import sys; print('a\\nb', flush=True); print('c', file=sys.stderr)"
+    lines: list[str] = []
+
+    child_process.run(python(code), output=lines.append)
+    with (tmp_path / "log").open("wb") as file:
+        child_process.run(python(code), output=file)
+
+    assert lines == (tmp_path / "log").read_text(encoding="utf-8").splitlines() == ["a", "b", "c"]
+
+
+def test_what_cannot_be_started_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        child_process.run([str(tmp_path / "none")])
+
+
+def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(family):
+    command, pids = family
+
+    assert child_process.run(command(_HANGS), limit_s=3, grace_s=0.2) is None
+
+    assert not any(map(runs, pids()))
+
+
+def test_what_a_command_leaves_running_is_ended(family):
+    command, pids = family
+
+    assert child_process.run(command(""), grace_s=0.2) == 0
+
+    assert not any(map(runs, pids()))
+
+
+def test_a_command_is_asked_before_it_is_killed():
+    cleans_up = "import time\ntry:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    print('cleaned up')"
+    lines: list[str] = []
+
+    child_process.run(python(cleans_up), limit_s=2, ask=signal.SIGINT, output=lines.append)
+
+    assert lines == ["cleaned up"]
+
+
+def test_an_error_in_this_process_ends_the_command_too(family):
+    """Ctrl-C, say."""
+    command, pids = family
+    threading.Thread(target=lambda: (pids(), os.kill(os.getpid(), signal.SIGINT))).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        child_process.run(command(_HANGS), grace_s=0.2)
+
+    assert not any(map(runs, pids()))
+
+
+def test_nothing_outlives_a_process_that_is_killed(family):
+    command, pids = family
+    caller = "import sys; from quirks_core import child_process; child_process.run(sys.argv[1:])"
+    process = subprocess.Popen([*python(caller), *command(_HANGS)], cwd=Path(child_process.__file__).parents[1])
+    found = pids()
+
+    process.kill()
+    process.wait()
+
+    deadline = time.monotonic() + 10
+    while any(map(runs, found)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(runs, found))

@@ -1,0 +1,230 @@
+"""The configuration: what the user typed in files, settings and calls, checked; and with what a plan changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from quirks_core.config import GenerationConfig, Section
+from quirks_core.errors import UsageError
+from quirks_core.slots import SLOTS
+
+
+def problem(values):
+    """What is wrong with a configuration."""
+    with pytest.raises(UsageError) as caught:
+        GenerationConfig.parse({"model": "some/model", **values})
+    return str(caught.value)
+
+
+def problem_of_file(*arguments, **keywords):
+    """What is wrong with a file or its settings."""
+    with pytest.raises(UsageError) as caught:
+        GenerationConfig.load(*arguments, **keywords)
+    return str(caught.value)
+
+
+@pytest.fixture
+def yaml(tmp_path):
+    """Writes a configuration file."""
+
+    def write(text):
+        file = tmp_path / "run.yaml"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return file
+
+    return write
+
+
+def test_an_unknown_key_at_any_level_is_an_error_with_the_nearest_name_and_all_are_told_at_once():
+    assert problem({"engin": {}}) == "engin: unknown key; did you mean 'engine'?"
+    assert problem({"load_format": "auto"}) == "load_format: unknown key; did you mean 'engine.load_format'?"
+    assert problem({"model": {"path": "m", "revison": "x"}}) == "model.revison: unknown key; did you mean 'revision'?"
+
+    text = problem({"purpose": "train", "engine": {"tensor_parallel_size": 0}, "refit": {"scop": 1}})
+
+    assert "purpose: Input should be 'rollout', 'eval' or 'serve', not 'train'" in text
+    assert "engine.tensor_parallel_size" in text
+    assert "refit.scop: unknown key; did you mean 'scope'?" in text
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"engine": {"gpu_memory_utilization": 1.5}},
+        {"engine": {"logprobs_mode": "processed"}},
+        {"engine": {"async_scheduling": "perhaps"}},
+        {"engine": {"kv_cache_dtype": 8}},
+        {"engine": None},
+        {"sampling": {"stop_strings": "END"}},
+        {"refit": {"timeout_s": 0}},
+        {"model": None},
+        {"model": ""},
+    ],
+    ids=str,
+)
+def test_a_value_that_makes_no_sense_is_an_error_that_names_its_key(values):
+    ((section, content),) = values.items()
+
+    text = problem(values)
+
+    assert text.startswith(section)
+    assert all(key in text for key in content or ())
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"": "1"}, "cannot be the name of an environment variable"),
+        ({"A=B": "1", "A\0B": "1"}, "'A=B' cannot be the name of an environment variable; 'A\\x00B' cannot"),
+        ({"NAME": "a\0b"}, "the value of NAME holds a null character"),
+        ({"VLLM_USE_V1": True}, "env.VLLM_USE_V1"),
+    ],
+    ids=str,
+)
+def test_a_variable_that_no_process_could_have_is_refused_before_anything_starts(variables, words):
+    assert words in problem({"env": variables})
+
+
+def test_numbers_in_the_env_section_become_text(parse):
+    assert parse(env={"VLLM_USE_V1": 0, "SECONDS": 30, "EMPTY": ""}).env == {"VLLM_USE_V1": "0", "SECONDS": "30", "EMPTY": ""}
+
+
+def test_a_plain_text_or_path_is_the_model_s_path_and_a_section_cannot_be_changed_afterwards(tmp_path, parse):
+    assert GenerationConfig.parse({"model": "some/model"}).model.path == "some/model"
+    assert GenerationConfig.parse({"model": tmp_path}).model.path == str(tmp_path)
+    with pytest.raises(ValueError, match="frozen"):
+        parse().engine.seed = 1
+
+
+@pytest.mark.parametrize("section", [{"block_size": 16}, {"vllm_kwargs": {"block_size": 16}}], ids=["here", "vllm_kwargs"])
+def test_any_further_argument_of_the_engine_is_a_slot_that_was_typed(parse, section):
+    config = parse(engine={**section, "seed": 3})
+
+    assert config.engine.further == {"block_size": 16}
+    assert config.typed_slots() == {"engine.block_size", "engine.seed"}
+    assert config.slots()["engine.block_size"] == 16
+
+
+def test_what_stands_in_an_alias_counts_as_typed_in_its_own_place(parse):
+    config = parse(engine={"seed": 3, "vllm_kwargs": {"seed": 3, "load_format": "x", "hf_overrides": {"head_dtype": "model"}}})
+    overrides = parse(engine={"hf_overrides": {"head_dtype": "float32", "rope_theta": 5}})
+
+    assert (config.engine.seed, config.engine.load_format, config.engine.head_dtype) == (3, "x", "model")
+    assert (config.engine.further, config.typed_slots()) == ({}, {"engine.load_format", "engine.seed", "engine.head_dtype"})
+    assert (overrides.engine.head_dtype, overrides.engine.hf_overrides) == ("float32", {"rope_theta": 5})
+
+
+@pytest.mark.parametrize(
+    ("key", "alias", "one", "other"),
+    [("seed", "vllm_kwargs", 1, 2), ("block_size", "vllm_kwargs", 16, 32), ("head_dtype", "hf_overrides", "model", "float32")],
+)
+def test_a_key_typed_twice_with_two_values_is_an_error_that_names_both_places(key, alias, one, other):
+    text = problem({"engine": {key: one, alias: {key: other}}})
+
+    assert text == f"engine: {key} set twice with different values, here and under {alias}"
+
+
+@pytest.mark.parametrize(("purpose", "load_format"), [("rollout", "dummy"), ("eval", "auto"), ("serve", "auto")])
+def test_the_purpose_decides_where_weights_come_from_unless_it_was_typed(parse, purpose, load_format):
+    assert parse(purpose=purpose).slots()["engine.load_format"] == load_format
+    assert parse(purpose=purpose, engine={"load_format": "x"}).slots()["engine.load_format"] == "x"
+
+
+def test_a_slot_is_typed_if_the_user_wrote_it_even_with_its_default_and_null_leaves_it_open(parse):
+    config = parse(engine={"tensor_parallel_size": 1, "dtype": None}, refit={"scope": "parameters"})
+
+    assert parse().typed_slots() == frozenset()
+    assert config.typed_slots() == {"engine.tensor_parallel_size", "refit.scope"}
+    assert {"engine.dtype", None}.isdisjoint({*config.slots(), *map(str, config.slots().values())})
+
+
+def test_every_field_says_what_it_sets_and_every_default_suits_its_slot(parse):
+    sections = {type(part) for _, part in parse() if isinstance(part, Section)}
+
+    assert len(sections) > 8
+    assert [key for section in sections for key, field in section.model_fields.items() if not field.description] == []
+    assert [why for name, value in parse().slots().items() if (why := SLOTS[name].problem(value))] == []
+
+
+def test_what_a_plan_changes_is_adjusted_and_the_rest_stays(parse):
+    config = parse(engine={"seed": 1}, sampling={"stop_token_ids": [7]}, env={"A": "0", "B": "0"})
+    engine = {"engine.load_format": "auto", "engine.block_size": 32}
+
+    adjusted = config.adjusted({**engine, "sampling.stop_token_ids": [7, 8], "env.A": "1", "env.C": "2"})
+
+    assert (adjusted.engine.load_format, adjusted.engine.seed, adjusted.engine.further) == ("auto", 1, {"block_size": 32})
+    assert (adjusted.sampling.stop_token_ids, adjusted.env) == ((7, 8), {"A": "1", "B": "0", "C": "2"})
+    assert GenerationConfig.model_validate(adjusted.model_dump()) == adjusted
+    assert (config.engine.load_format, config.sampling.stop_token_ids, config.env["A"]) == (None, (7,), "0")
+    assert config.adjusted({}) == config
+
+
+def test_what_a_program_overrides_counts_as_typed_by_nobody(parse):
+    config = parse(engine={"data_parallel_size": 4, "seed": 1, "block_size": 16})
+
+    overridden = config.overridden({"engine.data_parallel_size": 1, "engine.block_size": 32})
+
+    assert (overridden.engine.data_parallel_size, overridden.engine.further) == (1, {"block_size": 32})
+    assert overridden.typed_slots() == {"engine.seed"}
+    assert config.typed_slots() == {"engine.data_parallel_size", "engine.seed", "engine.block_size"}
+
+
+def test_settings_override_the_file_the_last_one_wins_and_they_count_as_typed(yaml):
+    file = yaml("model: {path: some/model, tokenizer: t}\npurpose: eval\nengine:\n  seed: 1\n  max_model_len: 512\n")
+    engine = ["engine.seed=2", "engine.seed=3", "engine.block_size=16", "engine.vllm_kwargs.max_logprobs=5"]
+
+    config = GenerationConfig.load(file, model="other/model", settings=[*engine, "model.revision=abc"])
+
+    assert (config.model.path, config.model.tokenizer, config.model.revision) == ("other/model", "t", "abc")
+    assert (config.purpose, config.engine.max_model_len, config.engine.seed) == ("eval", 512, 3)
+    assert config.engine.further == {"block_size": 16, "max_logprobs": 5}
+    assert "engine.max_logprobs" in config.typed_slots()
+    assert GenerationConfig.load(yaml("model: some/model\n"), settings=["model.revision=abc"]).model.path == "some/model"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("engine.load_format", "--set 'engine.load_format': write slot=value, for example engine.load_format=dummy"),
+        ("=dummy", "--set '=dummy': write slot=value, for example engine.load_format=dummy"),
+        ("engine.seed=[1", "--set 'engine.seed=[1': '[1' is not valid YAML"),
+        ("purpose.x=1", "--set 'purpose.x=1': 'purpose' has no keys"),
+        ("refit.skope=parameters", "refit.skope: unknown key; did you mean 'scope'?"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_an_error_that_quotes_it(setting, message):
+    assert problem_of_file(model="m", settings=["purpose=eval", setting]) == message
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("engine: [unclosed", "is not valid YAML"),
+        (b"\xff\xfe\x00", "is not valid YAML"),
+        ("model: !!python/object/apply:os.getcwd []\n", "is not valid YAML"),
+        ("- a\n- b\n", "must hold a mapping, not list"),
+        ("", "must hold a mapping, not NoneType"),
+        ("engine:\n  seed: 1\nengine:\n  dtype: auto\n", "key 'engine' is written twice"),
+        ("engine:\n  seed: 1\n  seed: 1\n", "key 'seed' is written twice"),
+        ("purpose: eval\n", "no model: give --model"),
+    ],
+    ids=["syntax", "no text", "code", "list", "nothing", "section twice", "key twice", "no model"],
+)
+def test_a_file_that_cannot_be_used_is_an_error_on_one_line(yaml, content, message):
+    text = problem_of_file(yaml(content))
+
+    assert (message in text, "\n" in text) == (True, False)
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path):
+    file = tmp_path / "none.yaml"
+
+    assert problem_of_file(file) == f"configuration {file} cannot be read: No such file or directory"
+
+
+def test_a_file_may_merge_sections_and_override_them(yaml):
+    file = yaml("model: m\ntrain: &all {tensor_parallel_size: 2}\nengine: {<<: *all, seed: 1}\n")
+
+    assert GenerationConfig.load(file).typed_slots() == {
+        "engine.seed", "engine.tensor_parallel_size", "train.tensor_parallel_size",
+    }  # fmt: skip

@@ -1,0 +1,114 @@
+"""The data file of a distribution: since when its quirks exist, and the lines of the sources that its patches know."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from quirks_core import FingerprintProbe, Patch, data_file
+from quirks_core.data_file import DataFile, KnownSource
+from quirks_core.errors import UsageError
+from quirks_core.fingerprints import fingerprint, line_digests
+from quirks_core.propose import drift_of
+from quirks_core.quirk import Location
+from quirks_core.registry import Registry
+
+TARGET = "fake_engine:step"
+ENGINE = "def step():\n    first = 1\n    return first\n"
+
+
+@pytest.fixture
+def quirk(write_modules, fake_distribution, make_quirk):
+    """A quirk of a package that patches an engine."""
+    write_modules({"fake_quirks/__init__.py": ""})
+    fake_distribution("fake-engine", "1.0", modules={"fake_engine.py": ENGINE})
+
+    def make(*expects, name="one", **more):
+        patch = Patch(TARGET, wrapper="mine:wrap", expects=expects or fingerprint(TARGET))
+        place = Location("fake_quirks/one.py", 1, "fake_quirks.one")
+        return make_quirk(**{"id": name, "adjustments": patch, "location": place, **more})
+
+    return make
+
+
+def test_the_file_lies_in_the_package_of_the_declarations_and_none_is_an_empty_one(quirk, site, make_quirk):
+    homeless = [make_quirk(location=Location("a.py", 1, module)) for module in ("", "fake_engine", "no_such.module", "..")]
+
+    assert data_file.path_for(quirk()) == site / "fake_quirks" / "model_quirks.json"
+    assert (data_file.read_for(quirk()), [data_file.path_for(one) for one in homeless]) == (DataFile(), [None] * 4)
+
+
+def test_what_is_written_is_read_no_draft_is_left_and_a_quirk_that_is_not_in_it_is_new(quirk, site):
+    data = DataFile(since={"one": "0.1"}, fingerprints={TARGET: {"0" * 12: KnownSource(versions=("1.0",), lines="abcdef")}})
+
+    data_file.write(data_file.path_for(quirk()), data)
+
+    assert data_file.read_for(quirk()) == data
+    assert sorted(file.name for file in (site / "fake_quirks").iterdir()) == ["__init__.py", "model_quirks.json"]
+    assert [data_file.since(quirk(name=name), "0.3") for name in ("one", "two")] == ["0.1", "0.3"]
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"since": 3}', b'{"colour": "red"}', b"\xff\xfe"])
+def test_a_file_that_is_none_is_an_error_on_one_line_that_says_how_to_make_it_anew(quirk, content):
+    data_file.path_for(quirk()).write_bytes(content)
+
+    with pytest.raises(UsageError, match=r"model_quirks\.json is no data file of quirks; delete it, and .* makes it anew$"):
+        data_file.read_for(quirk())
+
+
+def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="cannot be written"):
+        data_file.write(tmp_path / "no-such-folder" / "model_quirks.json", DataFile())
+
+
+def test_updating_keeps_releases_adds_new_quirks_and_forgets_those_that_are_gone(quirk):
+    data = data_file.updated(DataFile(since={"one": "0.1", "gone": "0.1"}), (quirk(name="two"), quirk()), "0.3")
+
+    assert data.since == {"one": "0.1", "two": "0.3"}
+
+
+def test_updating_adds_the_installed_source_where_a_quirk_expects_it_and_forgets_what_none_does(quirk, fake_distribution, site):
+    first = fingerprint(TARGET)
+    old = data_file.updated(DataFile(), (quirk(first),), "0.1")
+    before = {first: KnownSource(versions=("1.0",), lines=line_digests(TARGET))}
+    assert old.fingerprints == {TARGET: before}
+    shutil.rmtree(site / "fake_engine-1.0.dist-info")
+    fake_distribution("fake-engine", "2.0", modules={"fake_engine.py": ENGINE.replace("first = 1", "first = 2")})
+    second = fingerprint(TARGET)
+
+    both, unknown, forgotten = (
+        data_file.updated(old, (quirk(*expects),), "0.1").fingerprints[TARGET]
+        for expects in ((first, second), (first,), (second,))
+    )
+
+    now = {second: KnownSource(versions=("2.0",), lines=line_digests(TARGET))}
+    assert (both, unknown, forgotten) == ({**before, **now}, before, now)
+
+
+def test_updating_twice_changes_nothing_and_sees_what_probes_expect_but_nothing_that_is_added(quirk):
+    adds, asks = Patch("fake_engine:new", adds="mine:new"), FingerprintProbe(TARGET, fixed=(fingerprint(TARGET),))
+    quirks = (quirk(name="adds", adjustments=adds), quirk(name="asks", adjustments=adds, evidence=asks))
+
+    once = data_file.updated(DataFile(), quirks, "0.1")
+
+    assert (data_file.updated(once, quirks, "0.2"), list(once.fingerprints)) == (once, [TARGET])
+
+
+def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, loaded):
+    item = loaded(quirk())
+    data_file.write(data_file.path_for(item.quirk), data_file.updated(DataFile(), (item.quirk,), "0.1"))
+    assert drift_of(item.quirk.adjustments[0], item) is None
+
+    write_modules({"fake_engine.py": ENGINE.replace("first = 1", "first = 2")})
+
+    assert "+     first = 2" in drift_of(item.quirk.adjustments[0], item)
+
+
+def test_the_built_in_file_knows_every_built_in_quirk_and_every_source_that_one_expects():
+    quirks = tuple(item.quirk for item in Registry.load().loaded if item.is_built_in)
+
+    data = data_file.read_for(quirks[0])
+
+    assert set(data.since) == {quirk.id for quirk in quirks}
+    assert set(data.fingerprints) == {target for target, _ in data_file._expected(quirks)}

@@ -1,0 +1,164 @@
+"""The arguments of the installed vLLM: names, types, defaults and help, read from its source without an import."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from quirks_core.config import EngineSection
+from quirks_core.engine_arguments import UNREAD, argument_names, find_argument
+from quirks_core.slots import engine_problem, installed_slot, is_engine_argument, is_slot
+
+LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
+ARGUMENTS = """
+from typing import TYPE_CHECKING, Annotated, Literal, Optional, Union
+from vllm.config import CacheConfig, Threshold
+from vllm.config.parallel import Backend as ParallelBackend
+from elsewhere import Foreign
+
+Local = str | int
+Deep: "TypeAlias" = Local
+Endless = "Endless"
+
+@dataclass
+class EngineArgs:
+    model: str = "tiny"
+    block_size: int | None = CacheConfig.block_size
+    \"\"\"Its own help.\"\"\"
+    swap: float = CacheConfig.swap_space
+    cache_dtype: "CacheDType" = get_field(CacheConfig, "cache_dtype")
+    backend: ParallelBackend | None = None
+    threshold: Threshold = 1
+    local: Deep = 3
+    endless: Endless = None
+    optional: Optional[bool] = None
+    union: Union[int, str, None] = None
+    limited: Annotated[int, Field(ge=1)] = Field(default=4)
+    made: dict[str, Any] = field(default_factory=dict)
+    listed: list[int] = field(default_factory=lambda: [1])
+    computed: int = 6 * 7
+    foreign: Foreign | None = None
+    unknown_member: Literal["a", Foreign] = "a"
+    required: str
+    _private: int = 0
+    not_annotated = 1
+
+    def method(self): ...
+
+class AsyncEngineArgs(EngineArgs):
+    enable_log_requests: bool = False
+
+class OtherArgs:
+    other: int = 0
+
+from vllm.config.cache import CacheDType
+"""
+CONFIG = '''
+from typing import Literal
+Narrow = Literal["int8"]
+CacheDType = Literal["auto", Narrow, "fp8"]
+Limit = int | float
+
+class CacheConfig:
+    block_size: int = None
+    """Size of a block."""
+    swap_space: float = Field(default=4, ge=0)
+    """Swap space,
+    in GiB."""
+    cache_dtype: CacheDType = "auto"
+    """Type of the cache."""
+'''
+
+
+@pytest.fixture
+def fake_vllm(write_modules):
+    """A small vLLM that cannot be imported."""
+    again = "from vllm.config.cache import CacheConfig\nfrom vllm.config.cache import Limit as Threshold\n"
+    texts = {"engine/arg_utils": ARGUMENTS, "config/__init__": again, "config/cache": CONFIG, "__init__": ""}
+    texts["config/parallel"] = 'Backend = Literal["ray", "mp"]\n'
+    write_modules({f"vllm/{name}.py": LOUD + text for name, text in texts.items()})
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_names_types_and_defaults_are_found_through_aliases_imports_unions_and_literals():
+    expected = {
+        "model": (str, "tiny"),
+        "block_size": (int | None, None),
+        "swap": (float, 4),
+        "cache_dtype": (Literal["auto", "int8", "fp8"], "auto"),
+        "backend": (Literal["ray", "mp"] | None, None),
+        "threshold": (int | float, 1),
+        "local": (str | int, 3),
+        "endless": (Any, None),
+        "optional": (bool | None, None),
+        "union": (int | str | None, None),
+        "limited": (int, 4),
+        "made": (dict, {}),
+        "listed": (list, UNREAD),
+        "computed": (int, UNREAD),
+        "foreign": (Any, None),
+        "unknown_member": (Any, "a"),
+        "required": (str, UNREAD),
+        "enable_log_requests": (bool, False),
+    }
+
+    found = {name: find_argument(name) for name in argument_names()}
+
+    assert {name: (argument.type, argument.default) for name, argument in found.items()} == expected
+    assert find_argument("other") is None
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_help_and_home_are_those_of_the_configuration_class_unless_the_argument_has_its_own():
+    swap, block, cache, model = map(find_argument, ("swap", "block_size", "cache_dtype", "model"))
+
+    assert (swap.help, swap.owner, swap.attribute) == ("Swap space, in GiB.", "CacheConfig", "swap_space")
+    assert (cache.help, cache.owner, cache.attribute) == ("Type of the cache.", "CacheConfig", "cache_dtype")
+    assert (block.help, model.help, model.owner, model.attribute) == ("Its own help.", "", "", "model")
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_an_argument_s_slot_takes_what_its_type_takes_and_what_is_wrong_is_told_with_the_nearest_name():
+    slot = installed_slot("engine.cache_dtype")
+    problems = {
+        ("engine.block_size", 16): None,
+        ("engine.block_size", None): None,
+        ("engine.runtime", "v1"): None,  # ours, and nothing that vLLM has by that name
+        ("refit.scope", "parameters"): None,
+        ("engine.block_size", "16"): "engine.block_size takes a whole number, not '16'",
+        ("engine.union", 1.5): "engine.union takes a whole number or a text, not 1.5",
+        ("engine.cache_dtype", "int9"): "engine.cache_dtype takes one of auto, int8, fp8, not 'int9'; did you mean 'int8'?",
+        ("engine.blok", 1): "engine.blok: the installed vLLM has no such engine argument; did you mean 'block_size'?",
+    }
+
+    assert {case: engine_problem(*case) for case in problems} == problems
+    assert (slot.choices, slot.default, slot.help) == (("auto", "int8", "fp8"), "auto", "Type of the cache.")
+    assert (installed_slot("engine.foreign").takes, installed_slot("engine.computed").default) == ("any JSON value", None)
+    assert installed_slot("engine.gone") is None
+
+
+@pytest.mark.parametrize("modules", [{}, {"vllm/engine/__init__.py": ""}, {"vllm/engine/arg_utils.py": "class EngineArgs(:\n"}])
+def test_an_engine_whose_arguments_cannot_be_read_leaves_every_name_open(write_modules, modules):
+    write_modules({"vllm/__init__.py": "", **modules})
+
+    assert (argument_names(), find_argument("seed"), installed_slot("engine.seed")) == (None, None, None)
+    assert engine_problem("engine.no_such_argument", 1) is None
+
+
+def test_of_the_installed_vllm_every_argument_can_be_read_and_but_a_secret_be_a_slot():
+    slots = {name: installed_slot(f"engine.{name}") for name in argument_names()}
+
+    assert len(slots) > 150
+    assert len([slot for slot in slots.values() if slot.type is not Any]) > 0.8 * len(slots)
+    assert [why for slot in slots.values() if slot.default is not None and (why := slot.problem(slot.default))] == []
+    assert (slots["block_size"].type, slots["disable_custom_all_reduce"].type) == (int | None, bool)
+    assert (slots["scheduling_policy"].choices, "Random seed" in slots["seed"].help) == (("fcfs", "priority"), True)
+    assert [name for name in slots if not is_slot(f"engine.{name}")] == ["hf_token"]
+
+
+def test_every_engine_field_of_ours_is_an_argument_of_the_installed_vllm_or_says_that_it_is_none():
+    fields = {f"engine.{key}" for key in EngineSection.model_fields}
+
+    assert [name for name in fields if is_engine_argument(name) and engine_problem(name)] == []
+    assert [name for name in fields if not is_engine_argument(name) and installed_slot(name)] == []

@@ -1,0 +1,275 @@
+"""The facts of a run: read once, from JSON and metadata, with unknown told apart from absent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from quirks_core import Fact, RunContext, typed
+from quirks_core.config import GenerationConfig
+from quirks_core.errors import UsageError
+from quirks_core.facts import FACTS, FAMILIES, ModelFacts, always_known, is_known_fact
+from quirks_core.match import UNKNOWN
+from quirks_core.model_config import require_weights
+from quirks_core.slots import SLOTS
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Writes a model folder with the given bytes as its ``config.json``."""
+
+    def write(config=b'{"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}'):
+        folder = tmp_path / "tiny-model"
+        folder.mkdir()
+        if config is not None:
+            (folder / "config.json").write_bytes(config)
+        return str(folder)
+
+    return write
+
+
+@pytest.fixture
+def gather(checkpoint):
+    """Gathers the facts of a run with the given environment, of which quirks ask for nothing unless they are named."""
+    model = checkpoint()
+
+    def make(environ=(), *, asked=(), assume=(), **sections):
+        config = GenerationConfig.parse({"model": model, **sections})
+        return RunContext.gather(config, asked=asked, assume=assume, environ=dict(environ))
+
+    return make
+
+
+def test_the_model_is_what_its_config_says(checkpoint):
+    folder = checkpoint()
+    facts = ModelFacts.read(folder)
+
+    assert (facts.name, facts.path) == ("tiny-model", folder)
+    assert (facts.model_type, facts.architectures) == ("gemma3_text", ("Gemma3ForCausalLM",))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, "has no config.json"),
+        (b"{not json", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"[1, 2]", "must hold a JSON object, not a list"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
+    ids=["none", "broken", "deep", "list", "no text"],
+)
+def test_a_broken_config_is_one_clear_usage_error(checkpoint, config, words):
+    with pytest.raises(UsageError, match=f"tiny-model.*{words}"):
+        ModelFacts.read(checkpoint(config))
+
+
+@pytest.mark.parametrize("path", ["./no-such-folder", "/no/such/folder", "~/no-such-folder-here", "no-such-folder", "a/b/c"])
+def test_a_missing_folder_is_a_usage_error_that_looks_nothing_up(path):
+    with pytest.raises(UsageError, match="does not exist"):
+        ModelFacts.read(path)
+
+
+def test_a_file_is_no_model_folder_and_one_without_weights_is_told_what_to_do(checkpoint):
+    model = checkpoint()
+    with pytest.raises(UsageError, match="is a file"):
+        ModelFacts.read(f"{model}/config.json")
+    with pytest.raises(UsageError, match=r"--set engine\.load_format=dummy"):
+        require_weights(model)
+
+    Path(model, "model.safetensors").touch()
+
+    assert (require_weights(model), require_weights("Qwen/Qwen3-0.6B")) == (None, None)  # a hub id is the engine's business
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        ({"num_experts": 8}, 8),
+        ({"text_config": {"n_routed_experts": 2}}, 2),
+        ({"model_type": "ernie4_5_vl_moe", "moe_num_experts": [64, 64]}, 64),
+        ({"num_experts": 1}, None),
+        ({"model_type": "jamba", "num_experts": 0}, None),
+        ({"model_type": "qwen3"}, None),
+        ({"model_type": "qwen3_moe"}, UNKNOWN),
+        ({"model_type": "acme", "architectures": ["AcmeMoeForCausalLM"]}, UNKNOWN),
+        ({"model_type": "acme_vl", "text_config": {"model_type": "acme_moe"}}, UNKNOWN),
+        ({"model_type": "acme", "num_experts": "many"}, UNKNOWN),
+        ({}, UNKNOWN),
+    ],
+)
+def test_a_model_with_several_experts_is_a_mixture_and_one_that_does_not_say_is_unknown(make_context, config, count):
+    context = make_context(config=config)
+
+    assert context.fact("model.num_experts") is count
+    assert context.fact("model.is_moe") is (UNKNOWN if count is UNKNOWN else count is not None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gpus", "nodes", "products"),
+    [
+        ((), None, None, [1, 1, 1, None]),
+        ((2, 3, 4), 8, None, [6, 8, 24, 8]),
+        ((), 8, 3, [1, 1, 1, 24]),
+        ((), None, 3, [1, 1, 1, None]),
+    ],
+)
+def test_sizes_are_products_of_what_is_set_and_gpus_are_absent_where_none_are_named(make_context, sizes, gpus, nodes, products):
+    parallel = dict(zip(("tensor", "pipeline", "data"), sizes, strict=False))
+    settings = {f"engine.{name}_parallel_size": size for name, size in parallel.items()}
+    settings |= {"cluster.gpus_per_node": gpus, "cluster.num_nodes": nodes}
+
+    context = make_context(settings={name: value for name, value in settings.items() if value is not None})
+
+    names = ("parallel.replica_size", "parallel.expert_group_size", "parallel.num_ranks", "cluster.num_gpus")
+    assert [context.fact(name) for name in names] == products
+
+
+def test_a_fact_that_says_when_it_is_unknown_can_be_and_no_other_ever_is(make_context):
+    everything = make_context(config={"model_type": "qwen3_moe", "num_experts": 8})
+    nothing = make_context(config={}, packages={}, platform=None, environment={"VLLM_A": "1"})
+
+    doubtful = {name for name, spec in FACTS.items() if spec.unknown}
+    assert [name for name in FACTS if everything.fact(name) is UNKNOWN] == []
+    assert {name for name in FACTS if nothing.fact(name) is UNKNOWN} == doubtful
+    assert {name for name in FACTS if not always_known(name)} == doubtful
+
+
+def test_every_fact_has_one_name(make_context):
+    expected = {
+        "purpose": "eval",
+        "recipe": "grpo",
+        "platform": "cuda",
+        "model.name": "tiny-qwen3",
+        "model.model_type": UNKNOWN,  # not a text
+        "model.architectures": ("Qwen3VL",),
+        "model.is_multimodal": True,
+        "model.config.text_config.layers": 2,
+        "model.config.text_config.layers.deeper": None,
+        "typed.engine.seed": True,
+        "typed.engine.load_format": False,
+        "typed.env.NAME": True,
+        "env.NAME": "1",
+        "env.OTHER": None,
+        "packages.vllm": "0.32.0",
+        "packages.gone": UNKNOWN,
+        "engine.seed": 3,
+        "engine.dtype": None,
+        "engine.block_size": 16,
+        "acme.nodes": 4,
+        "weather": UNKNOWN,
+    }
+    config = {"model_type": 3, "architectures": ["Qwen3VL"], "vision_config": {"depth": 1}, "text_config": {"layers": 2}}
+    context = make_context(
+        purpose="eval",
+        recipe="grpo",
+        platform="cuda",
+        config=config,
+        settings={"engine.seed": 3, "engine.load_format": "dummy", "engine.block_size": 16},
+        typed=frozenset({"engine.seed"}),
+        environment={"NAME": "1"},
+        extra={"acme.nodes": 4},
+    )
+
+    assert {name: context.fact(name) for name in expected} == expected
+    assert [name for name in expected if not is_known_fact(name)] == ["acme.nodes", "weather"]
+
+
+def test_every_name_that_no_run_has_is_told_from_those_that_one_may_have():
+    families = {"typed.": "engine.seed", "env.": "NAME", "engine.": "any_argument", "packages.": "any", "model.config.": "a.b"}
+
+    assert {spec.name for spec in FAMILIES} == set(families)
+    assert all(is_known_fact(family + rest) for family, rest in families.items())
+    assert not any(map(is_known_fact, ("typed.refit.scop", "env.PATH", "engine.hf_token", "model.model_typ", "acme.nodes")))
+    assert all(map(always_known, (*SLOTS, "typed.engine.seed", "env.HOME", "model.config.a", "purpose")))
+    assert not any(map(always_known, ("engine.any_argument", "packages.vllm", "platform", "acme.nodes")))
+
+
+def test_a_key_counts_as_typed_even_with_the_default_value_and_so_does_a_variable_kept_in_one_place(gather):
+    context = gather({"VLLM_USE_V1": "0"}, engine={"tensor_parallel_size": 1})
+
+    answers = [typed(f"engine.{name}_parallel_size").trace(context).answer for name in ("tensor", "data")]
+    assert answers == ["yes", "no"]
+    assert (context.value("env.VLLM_USE_V1"), context.is_typed("env.VLLM_USE_V1")) == ("0", True)
+    assert (context.value("env.VLLM_OTHER"), context.is_typed("env.VLLM_OTHER")) == (None, False)
+    assert "env.VLLM_USE_V1" not in {*context.settings, *context.typed}
+
+
+def test_variables_are_those_that_quirks_ask_for_the_common_families_and_the_configurations(gather):
+    environ = dict.fromkeys(("NCCL_DEBUG", "NRL_X", "VLLM_USE_V1", "OMP_NUM_THREADS", "ASKED", "TYPED", "OTHER", "HOME"), "1")
+
+    context = gather(environ, asked=["env.ASKED", "typed.env.TYPED", "engine.seed"], env={"OWN": "2", "NRL_X": "2"})
+
+    expected = dict.fromkeys(("ASKED", "NCCL_DEBUG", "TYPED", "VLLM_USE_V1"), "1") | {"OWN": "2", "NRL_X": "2"}
+    assert (context.environment, list(context.environment)) == (expected, sorted(expected))
+
+
+@pytest.mark.parametrize("name", ["VLLM_API_KEY", "NRL_TOKEN", "VLLM_SECRET_X", "NCCL_PASSWORD", "HF_TOKEN", "PATH"])
+def test_secrets_and_what_chooses_code_never_reach_a_context_whoever_sets_or_asks_for_them(gather, name):
+    engine = {"hf_token": "s3cr3t"}
+
+    context = gather({name: "s3cr3t"}, asked=[f"env.{name}", f"typed.env.{name}"], env={name: "s3cr3t"}, engine=engine)
+
+    assert "s3cr3t" not in context.model_dump_json() + gather(engine={"vllm_kwargs": engine}).model_dump_json()
+
+
+def test_arguments_that_the_installed_vllm_does_not_take_are_all_in_one_error_and_the_others_are_slots(gather):
+    context = gather(engine={"block_size": 16, "vllm_kwargs": {"max_logprobs": 5}})
+
+    assert [context.value(name) for name in ("engine.block_size", "engine.max_logprobs")] == [16, 5]
+    assert context.unchecked == ()
+    with pytest.raises(UsageError) as caught:
+        gather(engine={"max_num_sequences": 4, "vllm_kwargs": {"kv_cache_dtyp": "fp8"}, "block_size": "16"})
+    assert str(caught.value) == (
+        "engine.block_size takes a whole number, not '16'; "
+        "engine.kv_cache_dtyp: the installed vLLM has no such engine argument; did you mean 'kv_cache_dtype'?; "
+        "engine.max_num_sequences: the installed vLLM has no such engine argument; did you mean 'max_num_seqs'?"
+    )
+
+
+def test_assumptions_replace_what_is_installed_and_its_arguments_are_accepted_and_said_to_be_unchecked(gather):
+    context = gather(engine={"no_such_argument": 1, "seed": 3}, assume=["vllm==0.9.1", "platform==rocm"])
+
+    assert (context.packages["vllm"], context.platform, context.assumed) == ("0.9.1", "rocm", {"vllm"})
+    assert [context.source_known(name) for name in ("vllm", "torch", "gone")] == [False, True, False]
+    assert (context.value("engine.no_such_argument"), context.unchecked) == (1, ("engine.no_such_argument",))
+
+
+def test_only_those_packages_are_read_that_are_common_or_asked_for(gather, fake_distribution):
+    fake_distribution("xformers", "0.0.27")
+
+    assert gather(asked=["packages.xformers", "packages.gone"]).packages.keys() >= {"vllm", "torch", "xformers"}
+    assert "xformers" not in gather().packages
+
+
+def test_what_the_engine_takes_and_reads_is_told_by_its_source_unless_it_is_assumed(make_context, write_modules):
+    arguments = "class EngineArgs:\n    block_size: int = 1\n"
+    envs = 'table = {\n    "VLLM_PORT": lambda: 1,\n}\n'
+    write_modules({"vllm/__init__.py": "", "vllm/envs.py": envs, "vllm/engine/arg_utils.py": arguments})
+    variables = {"VLLM_PORT": "1", "VLLM_B": "1", "VLLM_A": "1", "NCCL_X": "1"}
+
+    here, assumed = (make_context(environment=variables, assumed=frozenset(names)) for names in ((), ("vllm",)))
+
+    assert here.fact("environment.unread") == ("VLLM_A", "VLLM_B")
+    assert Fact("environment.unread").is_not_empty().trace(assumed).answer == "unknown"
+    assert make_context(packages={}).fact("environment.unread") == ()  # of none, none is unread, whatever the engine
+    # An argument that the engine lacks is not one that was left open.
+    assert [here.fact(f"engine.{name}") for name in ("block_size", "gone")] == [None, UNKNOWN]
+    assert assumed.fact("engine.gone") is None
+
+
+def test_a_context_is_frozen_knows_its_keys_and_survives_json_which_lists_names_in_order(make_context):
+    names = frozenset({"vllm", "torch", "ray", "transformers", "flash-attn"})
+    context = make_context(assumed=names, typed=names)
+
+    written = context.model_dump_json()
+
+    assert RunContext.model_validate_json(written) == context
+    assert (json.loads(written)["assumed"], json.loads(written)["typed"]) == (sorted(names), sorted(names))
+    with pytest.raises(ValidationError, match="frozen"):
+        context.platform = "xpu"
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        make_context(colour="red")

@@ -1,0 +1,158 @@
+"""The one way from a configuration to its plan: which layer wins, and that everybody who goes it gets the same plan."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+
+import pytest
+
+from quirks_core.config import GenerationConfig
+from quirks_core.errors import BrokenPluginsError, UsageError
+from quirks_core.lock import Lock, LockError
+from quirks_core.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
+from quirks_core.registry import Registry
+from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, SwitchNames
+
+QUIRK = "v1-runtime"
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model folder."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
+    return str(tmp_path)
+
+
+@pytest.fixture
+def config(model):
+    """Checks a configuration of that model."""
+    return lambda **sections: GenerationConfig.parse({"model": model, **sections})
+
+
+def in_layer(layer, config, *, on):
+    """Keywords of `PlanOptions.gather` that turn the quirk off or on in one layer."""
+    if layer == "configuration":
+        return {"config": config(quirks={"force" if on else "disable": [QUIRK]})}
+    if layer == "environment":
+        return {"environ": {FORCE_VARIABLE if on else DISABLE_VARIABLE: QUIRK}}
+    return {layer: SwitchNames(force=[QUIRK]) if on else SwitchNames([QUIRK])}
+
+
+LAYERS = {
+    "call": "the call (disable=)",
+    "command_line": "the command line (--disable)",
+    "environment": f"the environment ({DISABLE_VARIABLE})",
+    "configuration": "the configuration (quirks.disable)",
+}
+
+
+@pytest.mark.parametrize(("stronger", "weaker"), itertools.combinations(LAYERS, 2))
+def test_of_switches_the_call_beats_the_command_line_that_the_environment_and_that_the_configuration(config, stronger, weaker):
+    asked = {"environ": {}} | in_layer(weaker, config, on=True) | in_layer(stronger, config, on=False)
+
+    plan = make_plan(config(), PlanOptions.gather(**asked), environ={})
+
+    (verdict,) = [item for item in plan.verdicts if item.id == QUIRK]
+    assert verdict.because == f"switched off by {QUIRK!r} in {LAYERS[stronger]}"
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "strict"),
+    [(False, None, False), (True, None, True), (False, "1", True), (True, "0", True), (False, "", False), (False, "0", False)],
+)
+def test_a_plan_is_strict_if_flag_or_environment_say_so(flag, text, strict):
+    environ = {} if text is None else {STRICT_VARIABLE: text}
+
+    assert PlanOptions.gather(strict=flag, environ=environ).strict is strict
+
+
+@pytest.mark.parametrize("text", ["true", "yes", " 1"])
+def test_any_other_word_is_never_silently_lenient(text):
+    with pytest.raises(UsageError, match=rf"{STRICT_VARIABLE}={text!r}: set it to 1, or to 0"):
+        PlanOptions.gather(environ={STRICT_VARIABLE: text})
+
+
+def test_strict_makes_a_broken_plugin_fatal_and_lenient_makes_it_a_warning(config, fake_plugins):
+    fake_plugins(fake_bad="QUIRK = 1")
+
+    assert any("'fake-bad'" in warning for warning in make_plan(config(), environ={}).warnings)
+    for options, environ in ((PlanOptions(strict=True), {}), (None, {STRICT_VARIABLE: "1"})):
+        with pytest.raises(BrokenPluginsError, match="fake-bad"):
+            make_plan(config(), options, environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("flag", "environment", "file", "winner"),
+    [("a", "b", "c", "a"), (None, "b", "c", "b"), (None, None, "c", "c"), (None, "", "c", "c"), (None, None, None, None)],
+)
+def test_of_lock_files_the_flag_beats_the_environment_and_that_the_configuration(config, flag, environment, file, winner):
+    environ = {} if environment is None else {LOCKED_VARIABLE: environment}
+
+    assert PlanOptions.gather(config(quirks={"locked": file}), locked=flag, environ=environ).locked == winner
+
+
+def test_a_plan_is_held_against_the_lock_file_that_won(config, tmp_path):
+    good, other = tmp_path / "good.lock", tmp_path / "other.lock"
+    Lock.of(Registry.load()).write(good)
+    Lock.of(Registry.load([])).write(other)
+    run = config(quirks={"locked": str(other)})
+
+    make_plan(run, environ={LOCKED_VARIABLE: str(good)})
+
+    with pytest.raises(LockError, match=r"other\.lock"):
+        make_plan(run, environ={})
+
+
+def test_the_plan_is_made_of_the_variables_and_packages_that_its_quirks_ask_for_and_of_no_secret(
+    config, fake_distribution, load_fakes
+):
+    fake_distribution("xformers", "0.0.27")
+    match = "package('xformers', fixed='0.0.28') & environment('FAKE_SWITCH').is_set()"
+    registry = load_fakes(fake_one=f"QUIRK = make('fake-one', match={match}, adjustments=Default('env.FAKE_OTHER', '1'))")
+    environ = {"FAKE_SWITCH": "1", "FAKE_OTHER": "0", "UNRELATED": "s3cr3t", "NCCL_X": "1", "VLLM_API_KEY": "s3cr3t"}
+    run = config(engine={"hf_token": "s3cr3t"}, env={"HF_TOKEN": "s3cr3t"}, server={"api_key": "s3cr3t"})
+
+    plan = make_plan(run, PlanOptions(), registry=registry, environ=environ)
+
+    assert plan.context.environment == {"FAKE_OTHER": "0", "FAKE_SWITCH": "1", "NCCL_X": "1"}
+    assert plan.context.packages["xformers"] == "0.0.27"
+    assert ([verdict.id for verdict in plan.active], plan.value("env.FAKE_OTHER")) == (["fake-one"], "0")
+    assert "s3cr3t" not in plan.to_json()
+
+
+def test_further_arguments_and_variables_are_planned_like_any_slot(config, load_fakes):
+    wanted = "Require('env.NCCL_NVLS_ENABLE', '0'), Default('engine.block_size', 16), Require('engine.max_logprobs', at_most=5)"
+    registry = load_fakes(fake_one=f"QUIRK = make('fake-one', adjustments=[{wanted}])")
+
+    left_open = make_plan(config(), registry=registry, environ={})
+    typed = make_plan(config(engine={"max_logprobs": 7}), registry=registry, environ={"NCCL_NVLS_ENABLE": "1"})
+
+    assert left_open.changes == {"env.NCCL_NVLS_ENABLE": "0", "engine.block_size": 16, "engine.max_logprobs": 5}
+    assert config().adjusted(left_open.changes).engine.further == {"block_size": 16, "max_logprobs": 5}
+    assert [refusal.slot for refusal in typed.refusals] == ["engine.max_logprobs", "env.NCCL_NVLS_ENABLE"]
+
+
+def test_an_argument_that_nobody_has_is_an_error_here_and_unchecked_under_another_version(config):
+    run = config(engine={"no_such_argument": 1})
+
+    with pytest.raises(UsageError, match=r"engine\.no_such_argument: the installed vLLM has no such engine argument"):
+        make_plan(run, environ={})
+    plan = make_plan(run, PlanOptions(assume=("vllm==0.9.1",)), environ={})
+
+    assert "engine.no_such_argument is not checked: the source of that vLLM is not installed" in plan.warnings
+
+
+def test_command_line_and_library_make_the_same_plan(model, config, tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("engine: {seed: 3, block_size: 16}\nquirks: {disable: [v1-runtime]}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "quirks_core.cli", "plan", "--json", "--model", model, "--config", str(file)]
+    run = config(engine={"seed": 3, "vllm_kwargs": {"block_size": 16}}, quirks={"disable": ["v1-runtime"]})
+
+    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    plan, options = make_plan(run), PlanOptions.gather(run)
+    assert (told["digest"], told["changes"]) == (plan.digest, plan.changes)
+    assert make_plan(run, options, registry=options.registry()).digest == plan.digest

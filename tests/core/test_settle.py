@@ -1,0 +1,201 @@
+"""What becomes of quirks' proposals beside what the user typed and what the configuration brings, for every relation."""
+
+from __future__ import annotations
+
+import pytest
+
+from quirks_core import Default, Require
+from quirks_core.plan import Status
+
+SLOT, EAGER, TIMEOUT, LENGTH = "engine.load_format", "engine.enforce_eager", "request.timeout_s", "engine.max_model_len"
+STOPS, ANY = "sampling.stop_token_ids", "engine.any_argument"
+APPLIED, SAME, KEPT, REFUSED = Status.APPLIED, Status.ALREADY_SET, Status.KEPT_USER, Status.REFUSED
+OUTRANKED = Status.OUTRANKED
+EACH = pytest.mark.parametrize("kind", [Default, Require])
+#: A slot of every family with two values.
+FAMILIES = pytest.mark.parametrize(
+    ("slot", "wanted", "other"),
+    [(EAGER, True, False), (ANY, 16, 32), ("env.NCCL_NVLS_ENABLE", "0", "1"), ("refit.scope", "state_dict", "parameters")],
+)
+
+
+def outcome(plan, slot):
+    """The slot's value, and what became of each quirk's proposal, in order of the quirks."""
+    lines = {quirk.id: item.status for item in plan.adjustments for quirk in item.quirks}
+    return plan.value(slot), [lines[name] for name in sorted(lines)]
+
+
+@EACH
+@FAMILIES
+def test_what_the_user_left_open_or_the_configuration_brings_gets_the_value(plan_of, kind, slot, wanted, other):
+    for untyped in ({}, {} if slot.startswith("env.") else {slot: other}):
+        plan = plan_of(kind(slot, wanted), untyped=untyped)
+
+        assert (plan.changes, plan.refusals) == ({slot: wanted}, ())
+        assert outcome(plan, slot) == (wanted, [APPLIED])
+
+
+@EACH
+@FAMILIES
+def test_a_value_that_is_set_already_changes_nothing(plan_of, kind, slot, wanted, other):  # noqa: ARG001 - for its family
+    for by in ("typed", "untyped"):
+        plan = plan_of(kind(slot, wanted), **{by: {slot: wanted}})
+
+        assert (outcome(plan, slot), plan.changes, plan.refusals) == ((wanted, [SAME]), {}, ())
+
+
+@FAMILIES
+def test_the_users_explicit_value_wins_over_a_default_and_refuses_the_run_against_a_requirement(plan_of, slot, wanted, other):
+    kept = plan_of(Default(slot, wanted), typed={slot: other})
+    refused = plan_of(Require(slot, wanted, reason="it would hang"), typed={slot: other})
+
+    assert (outcome(kept, slot), kept.refusals) == ((other, [KEPT]), ())
+    assert kept.adjustments[0].reason == f"the user typed {other!r}, which wins over a default"
+    (refusal,) = refused.refusals
+    assert (outcome(refused, slot), refused.changes) == ((other, [REFUSED]), {})
+    assert (refusal.kind, refusal.slot, refusal.switch) == ("require", slot, "--disable q0 (or quirks.disable: [q0])")
+    assert refusal.reason == f"{slot} must be {wanted!r}, but {other!r} was set explicitly: it would hang"
+    assert refusal.remedy == f"remove {slot} from the configuration, or set it to {wanted!r}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "typed", "remedy"),
+    [
+        ({"value": "a", "remedy": "convert the checkpoint"}, "c", "convert the checkpoint"),
+        ({"one_of": ["a", "b"]}, "c", f"remove {ANY} from the configuration, or set it to one of 'a', 'b'"),
+        ({"at_most": 8}, 9, f"remove {ANY} from the configuration, or set it to at most 8"),
+        ({"at_least": 8}, 7, f"remove {ANY} from the configuration, or set it to at least 8"),
+        ({"includes": ["a", "b"]}, "ab", f"remove {ANY} from the configuration, or set it to a list with 'a', 'b'"),
+    ],
+)
+def test_a_refusal_says_what_would_do(plan_of, asked, typed, remedy):
+    assert [refusal.remedy for refusal in plan_of(Require(ANY, **asked), typed={ANY: typed}).refusals] == [remedy]
+
+
+@pytest.mark.parametrize(
+    ("requirements", "typed", "status"),
+    [
+        ([Require(ANY, "auto", instead_of="dummy")], "sharded", KEPT),
+        ([Require(ANY, "auto", instead_of="dummy")], "dummy", REFUSED),
+        ([Require(ANY, "auto", instead_of="dummy"), Require(ANY, "auto")], "sharded", REFUSED),
+        ([Require(ANY, 0, instead_of=[1])], True, KEPT),
+    ],
+    ids=["serves as well", "the contrary one", "one of two is strict", "true is not one"],
+)
+def test_of_explicit_values_only_those_that_every_requirement_tolerates_are_kept(plan_of, requirements, typed, status):
+    plan = plan_of(*requirements, typed={ANY: typed})
+
+    assert outcome(plan, ANY) == (typed, [status] * len(requirements))
+    assert bool(plan.refusals) is (status is REFUSED)
+
+
+@EACH
+def test_equal_proposals_are_credited_to_all_who_made_them_also_where_one_wrote_600_and_one_600_0(plan_of, kind):
+    plan = plan_of(*(kind(TIMEOUT, value) for value in (600, 600.0, 600)))
+
+    assert [[quirk.id for quirk in item.quirks] for item in plan.adjustments] == [["q0", "q1", "q2"]]
+
+
+@pytest.mark.parametrize(
+    ("slot", "relation", "strict", "lax", "within", "beyond"),
+    [(LENGTH, "at_most", 8, 16, 4, 32), (ANY, "at_most", 0.5, 0.8, 0, 0.9), (TIMEOUT, "at_least", 600.0, 60.0, 900.0, 30.0)],
+)
+def test_the_stricter_bound_wins_what_is_within_it_stays_and_what_is_beyond_is_brought_to_it(
+    plan_of, slot, relation, strict, lax, within, beyond
+):
+    default, require = (kind(slot, **{relation: strict}) for kind in (Default, Require))
+    laxer = Default(slot, **{relation: lax})
+
+    two = plan_of(laxer, default)
+    assert outcome(two, slot) == (strict, [OUTRANKED, APPLIED])  # the stricter one wins
+    assert f"the stricter {strict!r} wins" in [item.reason for item in two.adjustments]
+    for by in ("typed", "untyped"):
+        for value in (within, strict):
+            assert outcome(plan_of(default, require, **{by: {slot: value}}), slot)[0] == value
+            assert plan_of(default, require, **{by: {slot: value}}).changes == {}
+    assert plan_of(default, untyped={slot: beyond}).changes == {slot: strict}
+    assert outcome(plan_of(default, typed={slot: beyond}), slot) == (beyond, [KEPT])
+    refused = plan_of(require, typed={slot: beyond})
+    assert outcome(refused, slot) == (beyond, [REFUSED])
+    words = f"{slot} must be {relation.replace('_', ' ')} {strict!r}, but {beyond!r} was set explicitly"
+    assert refused.refusals[0].reason.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("adjustments", "typed", "value", "statuses"),
+    [
+        ([Require(SLOT, "auto"), Default(SLOT, "a"), Default(SLOT, "b")], None, "auto", [APPLIED, OUTRANKED, OUTRANKED]),
+        ([Default(SLOT, one_of=["b", "a"])], None, "b", [APPLIED]),
+        ([Default(SLOT, one_of=["b", "a"]), Default(SLOT, one_of=["c", "a"])], None, "a", [APPLIED, APPLIED]),
+        ([Default(SLOT, one_of=["b", "a"]), Default(SLOT, "a")], None, "a", [APPLIED, APPLIED]),
+        ([Require(SLOT, one_of=["b", "a"])], "a", "a", [SAME]),
+        ([Default(SLOT, one_of=["b", "a"])], "c", "c", [KEPT]),
+        ([Require(LENGTH, at_most=8), Require(LENGTH, at_least=8)], None, 8, [APPLIED, APPLIED]),
+        ([Require(LENGTH, at_most=8), Require(LENGTH, at_least=2)], 4, 4, [SAME, SAME]),
+        ([Require(LENGTH, at_most=8), Require(LENGTH, at_least=2)], 16, 16, [REFUSED, SAME]),
+        ([Require(LENGTH, at_most=8), Require(LENGTH, one_of=[16, 4])], None, 4, [OUTRANKED, APPLIED]),
+        ([Require(LENGTH, at_most=8), Default(LENGTH, 16)], None, 8, [APPLIED, OUTRANKED]),
+        ([Default(STOPS, includes=[2, 1])], None, [1, 2], [APPLIED]),
+        ([Default(STOPS, includes=[1]), Require(STOPS, includes=[2])], None, [1, 2], [APPLIED, APPLIED]),
+        ([Require(STOPS, includes=[1])], [7], [7, 1], [APPLIED]),
+        ([Require(STOPS, includes=[1])], [7, 1], [7, 1], [SAME]),
+        ([Default(STOPS, includes=[1])], [7], [7], [KEPT]),
+        ([Default(STOPS, includes=[1]), Require(STOPS, includes=[2])], [7], [7, 2], [KEPT, APPLIED]),
+        ([Require(STOPS, includes=[1, 7]), Require(STOPS, includes=[1])], [7], [7, 1], [APPLIED, APPLIED]),
+        ([Require(STOPS, [1, 2]), Default(STOPS, includes=[3])], None, [1, 2], [APPLIED, OUTRANKED]),
+        ([Default(ANY, includes=[1])], [True], [True], [KEPT]),
+        ([Default(ANY, includes=["a"])], "ab", "ab", [KEPT]),
+        ([Default(ANY, {"a": 1}), Default(ANY, {"b": 2})], None, {"a": 1, "b": 2}, [APPLIED, APPLIED]),
+        ([Default(ANY, {"a": {"b": 1}}), Require(ANY, {"a": {"c": 2}})], {}, {"a": {"b": 1, "c": 2}}, [APPLIED, APPLIED]),
+        ([Default(ANY, {"a": {"b": 1}})], {"a": {"z": 0}}, {"a": {"b": 1, "z": 0}}, [APPLIED]),
+        ([Default(ANY, {"a": 1})], {"a": 2}, {"a": 2}, [KEPT]),
+        ([Default(ANY, {"a": {"b": 1}})], {"a": None}, {"a": None}, [KEPT]),
+        ([Default(ANY, {"a": {"b": 1}})], {"a": 1}, {"a": 1}, [KEPT]),
+        ([Default(ANY, {"a": 1})], {"a": {"b": 1}}, {"a": {"b": 1}}, [KEPT]),
+        ([Require(ANY, {"a": 1})], {"a": 1}, {"a": 1}, [SAME]),
+        ([Require(ANY, {"a.b": None, "c": [2, 1]})], None, {"a.b": None, "c": [2, 1]}, [APPLIED]),
+        ([Require(ANY, {"a": 1}), Default(ANY, {"a": 2})], None, {"a": 1}, [APPLIED, OUTRANKED]),
+    ],
+)
+def test_relations_meet_on_one_slot_and_on_each_key_of_a_mapping(plan_of, adjustments, typed, value, statuses):
+    slot = adjustments[0].slot
+
+    plan = plan_of(*adjustments, typed=None if typed is None else {slot: typed})
+
+    assert outcome(plan, slot) == (value, statuses)
+    assert bool(plan.refusals) is (REFUSED in statuses)
+
+
+@pytest.mark.parametrize(
+    ("adjustment", "before", "after"),
+    [
+        (Default(ANY, includes=[1]), [9], [9, 1]),
+        (Default(ANY, includes=["a"]), "ab", ["a"]),
+        (Default(ANY, [1]), [9], [1]),
+        *((Require(ANY, {"a": {"b": 1}}), before, {"a": {"b": 1}}) for before in ({"a": 1}, {"a": None}, 1, "text")),
+    ],
+)
+def test_members_are_added_to_a_list_of_the_configuration_and_anything_else_takes_the_place_of_what_was(
+    plan_of, adjustment, before, after
+):
+    assert plan_of(adjustment, untyped={ANY: before}).changes == {ANY: after}
+
+
+@pytest.mark.parametrize("typed", [{"a": {"b": 2}}, {"a": {"b": None}}, {"a": {"b": True}}, {"a": None}, {"a": 1}, 1, "text"])
+def test_a_contrary_key_of_the_user_against_a_requirement_is_refused_by_its_full_name(plan_of, typed):
+    plan = plan_of(Require(ANY, {"a": {"b": 1}}), typed={ANY: typed})
+
+    (refusal,) = plan.refusals
+    assert (refusal.slot, plan.changes) == (f"{ANY}.a.b", {})
+    assert refusal.reason.startswith(f"{ANY}.a.b must be 1, but ")
+
+
+def test_neither_what_the_user_typed_nor_what_a_declaration_holds_is_changed_in_place(plan_of):
+    typed = {"a": {"z": 0}}
+    adjustment = Default(ANY, {"a": {"b": {"c": 1}}, "l": [1]})
+    plan = plan_of(adjustment, typed={ANY: typed})
+
+    plan.changes[ANY]["a"]["b"]["c"] = 2
+    plan.changes[ANY]["l"].append(2)
+
+    assert (typed, adjustment.operand) == ({"a": {"z": 0}}, {"a": {"b": {"c": 1}}, "l": [1]})

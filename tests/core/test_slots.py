@@ -1,0 +1,153 @@
+"""Slots: closed where the configuration is, open where vLLM and the environment are, and errors that name the nearest one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quirks_core import ModelFlag, json_values
+from quirks_core.config import GenerationConfig
+from quirks_core.errors import UsageError, nearest
+from quirks_core.flags import flag_name
+from quirks_core.slots import SLOTS, Slot, checked_value, find_slot, is_slot
+
+
+def test_a_flag_is_found_in_any_case_and_a_third_party_may_name_its_own():
+    assert [flag_name(name) for name in (ModelFlag.LOAD_FORMAT, "load_format", "LOAD_FORMAT")] == ["load_format"] * 3
+    assert flag_name("my-quirks:rope_scaling") == "my-quirks:rope_scaling"
+
+
+@pytest.mark.parametrize("name", ["LOAD_FROMAT", "", ":x", "dist:", "dist:Upper Case", "no colon here"])
+def test_an_unknown_flag_is_an_error_with_the_nearest_name(name):
+    with pytest.raises(UsageError, match="did you mean 'load_format'" if "FROMAT" in name else "unknown flag"):
+        flag_name(name)
+
+
+def test_every_field_of_a_section_is_a_slot_with_its_help_and_no_other_is_listed():
+    sections = {name: GenerationConfig.model_fields[name].annotation for name in GenerationConfig.SLOT_SECTIONS}
+    fields = {f"{name}.{key}": field.description for name, kind in sections.items() for key, field in kind.model_fields.items()}
+
+    assert {name: slot.help for name, slot in SLOTS.items()} == fields
+    assert list(SLOTS) == sorted(SLOTS)
+    with pytest.raises(TypeError):
+        SLOTS["engine.mine"] = Slot("engine.mine", int)
+
+
+@pytest.mark.parametrize("name", ["refit.scop", "load_format", "model.path", "", "engine", "engine.a.b", "engine.Up"])
+def test_an_unknown_slot_of_a_closed_section_is_an_error_with_the_nearest_name(name):
+    assert not is_slot(name)
+    with pytest.raises(UsageError, match=r"did you mean 'refit\.scope'" if name == "refit.scop" else f"unknown slot '{name}'"):
+        find_slot(name)
+
+
+def test_the_last_part_of_a_name_may_say_it_all_and_where_nothing_comes_close_nothing_is_suggested():
+    assert (nearest("load_format", SLOTS), nearest("zzz", SLOTS)) == ("; did you mean 'engine.load_format'?", "")
+
+
+def test_any_further_engine_argument_is_a_slot_because_a_quirk_may_be_for_another_vllm():
+    assert is_slot("engine.an_argument_of_vllm_0_50")
+    assert [find_slot("engine.block_size").problem(value) for value in (16, "16", [1], {"a": None})] == [None] * 4
+
+
+@pytest.mark.parametrize("name", ["NCCL_NVLS_ENABLE", "TOKENIZERS_PARALLELISM", "VLLM_USE_V1", "VLLM_MAX_TOKENS"])
+def test_any_variable_is_a_slot_that_takes_a_text(name):
+    assert find_slot(f"env.{name}").problem("0") is None
+    assert find_slot(f"env.{name}").problem(0) == f"env.{name} takes a text, not 0"
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ("env.HF_TOKEN env.VLLM_API_KEY env.NGC_APIKEY env.AWS_SECRET_ACCESS_KEY env.DB_PASSWORD env.token", "secret"),
+        ("engine.hf_token engine.api_key", "the name looks like that of a secret, and plans are kept and shown"),
+        ("env.PATH env.PYTHONPATH env.LD_PRELOAD env.DYLD_X env.BASH_ENV env.VLLM_PLUGINS", "chooses the code"),
+        ("env.MODEL_QUIRKS_DISABLE env.MODEL_QUIRKS_PLAN env.MODEL_QUIRKS_ANYTHING", "is a switch of model-quirks itself"),
+        ("env. env.A=B env.A\0", "cannot be the name of an environment variable"),
+    ],
+    ids=["secret variables", "secret arguments", "code", "our switches", "impossible"],
+)  # fmt: skip
+def test_a_name_of_a_secret_of_code_or_of_ours_is_refused_with_the_reason(names, reason):
+    for name in names.split(" "):
+        with pytest.raises(UsageError, match=reason):
+            find_slot(name)
+
+
+VALUES = [
+    ("engine.enforce_eager", True, None),
+    ("engine.gpu_memory_utilization", 1, None),
+    ("engine.load_format", "anything", None),
+    ("sampling.stop_token_ids", (1, 2), None),
+    ("engine.hf_overrides", {"a": {"b": [1, None]}}, None),
+    ("engine.enforce_eager", 1, "takes true or false, not 1"),
+    ("engine.enforce_eager", None, "takes true or false, not None"),
+    ("engine.seed", True, "takes a whole number, not True"),
+    ("engine.seed", 1.0, "takes a whole number, not 1.0"),
+    ("engine.gpu_memory_utilization", False, "takes a number, not False"),
+    ("engine.gpu_memory_utilization", 1.5, "takes a number, not 1.5 (input should be less than or equal to 1)"),
+    ("request.timeout_s", float("nan"), "takes a number, not nan, which cannot be written as JSON"),
+    ("sampling.stop_token_ids", "12", "takes a list of whole numbers, not '12'"),
+    ("sampling.stop_token_ids", [1, "a"], "takes a list of whole numbers, not [1, 'a']"),
+    ("engine.hf_overrides", 5, "takes a mapping, not 5"),
+    ("engine.hf_overrides", {"a": {2: 3}}, "which is not made of JSON values"),
+    ("engine.hf_overrides", {"a": object()}, "which is not made of JSON values"),
+    ("engine.logprobs_mode", "raw_logprob", "did you mean 'raw_logprobs'"),
+    ("engine.block_size", {1, 2}, "takes any JSON value, not {1, 2}, which is not made of JSON values"),
+]
+
+
+@pytest.mark.parametrize(("slot", "value", "words"), VALUES)
+def test_a_slot_takes_a_value_of_its_type_and_refuses_any_other_saying_what_it_takes(slot, value, words):
+    if words is None:
+        assert checked_value(slot, value) == value
+        return
+    with pytest.raises(UsageError) as caught:
+        checked_value(slot, value)
+    assert words in str(caught.value)
+
+
+def test_a_slot_knows_its_choices_whether_it_has_bounds_or_members_and_that_600_is_600_0():
+    names = ("engine.seed", "request.timeout_s", "engine.load_format", "sampling.stop_token_ids", "engine.any", "env.NAME")
+    slots = list(map(find_slot, names))
+
+    assert [slot.is_number for slot in slots] == [True, True, False, False, True, False]
+    assert [slot.is_list for slot in slots] == [False, False, False, True, True, False]
+    assert (find_slot("engine.runtime").choices, find_slot("engine.load_format").choices) == (("v0", "v1"), ())
+    assert [slot.name for slot in SLOTS.values() for choice in slot.choices if slot.problem(choice)] == []
+    assert (type(find_slot("request.timeout_s").plain(600)), type(find_slot("engine.seed").plain(600))) == (float, int)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(), below, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(JSON)
+def test_what_json_can_hold_comes_back_as_it_is(value):
+    assert json_values.plain(value) == value
+
+
+def nested(depth):
+    """A list in a list in a list."""
+    return [nested(depth - 1)] if depth else []
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (nested(60), "nested deeper than 50 levels"),
+        ("x" * 200_000, "takes 200002 characters as JSON, more than 100000"),
+        (10**400, "cannot be written as JSON"),
+        (float("inf"), "cannot be written as JSON"),
+        ("\ud800", "cannot be written as JSON"),
+        ({1: 2}, "not made of JSON values with texts as keys"),
+        (b"bytes", "not made of JSON values"),
+    ],
+    ids=["deep", "long", "large", "infinite", "half a character", "keys", "bytes"],
+)
+def test_what_json_cannot_hold_or_nobody_would_set_says_why(value, words):
+    assert words in json_values.problem(value)
+    with pytest.raises(ValueError, match=words):
+        json_values.plain(value)

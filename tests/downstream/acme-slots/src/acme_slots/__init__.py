@@ -1,0 +1,1 @@
+"""Quirks of Acme's cluster."""

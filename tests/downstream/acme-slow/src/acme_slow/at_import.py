@@ -1,5 +1,0 @@
-"""Waits for a server that is down."""
-
-import threading
-
-threading.Event().wait()

@@ -1,0 +1,47 @@
+"""The recorded evidence (docs/evidence.json) is that of this code and of the installed engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quirks_core.lifecycle import Stage, lifecycle
+from quirks_core.registry import Registry
+from worker.testing.evidence import stale
+from worker.testing.proof import Report
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FILE = _ROOT / "docs/evidence.json"
+_PAGE = _FILE.with_suffix(".md")
+
+
+def test_evidence_is_run_anew_where_what_it_depends_on_has_changed():
+    proofs = {proof.id: proof for proof in Report.read(_FILE).proofs}
+    built_in = [item for item in Registry.load().loaded if item.is_built_in]
+    changed = {item.quirk.id: why for item in built_in if (why := stale(item, proofs.get(item.quirk.id)))}
+    assert proofs.keys() <= {item.quirk.id for item in built_in}, "make prove: the evidence of a quirk that is gone is recorded"
+    if not changed:
+        return
+
+    command = [sys.executable, "-m", "quirks_core.cli", "prove", *changed, "--output", _FILE, "--markdown", _PAGE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    listed = "\n".join(f"  {name}: {why}" for name, why in changed.items())
+    pytest.fail(
+        f"evidence was stale, and was run anew; look at docs/evidence.md and commit it:\n{listed}\n{done.stdout}{done.stderr}"
+    )
+
+
+def test_the_page_shows_the_recorded_evidence():
+    assert _PAGE.read_text(encoding="utf-8") == Report.read(_FILE).markdown()
+
+
+def test_every_quirk_that_is_in_force_here_is_needed_here_by_all_of_its_evidence():
+    proofs = {proof.id: proof for proof in Report.read(_FILE).proofs}
+    active = [item for item in Registry.load().loaded if item.is_built_in and lifecycle(item).stage is Stage.ACTIVE]
+
+    assert len(active) > 20
+    assert not [item.quirk.id for item in active if proofs[item.quirk.id].calls_for_action]

@@ -1,0 +1,224 @@
+"""The rules of the flag DP_EP_STRATEGY together: all violations of a run are named, or a strategy is chosen."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from quirks_core import ModelFlag, Plan, RunContext
+from quirks_core.facts import ModelFacts
+from quirks_core.loaded import Loaded
+from quirks_core.registry import Registry
+from quirks_core.resolve import resolve
+from quirks_core.switches import Switches, SwitchNames
+from quirks_plugins.runs import parallel
+
+KINDS: dict[str, dict[str, Any]] = {
+    "dense": {"model_type": "qwen3"},
+    "8 experts": {"model_type": "qwen3_moe", "num_experts": 8},
+    "6 experts": {"model_type": "qwen3_moe", "num_experts": 6},
+}
+STRATEGY, FLAG = "parallel.dp_strategy", "engine.enable_expert_parallel"
+
+
+class Run(NamedTuple):
+    """A run; None is left open."""
+
+    kind: str = "8 experts"
+    asynchronous: bool = True
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    ep: int | None = None
+    flag: bool | None = None
+    strategy: str | None = None
+    gpus: int | None = None
+    nodes: int = 1
+
+    def context(self) -> RunContext:
+        """The facts, as `GenerationConfig` gives them: defaults are there, and not typed."""
+        sizes = {name: value for name, value in self._asdict().items() if name != "kind" and value is not None}
+        typed = parallel(**sizes)
+        model = ModelFacts(name="model", path="model", config=KINDS[self.kind])
+        return RunContext(model=model, settings={FLAG: False, **typed}, typed=frozenset(typed))
+
+
+def chosen(run: Run) -> str | None:
+    """The strategy that a run ends up with, by the words of the documentation."""
+    if run.strategy or run.dp == 1:
+        return run.strategy
+    shared = run.ep > run.tp if run.ep else bool(run.flag)
+    if not shared:
+        return "independent"
+    return "actors" if run.asynchronous else "engine"
+
+
+def violations(run: Run) -> Iterator[str]:
+    """The rules that a run breaks."""
+    asked = run.ep or 0
+    shards = bool(run.flag) or asked > 1
+    if run.kind == "dense":
+        if shards:
+            yield "ep-dense"
+        if run.strategy == "actors" and run.dp > 1:
+            yield "dp-dense-group"
+    elif shards and int(run.kind[0]) % (run.tp if chosen(run) == "independent" else run.dp * run.tp):
+        yield "ep-expert-count"
+    if asked > 1:
+        possible = {
+            None: {run.tp, run.dp * run.tp},
+            "independent": set(range(run.tp, 100)),  # more than TP is the trap, which has a rule of its own
+        }.get(run.strategy, {run.dp * run.tp})
+        if asked not in possible:
+            yield "ep-size"
+        if asked % run.tp:
+            yield "ep-multiple-of-tp"
+        if run.strategy == "independent" and asked > run.tp:
+            yield "dp-independent-experts"
+    if run.ep is not None and run.flag is not None and run.flag is not (asked > 1):
+        yield "ep-flag"
+    if run.pp > 1 and not run.asynchronous:
+        yield "pp-needs-async"
+    if run.gpus is not None:
+        replica = run.tp * run.pp
+        if run.nodes * run.gpus % replica or run.nodes * run.gpus < run.dp * replica:
+            yield "world-size"
+        if max(replica, run.dp * replica if chosen(run) == "engine" else 0) > run.gpus:
+            yield "replica-on-one-node"
+
+
+@pytest.fixture(scope="module")
+def rules(registry: Registry) -> tuple[Loaded, ...]:
+    """The built-in quirks of the flag."""
+    return tuple(item for item in registry.loaded if item.quirk.flag == ModelFlag.DP_EP_STRATEGY)
+
+
+def refused_by(plan: Plan) -> set[str]:
+    """The quirks that stop a run."""
+    return {quirk.id for refusal in plan.refusals for quirk in refusal.quirks}
+
+
+def test_every_run_of_a_grid_names_all_its_violations_and_gets_its_strategy(rules):
+    strategies = (None, "actors", "engine", "independent")
+    sizes = itertools.product(KINDS, [True, False], [1, 2], [1, 2, 3], [1], [None, 1, 2, 4, 6], [None, True, False], strategies)
+    clusters = itertools.product(
+        ["8 experts"], [True, False], [1, 2], [1, 4], [1, 2], [None], [None, True], strategies, [4, 8], [1, 2]
+    )
+    wrong, broken = {}, set()
+
+    for point in itertools.chain(sizes, clusters):
+        run = Run(*point)
+        plan = resolve(run.context(), rules)
+        got = (refused_by(plan), plan.value(STRATEGY), plan.value(FLAG))
+        experts = run.ep > 1 if run.ep is not None and "ep-flag" not in got[0] else bool(run.flag)
+        expected = (set(violations(run)), chosen(run), experts)
+        broken |= expected[0]
+        if got != expected:
+            wrong[run] = (got, expected)
+
+    assert wrong == {}
+    assert broken == {item.quirk.id for item in rules} - {"dp-environment", "dp-strategy", "ep-alone"}
+
+
+@pytest.mark.parametrize(
+    ("run", "strategy"),
+    [
+        (Run("dense", dp=2), "independent"),
+        (Run("dense", dp=2, strategy="engine"), "engine"),
+        (Run(dp=2), "independent"),
+        (Run(dp=2, tp=2, ep=2), "independent"),
+        (Run(dp=2, flag=True), "actors"),
+        (Run(dp=2, tp=2, pp=2, ep=4, gpus=8), "actors"),
+        (Run(dp=2, ep=2, asynchronous=False), "engine"),
+        (Run(dp=4, tp=2, strategy="independent", gpus=2, nodes=4), "independent"),
+        (Run(tp=4, ep=4), None),
+    ],
+    ids=str,
+)
+def test_runs_that_work_pass_with_the_documented_strategy(rules, run, strategy):
+    plan = resolve(run.context(), rules)
+
+    assert (plan.refusals, plan.value(STRATEGY)) == ((), strategy)
+
+
+@pytest.mark.parametrize(
+    ("run", "ids"),
+    [
+        # the published attempt: engines that share nothing, and experts that were to be shared
+        (Run(dp=2, ep=2, strategy="independent"), ["dp-independent-experts"]),
+        (Run("dense", dp=2, ep=2, flag=True, strategy="actors"), ["ep-dense", "dp-dense-group"]),
+        (Run(dp=2, tp=4, ep=6, gpus=4), ["ep-size", "ep-multiple-of-tp", "world-size"]),
+        (Run(dp=3, ep=3), ["ep-expert-count"]),
+        (Run(tp=2, pp=4, asynchronous=False, gpus=4), ["pp-needs-async", "world-size", "replica-on-one-node"]),
+        (Run(dp=4, tp=2, strategy="engine", gpus=4, nodes=2), ["replica-on-one-node"]),
+        (Run(tp=2, ep=2, flag=False), ["ep-flag"]),
+    ],
+    ids=str,
+)
+def test_runs_that_cannot_work_are_refused_for_the_documented_reasons(rules, run, ids):
+    assert refused_by(resolve(run.context(), rules)) == set(ids)
+
+
+@pytest.mark.parametrize("config", [{}, {"model_type": "acme_moe"}], ids=["nothing known", "a MoE without a number"])
+def test_a_model_that_does_not_say_whether_it_has_experts_is_asked_about_and_not_refused(rules, config):
+    model = ModelFacts(name="model", path="model", config=config)
+    context = Run(dp=2, ep=2, strategy="actors").context().model_copy(update={"model": model})
+
+    plan = resolve(context, rules)
+
+    unknown = {warning.partition(" ")[0] for warning in plan.warnings if "cannot be decided" in warning}
+    assert (plan.refusals, unknown) == ((), {"dp-dense-group", "ep-dense", "ep-expert-count"})
+
+
+def test_each_rule_can_be_switched_off_for_itself_and_the_others_stay(rules):
+    context = Run("dense", dp=2, tp=4, ep=6, pp=2, strategy="actors", asynchronous=False, gpus=4).context()
+    broken = refused_by(resolve(context, rules))
+
+    left = {
+        name: refused_by(resolve(context, rules, Switches.gather(command_line=SwitchNames([name]), environ={})))
+        for name in broken
+    }
+
+    assert len(broken) > 5
+    assert left == {name: broken - {name} for name in broken}
+
+
+@pytest.mark.parametrize(
+    ("run", "is_told"),
+    [
+        (Run(flag=True), True),
+        (Run(flag=True, pp=2), True),  # pipeline stages share no experts
+        (Run(flag=True, dp=2, strategy="independent"), True),
+        (Run(flag=True, tp=2), False),
+        (Run(flag=True, dp=2), False),
+        (Run(), False),
+    ],
+    ids=str,
+)
+def test_a_flag_over_one_rank_is_told_to_have_no_effect_and_not_refused(rules, run, is_told):
+    plan = resolve(run.context(), rules)
+
+    assert plan.refusals == ()
+    assert [warning.partition(" has no")[0] for warning in plan.warnings] == [f"ep-alone: {FLAG}"] * is_told
+
+
+@pytest.mark.parametrize("variable", ["SIZE", "RANK", "RANK_LOCAL", "MASTER_IP", "MASTER_PORT"])
+def test_each_variable_of_synchronous_data_parallelism_is_refused_from_the_shell_and_from_the_configuration(plan_for, variable):
+    given = {f"VLLM_DP_{variable}": "1"}
+
+    assert plan_for("qwen3", environ=given).refused_by == {"dp-environment"}
+    assert plan_for("qwen3", {"env": given}).refused_by == {"dp-environment"}
+    assert plan_for("qwen3", {"engine.async_engine": False}, environ=given).refused_by == set()
+    assert plan_for("qwen3", environ={"VLLM_RAY_DP_PACK_STRATEGY": "span"}).refused_by == set()
+
+
+def test_the_reason_names_both_numbers(rules):
+    for rule, run, words in (
+        ("dp-independent-experts", Run(dp=2, tp=2, ep=4, strategy="independent"), "> engine.tensor_parallel_size = 2, got 4"),
+        ("ep-multiple-of-tp", Run(tp=4, ep=6), "not a multiple of engine.tensor_parallel_size = 4, got 6"),
+    ):
+        (verdict,) = [verdict for verdict in resolve(run.context(), rules).verdicts if verdict.id == rule]
+        assert words in str(verdict.trace[-1])

@@ -1,0 +1,205 @@
+"""The plans of built-in quirks for recorded runs: models x versions, and settings, each with what was planned for it.
+
+A refactoring must leave every plan as it is. After an intended change write the file anew, and read its diff::
+
+    RECORD_PLANS=1 python -m pytest tests/quirks/test_recorded_plans.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from quirks_core.config import GenerationConfig
+from quirks_core.facts import RunContext
+from quirks_core.plan import Contributor, Plan, State
+from quirks_core.switches import Switches, SwitchNames
+
+_FILE = Path(__file__).with_name("recorded_plans.json")
+
+_MOE = {"model_type": "qwen3_moe", "num_experts": 8, "tie_word_embeddings": False}
+_QWEN3 = {"model_type": "qwen3", "tie_word_embeddings": False}
+_MODELS: dict[str, dict[str, Any]] = {
+    "no type": {},
+    "gemma": {"model_type": "gemma"},
+    "gemma2": {"model_type": "gemma2"},
+    "gemma3": {"model_type": "gemma3", "vision_config": {"hidden_size": 8}},
+    "gemma3_text": {"model_type": "gemma3_text"},
+    "gemma4": {"model_type": "gemma4", "vision_config": {"hidden_size": 8}},
+    "gemma4_text": {"model_type": "gemma4_text"},
+    "apertus": {"model_type": "apertus", "tie_word_embeddings": False},
+    "llama, tied": {"model_type": "llama", "tie_word_embeddings": True},
+    "qwen3": _QWEN3,
+    "qwen3_moe": _MOE,
+    "deepseek_v3": {"model_type": "deepseek_v3", "n_routed_experts": 256, "tie_word_embeddings": False},
+    "glm4_moe": {"model_type": "glm4_moe", "n_routed_experts": 128},
+    "nemotron_h": {"model_type": "nemotron_h", "n_routed_experts": 4},
+    "unknown experts": {"model_type": "acme_moe"},
+    "deepscaler": {"model_type": "qwen2", "tie_word_embeddings": False},
+}
+_VERSIONS = ("0.9.1", "0.11.0", "0.26.0", "0.32.0", "0.1.dev1+g123")
+_PLATFORMS = ("cpu", "cuda")
+
+
+class Run(NamedTuple):
+    """What the user types: a configuration without its model, a shell, and switches."""
+
+    values: dict[str, Any]
+    environ: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, never changed
+    disable: tuple[str, ...] = ()
+    force: tuple[str, ...] = ()
+
+
+def _engine(**values: Any) -> dict[str, Any]:
+    return {"engine": values}
+
+
+def _parallel(dp: int = 1, tp: int = 1, ep: int | None = None, strategy: str | None = None, **engine: Any) -> Run:
+    parallel = {"expert_parallel_size": ep, "dp_strategy": strategy}
+    return Run({"engine": {"data_parallel_size": dp, "tensor_parallel_size": tp, **engine}, "parallel": parallel})
+
+
+def _train(**values: Any) -> Run:
+    return Run({"train": values})
+
+
+_RUNS = {
+    "serve": Run({"purpose": "serve"}),
+    "eval": Run({"purpose": "eval"}),
+    "typed dummy": Run(_engine(load_format="dummy")),
+    "typed auto": Run(_engine(load_format="auto")),
+    "typed safetensors": Run(_engine(load_format="safetensors")),
+    "typed scope parameters": Run({"refit": {"scope": "parameters"}}),
+    "typed scope state_dict": Run({"refit": {"scope": "state_dict"}}),
+    "typed dummy and parameters": Run({**_engine(load_format="dummy"), "refit": {"scope": "parameters"}}),
+    "raw logprobs": Run({**_engine(logprobs_mode="raw_logprobs"), "sampling": {"temperature": 0.7}}),
+    "top-p": Run({"sampling": {"top_p": 0.9, "top_k": 50}}),
+    "kept cache": Run({"refit": {"clear_cache": False}}),
+    "kept cache and prefixes": Run({"refit": {"clear_cache": False}, **_engine(enable_prefix_caching=True)}),
+    "generation_config auto": Run(_engine(generation_config="auto")),
+    "float32 head of the engine": Run(_engine(head_dtype="float32")),
+    "float32 head of the trainer": Run({"train": {"head_dtype": "float32"}}),
+    "float32 head, contradicted": Run({**_engine(head_dtype="float32"), "train": {"head_dtype": "model"}}),
+    "head by override": Run(_engine(hf_overrides={"head_dtype": "float32", "rope_theta": 1e6})),
+    "CP": _train(context_parallel_size=2),
+    "CP with packing": _train(context_parallel_size=2, sequence_packing=True),
+    "CP with SP": _train(context_parallel_size=2, sequence_parallel=True, tensor_parallel_size=2),
+    "CP, eager attention": _train(context_parallel_size=2, attn_implementation="eager"),
+    "CP with Megatron": _train(context_parallel_size=2, backend="megatron"),
+    "packing": _train(sequence_packing=True),
+    "DP2": _parallel(2),
+    "DP2 EP2": _parallel(2, ep=2),
+    "DP2, expert flag": _parallel(2, enable_expert_parallel=True),
+    "DP2, expert flag, actors": _parallel(2, strategy="actors", enable_expert_parallel=True),
+    "DP2 EP2 independent": _parallel(2, ep=2, strategy="independent"),
+    "DP2 independent": _parallel(2, strategy="independent"),
+    "DP2 actors": _parallel(2, strategy="actors"),
+    "DP2 engine": _parallel(2, ep=2, strategy="engine"),
+    "DP2 EP2 synchronous": _parallel(2, ep=2, async_engine=False),
+    "DP2 TP2 EP3": _parallel(2, 2, ep=3),
+    "TP2 EP2": _parallel(tp=2, ep=2),
+    "EP1 and the flag": _parallel(2, ep=1, enable_expert_parallel=True),
+    "expert flag alone": _parallel(enable_expert_parallel=True),
+    "DP3 EP3": _parallel(3, ep=3),
+    "PP2": _parallel(pipeline_parallel_size=2),
+    "PP2 synchronous": _parallel(pipeline_parallel_size=2, async_engine=False),
+    "TP16 on nodes of 8": Run({**_engine(tensor_parallel_size=16), "cluster": {"num_nodes": 2, "gpus_per_node": 8}}),
+    "DP8 TP4 on 16 GPUs": Run({**_engine(tensor_parallel_size=4, data_parallel_size=8), "cluster": {"gpus_per_node": 16}}),
+    "DP2 seeds typed": Run({**_engine(data_parallel_size=2, seed=7), "parallel": {"distinct_seeds": False}}),
+    "V0": Run(_engine(runtime="v0")),
+    "V0, synchronous": Run(_engine(runtime="v0", async_engine=False)),
+    "V0 by the shell": Run({}, {"NRL_VLLM_USE_V1": "0"}),
+    "VLLM_USE_V1 by the shell": Run({}, {"VLLM_USE_V1": "1"}),
+    "VLLM_USE_V1 typed": Run({"env": {"VLLM_USE_V1": "0"}, **_engine(runtime="v0", async_engine=False)}),
+    "VLLM_DP_SIZE": Run({}, {"VLLM_DP_SIZE": "2"}),
+    "timeout by the shell": Run({}, {"NRL_VLLM_ASYNC_TIMEOUT_SECONDS": "90"}),
+    "timeout by the shell, unusable": Run({}, {"NRL_VLLM_ASYNC_TIMEOUT_SECONDS": "soon"}),
+    "timeout typed": Run({"request": {"timeout_s": 30}}, {"NRL_VLLM_ASYNC_TIMEOUT_SECONDS": "90"}),
+    "recipe": Run({"recipe": "grpo-deepscaler-1.5b"}),
+    "eager off": Run({"recipe": "deepscaler", **_engine(enforce_eager=False)}),
+    "other slots": Run(
+        _engine(
+            gpu_memory_utilization=0.5, max_num_seqs=4, compilation_config={"level": 0}, vllm_kwargs={"block_size": 32},
+            kv_cache_dtype="fp8", max_model_len=512, async_scheduling=False, enable_chunked_prefill=True,
+        )
+    ),
+    "all off": Run(_engine(load_format="dummy"), disable=("all",)),
+    "a flag off": Run(_engine(load_format="dummy"), disable=("weight_sync", "load_format")),
+    "forced": Run({}, force=("deepscaler-eager", "gemma4-layer-scalar")),
+}  # fmt: skip
+#: What settings are tried on: a model, a version and a platform.
+_PLACES = (
+    ("qwen3", "0.32.0", "cpu"),
+    ("qwen3_moe", "0.32.0", "cpu"),
+    ("gemma4_text", "0.32.0", "cuda"),
+    ("gemma3", "0.9.1", "cuda"),
+)
+
+
+def _outcome(plan: Plan) -> dict[str, Any]:
+    """What a plan comes to, without words that only people read."""
+    context = plan.context
+    found = {
+        "states": [f"{item.id} {item.state}" for item in plan.verdicts if item.state is not State.NOT_MATCHED],
+        "changes": plan.changes,
+        "ledger": [
+            f"{item.slot} = {json.dumps(item.value)}: {item.strength}, {item.status} ({_ids(item.quirks)})"
+            for item in plan.adjustments
+        ],
+        "refusals": [f"{item.kind} {item.slot or ''} ({_ids(item.quirks)})" for item in plan.refusals],
+        "patches": [f"{item.target} by {item.quirk.id}" for item in plan.patches],
+        "warnings": [text.partition(": ")[0] for text in plan.warnings],
+        "typed": sorted(slot for slot in context.typed if context.settings.get(slot) is not None),
+    }
+    return json.loads(json.dumps({name: value for name, value in found.items() if value}))
+
+
+def _ids(quirks: Iterable[Contributor]) -> str:
+    return ", ".join(quirk.id for quirk in quirks)
+
+
+def _runs() -> dict[str, tuple[str, str, str, Run]]:
+    plain = {
+        f"{model} on {version} {platform}": (model, version, platform, Run({}))
+        for model in _MODELS
+        for version in _VERSIONS
+        for platform in _PLATFORMS
+    }
+    varied = {
+        f"{model} on {version} {platform}: {name}": (model, version, platform, run)
+        for name, run in _RUNS.items()
+        for model, version, platform in _PLACES
+    }
+    return plain | varied
+
+
+@pytest.fixture(scope="module")
+def planned(registry, tmp_path_factory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("models")
+    for name, config in _MODELS.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    found = {}
+    for name, (model, version, platform, run) in _runs().items():
+        config = GenerationConfig.parse({"model": str(folder / model), **run.values})
+        context = RunContext.gather(config, assume=[f"vllm=={version}", f"platform=={platform}"], environ=run.environ)
+        context = context.model_copy(update={"packages": {"vllm": version}})  # whatever else is installed
+        found[name] = _outcome(
+            registry.resolve(context, Switches.gather(command_line=SwitchNames(run.disable, run.force), environ={}))
+        )
+    return found
+
+
+def test_every_recorded_run_has_the_plan_that_was_recorded(planned):
+    if os.environ.get("RECORD_PLANS"):
+        rows = [f"{json.dumps(name)}: {json.dumps(outcome, sort_keys=True)}" for name, outcome in planned.items()]
+        _FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+    recorded = json.loads(_FILE.read_text(encoding="utf-8"))
+
+    assert planned.keys() == recorded.keys()
+    assert {name: outcome for name, outcome in planned.items() if outcome != recorded[name]} == {}

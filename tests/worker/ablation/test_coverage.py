@@ -1,0 +1,179 @@
+"""Which quirks cover a setting, in which state they are in the user's plan, and what the user does to have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quirks_core import Affected, Default, Require, model_type, setting
+from quirks_core.discovery import discover
+from quirks_core.registry import Registry
+from quirks_core.switches import Switches, SwitchNames
+from worker.ablation.coverage import covering, covers
+from worker.parity.records import Change
+
+PROCESSED = "rollout-logprobs-processed"
+MODE = ("engine.logprobs_mode", "processed_logprobs")
+TRIED = Change(setting=MODE[0], before=None, after=MODE[1])
+
+
+@pytest.fixture
+def covered(quirk_registry, quirk_context):
+    """What covers a setting in a run with some quirks."""
+
+    def ask(*quirks, step=TRIED, disable=(), model=None, settings=None, **run):
+        registry = quirk_registry.add(*quirks)
+        plan = registry.resolve(quirk_context(model, settings, **run), disable=disable)
+        return [(found.id, found.state, found.because, found.switch) for found in covering(step, plan, registry)]
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("slot", "value", "typed", "shown"),
+    [(*MODE, "raw_logprobs", "raw_logprobs"), ("engine.enforce_eager", True, False, "false")],
+)
+def test_a_default_that_the_user_typed_over_says_what_to_remove_as_in_yaml(slot, value, typed, shown, covered, declare):
+    step = Change(setting=slot, before=typed, after=value)
+
+    ((name, state, because, switch),) = covered(declare("a", Default(slot, value)), step=step, settings={slot: typed})
+
+    assert (name, state) == ("a", "active")
+    assert because == f"the user typed {typed!r}, which wins over a default"
+    assert switch == f"remove {slot}: {shown} from your configuration"
+
+
+@pytest.mark.parametrize(("disable", "first"), [((), ""), (("a",), "remove 'a' from the call (disable=), and ")])
+def test_a_variable_that_the_user_set_is_to_be_unset(disable, first, covered, declare):
+    step = Change(setting="env.NCCL_ALGO", before="Tree", after="Ring")
+    quirk = declare("a", Default("env.NCCL_ALGO", "Ring"))
+
+    ((_, _, _, switch),) = covered(quirk, step=step, disable=disable, env={"NCCL_ALGO": "Tree"})
+
+    assert switch == f"{first}unset NCCL_ALGO"
+
+
+@pytest.mark.parametrize(
+    ("layer", "where"),
+    [
+        ({"config_file": SwitchNames([PROCESSED])}, f"remove '{PROCESSED}' from the configuration (quirks.disable)"),
+        ({"command_line": SwitchNames([PROCESSED])}, f"remove '{PROCESSED}' from the command line (--disable)"),
+        ({"call": SwitchNames(["logprobs"])}, "remove 'logprobs' from the call (disable=)"),
+        ({"environ": {"MODEL_QUIRKS_DISABLE": "all"}}, "remove 'all' from the environment (MODEL_QUIRKS_DISABLE)"),
+    ],
+)
+def test_a_quirk_that_is_switched_off_says_which_switch_to_remove_and_where(layer, where, quirk_context):
+    registry = Registry.load([item for item in discover() if item.name == PROCESSED])
+    plan = registry.resolve(quirk_context(vllm="0.32.0"), Switches.gather(**{"environ": {}, **layer}))
+
+    (found,) = covering(TRIED, plan, registry)
+
+    assert (found.id, found.state, found.switch) == (PROCESSED, "disabled", where)
+
+
+def test_a_quirk_that_is_switched_off_where_the_user_typed_the_contrary_takes_both_to_be_removed(covered, declare):
+    scope = declare("a", Require("refit.scope", "state_dict"))
+    step = Change(setting="refit.scope", before="parameters", after="state_dict")
+
+    ((_, state, _, switch),) = covered(scope, step=step, settings={"refit.scope": "parameters"}, disable=["a"])
+
+    assert state == "disabled"
+    assert switch == "remove 'a' from the call (disable=), and remove refit.scope: parameters from your configuration"
+
+
+@pytest.mark.parametrize(
+    ("fields", "run", "state", "because"),
+    [
+        ({"match": model_type("gemma3")}, {"model": "qwen3"}, "not_matched", "model.model_type: wanted gemma3, got qwen3"),
+        ({"match": model_type("gemma3")}, {}, "unknown", "model.model_type: wanted gemma3, got unknown"),
+        (
+            {"affected": Affected("vllm", fixed="0.20")},
+            {"vllm": "0.32.0"},
+            "dormant",
+            "packages.vllm: wanted < 0.20, got 0.32.0",
+        ),
+    ],
+)
+def test_a_quirk_that_does_not_concern_the_run_says_which_comparison_decides(fields, run, state, because, covered, declare):
+    assert covered(declare("a", Default(*MODE), **fields), **run) == [("a", state, because, "--force a")]
+
+
+def test_a_quirk_of_other_runs_is_no_cover_also_if_it_is_switched_off_besides(declare, quirk_registry, quirk_context):
+    registry = quirk_registry.add(declare("a", Default(*MODE), match=model_type("gemma3")))
+
+    (off,), (other,) = (
+        covering(TRIED, registry.resolve(quirk_context("qwen3"), disable=names), registry) for names in (["a"], [])
+    )
+
+    assert not covers(other)
+    assert not covers(off)
+    assert (off.state, off.switch) == ("not_matched", "--force a")
+    assert "switched off by 'a'" in off.because
+    assert "model.model_type: wanted gemma3, got qwen3" in off.because
+
+
+def test_a_condition_on_the_one_adjustment_is_told(covered, declare):
+    conditional = declare("a", Default(*MODE, when=setting("sampling.temperature").below(1)))
+
+    ((_, state, because, switch),) = covered(conditional, settings={"sampling.temperature": 1.0})
+
+    assert (state, switch) == ("active", "")
+    assert because == "its condition on engine.logprobs_mode does not hold: sampling.temperature: wanted < 1, got 1.0"
+
+
+def test_a_default_that_was_outranked_says_by_whom(covered, declare):
+    strong = declare("b", Require("engine.logprobs_mode", "raw_logprobs"))
+
+    ((name, state, because, _),) = covered(declare("a", Default(*MODE)), strong)
+
+    assert (name, state) == ("a", "active")
+    assert because == "a requirement on the same slot wins: b sets 'raw_logprobs'"
+
+
+def test_only_the_value_that_was_tried_counts_also_if_it_is_computed_and_one_that_cannot_be_covers_nothing(covered, declare):
+    def long(context: Any) -> str:
+        return "processed_logprobs" if context.model.model_type == "qwen3" else "raw_logprobs"
+
+    def broken(_: Any) -> str:
+        raise KeyError("none of mine")
+
+    found = covered(
+        declare("a", Default("engine.logprobs_mode", long)),
+        declare("b", Default("engine.logprobs_mode", broken), match=model_type("gemma3")),
+        declare("c", Default("engine.logprobs_mode", "raw_logprobs"), match=model_type("gemma3")),
+        model="qwen3",
+    )
+
+    assert [name for name, *_ in found] == ["a"]
+
+
+def test_each_part_of_a_combination_is_covered_and_what_helps_soonest_comes_first(covered, declare):
+    quirks = (
+        declare("a", Default("engine.enforce_eager", True), match=model_type("gemma3")),
+        declare("b", Default("engine.enforce_eager", True)),
+        declare("c", Default(*MODE)),
+    )
+    names = "engine.logprobs_mode + engine.enforce_eager + quirk c"
+    step = Change(setting=names, before=[None] * 3, after=["processed_logprobs", True, "active"])
+
+    found = covered(*quirks, step=step, model="qwen3", disable=["c"])
+
+    assert [(name, state) for name, state, *_ in found] == [("c", "disabled"), ("b", "active"), ("a", "not_matched")]
+
+
+def test_a_quirk_that_was_switched_on_is_its_own_cover(covered, declare):
+    step = Change(setting="quirk a", before="disabled", after="active")
+
+    found = covered(declare("a", Default(*MODE)), step=step, disable=["a"])
+
+    assert [(name, state) for name, state, *_ in found] == [("a", "disabled")]
+
+
+def test_a_quirk_that_another_one_replaces_says_so(covered, declare):
+    new = declare("b", Require("engine.enforce_eager", True), supersedes=("a",))
+
+    ((name, state, because, _),) = covered(declare("a", Default(*MODE)), new)
+
+    assert (name, state) == ("a", "superseded")
+    assert because.startswith("superseded by b")

@@ -1,0 +1,326 @@
+"""What is measured anew while settings are changed, and what moves parity. The figures come from a table of planted faults.
+
+That real faults are put down to the right setting is for the tests with an engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from quirks_core.errors import QuirksError
+from worker.ablation.attribution import attributions
+from worker.ablation.run import run_variants
+from worker.ablation.settings import SETTINGS
+from worker.ablation.variant import Start, Variant, variants
+from worker.parity.records import Result, Step
+from worker.parity.store import Store
+from worker.parity.thresholds import judge, parse_threshold
+
+LIMIT, NOISE = 0.01, 1e-6
+THRESHOLDS = (parse_threshold(f"max_abs_delta={LIMIT}"), parse_threshold("mean_exp_abs_delta=1.05"))
+PROCESSED = "rollout-logprobs-processed"
+SCENARIOS = ("cold-start", "temperature", "after-refit")
+RAW_MODE = {"engine": {"logprobs_mode": "raw_logprobs"}}
+
+
+@dataclass
+class Fault:
+    """Adds to the deltas of some scenarios unless settings have certain values."""
+
+    size: float
+    scenarios: tuple[str, ...]
+    cure: dict[str, Any]
+
+
+RAW = Fault(0.5, ("temperature",), {"engine.logprobs_mode": "processed_logprobs"})
+STALE = Fault(0.2, ("after-refit",), {"engine.enable_prefix_caching": False})
+HEADS = Fault(0.1, ("cold-start",), {"engine.head_dtype": "float32", "train.head_dtype": "float32"})
+
+
+class Table:
+    """Stands for engine and trainer: looks up which faults a run has left, and notes what it was asked."""
+
+    def __init__(self, *faults: Fault, broken: str = "") -> None:
+        self.faults = faults
+        self.broken = broken
+        self.calls: list[tuple[str, tuple[str, ...]]] = []
+
+    def results(self, plan: Any, scenarios: Sequence[str] = SCENARIOS) -> list[Result]:
+        """What a run with that plan would see."""
+        left = [fault for fault in self.faults if any(plan.value(slot) != value for slot, value in fault.cure.items())]
+        return [result(name, NOISE + sum(fault.size for fault in left if name in fault.scenarios)) for name in scenarios]
+
+    async def __call__(self, variant: Variant, scenarios: Sequence[str]) -> list[Result]:
+        """Measures, as `worker.ablation.run.Measure`."""
+        if variant.setting == self.broken:
+            raise QuirksError("out of memory")
+        self.calls.append((variant.setting, tuple(scenarios)))
+        return self.results(variant.plan, scenarios)
+
+
+def result(scenario: str, delta: float, *, gates: bool = True) -> Result:
+    metrics = {"tokens": 100.0, "max_abs_delta": delta, "mean_exp_abs_delta": 1 + delta / 10}
+    return Result(scenario=scenario, title="-", gates=gates, metrics=metrics, verdicts=judge(metrics, THRESHOLDS))
+
+
+async def tried(start: Start, table: Table, *only: str, **options: Any) -> tuple[list[Result], list[Step]]:
+    """Tries the variants of a run; returns its own results and the steps."""
+    baseline = table.results(start.plan)
+    return baseline, await run_variants(variants(start, only=only), baseline, table, **options)
+
+
+# ---- what is measured
+
+
+async def test_only_what_failed_is_measured_anew(user):
+    table = Table(RAW)
+
+    await tried(user(**RAW_MODE), table)
+
+    assert table.calls
+    assert {scenarios for _, scenarios in table.calls} == {("temperature",)}
+
+
+async def test_if_nothing_failed_all_that_counts_is_measured(user):
+    start, table = user(), Table()
+    skipped = Result(scenario="sleep-wake", title="-", status="skipped", reason="no GPU")
+    baseline = [result("cold-start", NOISE), result("in-flight-kept", 1.0, gates=False), skipped]
+
+    await run_variants(variants(start, only=["engine.dtype"]), baseline, table)
+
+    assert {scenarios for _, scenarios in table.calls} == {("cold-start",)}
+
+
+async def test_a_variant_that_the_plan_refuses_is_a_step_with_the_reason_and_is_not_measured(user):
+    table = Table(STALE)
+
+    _, steps = await tried(user("gemma4", engine={"load_format": "dummy"}), table, "refit.scope", "engine.dtype")
+
+    refused = next(step for step in steps if step.setting == "refit.scope")
+    assert "gemma4-layer-scalar" in refused.error
+    assert "refit.scope=state_dict" in refused.error
+    assert refused.results == ()
+    assert [setting for setting, _ in table.calls] == ["engine.dtype"]
+
+
+async def test_what_was_broken_off_goes_on_and_what_could_not_be_measured_is_noted_and_tried_again(user, tmp_path):
+    start, names = user(), ("engine.dtype", "engine.async_scheduling")
+    first, second = Table(STALE, broken="engine.async_scheduling"), Table(STALE)
+
+    _, noted = await tried(start, first, *names, store=Store(tmp_path / "s", {}))
+    _, steps = await tried(start, second, *names, store=Store(tmp_path / "s", {}))
+
+    assert {step.setting: step.error for step in noted} == {"engine.async_scheduling": "out of memory", "engine.dtype": ""}
+    assert [setting for setting, _ in (*first.calls, *second.calls)] == ["engine.dtype", "engine.async_scheduling"]
+    assert all(step.results and not step.error for step in steps)
+
+
+async def test_an_error_that_is_no_ones_finding_ends_the_ablation(user):
+    async def measure(*_: object) -> list[Result]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await run_variants(variants(user(), only=["engine.dtype"]), [result("cold-start", 1.0)], measure)
+
+
+async def test_a_step_of_other_scenarios_is_not_taken_for_this_one(user, tmp_path):
+    table, store = Table(STALE), Store(tmp_path / "s", {})
+
+    for scenario in ("cold-start", "after-refit"):
+        await run_variants(variants(user(), only=["engine.dtype"]), [result(scenario, 1.0)], table, store=store)
+
+    assert [scenarios for _, scenarios in table.calls] == [("cold-start",), ("after-refit",)]
+
+
+async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
+    table, told = Table(RAW), []
+
+    _, steps = await tried(user(disable=[PROCESSED]), table, f"quirk {PROCESSED}", "engine.logprobs_mode", tell=told.append)
+
+    assert len(table.calls) == 1
+    assert steps[0].results == steps[1].results != ()
+    assert any("comes to the same run as" in line for line in told)
+
+
+async def test_what_quirks_change_besides_is_said(user):
+    told = []
+
+    await tried(user("gemma4"), Table(STALE), "refit.scope", tell=told.append)
+
+    assert told == ['refit.scope = "parameters" (restart); quirks then change engine.load_format: dummy to auto']
+
+
+# ---- combinations
+
+
+async def test_faults_that_no_single_setting_mends_are_mended_together(user):
+    both = (Fault(0.3, ("temperature",), RAW.cure), Fault(0.2, ("temperature",), STALE.cure))
+    start = user(**RAW_MODE)
+
+    baseline, steps = await tried(start, Table(*both))
+
+    (together,) = [step for step in steps if " + " in step.setting and "logprobs_mode" in step.setting]
+    assert together.setting == "engine.logprobs_mode + engine.enable_prefix_caching"
+    assert (together.before, together.after) == (["raw_logprobs", None], ["processed_logprobs", False])
+    assert together.results[0].level == "ok"
+    (best, *_) = attributions(baseline, steps, start.plan, start.registry)
+    assert (best.setting, best.restores) == (together.setting, ("temperature",))
+    assert Step.model_validate_json(together.model_dump_json()) == together
+
+
+async def test_three_settings_are_changed_together_and_never_four(user):
+    cures = (RAW.cure, STALE.cure, {"engine.async_scheduling": False})
+    three = [Fault(0.3 / (1 + n), ("temperature",), cure) for n, cure in enumerate(cures)]
+    four = [*three, Fault(0.05, ("temperature",), {"engine.enforce_eager": True})]
+
+    _, mended = await tried(user(**RAW_MODE), Table(*three))
+    _, broken = await tried(user(**RAW_MODE), Table(*four))
+
+    restored = [step.setting for step in mended if step.results and step.results[0].level == "ok"]
+    assert restored == ["engine.logprobs_mode + engine.enable_prefix_caching + engine.async_scheduling"]
+    assert [step for step in broken if step.results and step.results[0].level == "ok"] == []
+    assert max(step.setting.count(" + ") for step in broken) == 2
+
+
+async def test_nothing_is_combined_where_one_setting_is_enough(user):
+    _, steps = await tried(user(**RAW_MODE), Table(RAW, STALE))
+
+    assert {step.setting for step in steps if " + " in step.setting} <= set(SETTINGS)
+
+
+async def test_two_values_of_one_setting_are_not_combined(user):
+    halves = [
+        Fault(size, ("cold-start",), {"train.attn_implementation": value}) for size, value in ((0.3, "eager"), (0.2, "sdpa"))
+    ]
+
+    _, steps = await tried(user(), Table(*halves), "train.attn_implementation")
+
+    assert [step.after for step in steps] == ["eager", "sdpa"]
+
+
+# ---- attribution
+
+
+@pytest.mark.parametrize(
+    ("values", "fault", "setting", "quirk"),
+    [
+        (RAW_MODE, RAW, "engine.logprobs_mode", PROCESSED),
+        ({"engine": {"head_dtype": "float32"}}, HEADS, "train.head_dtype", ""),
+        ({}, HEADS, "engine.head_dtype + train.head_dtype", ""),
+        ({"engine": {"enable_prefix_caching": True}}, STALE, "engine.enable_prefix_caching", ""),
+    ],
+)
+async def test_a_planted_fault_is_put_down_to_its_setting_with_a_quirk_or_a_declaration_to_begin_with(
+    values, fault, setting, quirk, user
+):
+    start = user(**values)
+
+    baseline, steps = await tried(start, Table(fault))
+    (found, *_) = attributions(baseline, steps, start.plan, start.registry)
+
+    assert found.setting == setting
+    assert found.restores == fault.scenarios == (found.scenario,)
+    assert found.worsens == ()
+    assert found.value_after < LIMIT < found.value_before or found.metric != "max_abs_delta"
+    assert [item.id for item in found.quirks] == ([quirk] if quirk else [])
+    assert ("QUIRK = Quirk(" in found.skeleton) is not bool(quirk)
+
+
+async def test_attributions_do_not_depend_on_the_order_of_the_steps(user):
+    start = user(**RAW_MODE)
+    baseline, steps = await tried(start, Table(RAW, STALE, HEADS))
+    first = attributions(baseline, steps, start.plan, start.registry)
+
+    orders = itertools.islice(itertools.permutations(steps), 0, 5000, 500)
+
+    assert [bool(item.restores) for item in first] == sorted([bool(item.restores) for item in first], reverse=True)
+    assert all(attributions(baseline, order, start.plan, start.registry) == first for order in orders)
+
+
+@pytest.fixture
+def attributed(user):
+    """Attributes steps that are given by the results that each measured."""
+    start = user()
+
+    def ask(before, *steps, **named):
+        made = [Step(setting=name, before=None, after="float32", how="restart", results=after) for name, after in named.items()]
+        made += [Step(setting="engine.dtype", before=None, after="float32", how="restart", results=after) for after in steps]
+        return attributions(before, made, start.plan, start.registry)
+
+    return ask
+
+
+def test_of_what_restores_nothing_the_largest_factor_comes_first_and_names_decide_among_equals(attributed):
+    deltas = {"engine.dtype": 1e-3, "engine.async_scheduling": 5e-3, "engine.enforce_eager": 1e-3}
+
+    found = attributed([result("cold-start", 1e-4)], **{name: [result("cold-start", size)] for name, size in deltas.items()})
+
+    assert [item.setting for item in found] == ["engine.async_scheduling", "engine.dtype", "engine.enforce_eager"]
+
+
+def test_how_far_a_metric_moves_is_counted_from_its_value_at_parity(attributed):
+    def ratio(value: float) -> Result:
+        metrics = {"mean_exp_abs_delta": value}
+        return Result(scenario="cold-start", title="-", metrics=metrics, verdicts=judge(metrics, THRESHOLDS[1:]))
+
+    (found,) = attributed([ratio(1.04)], [ratio(1.01)])
+
+    assert (found.metric, found.value_before, found.value_after) == ("mean_exp_abs_delta", 1.04, 1.01)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1e-7, 9e-6), (0.0, 1e-5), (0.004, 0.005), (0.2, 0.25), (0.006, 0.0045)])
+def test_noise_is_put_down_to_nothing(before, after, attributed):
+    assert attributed([result("cold-start", before)], [result("cold-start", after)]) == ()
+
+
+def test_a_move_that_crosses_a_threshold_is_no_noise_however_small(attributed):
+    (found,) = attributed([result("cold-start", 0.0101)], [result("cold-start", 0.0099)])
+
+    assert (found.restores, found.metric) == (("cold-start",), "max_abs_delta")
+
+
+def test_a_setting_that_makes_it_worse_is_named_with_what_it_breaks(attributed):
+    baseline = [result("cold-start", NOISE), result("after-refit", NOISE)]
+
+    (found,) = attributed(baseline, [result("cold-start", NOISE), result("after-refit", 0.3)])
+
+    assert (found.restores, found.worsens, found.scenario) == ((), ("after-refit",), "after-refit")
+    assert found.value_before < found.value_after
+    assert found.skeleton == ""
+
+
+def test_of_a_setting_that_restores_one_scenario_and_breaks_another_the_first_is_shown(attributed):
+    baseline = [result("cold-start", 0.02), result("after-refit", NOISE)]
+
+    (found,) = attributed(baseline, [result("cold-start", 0.005), result("after-refit", 5.0)])
+
+    assert (found.restores, found.worsens, found.scenario) == (("cold-start",), ("after-refit",), "cold-start")
+
+
+def test_a_scenario_that_no_longer_runs_is_worse_and_one_that_runs_again_is_restored(attributed):
+    broken = Result(scenario="cold-start", title="-", status="failed", reason="it took too long")
+
+    (worse,) = attributed([result("cold-start", NOISE)], [broken])
+    (better,) = attributed([broken], [result("cold-start", NOISE)])
+
+    assert (worse.worsens, worse.value_before, worse.value_after) == (("cold-start",), 0.0, 1.0)
+    assert (better.restores, better.value_before, better.value_after) == (("cold-start",), 1.0, 0.0)
+
+
+def test_a_scenario_that_does_not_count_is_neither_restored_nor_broken(attributed):
+    baseline = [result("in-flight-kept", 1.0, gates=False), result("in-flight-cleared", NOISE)]
+
+    (found,) = attributed(baseline, [result("in-flight-kept", NOISE), result("in-flight-cleared", 1.0, gates=False)])
+
+    assert (found.restores, found.worsens) == ((), ())
+
+
+def test_a_step_that_could_not_be_tried_or_was_skipped_is_put_down_to_nothing(attributed):
+    skipped = Result(scenario="cold-start", title="-", status="skipped", reason="-")
+
+    assert attributed([result("cold-start", 1.0)], [], [skipped]) == ()

@@ -1,0 +1,213 @@
+"""What is tried instead of what is in force, and how a configuration is changed. No engine runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quirks_core.errors import UsageError
+from quirks_core.planning import PlanOptions, make_plan
+from worker import GenerationConfig
+from worker.ablation.settings import SETTINGS, InForce, changed
+
+_OFF = {"quirks": {"disable": ["all"]}}
+_SWITCHES = ("enable_prefix_caching", "async_scheduling", "enable_chunked_prefill")
+#: Configurations between which every setting has every value that is ever tried.
+RUNS: dict[str, dict[str, Any]] = {
+    "nothing typed": {},
+    "one side": {
+        "engine": {
+            **dict.fromkeys(_SWITCHES, True), "enforce_eager": False, "logprobs_mode": "raw_logprobs", "dtype": "bfloat16",
+            "head_dtype": "float32", "kv_cache_dtype": "fp8", "generation_config": "auto", "load_format": "dummy",
+        },
+        "refit": {"scope": "parameters", "clear_cache": True},
+        "train": {"dtype": "bfloat16", "attn_implementation": "sdpa"},
+    },
+    "the other": {
+        "engine": {
+            **dict.fromkeys(_SWITCHES, False), "enforce_eager": True, "logprobs_mode": "processed_logprobs", "dtype": "float16",
+            "head_dtype": "float32", "kv_cache_dtype": "auto", "generation_config": "vllm", "load_format": "auto",
+        },
+        "refit": {"scope": "state_dict", "clear_cache": False},
+        "train": {"dtype": "float16", "head_dtype": "float32", "attn_implementation": "eager"},
+        "env": {"VLLM_BATCH_INVARIANT": "1"},
+    },
+    "logits": {"engine": {"logprobs_mode": "raw_logits", "dtype": "half"}, **_OFF},
+    "served": {"purpose": "serve"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model folder with what is looked at."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "bfloat16"}), encoding="utf-8")
+    (tmp_path / "generation_config.json").write_text("{}", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def in_force(folder: Path) -> Callable[..., InForce]:
+    """What a configuration comes to with the installed quirks."""
+
+    def build(values: dict[str, Any], *, platform: str | None = None, engine: dict[str, Any] | None = None) -> InForce:
+        config = GenerationConfig.parse({"model": str(folder), **values})
+        assume = [f"platform=={platform}"] if platform else []
+        return InForce.of(config, make_plan(config, PlanOptions.gather(config, assume=assume)), engine)
+
+    return build
+
+
+def tried(now: InForce, name: str) -> list[Any]:
+    """The values that one setting gives to try; of several paths, tuples."""
+    values = [values for values, _ in SETTINGS[name].tries(now)]
+    return [value[0] if len(value) == 1 else value for value in values]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("run", RUNS)
+def test_no_value_to_try_is_in_force_and_all_can_be_typed(run, platform, in_force, folder):
+    config = GenerationConfig.parse({"model": str(folder), **RUNS[run]})
+    now = in_force(RUNS[run], platform=platform)
+
+    found = [(setting, values) for setting in SETTINGS.values() for values, _ in setting.tries(now)]
+
+    assert found
+    for setting, values in found:
+        other = changed(config, dict(zip(setting.paths, values, strict=True)))
+        typed = {**other.slots(), **{f"env.{name}": value for name, value in other.env.items()}}
+        assert tuple(typed[path] for path in setting.paths) == values
+        assert all(value != now.value(path) for path, value in zip(setting.paths, values, strict=True))
+
+
+def test_every_setting_has_something_to_try_in_some_run_and_says_why_and_from_where(in_force):
+    runs = [in_force(values, platform="cuda") for values in RUNS.values()]
+    runs.append(in_force({"engine": {"dtype": "bfloat16"}, "train": {"dtype": "bfloat16"}}))
+
+    assert [name for name in SETTINGS if not any(tried(now, name) for now in runs)] == []
+    assert all(setting.why and setting.source.startswith("https://") for setting in SETTINGS.values())
+
+
+def test_a_change_types_its_path_and_nothing_else(folder):
+    config = GenerationConfig.parse({"model": str(folder), "engine": {"seed": 7}, "env": {"NCCL_DEBUG": "INFO"}})
+
+    other = changed(config, {"engine.dtype": "float32", "engine.block_size": 16, "env.VLLM_BATCH_INVARIANT": "1"})
+
+    assert other.typed_slots() == {"engine.seed", "engine.dtype", "engine.block_size"}
+    assert (other.engine.seed, other.engine.dtype, other.engine.further) == (7, "float32", {"block_size": 16})
+    assert other.env == {"NCCL_DEBUG": "INFO", "VLLM_BATCH_INVARIANT": "1"}
+    assert config.engine.dtype is None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({"engine.dtype": 3}, "engine.dtype takes"), ({"train.dtyp": "float32"}, "did you mean 'train.dtype'")],
+)
+def test_a_change_that_the_configuration_does_not_take_is_a_usage_error(values, message, folder):
+    with pytest.raises(UsageError, match=message):
+        changed(GenerationConfig.parse({"model": str(folder)}), values)
+
+
+@pytest.mark.parametrize("name", ["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"])
+def test_compiled_code_is_tried_only_where_the_environment_lets_torch_compile(name, in_force, monkeypatch):
+    eager = {"engine": {"enforce_eager": True}}
+    before = tried(in_force(eager), "engine.enforce_eager")
+
+    monkeypatch.setenv(name, "1")
+
+    assert before == [False]
+    assert [tried(in_force(values), "engine.enforce_eager") for values in (eager, {})] == [[], [True]]
+
+
+def test_batch_invariance_is_tried_on_cuda_alone_and_if_the_installed_vllm_has_it(in_force, monkeypatch):
+    cuda, cpu = (in_force({}, platform=platform) for platform in ("cuda", "cpu"))
+    found = [tried(now, "env.VLLM_BATCH_INVARIANT") for now in (cuda, cpu)]
+
+    monkeypatch.setattr("worker.ablation.settings.sources.search", lambda *_: False)
+
+    assert [*found, tried(cuda, "env.VLLM_BATCH_INVARIANT")] == [["1"], [], []]
+
+
+@pytest.mark.parametrize(
+    ("engine", "train", "expected"),
+    [
+        # dtype is bfloat16; engine's head, trainer's head, both
+        (None, None, (["float32"], ["float32"], [("float32", "float32")])),
+        ("float32", None, (["model"], ["float32"], [])),
+        ("model", "float32", (["float32"], ["model"], [])),
+        ("float32", "float32", (["model"], ["model"], [("model", "model")])),
+    ],
+)
+def test_heads_are_tried_alone_and_together_but_never_as_they_are(engine, train, expected, in_force):
+    now = in_force({"engine": {"head_dtype": engine}, "train": {"head_dtype": train}, **_OFF})
+
+    names = ("engine.head_dtype", "train.head_dtype", "engine.head_dtype + train.head_dtype")
+    assert tuple(tried(now, name) for name in names) == expected
+
+
+def test_a_model_in_float32_has_no_other_head_and_a_trainer_left_open_has_the_engines_dtype(in_force):
+    now = in_force({"engine": {"dtype": "float"}})
+
+    assert [name for name in SETTINGS if "head_dtype" in name and tried(now, name)] == []
+    assert tried(now, "train.dtype") == ["bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", [None, "auto"])
+def test_the_dtype_of_an_engine_from_float32_is_unknown_until_the_engine_reports_it(dtype, in_force, folder):
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "float32"}), encoding="utf-8")
+    asked = {"engine": {"dtype": dtype}}
+
+    now = in_force(asked, engine={"engine.dtype": "bfloat16", "engine.head_dtype": "bfloat16"})
+
+    assert tried(in_force(asked), "engine.dtype") == ["float32", "bfloat16"]
+    assert (tried(now, "engine.dtype"), tried(now, "train.dtype")) == (["float32"], ["float32"])
+    assert tried(now, "engine.head_dtype + train.head_dtype") == [("float32", "float32")]
+
+
+def test_refits_are_tried_only_where_a_trainer_refits(in_force):
+    names = ("refit.scope", "refit.clear_cache")
+
+    assert [bool(tried(in_force({}), name)) for name in names] == [True, True]
+    assert [tried(in_force({"purpose": "eval"}), name) for name in names] == [[], []]
+
+
+def test_a_scope_that_an_earlier_refit_would_hide_takes_a_restart(in_force):
+    narrow, wide = (in_force({"refit": {"scope": scope}}) for scope in ("parameters", "state_dict"))
+
+    assert list(SETTINGS["refit.scope"].tries(narrow)) == [(("state_dict",), "refit")]
+    assert list(SETTINGS["refit.scope"].tries(wide)) == [(("parameters",), "restart")]
+
+
+def test_what_the_engine_reports_counts_where_nobody_asked(in_force):
+    name = "engine.enable_prefix_caching"
+    typed = {"engine": {"enable_prefix_caching": True}}
+
+    assert tried(in_force(_OFF), name) == [False]
+    assert tried(in_force(_OFF, engine={name: False}), name) == [True]
+    assert tried(in_force(typed, engine={name: False}), name) == [False]
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "expected"),
+    [
+        (_OFF, "refit.clear_cache", [True]),  # a cache that nobody asks to clear is kept
+        ({"refit": {"clear_cache": True}}, "refit.clear_cache", [False]),
+        ({"engine": {"kv_cache_dtype": "fp8"}}, "engine.kv_cache_dtype", ["auto"]),
+        ({"engine": {"kv_cache_dtype": "bfloat16"}}, "engine.kv_cache_dtype", []),  # the cache is kept in full already
+        ({}, "engine.kv_cache_dtype", []),
+    ],
+)
+def test_only_the_other_value_is_tried(values, name, expected, in_force):
+    assert tried(in_force(values), name) == expected
+
+
+def test_a_checkpoint_without_defaults_for_requests_cannot_leak_any(in_force, folder):
+    before = tried(in_force({}), "engine.generation_config")
+
+    (folder / "generation_config.json").unlink()
+
+    assert before != []
+    assert tried(in_force({}), "engine.generation_config") == []

@@ -1,0 +1,149 @@
+"""Which variants of a run there are, in which order they are tried, and what each takes. No engine runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from quirks_core import Default, Patch
+from quirks_core.errors import UsageError
+from quirks_core.planning import make_plan
+from worker.ablation.settings import SETTINGS
+from worker.ablation.variant import variants
+
+PROCESSED = "rollout-logprobs-processed"
+HEADS_ALIKE = "fp32-head-both-sides"
+
+
+def test_variants_come_in_order_of_cost_and_what_somebody_asked_for_first(user):
+    start = user(engine={"enforce_eager": True, "logprobs_mode": "raw_logprobs"})
+
+    found = variants(start)
+
+    costs = [variant.how for variant in found]
+    assert costs == sorted(costs, key=["rescore", "refit", "restart"].index)
+    assert len(set(costs)) == 3
+    asked = start.plan.context.typed | {line.slot for line in start.plan.adjustments if line.in_force}
+    restarts = [variant.setting in asked for variant in found if variant.how == "restart"]
+    assert restarts == sorted(restarts, reverse=True)
+    assert {True, False} == set(restarts)
+
+
+def test_what_leaves_a_mark_on_the_engine_is_the_last_refit(user):
+    start = user(refit={"scope": "parameters"})
+
+    assert [item.setting for item in variants(start) if item.how == "refit"] == ["refit.clear_cache", "refit.scope"]
+
+
+def test_names_choose_variants_and_an_unknown_one_is_an_error_with_the_nearest(user):
+    start = user()
+
+    chosen = variants(start, only=["engine.head_dtype+train.head_dtype", "engine.dtype"])
+
+    assert {item.setting for item in chosen} == {"engine.head_dtype + train.head_dtype", "engine.dtype"}
+    with pytest.raises(UsageError, match=r"'engine\.dtpe'; did you mean 'engine\.dtype'\?"):
+        variants(start, only=["engine.dtpe"])
+    with pytest.raises(UsageError, match=f"did you mean 'quirk {PROCESSED}'"):
+        variants(start, only=["quirk rollout-logprobs-procesed"])
+
+
+def test_a_variant_changes_one_setting_of_the_users_configuration(user):
+    start = user(engine={"seed": 3})
+
+    for variant in variants(start):
+        assert variant.config.typed_slots() - start.config.typed_slots() <= set(variant.values)
+        assert variant.config.engine.seed == 3
+        assert all(variant.plan.value(path) == value for path, value in variant.values.items() if path in SETTINGS)
+
+
+@pytest.mark.parametrize("layer", ["configuration", "environment", "call", "flag"])
+def test_a_quirk_that_is_switched_off_is_tried_whatever_switched_it_off(layer, user, monkeypatch):
+    if layer == "environment":
+        monkeypatch.setenv("MODEL_QUIRKS_DISABLE", PROCESSED)
+    disable = {"call": [PROCESSED], "flag": ["logprobs"]}.get(layer, ())
+    start = user(disable=disable, **({"quirks": {"disable": [PROCESSED]}} if layer == "configuration" else {}))
+
+    (variant,) = variants(start, only=[f"quirk {PROCESSED}"])
+
+    assert start.plan.value("engine.logprobs_mode") is None
+    assert variant.plan.value("engine.logprobs_mode") == "processed_logprobs"
+    assert (variant.before, variant.after, variant.how, variant.error) == ("disabled", "active", "restart", "")
+    assert make_plan(variant.config, variant.planning, registry=start.registry) == variant.plan
+
+
+def test_only_quirks_that_would_change_the_run_are_tried(user):
+    start = user(disable=["all"])
+
+    assert [item.setting for item in variants(start) if item.setting.startswith("quirk ")] == [f"quirk {PROCESSED}"]
+    assert "async-rollout-timeout" in {verdict.id for verdict in start.plan.verdicts if verdict.verdict == "yes"}
+
+
+def test_what_quirks_change_besides_is_known_and_can_take_more_than_the_setting(user):
+    alone, tied = user(), user(installed=[HEADS_ALIKE])
+    (cheap,), (dear,) = (variants(start, only=["train.head_dtype"]) for start in (alone, tied))
+    (scope,) = variants(user("gemma4"), only=["refit.scope"])
+
+    assert (scope.before, scope.after, scope.how) == ("state_dict", "parameters", "restart")
+    assert scope.also == {"engine.load_format": ("dummy", "auto")}
+    assert (cheap.how, cheap.also) == ("rescore", {})
+    assert (dear.how, dear.also) == ("restart", {"engine.head_dtype": (None, "float32")})
+
+
+def test_a_quirk_that_only_asks_something_of_the_trainer_takes_no_new_engine(user):
+    start = user(installed=[HEADS_ALIKE], disable=[HEADS_ALIKE], engine={"head_dtype": "float32"})
+
+    (variant,) = variants(start, only=[f"quirk {HEADS_ALIKE}"])
+
+    assert (variant.how, variant.also) == ("rescore", {"train.head_dtype": (None, "float32")})
+
+
+def test_a_quirk_that_sets_an_open_slot_or_patches_the_engine_takes_a_restart(user, declare):
+    adds = Patch("json.encoder:JSONEncoder.encode_all", adds="json:dumps")
+    quirks = (
+        declare("a", adds),
+        declare("b", Default("engine.block_size", 16)),
+        declare("c", Default("env.NCCL_ALGO", "Ring")),
+    )
+    start = user(installed=quirks, disable=["a", "b", "c"])
+
+    found = {item.setting: (item.how, item.also, item.error) for item in variants(start) if "quirk" in item.setting}
+
+    assert found == {
+        "quirk a": ("restart", {}, ""),
+        "quirk b": ("restart", {"engine.block_size": (None, 16)}, ""),
+        "quirk c": ("restart", {"env.NCCL_ALGO": (None, "Ring")}, ""),
+    }
+
+
+def test_a_quirk_that_another_one_replaces_anyhow_is_not_tried(user, declare):
+    quirks = (declare("a", Default("engine.enforce_eager", True)), declare("b", Default("engine.seed", 1), supersedes=("a",)))
+
+    alone, replaced = (variants(user(installed=quirks, disable=off), only=["quirk a"]) for off in (["a", "b"], ["a"]))
+
+    assert [item.setting for item in alone] == ["quirk a"]
+    assert replaced == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "how"),
+    [
+        ("train.dtype", "train.attn_implementation", "rescore"),
+        ("train.dtype", "engine.async_scheduling", "restart"),
+        ("refit.clear_cache", "train.dtype", "restart"),  # the user's engine may have been changed meanwhile
+    ],
+)
+def test_a_combination_takes_what_its_parts_take_and_a_refit_a_new_engine(one, other, how, user):
+    start = user()
+
+    together = variants(start, only=[one])[0].combined(variants(start, only=[other])[0])
+
+    assert (together.setting, together.how) == (f"{one} + {other}", how)
+    assert together.config.typed_slots() - start.config.typed_slots() == {one, other}
+
+
+def test_of_two_settings_that_a_quirk_ties_to_each_other_only_both_together_are_tried(user):
+    names = ("engine.head_dtype", "train.head_dtype", "engine.head_dtype + train.head_dtype")
+
+    tied, free = (variants(start, only=names) for start in (user(installed=[HEADS_ALIKE]), user()))
+
+    assert [item.setting for item in tied] == ["engine.head_dtype + train.head_dtype"]
+    assert {item.setting for item in free} == set(names)

@@ -1,0 +1,213 @@
+"""Refit audits without an engine: what counts as clean, which quirk is credited, and what is said before anything starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+
+import pytest
+
+from quirks_core.errors import UsageError
+from quirks_core.planning import PlanOptions, make_plan
+from worker import GenerationConfig
+from worker.audit.coverage import candidates, changes_weights, covering, remedy, skeleton
+from worker.audit.records import Audit, AuditError, Hazard, Logits, Refit
+from worker.audit.refit_audit import audit, opened
+
+CLOSE = Logits(tokens=8, max_abs_delta=0.0, mean_abs_delta=0.0, nonfinite=0, tolerance=1e-3)
+FAR = CLOSE.model_copy(update={"max_abs_delta": 2.0})
+PLANNED = (Refit(label="parameters", scope="parameters"), Refit(label="plan", scope="state_dict"))
+
+
+def hazard(**values):
+    defaults = {
+        "name": "model.layers.0.scale",
+        "kind": "buffer",
+        "module": "model.layers.0",
+        "module_class": "acme.Layer",
+        "persistent": True,
+        "shape": (1,),
+        "problem": "1 of 1 values differ",
+        "in_checkpoint": True,
+        "checkpoint": ("model.layers.0.scale",),
+        "workers": (0,),
+        "after": ("parameters",),
+    }
+    return Hazard(**{**defaults, **values})
+
+
+def record(hazards=(), refits=PLANNED[:1], **values):
+    facts = {"date": "2026-11-21", "model": "m", "model_type": "acme", "platform": "cpu", "versions": {}, "plan": "0" * 64}
+    return Audit(**facts, quirks=(), refits=refits, hazards=hazards, **values)
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Resolves the plan of a rollout on vLLM 0.32 for CPU."""
+
+    def make(model_type, *, platform="cpu", config=None, **values):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, **(config or {})}), encoding="utf-8")
+        run = GenerationConfig.parse({"model": str(tmp_path), **values})
+        return make_plan(run, PlanOptions.gather(run, assume=["vllm==0.32.0", f"platform=={platform}"]))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("found", "clean", "passed"),
+    [
+        (record(), True, True),
+        (record(logits=CLOSE), True, True),
+        (record(logits=FAR), False, False),
+        (record(refits=(Refit(label="parameters", scope="parameters", refused="no"),)), False, False),
+        (record([hazard()]), False, False),
+        (record([hazard(planned=())], PLANNED), False, True),
+        (record([hazard(planned=())], PLANNED, planned_logits=FAR), False, False),
+        (record([hazard(planned=())], (*PLANNED, Refit(label="plan again", scope="state_dict", differs=("x",)))), False, False),
+        (record([hazard(planned=())], (*PLANNED, Refit(label="plan again", scope="state_dict", refused="no"))), False, False),
+    ],
+    ids=[
+        "nothing", "equal logprobs", "other logprobs", "refused", "a hazard", "covered", "logprobs stay wrong",
+        "the plan brings one in", "refused with the plan",
+    ],
+)  # fmt: skip
+def test_an_audit_passes_only_if_all_is_right_or_was_seen_to_be_right_with_the_plan(found, clean, passed):
+    assert (found.clean, found.passed) == (clean, passed)
+
+
+def test_logprobs_that_are_not_finite_are_counted_and_never_close():
+    found = Logits.of([-1.0, math.nan, -math.inf, -2.0], [-1.0, -1.0, -1.0, -2.5], 1.0)
+
+    assert (found.tokens, found.nonfinite, found.max_abs_delta, found.mean_abs_delta) == (4, 2, 0.5, 0.25)
+    assert not found.close
+    assert not Logits.of([math.nan], [math.nan], 1.0).close
+
+
+@pytest.mark.parametrize(
+    ("after", "restores", "destroyed"),
+    [
+        (("parameters",), True, False),
+        (("parameters", "parameters again"), True, True),
+        (("parameters", "state_dict", "parameters again"), False, False),
+    ],
+)
+def test_the_refits_tell_whether_sending_it_or_loading_it_helps(after, restores, destroyed):
+    found = hazard(after=after)
+
+    assert (found.state_dict_restores, found.is_destroyed) == (restores, destroyed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "quirks", "changes"),
+    [
+        ("gemma4_text", ("gemma4-layer-scalar",), True),
+        ("apertus", ("apertus-xielu-buffers",), True),
+        ("qwen3_moe", ("cpu-moe-experts-refit",), True),
+        ("qwen3", (), False),
+    ],
+)
+def test_the_quirks_of_weight_transfer_are_found_by_what_they_do(plan, kind, quirks, changes):
+    found = plan(
+        kind, config={"tie_word_embeddings": False, "num_experts": 8} if kind == "qwen3_moe" else {"tie_word_embeddings": False}
+    )
+
+    assert candidates(found) == quirks
+    assert changes_weights(found) is changes
+
+
+def test_a_patch_under_another_built_in_flag_is_not_taken_away(plan):
+    engine = {"data_parallel_size": 2, "enable_expert_parallel": True}
+    config = {"num_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": False}
+
+    found = plan("qwen3_moe", config=config, engine=engine, parallel={"dp_strategy": "engine"})
+
+    assert "cpu-moe-expert-parallel" in {patch.quirk.id for patch in found.patches}
+    assert "cpu-moe-expert-parallel" not in candidates(found)
+
+
+def test_a_hazard_that_is_not_gone_is_credited_to_nobody(plan):
+    found = plan("gemma4_text", config={"tie_word_embeddings": False})
+
+    assert covering(hazard(planned=("plan",)), found) == ()
+    assert covering(hazard(planned=None), found) == ()
+
+
+def test_what_the_state_dict_restores_is_credited_to_who_sends_it(plan):
+    assert covering(hazard(planned=()), plan("gemma4_text")) == ("gemma4-layer-scalar",)
+
+
+def test_what_no_refit_restores_is_credited_to_who_patches_the_engine(plan):
+    after = ("parameters", "state_dict", "parameters again")
+    found = plan("glm4_moe", config={"tie_word_embeddings": False, "n_routed_experts": 4})
+
+    assert covering(hazard(kind="parameter", after=after, planned=()), found) == ("cpu-moe-experts-refit",)
+    assert covering(hazard(planned=()), found) == ("router-bias-buffers",)
+
+
+LEFT, DESTROYED, LASTING = ("parameters",), ("parameters", "parameters again"), ("parameters", "state_dict", "parameters again")
+SENT, LOADED = {"refit": {"scope": "state_dict"}}, {"engine": {"load_format": "auto"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "after", "credit"),
+    [
+        (SENT, LEFT, ("refit.scope=state_dict",)),
+        (LOADED, LEFT, ("engine.load_format=auto",)),
+        (LOADED, DESTROYED, ()),
+        ({**SENT, **LOADED}, LEFT, ("refit.scope=state_dict",)),
+        ({**SENT, **LOADED}, DESTROYED, ("refit.scope=state_dict",)),
+        ({**SENT, **LOADED}, LASTING, ("engine.load_format=auto",)),
+    ],
+)
+def test_without_a_quirk_the_users_own_setting_is_credited_if_the_refits_leave_it_as_an_explanation(
+    plan, values, after, credit
+):
+    assert covering(hazard(after=after, planned=()), plan("acme", platform="cuda", **values)) == credit
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "adjustment"),
+    [
+        (hazard(), "refit.scope=state_dict", 'Require("refit.scope", "state_dict")'),
+        (
+            hazard(after=LASTING, in_checkpoint=False, persistent=False),
+            "no checkpoint holds it",
+            'Require("engine.load_format", "auto")',
+        ),
+        (hazard(after=LASTING, kind="computation"), "process the layer anew", "Patch("),
+    ],
+)
+def test_what_nothing_covers_comes_with_what_to_write(found, words, adjustment):
+    text = skeleton("acme_text", [found])
+
+    assert words in remedy(found)
+    assert adjustment in text
+    assert 'id="acme-text-refit"' in text
+    assert 'model_type("acme_text")' in text
+    compile(text, "skeleton", "exec")
+
+
+def test_the_values_that_an_audit_itself_puts_are_not_said_to_be_typed(model_folder):
+    typed = GenerationConfig.parse({"model": str(model_folder), "engine": {"load_format": "auto", "seed": 3}})
+
+    plan = make_plan(opened(typed, "dummy"))
+
+    assert (plan.value("engine.load_format"), plan.value("refit.scope")) == ("dummy", "parameters")
+    assert plan.context.typed == {"engine.seed"}
+
+
+def test_a_model_that_transformers_cannot_load_is_said_before_an_engine_starts(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    told = []
+
+    with pytest.raises(AuditError, match=r"transformers cannot load .*no-such-type"):
+        asyncio.run(audit(GenerationConfig.parse({"model": str(tmp_path)}), tell=told.append))
+
+    assert told == ["loading the model with transformers"]
+
+
+def test_a_folder_without_weights_cannot_be_audited(model_folder):
+    with pytest.raises(UsageError, match="weights"):
+        asyncio.run(audit(GenerationConfig.parse({"model": str(model_folder)})))

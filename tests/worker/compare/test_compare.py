@@ -1,0 +1,272 @@
+"""What a comparison of two dumps says: rows, logprobs, settings, causes, and what it refuses. The dumps are made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from quirks_core.errors import UsageError
+from quirks_core.registry import Registry
+from quirks_core.slots import installed_slot
+from worker.compare import causes
+from worker.compare.compare import Comparison, changes, compare
+
+
+@pytest.fixture
+def a(dumped):
+    return dumped()
+
+
+@pytest.fixture
+def b(dumped, row, a):
+    """Makes the candidate: with one row in place of A's, or with the logprobs of one kind lower; it has scored A's tokens."""
+
+    def make(*other, place=0, lower="", scored=False, **fields):
+        rows = list(a.rows)
+        if other:
+            rows[place] = row(rows[place].kind, rows[place].prompt, rows[place].seed, *other)
+        for index, item in enumerate(rows):
+            if item.kind == lower:
+                rows[index] = item.model_copy(update={"logprobs": tuple(value - 0.5 for value in item.logprobs)})
+        return dumped(tuple(rows), scored_for=a if scored else None, **fields)
+
+    return make
+
+
+# ---- rows
+
+
+def test_equal_dumps_agree_in_everything(a) -> None:
+    found = compare(a, a)
+
+    assert found.passed
+    assert [(kind.kind, kind.rows, kind.identical, kind.tokens, kind.equal_tokens) for kind in found.kinds] == [
+        ("greedy", 2, 2, 5, 5),
+        ("sampled", 2, 2, 6, 6),
+        ("teacher-forced", 4, 4, 11, 11),
+    ]
+    assert (found.effective, found.settings, found.versions, found.quirks, found.causes) == ((), (), (), (), ())
+    assert "same tokens in all 4 rows" in found.reading
+
+
+def test_logprobs_are_compared_up_to_the_first_token_that_differs_and_no_further(a, b) -> None:
+    found = compare(a, b((4, 1, 8, 3), (-1.0, -1.25, -50.0, -50.0), place=2)).kind("sampled")
+
+    assert (found.diverged, found.identical, found.tokens, found.equal_tokens) == ((2, None), 1, 6, 4)
+    assert (found.metrics["tokens"], found.metrics["max_abs_delta"]) == (4, 0.25)
+    assert found.worst[0].note == "prompt 0, seed 0"
+
+
+@pytest.mark.parametrize(("theirs", "where"), [((4, 5), 2), ((4, 5, 6, 7), 3), ((), 0)])
+def test_a_row_that_ends_before_the_other_parts_from_it_there(theirs, where, a, b) -> None:
+    assert compare(a, b(theirs)).kind("greedy").diverged == (where, None)
+
+
+def test_a_delta_is_positive_where_the_reference_gives_more(a, b) -> None:
+    assert compare(a, b(lower="greedy")).kind("greedy").metrics["mean_delta"] == 0.5
+
+
+def test_a_logprob_that_is_no_number_fails(a, b) -> None:
+    found = compare(a, b((4, 5, 6), (-1.0, math.nan, -1.0)))
+
+    assert not found.passed
+    assert found.kinds[0].metrics["nonfinite"] == 1
+
+
+def test_all_of_a_s_tokens_are_compared_though_sampling_parted_if_b_has_scored_them(a, b) -> None:
+    found = compare(a, b((8, 8, 8), scored=True, shift=0.125)).kind("teacher-forced")
+
+    assert (found.rows, found.tokens, found.metrics["max_abs_delta"]) == (4, 11, 0.125)
+    assert compare(a, b((8, 8, 8))).kind("teacher-forced") is None
+
+
+def test_a_sequence_that_fills_the_context_is_compared_without_its_last_token(a) -> None:
+    short = {a.digest: tuple(values[:-1] for values in a.scored[a.digest])}
+
+    assert compare(a, a.model_copy(update={"scored": short})).kind("teacher-forced").tokens == 11 - 4
+
+
+# ---- verdict
+
+
+def test_a_crossed_threshold_fails_and_a_wider_one_of_the_user_s_does_not(a, b) -> None:
+    wide = ("mean_abs_delta<=1", "mean_exp_abs_delta<=2", "mean_abs_dprob<=1", "kl_k1=1", "kl_k3<=1")
+
+    assert [kind.level for kind in compare(a, b(lower="sampled")).kinds] == ["ok", "fail", "ok"]
+    assert compare(a, b(lower="sampled"), thresholds=wide).passed
+
+
+def test_rows_that_part_at_once_fail_only_if_nothing_else_was_compared(a, dumped) -> None:
+    rows = tuple(item.model_copy(update={"tokens": (99, *item.tokens[1:])}) for item in a.rows)
+
+    assert compare(a, dumped(rows, scored_for=a)).passed
+    assert not compare(a, dumped(rows)).passed
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"profile": "float23"}, r"no profile 'float23'.*did you mean 'float32'"),
+        ({"thresholds": ("max_dleta=1",)}, "no metric"),
+    ],
+)
+def test_unknown_profiles_and_metrics_are_usage_errors(limits, message, a) -> None:
+    with pytest.raises(UsageError, match=message):
+        compare(a, a, **limits)
+
+
+# ---- settings and causes
+
+
+def test_settings_that_one_side_alone_has_are_told_from_those_that_are_open() -> None:
+    found = changes({"x": None, "only_a": 1}, {"x": 2, "only_b": None})
+
+    assert [(change.name, change.a, change.b, change.missing) for change in found] == [
+        ("only_a", 1, None, "b"),
+        ("only_b", None, None, "a"),
+        ("x", None, 2, None),
+    ]
+
+
+def test_values_differ_as_json_does_so_that_true_is_not_1_and_what_is_no_number_is_itself() -> None:
+    left = {"flag": True, "nested": [{"on": False}], "nan": math.nan, "same": [1, "x"]}
+    right = {"flag": 1, "nested": [{"on": 0}], "nan": float("nan"), "same": [1, "x"]}
+
+    assert [change.name for change in changes(left, right)] == ["flag", "nested"]
+
+
+def test_versions_settings_and_quirks_that_differ_are_listed(a, dumped) -> None:
+    b = dumped(
+        versions={"vllm": "0.32.0", "torch": "2.13.0"},
+        quirks=("v1-runtime", "rollout-logprobs-processed"),
+        settings={"engine.dtype": "bfloat16", "sampling.temperature": 0.7},
+    )
+
+    found = compare(a, b)
+
+    assert [(change.name, change.a, change.b) for change in found.versions] == [("vllm", "0.30.0", "0.32.0")]
+    assert [(change.name, change.missing) for change in found.quirks] == [("rollout-logprobs-processed", "a")]
+    assert [change.name for change in found.settings] == ["engine.dtype"]
+
+
+def test_where_prefill_agrees_what_a_logprob_means_is_the_likeliest_cause(a, b) -> None:
+    raw = {"model_config.logprobs_mode": "raw_logprobs", "cache_config.enable_prefix_caching": False, "acme.colour": "blue"}
+
+    found = compare(a, b(lower="sampled", scored=True, effective={**a.effective, **raw}))
+
+    assert [(cause.name, cause.concern, cause.slot) for cause in found.causes] == [
+        ("model_config.logprobs_mode", "meaning", "engine.logprobs_mode"),
+        ("cache_config.enable_prefix_caching", "computation", "engine.enable_prefix_caching"),
+    ]
+    assert "agree on the same tokens" in found.reading
+    assert "sampled tokens: look at what a logprob means" in found.reading
+
+
+def test_where_prefill_disagrees_the_computation_is_the_likeliest_cause(a, b) -> None:
+    other = {"model_config.logprobs_mode": "raw_logprobs", "compilation_config.mode": "VLLM_COMPILE"}
+
+    found = compare(a, b((8, 5, 6), scored=True, shift=0.5, effective={**a.effective, **other}))
+
+    assert [cause.name for cause in found.causes] == ["compilation_config.mode", "model_config.logprobs_mode"]
+    assert "scored at once by prefill: the weights, their dtype or the kernels differ" in found.reading
+
+
+def test_without_prefill_the_reading_says_how_to_find_out_more(a, b) -> None:
+    assert "--tokens-of A" in compare(a, b((8, 5, 6), lower="sampled")).reading
+
+
+def test_rows_that_part_within_the_limits_are_no_failure(a, b) -> None:
+    found = compare(a, b((4, 8, 6)))
+
+    assert found.passed
+    assert "1 of 4 rows part" in found.reading
+
+
+def test_more_sampled_rows_that_part_than_rounding_explains_were_drawn_otherwise(dumped, row) -> None:
+    def sampled(*tokens, count=8):
+        return tuple(row("sampled", 0, seed, tokens) for seed in range(count))
+
+    same, first, last = range(40), (99, *range(1, 40)), (*range(39), 99)
+    a = dumped(sampled(*same))
+
+    exact = compare(a, dumped(sampled(*first), scored_for=a))
+    noisy = compare(a, dumped(sampled(*last), scored_for=a, shift=0.02))
+    few = compare(a, dumped((*sampled(*first, count=2), *sampled(*same)[2:]), scored_for=a))
+
+    assert "draws other random numbers from the same seeds" in exact.reading
+    assert "about equally probable" in noisy.reading
+    assert "about equally probable" in few.reading
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "counts"),
+    [
+        ("cache_config.cache_dtype", "auto", False),
+        ("cache_config.cache_dtype", "fp8", True),
+        ("scheduler_config.async_scheduling", False, False),
+        ("scheduler_config.async_scheduling", True, True),
+        ("attention_config.of_some_other_model", 3, False),
+    ],
+)
+def test_a_setting_that_one_version_alone_has_is_a_cause_only_if_it_is_on_and_known_by_name(
+    name, value, counts, a, dumped
+) -> None:
+    found = compare(a, dumped(effective={**a.effective, name: value}))
+
+    assert [cause.name for cause in found.causes] == ([name] if counts else [])
+    assert [change.name for change in found.effective] == [name]
+
+
+def test_a_cause_names_the_quirks_that_set_it_and_where_they_are_in_force() -> None:
+    registry = Registry.load()
+
+    quirks = causes.quirks_that_set("engine.logprobs_mode", registry, {"rollout-logprobs-processed"}, set())
+
+    assert [(quirk.id, quirk.state) for quirk in quirks] == [("rollout-logprobs-processed", "in force in A")]
+    assert causes.quirks_that_set("engine.quantization", registry, (), ()) == ()
+
+
+def test_every_slot_that_a_cause_names_is_one_of_the_installed_engine() -> None:
+    known = [name for name in causes.KNOWN if not name.startswith("env.")]
+
+    slots = {name: causes.slot_of(name if not name.endswith("_") else f"{name}cache_dtype") for name in known}
+
+    assert {name: slot for name, slot in slots.items() if installed_slot(slot) is None and slot != "engine.head_dtype"} == {}
+    assert slots["cache_config.cache_dtype"] == "engine.kv_cache_dtype"
+    assert causes.slot_of("compilation_config.pass_config.fuse") == slots["compilation_config."] == "engine.compilation_config"
+    assert causes.slot_of("env.OMP_NUM_THREADS") == "env.OMP_NUM_THREADS"
+
+
+# ---- what cannot be compared
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"config_digest": "other", "model": "big"}, r"different models: 'tiny' .* and 'big'"),
+        ({"weights_digest": "other"}, "different weights of 'tiny'"),
+        ({"prompts": ((1, 2, 3), (7, 9))}, r"different prompts \(2 and 2 prompts; the first that differs is number 1\)"),
+        ({"config_digest": "other", "prompts": ((1,), (2,))}, r"different models.*different prompts"),
+    ],
+)
+def test_dumps_that_say_nothing_about_each_other_are_refused_with_all_reasons(fields, message, a, dumped) -> None:
+    with pytest.raises(UsageError, match=message):
+        compare(a, dumped(**fields))
+
+
+def test_dumps_of_other_seeds_or_numbers_are_refused(a, dumped, row) -> None:
+    for rows in (a.rows[:3], (*a.rows[:3], row("sampled", 1, 2, (5, 5)))):
+        with pytest.raises(UsageError, match="different seeds or numbers"):
+            compare(a, dumped(rows))
+
+
+def test_weights_that_one_machine_cannot_show_are_no_reason_to_refuse(a, dumped) -> None:
+    assert compare(a, dumped(weights_digest="")).passed
+
+
+def test_a_comparison_comes_back_from_json(a, dumped) -> None:
+    raw = {"model_config.logprobs_mode": "raw_logprobs"}
+    found = compare(a, dumped(effective={**a.effective, **raw}, versions={}))
+
+    assert Comparison.model_validate_json(found.model_dump_json()) == found

@@ -1,0 +1,179 @@
+"""What a dump's file promises, which of an engine's settings it holds, and what decides on how the engine is started."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import os
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from quirks_core.errors import UsageError
+from quirks_core.planning import make_plan
+from worker import GenerationConfig
+from worker.compare import effective as module
+from worker.compare.dump import DUMP_FORMAT, Dump, digest
+from worker.compare.dumping import prepared
+from worker.compare.effective import effective, variables
+
+# ---- the file
+
+
+def test_a_dump_comes_back_from_its_file_as_it_was_also_with_logprobs_that_are_no_numbers(dumped, row, tmp_path):
+    file = tmp_path / "deep" / "A.json"
+    dump = dumped((row("greedy", 0, None, (4, 5), (-math.inf, math.nan)), row("sampled", 1, 7, (4, 6))))
+
+    dump.write(file)
+
+    json.loads(file.read_text(), parse_constant=pytest.fail)  # NaN is not JSON
+    assert str(Dump.read(file)) == str(dump)
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ("{", "is not valid JSON"),
+        ("[]", "is not a dump"),
+        ('{"slots": 1}', "is not a dump"),
+        (json.dumps({"format": DUMP_FORMAT + 1, "rows": []}), f"is a dump of format {DUMP_FORMAT + 1}"),
+    ],
+)
+def test_what_is_no_dump_is_refused_with_its_name(tmp_path, text, message):
+    file = tmp_path / "A.json"
+    if text is not None:
+        file.write_text(text)
+
+    with pytest.raises(UsageError, match=r"A\.json") as caught:
+        Dump.read(file)
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": [{"kind": "greedy"}]}, r"rows\.0\.prompt: Field required"),
+        ({"prompts": []}, "row 0 is of prompt 0, and there are 0"),
+        ({"rows": [{"kind": "greedy", "prompt": 0, "tokens": [1, 2], "logprobs": [-1]}]}, "row 0 has 2 tokens and 1 logprobs"),
+        ({"scored": "own"}, "there are 4 rows, and 1 were scored"),
+    ],
+)
+def test_a_dump_whose_parts_do_not_fit_together_is_refused(tmp_path, dumped, change, message):
+    change = {"scored": {dumped().digest: [[-1, -1]]}} if "scored" in change else change
+    (tmp_path / "A.json").write_text(json.dumps({**dumped().model_dump(mode="json"), **change}))
+
+    with pytest.raises(UsageError, match=message):
+        Dump.read(tmp_path / "A.json")
+
+
+def test_the_digest_names_prompts_and_tokens_and_nothing_else(dumped):
+    dump = dumped()
+    other = dumped(tuple(row.model_copy(update={"logprobs": (-9.0,) * len(row.tokens)}) for row in dump.rows))
+
+    assert dump.digest == other.digest == digest(dump.sequences)
+    assert dump.digest not in (dumped(dump.rows[:1]).digest, dumped(prompts=((1, 2), (7, 8))).digest)
+
+
+# ---- the configuration
+
+
+def test_a_rollout_s_engine_loads_the_checkpoint_and_nobody_is_said_to_have_typed_what_the_command_puts_there(model_folder):
+    config = GenerationConfig.parse({"model": str(model_folder), "engine": {"seed": 3}})
+
+    plan = make_plan(prepared(config, new_tokens=5))
+
+    assert (plan.value("engine.load_format"), plan.value("sampling.max_new_tokens")) == ("auto", 5)
+    assert plan.context.typed == {"engine.seed"}
+
+
+def test_a_load_format_that_was_typed_stays(parse):
+    found = prepared(parse(engine={"load_format": "dummy"}), new_tokens=5)
+
+    assert (found.engine.load_format, found.typed_slots()) == ("dummy", {"engine.load_format"})
+
+
+# ---- the engine's settings
+
+
+class Mode(enum.Enum):
+    """Like vLLM's modes."""
+
+    NONE = 0
+    FULL = (1, 2)
+
+
+@dataclass
+class Inner:
+    """A configuration inside of another."""
+
+    fuse: bool = True
+    cache_dir: str = "/home/somebody"
+
+
+@dataclass
+class Compilation:
+    """Like vLLM's configuration of the compiler."""
+
+    mode: Mode = Mode.FULL
+    sizes: tuple[int, ...] = (1, 2)
+    pass_config: Inner = field(default_factory=Inner)
+    model_path: str = "/home/somebody"
+    _private: int = 1
+    forward: Any = field(default_factory=object)
+
+
+class Model:
+    """Like vLLM's configuration of the model, as far as it is asked; ``head_dtype`` is no field there."""
+
+    head_dtype = SimpleNamespace()
+
+    @staticmethod
+    def get_diff_sampling_param() -> dict[str, Any]:
+        """What the checkpoint's generation_config.json says."""
+        return {"temperature": 0.6, "top_k": 20}
+
+
+def test_settings_are_those_that_the_version_has_as_json_can_hold_them(monkeypatch):
+    monkeypatch.setattr(module, "variables", dict)
+    config = SimpleNamespace(compilation_config=Compilation(), model_config=Model(), optimization_level=Mode.NONE)
+
+    found = effective(config)
+
+    assert found == {
+        "compilation_config.mode": "FULL",
+        "compilation_config.pass_config.fuse": True,
+        "compilation_config.sizes": [1, 2],
+        "optimization_level": "NONE",
+        "quantization": None,
+        "sampling_defaults.temperature": 0.6,
+        "sampling_defaults.top_k": 20,
+    }
+    json.dumps(found, allow_nan=False)
+
+
+def test_no_secret_and_no_place_of_this_machine_gets_into_a_dump(monkeypatch):
+    places = ("VLLM_API_KEY", "VLLM_CACHE_ROOT", "VLLM_HOST_IP", "VLLM_RPC_BASE_PATH", "NCCL_SECRET", "NCCL_DEBUG_FILE_PATH")
+    for name in places:
+        monkeypatch.setenv(name, "/somewhere/private")
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    readers = {name: partial(os.environ.get, name) for name in os.environ if name.startswith("VLLM_")}
+    readers |= {"VLLM_USE_FLASHINFER_SAMPLER": lambda: True, "CUDA_HOME": lambda: "/usr", "VLLM_BROKEN": lambda: int("x")}
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(envs=SimpleNamespace(environment_variables=readers)))
+
+    found = variables()
+
+    assert (found["NCCL_ALGO"], found["VLLM_USE_FLASHINFER_SAMPLER"]) == ("Ring", True)
+    assert not {"CUDA_HOME", "VLLM_BROKEN", *places} & found.keys()
+    assert "/somewhere/private" not in map(str, found.values())
+
+
+def test_every_ignored_setting_is_one_that_walking_would_find():
+    assert {name.partition(".")[0] for name in module._IGNORED} <= set(module._SECTIONS)

@@ -1,0 +1,40 @@
+"""Numbers, limits and values as reports write them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from worker.parity.notation import bound, number, plain, short, visible
+from worker.parity.thresholds import judge, parse_threshold
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"), (-3.0, "-3"), (480.0, "480"), (0.35, "0.350"), (1.0000083, "1.00"), (123.456, "123"), (1234.5, "1234"),
+        (0.00123456, "0.00123"), (0.000123456, "1.23e-4"), (-2.5e-11, "-2.50e-11"), (2e9, "2.00e9"), (math.nan, "nan"),
+        (-math.inf, "-inf"),
+    ],
+)  # fmt: skip
+def test_numbers_have_three_significant_digits(value, text):
+    assert number(value) == text
+
+
+def test_a_limit_is_written_without_zeros_at_its_end():
+    assert [short(value) for value in (0.02, 1.05, 1e-5, 1.0, 100.0)] == ["0.02", "1.05", "1e-5", "1", "100"]
+
+
+def test_a_limit_is_written_with_its_side():
+    verdicts = judge({"ess": 0.5, "kl_k1": 0.0, "max_abs_delta": 0.0}, [*map(parse_threshold, ("ess=0.3", "kl_k1=0.1"))])
+
+    assert [bound(verdict) for verdict in verdicts] == ["≥ 0.3", "within ±0.1"]
+
+
+def test_a_setting_that_is_left_open_is_said_to_be_open():
+    assert [plain(value) for value in (None, False, "bfloat16", [1, 2])] == ["open", "false", "bfloat16", "[1, 2]"]
+
+
+def test_what_does_not_print_is_escaped():
+    assert visible("a\n\t\x1b[31m\u202eé 中") == "a\\n\\t\\x1b[31m\\u202eé 中"

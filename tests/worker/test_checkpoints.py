@@ -1,0 +1,78 @@
+"""The tiny checkpoints: real, loadable, repeatable, small; tests/engine has whether vLLM agrees with transformers on them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from worker.testing import checkpoints
+
+_MOST_BYTES = 2_000_000
+
+
+@pytest.fixture(scope="module", params=checkpoints.KINDS)
+def made(request, tmp_path_factory):
+    """One checkpoint of each kind."""
+    return request.param, checkpoints.build(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_a_checkpoint_is_what_its_kind_says_and_small(made):
+    kind, folder = made
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+    assert kind.startswith(config["model_type"].removesuffix("_text"))
+    assert (folder / "model.safetensors").stat().st_size < _MOST_BYTES
+
+
+def test_transformers_loads_every_tensor_and_generates(made):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    _, folder = made
+
+    model, loading = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    generated = model.eval().generate(torch.arange(3, 27)[None], max_new_tokens=8, do_sample=False, eos_token_id=None)
+
+    assert not any(loading.values()), loading
+    assert generated.shape == (1, 32)
+    assert len(set(generated[0, 24:].tolist())) > 1
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_gives_others(made, tmp_path):
+    import torch
+
+    kind, folder = made
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+
+    torch.manual_seed(7)
+    again = checkpoints.build(kind, tmp_path / "again")
+    drawn = torch.rand(1)
+    other = checkpoints.build(kind, tmp_path / "other", seed=1)
+
+    weights = [(path / "model.safetensors").read_bytes() for path in (folder, again, other)]
+    assert weights[0] == weights[1]
+    assert weights[0] != weights[2]
+    assert torch.equal(drawn, expected)
+
+
+def test_every_token_id_is_text_and_any_text_survives(made):
+    from transformers import AutoTokenizer
+
+    _, folder = made
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = "Grüße, 世界! ab"
+
+    assert len(tokenizer) == checkpoints.VOCAB_SIZE
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_an_unknown_kind_is_an_error_with_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match=r"unknown kind of checkpoint 'lama'.*llama"):
+        checkpoints.build("lama", tmp_path)
+
+
+def test_kinds_that_vllms_cpu_build_cannot_run_say_why():
+    assert checkpoints.NOT_ON_CPU.keys() < set(checkpoints.KINDS)
+    assert all(checkpoints.NOT_ON_CPU.values())

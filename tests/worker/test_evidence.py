@@ -1,0 +1,142 @@
+"""Recorded evidence is stale as soon as something that it depends on has changed, and not before."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from quirks_core import sources
+from quirks_core.registry import Registry
+from worker.testing import evidence
+from worker.testing.evidence import stale
+from worker.testing.proof import Proof
+
+_QUIRK = '''
+"""What goes wrong."""
+from quirks_core import Default, Quirk, Severity, no, purpose, report, yes
+from acme.helper import expected
+
+QUIRK = Quirk(
+    id="acme-limit",
+    title="Something goes wrong",
+    flag="timeout",
+    match=purpose("serve"),
+    adjustments=Default("request.timeout_s", 5.0),
+    severity=Severity.CRASH,
+    references=report("https://example.org/1"),
+    examples=[yes(purpose="serve"), no(purpose="eval")],
+)
+WORD = "time limit"
+
+def unrelated():
+    return 1
+
+async def scenario(lab):
+    """Runs."""
+    return expected(lab, WORD)
+'''
+_HELPER = """
+LIMIT = 5.0
+OTHER = 1
+
+def expected(lab, word):
+    return lab, word, LIMIT
+"""
+
+
+@pytest.fixture
+def package(site, install, monkeypatch):
+    """Writes the modules of a distribution, and returns its one quirk."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a second is too coarse to tell two of our versions apart
+    install("acme-quirks", {"acme-limit": "acme.quirk:QUIRK"})
+    (site / "acme").mkdir()
+
+    def write(quirk=_QUIRK, helper=_HELPER):
+        for name, text in (("__init__", ""), ("quirk", quirk), ("helper", helper)):
+            (site / "acme" / f"{name}.py").write_text(text, encoding="utf-8")
+        for name in ("acme", "acme.quirk", "acme.helper"):
+            sys.modules.pop(name, None)
+        for cached in (sources.module_source, sources.parsed):
+            cached.cache_clear()
+        return Registry.load().find("acme-limit")
+
+    return write
+
+
+def _proof(item):
+    return Proof(
+        id=item.quirk.id, title=item.quirk.title, distribution=item.distribution, version=item.version, conclusion="NEEDED",
+        reason="it is", date="2026-11-22", depends=evidence.dependencies(item),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "what"),
+    [
+        ("quirk", "What goes wrong.", "What went wrong.", ""),
+        ("quirk", "Runs.", "Walks.", ""),
+        ("quirk", "return 1", "return 2", ""),
+        ("helper", "OTHER = 1", "OTHER = 2", ""),
+        ("quirk", "return expected(lab, WORD)", "return expected(lab,  WORD)  # as it should be", ""),
+        ("quirk", '"request.timeout_s", 5.0', '"request.timeout_s", 6.0', "declaration"),
+        ("quirk", "return expected(lab, WORD)", "return expected(lab, WORD * 2)", "scenario"),
+        ("quirk", '"time limit"', '"limit of time"', "scenario"),
+        ("helper", "LIMIT = 5.0", "LIMIT = 6.0", "scenario"),
+    ],
+)
+def test_what_a_proof_depends_on_makes_it_stale_and_nothing_else_does(package, module, old, new, what):
+    before = {"quirk": _QUIRK, "helper": _HELPER}
+    proof = _proof(package(**before))
+    assert old in before[module]
+
+    assert stale(package(**{module: before[module].replace(old, new)}), proof) == what
+
+
+def test_another_engine_makes_a_proof_stale(package, monkeypatch):
+    item = package()
+    proof = _proof(item)
+    versions = evidence.installed_versions()
+    monkeypatch.setattr(evidence, "installed_versions", lambda: {**versions, "torch": "9.9", "vllm": "9.9"})
+
+    assert stale(item, proof) == "torch, vllm"
+
+
+def test_patch_code_makes_a_proof_stale():
+    item = Registry.load().find("cpu-moe-expert-parallel")
+    depends = evidence.dependencies(item)
+    assert {"patches", "scenario", "kit"} <= depends.keys()
+
+    proof = _proof(item).model_copy(update={"depends": {**depends, "patches": "0" * 16}})
+
+    assert stale(item, proof) == "patches"
+
+
+def test_a_quirk_without_a_proof_was_never_proved(package):
+    assert stale(package(), None) == "never proved"
+
+
+def test_changed_evidence_alone_is_run_anew_and_the_rest_is_kept(quirks, tmp_path):
+    file = tmp_path / "evidence.json"
+    names = ["cp-vlm", "world-size", "cp-gemma3"]
+    assert quirks("prove", *names, "--output", file).code == 0
+    record = json.loads(file.read_text(encoding="utf-8"))
+    record["proofs"][0]["depends"]["declaration"] = "other"
+    record["proofs"][1]["reason"] = "as it was"
+    file.write_text(json.dumps(record), encoding="utf-8")
+
+    done = quirks("prove", "cp-gemma3", "--output", file, "--json")
+
+    assert [proof["id"] for proof in done.json["proofs"]] == ["cp-gemma3"]
+    kept = {proof["id"]: proof for proof in json.loads(file.read_text(encoding="utf-8"))["proofs"]}
+    assert list(kept) == ["cp-gemma3", "cp-vlm", "world-size"]
+    assert kept["cp-gemma3"]["depends"]["declaration"] != "other"
+    assert kept["cp-vlm"]["reason"] == "as it was"
+
+
+def test_what_has_changed_needs_a_file_to_compare_with(quirks):
+    done = quirks("prove", "--changed")
+
+    assert done.code == 2
+    assert "name it by --output" in done.err

@@ -1,0 +1,377 @@
+"""Proofs: real processes with scenarios of a fake distribution, and what follows from what they saw. No engine runs here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from quirks_core import (
+    Default,
+    ModelFlag,
+    PairedRun,
+    Quirk,
+    Severity,
+    StaticProbe,
+    SymbolProbe,
+    platform,
+    purpose,
+    report,
+)  # fmt: skip
+from quirks_core.loaded import Loaded
+from quirks_core.plan import State
+from worker.testing.lab import Outcome
+from worker.testing.paired import run_scenario
+from worker.testing.proof import Conclusion, Finding, Kind, Report, Run
+from worker.testing.prove import conclude, number_of_runs, prove, together
+
+_MODULE = """
+    import asyncio, os, signal, sys
+    from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, purpose, report
+    from worker.testing.lab import Outcome
+
+    QUIRK = Quirk(
+        id="acme-limit",
+        title="Something goes wrong",
+        flag=ModelFlag.TIMEOUT,
+        match=purpose("serve"),
+        affected=Affected("vllm", fixed="0.0.1"),
+        adjustments=Default("request.timeout_s", 5.0),
+        severity=Severity.CRASH,
+        references=report("https://example.org/1"),
+    )
+
+    def _value(lab):
+        model = lab.folder / "model"
+        model.mkdir(parents=True, exist_ok=True)
+        (model / "config.json").write_text('{"model_type": "qwen3"}')
+        return lab.plan(model, {"purpose": "eval"}).value("request.timeout_s")
+
+    async def needed(lab):
+        value = _value(lab)
+        return Outcome(value == 5.0, "time limit", str(value), "5.0")
+
+    async def not_needed(lab):
+        return Outcome(True, "time limit", str(_value(lab)), "any")
+
+    async def stays_on(lab):
+        os.environ.pop("MODEL_QUIRKS_DISABLE", None)
+        os.environ["MODEL_QUIRKS_FORCE"] = "acme-limit"
+        return await needed(lab)
+
+    async def without_a_plan(lab):
+        return Outcome("MODEL_QUIRKS_FORCE" in os.environ, "the environment", "as it is", "the variable")
+
+    async def variables(lab):
+        names = [name for name in sorted(os.environ) if name.startswith("MODEL_QUIRKS_")]
+        return Outcome(True, "the environment", " ".join(names), "ours")
+
+    async def engine_error(lab):
+        from worker import VllmAsyncGenerationWorker
+        VllmAsyncGenerationWorker({"model": "m", "server": {"nonsense": 1}})
+
+    async def engine_error_with_a_cause(lab):
+        print("(Worker pid=7) ERROR 11-21 11:51:42 [executor.py:1063] NotImplementedError", flush=True)
+        await engine_error(lab)
+
+    async def own_error(lab):
+        raise KeyError("oops")
+
+    async def leaves(lab):
+        sys.exit("enough")
+
+    async def wrong_type(lab):
+        return {"passed": True}
+
+    def synchronous(lab):
+        return Outcome(True, "", "", "")
+
+    async def dies(lab):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    async def is_killed(lab):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def vanishes(lab):
+        print("last words", flush=True)
+        os._exit(7)
+
+    async def hangs(lab):
+        await asyncio.sleep(600)
+
+    async def hangs_on_the_way_out(lab):
+        import atexit, time
+        atexit.register(time.sleep, 600)
+        return await not_needed(lab)
+"""
+_WITH, _WITHOUT = {"MODEL_QUIRKS_FORCE": "acme-limit"}, {"MODEL_QUIRKS_DISABLE": "acme-limit"}
+
+
+@pytest.fixture
+def acme(site, install, monkeypatch):
+    """An installed distribution with a quirk and scenarios, which processes that are started here find as well."""
+    install("acme-quirks", {"acme-limit": "acme_quirks:QUIRK"}, acme_quirks=_MODULE)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+
+
+@pytest.fixture
+def run(acme, tmp_path):  # noqa: ARG001 - for its effect
+    """Runs one of the scenarios above in a process of its own."""
+
+    def start(name, switches=_WITH, *, timeout_s=60.0):
+        return run_scenario(f"acme_quirks:{name}", "acme-limit", switches, tmp_path / "lab", timeout_s)
+
+    return start
+
+
+def quirk(*evidence, match=None):
+    """The fake distribution's quirk, with some of its scenarios or with probes as evidence."""
+    declared = Quirk(
+        id="acme-limit",
+        title="Something goes wrong",
+        flag=ModelFlag.TIMEOUT,
+        match=match or purpose("serve"),
+        adjustments=Default("request.timeout_s", 5.0),
+        severity=Severity.CRASH,
+        references=report("https://example.org/1"),
+        evidence=[PairedRun(f"acme_quirks:{item}") if isinstance(item, str) else item for item in evidence],
+    )
+    return Loaded(declared, "acme-quirks", "1.2", "acme-limit")
+
+
+@pytest.fixture
+def proven(acme, tmp_path):  # noqa: ARG001 - for its effect
+    """Proves that quirk."""
+
+    def start(*evidence, tell=lambda _: None):
+        return prove(quirk(*evidence), tmp_path / "lab", timeout_s=60.0, tell=tell)
+
+    return start
+
+
+def test_a_scenario_that_passes_only_with_the_quirk_proves_that_it_is_needed(proven):
+    told = []
+
+    proof = proven("needed", tell=told.append)
+
+    assert (proof.conclusion, proof.calls_for_action) == (Conclusion.NEEDED, False)
+    (finding,) = proof.findings
+    assert finding.with_quirk.outcome == Outcome(True, "time limit", "5.0", "5.0")
+    assert finding.without_quirk.outcome == Outcome(False, "time limit", "None", "5.0")
+    assert told == ["acme-limit with the quirk", "acme-limit without the quirk"]
+
+
+def test_a_scenario_that_passes_without_the_quirk_proves_that_it_is_not_needed(proven):
+    proof = proven("not_needed")
+
+    assert (proof.conclusion, proof.calls_for_action) == (Conclusion.NOT_NEEDED, True)
+    assert [run.outcome.got for run in (proof.findings[0].with_quirk, proof.findings[0].without_quirk)] == ["5.0", "None"]
+
+
+def test_after_a_first_run_without_an_outcome_the_second_one_is_not_started(proven):
+    proof = proven("own_error")
+
+    assert (proof.conclusion, proof.calls_for_action) == (Conclusion.INCONCLUSIVE, True)
+    assert proof.reason == "with the quirk: the scenario is broken: KeyError: 'oops'"
+    assert proof.findings[0].without_quirk is None
+
+
+def test_a_quirk_that_stays_on_in_the_run_without_it_is_not_proven(proven):
+    proof = proven("stays_on")
+
+    assert proof.conclusion is Conclusion.INCONCLUSIVE
+    assert proof.reason == "without the quirk: it was to be off in the plan, but was active"
+
+
+def test_a_scenario_that_makes_no_plan_proves_nothing(proven):
+    proof = proven("without_a_plan")
+
+    assert proof.conclusion is Conclusion.INCONCLUSIVE
+    assert "the scenario made no plan through its lab" in proof.reason
+
+
+def test_the_switches_make_the_quirk_active_or_disabled_in_the_plan(run):
+    assert run("needed", _WITH).states == (State.ACTIVE,)  # neither its match nor its range says so
+    assert run("needed", _WITHOUT).states == (State.DISABLED,)
+
+
+def test_the_callers_own_switches_do_not_reach_a_scenario(run, monkeypatch):
+    monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "all")
+    monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")
+
+    assert run("variables").outcome.got == "MODEL_QUIRKS_FORCE"
+
+
+def test_an_error_of_the_engine_or_the_worker_is_an_outcome(run):
+    outcome = run("engine_error").outcome
+
+    assert not outcome.passed
+    assert outcome.got.startswith("UsageError: server.nonsense")
+
+
+def test_an_error_of_the_engine_comes_with_what_its_processes_logged_first(run):
+    outcome = run("engine_error_with_a_cause").outcome
+
+    assert outcome.got.startswith("UsageError: server.nonsense")
+    assert outcome.got.endswith("; first of all: NotImplementedError")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("own_error", "the scenario is broken: KeyError: 'oops'"),
+        ("leaves", "the scenario is broken: SystemExit: enough"),
+        ("wrong_type", "the scenario is broken: TypeError: acme_quirks:wrong_type returned dict, not an Outcome"),
+        ("synchronous", "the scenario is broken: TypeError: acme_quirks:synchronous is not an 'async def' function"),
+        ("missing", "the scenario is broken: AttributeError: module 'acme_quirks' has no attribute 'missing'"),
+        ("vanishes", "the process ended with exit code 7 and without a result; last words"),
+        ("is_killed", "the process was killed from outside (SIGKILL)"),
+    ],
+)
+def test_a_run_that_says_nothing_about_the_engine_has_no_outcome_but_a_reason(run, name, message):
+    found = run(name)
+
+    assert (found.outcome, found.error) == (None, message)
+
+
+def test_a_process_that_dies_of_its_own_fault_is_an_outcome(run):
+    found = run("dies")
+
+    assert (found.crash, found.passed, found.outcome.got) == ("SIGSEGV", False, "it died of SIGSEGV")
+
+
+def test_a_scenario_that_hangs_is_killed(run):
+    found = run("hangs", timeout_s=5.0)
+
+    assert (found.outcome, found.error) == (None, "not done after 5 s, so it was killed")
+
+
+def test_a_process_that_hangs_after_its_scenario_keeps_its_outcome(run):
+    assert run("hangs_on_the_way_out", timeout_s=10.0).passed
+
+
+def test_a_checkpoint_is_made_once_per_folder(tmp_path):
+    from worker.testing.lab import Lab
+
+    first = Lab(tmp_path).checkpoint("llama")
+    written = (first / "model.safetensors").stat().st_mtime_ns
+    second = Lab(tmp_path).checkpoint("llama")
+
+    assert first == second
+    assert (second / "model.safetensors").stat().st_mtime_ns == written
+    assert [folder.name for folder in tmp_path.iterdir()] == ["llama-0"]
+
+
+def _run(*, passed=None, state=State.ACTIVE, crash=""):
+    outcome = None if passed is None else Outcome(passed, "m", "g", "e")
+    return Run(outcome=outcome, error="" if outcome else "broken", crash=crash, states=() if crash else (state,))
+
+
+@pytest.mark.parametrize(
+    ("with_quirk", "without_quirk", "conclusion", "reason"),
+    [
+        ({"passed": True}, {"passed": False}, Conclusion.NEEDED, "passes with the quirk and fails without"),
+        ({"passed": True}, {"passed": True}, Conclusion.NOT_NEEDED, "passes with the quirk and without"),
+        ({"passed": False}, {"passed": False}, Conclusion.INCONCLUSIVE, "fails with the quirk and fails without"),
+        ({"passed": False}, {"passed": True}, Conclusion.INCONCLUSIVE, "fails with the quirk and passes without"),
+        ({"passed": None}, None, Conclusion.INCONCLUSIVE, "with the quirk: broken"),
+        ({"passed": True}, {"passed": None}, Conclusion.INCONCLUSIVE, "without the quirk: broken"),
+        ({"passed": True, "state": State.SUPERSEDED}, {"passed": False}, Conclusion.INCONCLUSIVE, "but was superseded"),
+        ({"passed": False, "crash": "SIGSEGV"}, {"passed": False}, Conclusion.INCONCLUSIVE, "died of SIGSEGV"),
+        ({"passed": True}, {"passed": False, "crash": "SIGSEGV"}, Conclusion.NEEDED, "fails without"),
+    ],
+)
+def test_a_pair_decides_only_if_the_run_with_the_quirk_passes_and_both_can_be_trusted(
+    with_quirk, without_quirk, conclusion, reason
+):
+    pair = _run(**with_quirk), _run(**{"state": State.DISABLED, **without_quirk}) if without_quirk else None
+
+    found, why = conclude(*pair)
+
+    assert found is conclusion
+    assert reason in why
+
+
+@pytest.mark.parametrize(
+    ("paired", "probed", "conclusion", "disagreement"),
+    [
+        ([], [], "INCONCLUSIVE", False),
+        (["NEEDED"], [], "NEEDED", False),
+        (["NOT NEEDED", "NEEDED"], [], "NEEDED", False),
+        (["NOT NEEDED", "INCONCLUSIVE"], [], "INCONCLUSIVE", False),
+        (["NOT NEEDED", "NOT NEEDED"], [], "NOT NEEDED", False),
+        ([], ["NEEDED"], "NEEDED", False),
+        ([], ["INCONCLUSIVE"], "INCONCLUSIVE", False),
+        (["NEEDED"], ["NOT NEEDED"], "NEEDED", True),
+        (["NOT NEEDED"], ["NEEDED"], "NOT NEEDED", True),
+        (["INCONCLUSIVE"], ["NEEDED"], "NEEDED", False),
+        (["NEEDED"], ["INCONCLUSIVE"], "NEEDED", False),
+    ],
+)
+def test_what_was_run_counts_more_than_what_was_read_and_a_contradiction_is_said(paired, probed, conclusion, disagreement):
+    findings = [
+        Finding(kind=kind, evidence="e", conclusion=Conclusion(text), reason="r")
+        for kind, texts in ((Kind.STATIC_PROBE, probed), (Kind.PAIRED_RUN, paired))
+        for text in texts
+    ]
+
+    found, reason, contradiction = together(findings)
+
+    assert (found, contradiction) == (Conclusion(conclusion), disagreement)
+    assert ("; but" in reason) is disagreement
+
+
+@pytest.mark.parametrize(
+    ("probe", "conclusion", "action"),
+    [
+        (SymbolProbe("acme_quirks:_value", present_means_affected=True), Conclusion.NEEDED, False),
+        (StaticProbe("acme_quirks", "acme-limit", found_means_affected=False), Conclusion.NOT_NEEDED, True),
+        (StaticProbe("nowhere", "x", found_means_affected=False), Conclusion.INCONCLUSIVE, False),
+    ],
+)
+def test_without_a_paired_run_the_probe_answers(proven, probe, conclusion, action):
+    proof = proven(probe)
+
+    assert (proof.conclusion, proof.calls_for_action) == (conclusion, action)
+    assert "by static probe" in proof.reason or proof.reason.startswith("no evidence that can be run here: nowhere")
+
+
+def test_a_quirk_without_evidence_is_inconclusive_and_nothing_to_act_on(proven):
+    proof = proven()
+
+    assert (proof.conclusion, proof.findings, proof.calls_for_action) == (Conclusion.INCONCLUSIVE, (), False)
+    assert proof.reason.startswith("no evidence that can be run here")
+
+
+def test_a_quirk_of_another_platform_is_not_proven_here(tmp_path):
+    proof = prove(quirk("nowhere", match=platform("xpu")), tmp_path)
+
+    assert (proof.conclusion, proof.findings, proof.calls_for_action) == (Conclusion.INCONCLUSIVE, (), False)
+    assert "no run on this installation concerns the quirk (platform: wanted" in proof.reason
+
+
+def test_a_report_comes_back_from_its_json_and_reads_as_markdown(proven):
+    report = Report.of([proven("needed")])
+
+    again = Report.model_validate_json(report.model_dump_json())
+
+    assert again == report
+    assert {"python", "model-quirks"} <= again.versions.keys()
+    page = again.markdown()
+    assert "| `acme-limit` | NEEDED | the scenario passes with the quirk and fails without it |" in page
+    assert "| without the quirk | failed: None |" in page
+
+
+def test_the_number_of_runs_is_known_before_they_start():
+    probe = StaticProbe("nowhere", "x", found_means_affected=False)
+
+    assert number_of_runs(quirk("needed", probe, "not_needed")) == 4
+
+
+def test_the_command_imports_no_engine_before_it_runs():
+    code = "import sys, worker.cli.prove; print([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

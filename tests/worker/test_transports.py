@@ -1,0 +1,345 @@
+"""What transports of a refit keep to, over real processes, real memory and real deaths.
+
+What sockets and shared memory alone keep to is in `test_ipc_zmq`, the collective alone at the end, the file in `test_refit`.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+import torch
+
+from worker.errors import RefitError, RefitRejectedError, TransferError
+from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
+from worker.refit.collective import CollectiveStream, Group
+from worker.refit.ipc_zmq import IpcZmqStream
+from worker.refit.sending import free_port
+
+IP = "127.0.0.1"
+#: Seconds after which a test has hung; far more than anything here takes.
+HUNG_S = 60
+#: Seconds that nobody may have to wait for the end of: whoever does takes the wrong way to an error.
+FOREVER_S = 600.0
+#: Every tensor has its own buffer.
+BUFFER = 1024
+
+#: A trainer, or an engine's process, that takes part for a while and then does nothing any more.
+_STUCK = """
+import sys, time, torch
+from pathlib import Path
+from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
+from worker.refit.collective import CollectiveStream, Group
+from worker.refit.ipc_zmq import IpcZmqStream
+
+role, how, *where = sys.argv[1:]
+tensors = {f"t{index}": torch.full((256,), float(index)) for index in range(12)}
+
+def stuck():
+    print("half-way", flush=True)
+    time.sleep(600)
+
+def source():
+    for index, item in enumerate(tensors.items()):
+        if index == 5:
+            stuck()
+        yield item
+
+options = {"manifest": Manifest.of(tensors.items()), "buffer_bytes": 1024}
+if how == "ipc_zmq" and role == "trainer":
+    send_ipc_zmq(source, where, timeout_s=600, **options)
+elif how == "ipc_zmq":
+    stream = IpcZmqStream(Path(where[0]), None, device=torch.device("cpu"), timeout_s=600)
+else:
+    port, rank, size = map(int, where)
+    if role == "trainer":
+        CollectiveSender("127.0.0.1", port, world_size=size, timeout_s=600).send(source, **options)
+    stream = CollectiveStream(Group("127.0.0.1", port, rank=rank, world_size=size, timeout_s=600), None)
+next(iter(stream))
+stuck()
+"""
+
+
+class IpcZmq:
+    """A trainer and the processes of an engine on one machine."""
+
+    name = "ipc_zmq"
+    gone = "died or closed its socket"
+
+    def __init__(self, folder, engines: int, timeout_s: float) -> None:
+        self.addresses = [folder / f"rank-{rank}.sock" for rank in range(engines)]
+        self._timeout_s = timeout_s
+
+    def process(self, role: str, rank: int = 0) -> list[object]:
+        """Arguments of a process that takes part."""
+        return [role, self.name, *(self.addresses if role == "trainer" else [self.addresses[rank]])]
+
+    def send(self, source, manifest=None) -> None:
+        """The trainer's end, whole."""
+        send_ipc_zmq(source, self.addresses, manifest=manifest, buffer_bytes=BUFFER, timeout_s=FOREVER_S)
+
+    def stream(self, rank: int = 0, expected: Manifest | None = None) -> IpcZmqStream:
+        """The end of an engine process."""
+        return IpcZmqStream(self.addresses[rank], expected, device=torch.device("cpu"), timeout_s=self._timeout_s)
+
+    def close(self) -> None:
+        """Nothing lasts longer than a refit."""
+
+
+class Collective:
+    """A group of trainer and engine ranks; each joins when it is first needed."""
+
+    name = "collective"
+    gone = "a rank died or took too long"
+
+    def __init__(self, _, engines: int, timeout_s: float, trainers: int = 1) -> None:
+        self.port, self.size, self._trainers, self._timeout_s = free_port(IP), trainers + engines, trainers, timeout_s
+        self.ranks: dict[int, CollectiveSender | Group] = {}
+
+    def process(self, role: str, rank: int = 0) -> list[object]:
+        """Arguments of a process that takes part."""
+        return [role, self.name, self.port, 0 if role == "trainer" else self._trainers + rank, self.size]
+
+    def send(self, source, manifest=None, trainer: int = 0) -> None:
+        """The trainer's end, whole."""
+        if trainer not in self.ranks:
+            self.ranks[trainer] = CollectiveSender(IP, self.port, world_size=self.size, rank=trainer, timeout_s=FOREVER_S)
+        self.ranks[trainer].send(source, manifest=manifest, buffer_bytes=BUFFER)
+
+    def stream(self, rank: int = 0, expected: Manifest | None = None) -> CollectiveStream:
+        """The end of an engine process."""
+        rank += self._trainers
+        if rank not in self.ranks:
+            self.ranks[rank] = Group(IP, self.port, rank=rank, world_size=self.size, timeout_s=self._timeout_s)
+        return CollectiveStream(self.ranks[rank], expected)
+
+    def close(self) -> None:
+        """Leaves the group."""
+        for rank in self.ranks.values():
+            rank.close()
+
+
+@pytest.fixture
+def opened(tmp_path_factory) -> Iterator:
+    """Opens a transport to some engine processes, and closes it after the test."""
+    wires = []
+
+    def start(kind, engines=1, timeout_s=FOREVER_S, **options):
+        wires.append(kind(tmp_path_factory.mktemp("s"), engines, timeout_s, **options))  # a socket's path must be short
+        return wires[-1]
+
+    yield start
+    for wire in wires:
+        wire.close()
+
+
+@pytest.fixture(params=[IpcZmq, Collective], ids=["ipc_zmq", "collective"])
+def wired(request, opened):
+    """Opens the transport that a test is about."""
+    return lambda engines=1, **options: opened(request.param, engines, **options)
+
+
+def receive(wire, rank: int = 0, expected: Manifest | None = None) -> dict[str, torch.Tensor]:
+    """An engine's end, whole."""
+    with wire.stream(rank, expected) as stream:
+        return dict(stream)
+
+
+def many(count: int = 12, start: float = 0.0) -> dict[str, torch.Tensor]:
+    """Tensors of 1 KiB each, all different."""
+    return {f"t{index}": torch.full((256,), start + index) for index in range(count)}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Bit by bit: a NaN is equal to itself here."""
+    return list(one) == list(other) and all(
+        (one[name].dtype, one[name].shape) == (other[name].dtype, other[name].shape)
+        and torch.equal(one[name].reshape(-1).view(torch.uint8), other[name].reshape(-1).view(torch.uint8))
+        for name in one
+    )
+
+
+def error_of(future: Future) -> str:
+    with pytest.raises(TransferError) as caught:
+        future.result(HUNG_S)
+    return str(caught.value)
+
+
+def test_every_dtype_and_shape_arrives_as_it_was(background, wired):
+    wire = wired()
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 255, (6, 8), dtype=torch.uint8, generator=generator)
+    dtypes = "bfloat16 float16 float32 int8 int64 float8_e4m3fn complex64"
+    sent = {name: noise.clone().view(getattr(torch, name)) for name in dtypes.split()}
+    sent |= {"flags": noise > 100, "scalar": torch.tensor(1.5), "none": torch.zeros(0, 3), "nan": torch.tensor([float("nan")])}
+    sent["transposed"] = torch.arange(6.0).reshape(2, 3).t()
+    receiving = background(receive, wire, 0, Manifest.of(sent.items()))
+
+    wire.send(sent.items)
+
+    assert same(receiving.result(HUNG_S), {name: tensor.contiguous() for name, tensor in sent.items()})
+
+
+def test_every_process_receives_everything_and_a_trainer_may_send_again_at_once(background, wired):
+    wire = wired(engines=2)
+
+    def receive_often(rank):
+        return [receive(wire, rank) for _ in range(10)]
+
+    receiving = [background(receive_often, rank) for rank in range(2)]
+    for time in range(10):
+        wire.send(many(3, start=time).items)
+
+    for future in receiving:
+        assert all(same(found, many(3, start=time)) for time, found in enumerate(future.result(HUNG_S)))
+
+
+def test_a_refit_that_one_process_rejects_reaches_no_other_and_the_next_one_is_good(background, wired):
+    wire, passes, got = wired(engines=2), [], []
+
+    def source():
+        passes.append(1)
+        return many(2).items()
+
+    def receive_some():
+        with wire.stream(0) as stream:
+            got.extend(stream)
+
+    manifest = Manifest.of(many(2).items())
+    accepting, rejecting = background(receive_some), background(receive, wire, 1, Manifest.of(many(3).items()))
+    sending = background(wire.send, source, manifest)
+    accepted, rejected, sent = (future.exception(HUNG_S) for future in (accepting, rejecting, sending))
+
+    assert isinstance(rejected, RefitRejectedError)
+    assert "refit rejected, nothing was loaded: 1 missing: t2" in str(rejected)
+    assert isinstance(accepted, RefitError)
+    assert isinstance(sent, RefitError)
+    assert "reject" in str(sent)
+    assert not passes
+    assert not got
+    again = [background(receive, wire, rank) for rank in range(2)]
+    wire.send(many().items)
+    assert all(same(future.result(HUNG_S), many()) for future in again)
+
+
+def test_a_trainer_that_is_killed_half_way_is_missed_at_once(start, background, wired):
+    wire = wired()
+    trainer = start(_STUCK, *wire.process("trainer"))
+    receiving = background(receive, wire)
+    assert trainer.stdout.readline() == "half-way\n"
+
+    trainer.kill()
+
+    told = {"ipc_zmq": "the trainer died or closed its socket half-way", "collective": wire.gone}
+    assert told[wire.name] in error_of(receiving)
+
+
+def test_an_engine_process_that_is_killed_half_way_is_missed_by_all_at_once(start, background, wired):
+    wire = wired(engines=2)
+    engine = start(_STUCK, *wire.process("engine", 0))
+    receiving = background(receive, wire, 1)
+    sending = background(wire.send, many().items)
+    assert engine.stdout.readline() == "half-way\n"
+
+    engine.kill()
+
+    assert wire.gone in error_of(sending)
+    assert wire.name != "ipc_zmq" or f"the engine's process at {wire.addresses[0]}" in error_of(sending)
+    assert isinstance(receiving.exception(HUNG_S), TransferError)
+
+
+def test_a_trainer_whose_tensors_cannot_be_had_ends_the_refit_on_both_sides(background, wired):
+    wire = wired()
+
+    def source():
+        yield "t0", torch.zeros(256)
+        raise RuntimeError("the optimizer has gone")
+
+    receiving = background(receive, wire)
+
+    with pytest.raises(RuntimeError, match="the optimizer has gone"):
+        wire.send(source, Manifest.of(many(2).items()))
+
+    told = {"ipc_zmq": "the trainer reports: RuntimeError: the optimizer has gone", "collective": wire.gone}
+    assert told[wire.name] in error_of(receiving)
+
+
+def test_a_receiver_that_fails_ends_the_refit_on_both_sides(background, wired):
+    wire = wired()
+
+    def break_down():
+        with wire.stream() as stream:
+            next(iter(stream))
+            raise RuntimeError("no such layer")
+
+    receiving = background(break_down)
+
+    told = {"ipc_zmq": "reports: RuntimeError: no such layer", "collective": wire.gone}
+    with pytest.raises(TransferError, match=told[wire.name]):
+        wire.send(many().items)
+    assert isinstance(receiving.exception(HUNG_S), RuntimeError)
+
+
+def test_a_trainer_that_falls_silent_half_way_is_given_up_after_the_limit(background, wired):
+    wire, silent = wired(timeout_s=2.0), threading.Event()
+
+    def source():
+        for index, item in enumerate(many(3).items()):
+            if index == 2:
+                silent.wait(HUNG_S)
+            yield item
+
+    sending = background(wire.send, source, Manifest.of(many(3).items()))
+
+    with pytest.raises(TransferError, match=r"took too long|did not answer within refit\.timeout_s = 2 s"):
+        receive(wire)
+
+    silent.set()
+    assert isinstance(sending.exception(HUNG_S), TransferError)
+
+
+# ---- the collective alone
+
+
+def test_two_trainer_ranks_send_the_values_of_the_first(background, opened):
+    wire = opened(Collective, trainers=2)
+    receiving = background(receive, wire)
+
+    other = background(wire.send, many(start=100.0).items, None, 1)
+    wire.send(many().items)
+
+    other.result(HUNG_S)
+    assert same(receiving.result(HUNG_S), many())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_nobody_meets_is_an_error_that_names_the_place_and_gives_the_port_back(rank):
+    port = free_port(IP)
+
+    with pytest.raises(TransferError, match=rf"rank {rank} of 2 could not join the group at {IP}:{port} within 0\.3 s"):
+        Group(IP, port, rank=rank, world_size=2, timeout_s=0.3)
+
+    with socket.create_server((IP, port)):
+        pass
+
+
+def test_a_group_that_was_left_is_left_for_good(background, opened):
+    wire = opened(Collective)
+    receiving = background(receive, wire)
+    wire.send(many().items)
+    receiving.result(HUNG_S)
+
+    for _ in range(2):
+        wire.close()
+
+    for rank in wire.ranks.values():
+        with pytest.raises(TransferError, match="must open a new one"):
+            rank.send(many().items) if isinstance(rank, CollectiveSender) else rank.agree(True)
+
+
+def test_an_address_of_another_machine_has_no_free_port():
+    with pytest.raises(TransferError, match=r"nothing can listen on 203\.0\.113\.7"):
+        free_port("203.0.113.7")
