@@ -86,7 +86,7 @@ class PlanDiff(Record):
     reason of a state that is the same.
 
     Attributes:
-        digests: Both plans' digests. Equal ones mean that every process carries out the same orders.
+        digests: Both plans' digests. If they are equal, both plans do the same in every process.
         facts: Model, purpose, packages, platform, environment and plugins' facts that differ.
         slots: Settings that differ, before or after quirks.
         quirks: Quirks that differ.

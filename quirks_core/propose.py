@@ -120,7 +120,7 @@ def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Propo
         found_here = patch.expects[0] if patch.expects else ""
     elif problem := drift_of(patch, item):
         here = f"{package} {context.packages[package]}"
-        remedy = f"upgrade {item.distribution}, or install a {package} that it supports ({here} is installed)"
+        remedy = f"upgrade {item.distribution}, or install a version of {package} that it supports ({here} is installed)"
         found.refusals.append(_refusal("drift", item, problem, remedy))
         return
     planned = PlannedPatch(

@@ -70,7 +70,7 @@ def _show(console: Screen, found: PlanDiff, a: str, b: str) -> None:
         console.print(f"the same plan: {ours}", highlight=False)
         return
     if ours == theirs:
-        console.print(f"every process gets the same orders from both ({ours}), but:", highlight=False)
+        console.print(f"both do the same in every process ({ours}), but differ in:", highlight=False)
     table = Table(title=escape(f"A = {a}, B = {b}"), title_justify="left")
     table.add_column("", no_wrap=True)
     table.add_column("what", overflow="fold", min_width=27)  # a quirk's id on one line

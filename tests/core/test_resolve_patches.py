@@ -61,7 +61,7 @@ def test_a_patch_on_a_source_it_was_not_written_against_is_refused_unless_the_pa
     (refusal,) = plan.refusals
     assert (refusal.kind, plan.patches, words in refusal.reason) == ("drift", (), True)
     where = "(fake-engine 1.0 is installed)"
-    assert refusal.remedy == f"upgrade example-quirks, or install a fake-engine that it supports {where}"
+    assert refusal.remedy == f"upgrade example-quirks, or install a version of fake-engine that it supports {where}"
     assert refusal.switch == "--disable q0 (or quirks.disable: [q0])"
     assert (len(assumed.patches), assumed.refusals) == (1, ())
     assert assumed.warnings == (f"q0: {patch.target} is not checked: fake-engine is assumed or not installed",)

@@ -358,5 +358,5 @@ def test_a_target_that_changed_is_refused_with_the_lines_that_are_new(acme: Envi
     assert refusal["kind"] == "drift"
     assert "+     return [2 * logit / temperature for logit in logits]" in refusal["reason"]
     assert (
-        "upgrade acme-quirks, or install a acme-engine that it supports (acme-engine 1.4.2 is installed)" in refusal["remedy"]
+        "upgrade acme-quirks, or install a version of acme-engine that it supports (acme-engine 1.4.2 is installed)" in refusal["remedy"]
     )

@@ -18,6 +18,7 @@ _FILE = _ROOT / "docs/evidence.json"
 _PAGE = _FILE.with_suffix(".md")
 
 
+@pytest.mark.timeout(3600)  # a change of the engine or the kit concerns all of it
 def test_evidence_is_run_anew_where_what_it_depends_on_has_changed():
     proofs = {proof.id: proof for proof in Report.read(_FILE).proofs}
     built_in = [item for item in Registry.load().loaded if item.is_built_in]
