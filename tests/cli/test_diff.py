@@ -79,7 +79,7 @@ def test_a_warning_alone_is_a_difference_that_changes_nothing_in_any_process(qui
     outcome = quirks("diff", before, planned("b.json"))
 
     assert outcome.code == 1
-    assert "every process gets the same" in outcome.out
+    assert "both do the same in every process" in outcome.out
     assert "acme-broken" in outcome.out
 
 
