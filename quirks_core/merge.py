@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from quirks_core.adjustments import Relation, holds, is_among
@@ -76,7 +77,7 @@ class Proposal:
             yield from part.parts()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ledger:
     """Everything that quirks ask of one slot, or of one key of a mapping.
 
@@ -102,7 +103,7 @@ class Ledger:
         """The place as one text, for people."""
         return ".".join(self.place)
 
-    @property
+    @cached_property
     def strongest(self) -> tuple[Proposal, ...]:
         """The proposals that decide: requirements, or defaults where nobody requires anything.
 
@@ -118,7 +119,7 @@ class Ledger:
         """No value is as all of the strongest ask."""
         return not self.candidates
 
-    @property
+    @cached_property
     def candidates(self) -> list[Any]:
         """The values among those named that all of the strongest allow, in order of preference; empty in a conflict.
 
