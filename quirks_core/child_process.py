@@ -1,4 +1,4 @@
-"""Runs a command in a process group of its own; nothing of the group is left, however the command, or this process, ends."""
+"""Runs a command in a process group of its own, and ends the whole group when the command or this process ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data file of a distribution with quirks: what belongs to its declarations and would only be noise in them.
+"""The data file of a distribution with quirks: the sources that its patches were written against, and since when each exists.
 
 It lies in the top-level package of the declarations as ``model_quirks.json``, ships with it, and is kept by
 ``quirks fingerprint --write``.

@@ -1,4 +1,4 @@
-"""An engine's process does not outlive whoever started it: left alone, it would keep its GPU after its trainer was killed."""
+"""Ends an engine's process when the process that started it has gone; it would keep its GPU otherwise."""
 
 from __future__ import annotations
 

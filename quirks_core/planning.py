@@ -1,4 +1,4 @@
-"""From a configuration to its plan: the one way that command line, worker, group, parity and bisect go."""
+"""Makes the plan of a configuration; command line, worker, group, parity and bisect all call it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The declaration of a quirk: one frozen record that reads aloud."""
+"""The declaration of a quirk: one frozen record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line, ``quirks``; `quirks_core.cli.main.VERBS` lists the commands."""
+"""The command line, ``quirks``; `quirks_core.cli.command` finds the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``quirks fingerprint``: what a patch must expect of its target, and the data file that keeps the lines of what it knows."""
+"""``quirks fingerprint``: prints what a patch must expect of its target, and keeps a distribution's data file."""
 
 from __future__ import annotations
 

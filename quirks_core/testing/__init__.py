@@ -1,1 +1,1 @@
-"""What tests of quirks need: tiny real checkpoints."""
+"""The kit for authors of quirks that needs no engine: contract, marker, fixtures and an isolated registry."""

@@ -1,4 +1,4 @@
-"""What a person sees while engines work."""
+"""Progress and results on the terminal while engines work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells the devices of an engine's processes apart."""
+"""Identifies the device of an engine's process."""
 
 from __future__ import annotations
 

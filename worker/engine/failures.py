@@ -1,4 +1,4 @@
-"""What an engine that died left behind, in words."""
+"""Explains why an engine died, from the logs and processes that it left behind."""
 
 from __future__ import annotations
 

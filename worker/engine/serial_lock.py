@@ -1,4 +1,4 @@
-"""Work that must not be left half-done, whoever loses patience."""
+"""A lock for work that runs to its end once it has started, also if its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Does something to its end; a caller that is cancelled is let go only then."""
+    """Runs something to its end; if the caller is cancelled, the cancellation is raised only then."""
     running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)

@@ -1,4 +1,4 @@
-"""How numbers, limits and values are written, wherever a report is shown."""
+"""Formats numbers, limits and values for every view of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The situations in which rollout and trainer are compared; a cold start is the easy one.
+"""The situations in which rollout and trainer are compared.
 
 A scenario makes samples with the running engine and says who the other side is: the trainer, or the engine itself on another
 path. It never corrects anything, and it leaves no request behind.

@@ -1,4 +1,4 @@
-"""The names under which an engine says what it loaded."""
+"""The names under which an engine reports what it loaded."""
 
 from __future__ import annotations
 

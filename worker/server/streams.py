@@ -1,4 +1,4 @@
-"""Replies that end when their client leaves, or when the worker says so, and that always end in the engine too."""
+"""Streamed replies: when the client leaves or the worker stops them, the engine's request is aborted too."""
 
 from __future__ import annotations
 
