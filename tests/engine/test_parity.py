@@ -107,7 +107,7 @@ def test_the_command_line_writes_a_report_and_measures_nothing_twice(arguments, 
 
     assert (judged[0], attributed[0]) == (1, 1)
     assert _seconds(attributed[1]) == _seconds(judged[1]) == _seconds(report)
-    assert [(step.how, step.after, step.error) for step in attributed[1].ladder] == [
+    assert [(step.how, step.after, step.error) for step in attributed[1].steps] == [
         ("rescore", "eager", ""),
         ("rescore", "sdpa", ""),
     ]
@@ -129,7 +129,7 @@ async def test_logprobs_from_before_the_temperature_are_blamed_on_the_logprobs_m
     assert (found.setting, found.before, found.after) == ("engine.logprobs_mode", "raw_logprobs", "processed_logprobs")
     assert [quirk.id for quirk in found.quirks] == ["rollout-logprobs-processed"]
     assert found.skeleton == ""
-    assert len(report.ladder) >= 3
+    assert len(report.steps) >= 3
     assert [other.setting for other in report.attributions if other.restores] == ["engine.logprobs_mode"]
 
 

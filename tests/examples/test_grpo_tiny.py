@@ -158,11 +158,14 @@ def test_the_same_seed_makes_the_same_checkpoint_and_prompts(grpo, tmp_path):
         (["--stepz", "3"], "unrecognized arguments: --stepz"),
     ],
 )
-def test_wrong_arguments_are_told_before_anything_starts(tmp_path, arguments, message):
-    done = _run(tmp_path, *arguments)
+def test_wrong_arguments_are_told_before_anything_starts(grpo, tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["grpo_tiny.py", *arguments])
 
-    assert done.returncode == 2
-    assert message in done.stderr
+    with pytest.raises(SystemExit, match="2"):
+        grpo.main()
+
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -14,7 +14,7 @@ import tempfile
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(120)]
 
 _SCRIPT = """
 import asyncio, json, os, sys, time

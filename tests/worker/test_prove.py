@@ -242,9 +242,9 @@ def test_a_process_that_dies_of_its_own_fault_is_an_outcome(run):
 
 
 def test_a_scenario_that_hangs_is_killed(run):
-    found = run("hangs", timeout_s=5.0)
+    found = run("hangs", timeout_s=3.0)
 
-    assert (found.outcome, found.error) == (None, "not done after 5 s, so it was killed")
+    assert (found.outcome, found.error) == (None, "not done after 3 s, so it was killed")
 
 
 def test_a_process_that_hangs_after_its_scenario_keeps_its_outcome(run):

@@ -292,7 +292,7 @@ def _focus(report: Report) -> Result | None:
 
 def _cure(report: Report, focus: Result) -> tuple[str, Histogram] | None:
     """Returns the change that restores a scenario, and its tokens after it."""
-    steps = {(step.setting, plain(step.after)): step for step in report.ladder}
+    steps = {(step.setting, plain(step.after)): step for step in report.steps}
     for item in report.attributions:
         step = steps.get((item.setting, plain(item.after)))
         for result in step.results if step and focus.scenario in item.restores else ():

@@ -192,7 +192,7 @@ class Report(ParityRecord):
     plan: str  #: the plan's digest
     profile: str  #: name of the set of thresholds
     results: tuple[Result, ...]
-    ladder: tuple[Step, ...] = ()  #: the steps of the ablation
+    steps: tuple[Step, ...] = ()  #: the steps of the ablation
     attributions: tuple[Attribution, ...] = ()  #: what these show; the strongest first
     warnings: tuple[str, ...] = ()
 
@@ -217,5 +217,5 @@ class Report(ParityRecord):
         def slim(results: tuple[Result, ...]) -> tuple[Result, ...]:
             return tuple(result.model_copy(update={"samples": ()}) for result in results)
 
-        ladder = tuple(step.model_copy(update={"results": slim(step.results)}) for step in self.ladder)
-        return self.model_copy(update={"results": slim(self.results), "ladder": ladder})
+        steps = tuple(step.model_copy(update={"results": slim(step.results)}) for step in self.steps)
+        return self.model_copy(update={"results": slim(self.results), "steps": steps})

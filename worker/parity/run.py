@@ -151,7 +151,7 @@ class ParityRun:
         return self.store.get(_ENGINE, EngineValues) or EngineValues(values={}, dtype="auto")
 
     def report(
-        self, results: Sequence[Result], ladder: Sequence[Step] = (), attributions: Sequence[Attribution] = ()
+        self, results: Sequence[Result], steps: Sequence[Step] = (), attributions: Sequence[Attribution] = ()
     ) -> Report:
         """Puts together what was found."""
         context = self.plan.context
@@ -166,7 +166,7 @@ class ParityRun:
             plan=self.plan.digest,
             profile=self._options.profile,
             results=tuple(results),
-            ladder=tuple(ladder),
+            steps=tuple(steps),
             attributions=tuple(attributions),
             warnings=tuple(dict.fromkeys(self._warnings)),
         )

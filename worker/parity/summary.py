@@ -119,7 +119,7 @@ def _remedy(report: Report, broken: list[Result]) -> str:
         return f"Set {settings}: that restores {restored}. {_covering(cure)}"
     if all(result.status == "failed" for result in broken):
         return f"First make it run; {broken[0].scenario}: {visible(broken[0].reason)}"
-    if not report.ladder:
+    if not report.steps:
         return "Find the setting: run it again with --attribute."
     return "No setting restores it alone: look at the worst tokens, and at the weights with quirks audit MODEL."
 
@@ -154,7 +154,7 @@ class Tried:
 def tried(report: Report) -> list[Tried]:
     """Returns the steps: what restores parity first, the strongest first; what could not be tried last."""
     order = {_key(item): place for place, item in enumerate(report.attributions)}
-    found = [_tried(report, step) for step in report.ladder]
+    found = [_tried(report, step) for step in report.steps]
     return sorted(found, key=lambda item: (_EFFECTS.index(item.effect), order.get(_key(item.step), len(order))))
 
 

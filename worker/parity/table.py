@@ -26,7 +26,7 @@ def show_report(console: Console, report: Report) -> None:
     for result in report.results:
         for line in _reasons(result):
             console.print(f"{_text(result.scenario)}: {line}", soft_wrap=True, highlight=False)
-    if report.ladder:
+    if report.steps:
         console.print()
         console.print(_ablation(tried(report)))
     for item in report.attributions:

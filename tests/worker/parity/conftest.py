@@ -75,7 +75,7 @@ def _report(**fields: Any) -> Report:
     mode = _tried("engine.logprobs_mode", "raw_logprobs", "processed_logprobs", _result("temperature", 1e-5, seed=2))
     cleared = _tried("refit.clear_cache", False, True, _result("in-flight-kept", 1e-5, seed=3), how="refit")
     head = _tried("train.head_dtype", None, "float32", _result("cold-start", 5e-3, seed=1), how="rescore")
-    ladder = (
+    steps = (
         _tried("engine.enforce_eager", True, False, raw), mode, cleared, head,
         _tried("engine.enable_prefix_caching", True, False, raw),
         _tried("engine.kv_cache_dtype", None, "fp8", error="EngineStartError: no fp8"),
@@ -92,7 +92,7 @@ def _report(**fields: Any) -> Report:
         "versions": {"vllm": "0.32.0", "torch": "2.13.0", "transformers": "5.19.0", "model-quirks": "0.1.0"},
         "settings": settings, "active_quirks": ("v1-runtime", "cpu-tied-head-refit"),
         "plan": "0123456789abcdef0123456789abcdef", "profile": "float32",
-        "results": results, "ladder": ladder, "attributions": attributions, "warnings": ("the prompts are built in",),
+        "results": results, "steps": steps, "attributions": attributions, "warnings": ("the prompts are built in",),
     }  # fmt: skip
     return Report(**{**values, **fields})
 
@@ -118,7 +118,7 @@ def _hostile() -> Report:
         active_quirks=(HOSTILE,),
         warnings=(HOSTILE,),
         results=(some, odd, _of("empty", []), Result(scenario="x", title="", status="failed", reason=HOSTILE)),
-        ladder=(_tried(HOSTILE, HOSTILE, HOSTILE, error=HOSTILE), step, _tried("engine.seed", None, 1)),
+        steps=(_tried(HOSTILE, HOSTILE, HOSTILE, error=HOSTILE), step, _tried("engine.seed", None, 1)),
         attributions=(_moves(step, odd, "max_abs_delta", restores=(odd.scenario,), skeleton=HOSTILE, quirks=(quirk,)),),
     )
 
@@ -144,7 +144,7 @@ def faulty() -> Report:
 @pytest.fixture(scope="session")
 def sound() -> Report:
     """Parity holds; no setting was tried."""
-    return _report(results=(_result("cold-start"),), ladder=(), attributions=())
+    return _report(results=(_result("cold-start"),), steps=(), attributions=())
 
 
 @pytest.fixture(scope="session")
@@ -152,7 +152,7 @@ def crowded(faulty) -> Report:
     """11 scenarios and 20 settings that were tried, some with names and values that are long."""
     names = [f"engine.vllm_kwargs.some_setting_number_{number}" for number in range(14)]
     more = (_tried(name, None, [number] * 12, faulty.results[1]) for number, name in enumerate(names))
-    return faulty.model_copy(update={"ladder": (*faulty.ladder, *more)})
+    return faulty.model_copy(update={"steps": (*faulty.steps, *more)})
 
 
 @pytest.fixture(scope="session")

@@ -78,7 +78,7 @@ def test_everything_that_was_found_is_in_the_page_and_the_verdict_comes_first(fa
     for result in faulty.results:
         expected += [result.scenario, result.title, result.reason]
         expected += [part for verdict in result.verdicts for part in (verdict.threshold, verdict.metric, verdict.source)]
-    expected += [part for step in faulty.ladder for part in (step.setting, step.error)]
+    expected += [part for step in faulty.steps for part in (step.setting, step.error)]
     for item in faulty.attributions:
         quirks = [part for quirk in item.quirks for part in (quirk.id, quirk.state, quirk.because, quirk.switch)]
         expected += [" ".join(item.skeleton.split()), *quirks]
@@ -167,7 +167,7 @@ def test_only_web_addresses_of_sources_become_links_and_end_at_what_no_address_h
     assert text in found.text
 
 
-@pytest.mark.parametrize("fields", [{"ladder": (), "attributions": (), "versions": {}, "settings": {}}, {}])
+@pytest.mark.parametrize("fields", [{"steps": (), "attributions": (), "versions": {}, "settings": {}}, {}])
 def test_a_run_without_results_has_a_page(make_report, page, fields):
     text = page(make_report(results=(), active_quirks=(), **fields)).text
 

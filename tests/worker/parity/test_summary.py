@@ -25,7 +25,7 @@ def test_the_headline_names_what_is_broken_and_the_strongest_cure_with_its_quirk
 
 
 def test_without_an_ablation_the_headline_asks_for_one_and_says_if_it_cures_nothing(make_report):
-    assert "--attribute" in headline(make_report(ladder=(), attributions=())).advice
+    assert "--attribute" in headline(make_report(steps=(), attributions=())).advice
     assert "No setting restores it alone" in headline(make_report(attributions=())).advice
 
 
@@ -109,7 +109,7 @@ def test_a_step_without_effect_is_shown_by_what_the_strongest_step_moves(faulty)
 def test_what_restores_one_scenario_and_breaks_another_is_no_cure(make_report, make_result):
     step = Step(setting="engine.dtype", before=None, after="float32", how="restart", results=(make_result("a"),))
 
-    (item,) = tried(make_report(results=(make_result("a", 1.0),), ladder=(step,), attributions=(_cure(worsens=("b",)),)))
+    (item,) = tried(make_report(results=(make_result("a", 1.0),), steps=(step,), attributions=(_cure(worsens=("b",)),)))
 
     assert (item.effect, item.says) == ("worsens", "restores a; worsens b")
 

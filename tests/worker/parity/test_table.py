@@ -43,7 +43,7 @@ def test_figures_stand_beside_their_limits_and_reasons_and_crossed_limits_are_gi
 def test_the_ablation_has_every_step_with_its_effect(crowded):
     text = _shown(crowded, width=200)
 
-    assert [step.setting for step in crowded.ladder if f"{step.setting} " not in text] == []
+    assert [step.setting for step in crowded.steps if f"{step.setting} " not in text] == []
     assert text.count("no effect") == 16
     effects = ("restores temperature", "worsens cold-start", "not tried: EngineStartError: no fp8")
     assert all(effect in text for effect in effects)
@@ -60,7 +60,7 @@ def test_a_skeleton_can_be_copied_as_it_is(faulty):
 
 
 def test_the_last_line_is_the_verdict(faulty, sound, make_report):
-    empty = make_report(results=(), ladder=(), attributions=(), versions={})
+    empty = make_report(results=(), steps=(), attributions=(), versions={})
     for report, verdict in (
         (faulty, "Parity is broken in 4 of 9 scenarios"),
         (sound, "Parity holds in the one scenario that counts."),
