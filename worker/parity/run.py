@@ -150,9 +150,7 @@ class ParityRun:
         """What the user's engine reported; there once the baseline is."""
         return self.store.get(_ENGINE, EngineValues) or EngineValues(values={}, dtype="auto")
 
-    def report(
-        self, results: Sequence[Result], steps: Sequence[Step] = (), attributions: Sequence[Attribution] = ()
-    ) -> Report:
+    def report(self, results: Sequence[Result], steps: Sequence[Step] = (), attributions: Sequence[Attribution] = ()) -> Report:
         """Puts together what was found."""
         context = self.plan.context
         return Report(
