@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import textwrap
@@ -24,7 +25,12 @@ _OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Some tests look for what is left behind, and must not see what the other process is at."""
+    """Gives each process of a parallel run its own temporary folder (some tests look for what is left behind), and Ctrl-C back.
+
+    A shell that starts a run in the background makes it ignore Ctrl-C, and all that it starts with it; tests send that signal.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         folder = tempfile.mkdtemp(prefix=f"{worker}-", dir="/tmp" if Path("/tmp").is_dir() else None)  # noqa: S108 - sockets need short paths
         os.environ["TMPDIR"] = tempfile.tempdir = folder
