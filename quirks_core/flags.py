@@ -12,7 +12,7 @@ BUILT_IN = "model-quirks"
 
 
 class ModelFlag(StrEnum):
-    """The behaviour that a quirk adjusts; a user can switch off all quirks of one flag."""
+    """Names one behaviour that a quirk adjusts; a user may switch off a whole flag."""
 
     ATTENTION = auto()
     COMPILATION = auto()

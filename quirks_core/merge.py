@@ -1,8 +1,8 @@
-"""Merges the proposals of several quirks for one slot into one value.
+"""How the proposals of several quirks for one slot become one value.
 
 A ledger is a set of proposals, and everything else is a function of that set. Merging ledgers is therefore commutative,
-associative and idempotent. Each proposal allows a set of values, and a conflict is an empty intersection. A conflict absorbs:
-with further proposals of the same strength it remains a conflict, and it keeps all quirks that are involved.
+associative and idempotent by construction. Each proposal allows some values, and a conflict is an empty intersection; so a
+conflict absorbs: whatever of its strength joins it, it stays a conflict and keeps everybody who took part.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from quirks_core.plan import Contributor, canonical
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A quirk's request for one slot. Two are equal if quirk, place, relation, operand and strength are equal.
+    """What one quirk asks of one slot. Equal if quirk, place, relation, operand and strength are.
 
     Attributes:
         slot: Name of the slot.
-        relation: How the slot's value must compare with the operand.
+        relation: How the slot's value must relate to the operand.
         operand: Already computed; any JSON value.
-        required: True for a `Require`, false for a `Default`.
+        required: Asked for by `Require`; otherwise by `Default`.
         contributor: The quirk.
         flag: The quirk's flag.
-        remedy: What a user with a contradicting value should do.
-        instead_of: The values that contradict; empty if every other value does.
-        keys: For a mapping, the keys that lead to the value, outermost first.
+        remedy: What a user with a contrary value should do.
+        instead_of: The only contrary values; empty if every other value is.
+        keys: Of a mapping, the way to the value, from the outside in.
         quirk: The quirk's id.
         text: Relation, operand and `instead_of` as canonical JSON.
     """
@@ -63,7 +63,7 @@ class Proposal:
         return (self.slot, *self.keys)
 
     def allows(self, value: Any) -> bool:
-        """Tells whether a value satisfies the proposal."""
+        """Tells whether a value is as proposed."""
         return holds(self.relation, self.operand, value)
 
     def parts(self) -> Iterator[Proposal]:
@@ -82,8 +82,8 @@ class Ledger:
     """Everything that quirks ask of one slot, or of one key of a mapping.
 
     Attributes:
-        place: The slot's name and, for a mapping, the keys that lead to the value.
-        proposals: The requests of all quirks.
+        place: The slot's name and, of a mapping, the way to the key.
+        proposals: Who asks for what.
     """
 
     place: tuple[str, ...]
@@ -105,9 +105,9 @@ class Ledger:
 
     @cached_property
     def strongest(self) -> tuple[Proposal, ...]:
-        """The proposals that decide: requirements, or defaults if there are no requirements.
+        """The proposals that decide: requirements, or defaults where nobody requires anything.
 
-        If all requirements are for members, the members of defaults are added.
+        Where members are all that is required, a default's members join them.
         """
         required = {item for item in self.proposals if item.required}
         if required and all(item.relation is Relation.INCLUDES for item in required):
@@ -116,14 +116,14 @@ class Ledger:
 
     @property
     def is_conflict(self) -> bool:
-        """No value satisfies all of the strongest proposals."""
+        """No value is as all of the strongest ask."""
         return not self.candidates
 
     @cached_property
     def candidates(self) -> list[Any]:
         """The values among those named that all of the strongest allow, in order of preference; empty in a conflict.
 
-        If the proposals allow any value together, they allow one of the values that they name: a bound, or a member of a list.
+        Whatever the proposals allow together, one of the values that they name is in it: a bound, or a member of a list.
         """
         named: list[Any] = []
         for relation in (Relation.EQUALS, Relation.ONE_OF, Relation.AT_MOST, Relation.AT_LEAST):
@@ -138,7 +138,7 @@ class Ledger:
         """Returns the value that the slot gets; None in a conflict, which has none.
 
         Args:
-            present: The slot's value before quirks; None if it is not set. Of several numbers, the one nearest to it is used;
+            present: What the slot holds before quirks; None if it is open. Of several numbers the nearest to it is taken, and
                 members are added to it.
         """
         candidates = self.candidates
@@ -158,7 +158,7 @@ def ledgers(proposals: Iterable[Proposal]) -> tuple[Ledger, ...]:
 
 
 def overlapping(all_ledgers: tuple[Ledger, ...]) -> Iterator[tuple[Ledger, Ledger]]:
-    """Yields pairs that exclude each other: a value for a key of a mapping, and values for keys below that key."""
+    """Yields pairs that cannot both be: a value for a key of a mapping, and values for keys below that key."""
     by_place = {ledger.place: ledger for ledger in all_ledgers}
     for inner in all_ledgers:
         for length in range(1, len(inner.place)):
@@ -167,7 +167,7 @@ def overlapping(all_ledgers: tuple[Ledger, ...]) -> Iterator[tuple[Ledger, Ledge
 
 
 def in_order(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
-    """Sorts proposals, so that the result does not depend on the order of registration."""
+    """Sorts proposals so that the order of registration cannot show."""
     return tuple(sorted(proposals, key=lambda item: (item.quirk, item.place, item.required, item.text)))
 
 

@@ -7,9 +7,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from rich.markup import escape
+
 from quirks_core.cli.command import Command
 from quirks_core.cli.pages import NOTE, render
-from quirks_core.cli.screen import Screen, line
+from quirks_core.cli.screen import Screen
 from quirks_core.discovery import discover
 from quirks_core.errors import DeclarationError, UsageError
 from quirks_core.flags import BUILT_IN
@@ -94,11 +96,11 @@ def _report(folder: Path, stale: Mapping[str, str | None], *, check: bool) -> No
     console = Screen()
     for name, text in sorted(stale.items()):
         word = "delete" if text is None else "stale" if check else "wrote"
-        console.say(f"{'deleted' if text is None and not check else word} {line(folder / name)}")
+        console.print(f"{'deleted' if text is None and not check else word} {escape(str(folder / name))}", soft_wrap=True)
     if not stale:
-        console.say(f"every page in {line(folder)} is up to date")
+        console.print(f"every page in {escape(str(folder))} is up to date", soft_wrap=True)
     elif check:
-        console.say("run [bold]quirks docs[/] and commit what it writes")
+        console.print("run [bold]quirks docs[/] and commit what it writes", soft_wrap=True)
 
 
 COMMAND = Command("write the documentation's pages that come from the code", run_docs, add_arguments)

@@ -7,10 +7,13 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.markup import escape
+
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import installed_only, load_config, plan_options
 from quirks_core.cli.render import show_plan, show_receipt
-from quirks_core.cli.screen import Screen, lines
+from quirks_core.cli.screen import Screen
 from worker.cli.arguments import add_verbose
 from worker.cli.display import progress, quiet_engine, start
 
@@ -42,7 +45,7 @@ def run_generate(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _generate(worker: VllmAsyncGenerationWorker, options: argparse.Namespace, console: Screen) -> dict[str, Any]:
+async def _generate(worker: VllmAsyncGenerationWorker, options: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = [""] * len(options.prompts)
     try:
         await start(worker, console)
@@ -54,7 +57,7 @@ async def _generate(worker: VllmAsyncGenerationWorker, options: argparse.Namespa
     finally:
         await worker.shutdown()
     for prompt, text in zip(options.prompts, texts, strict=True):
-        console.say(f"[bold]{lines(prompt)}[/]{lines(text)}")
+        console.print(f"[bold]{escape(prompt)}[/]{escape(text)}", soft_wrap=True, highlight=False)
     receipt = worker.receipt
     show_receipt(console, receipt)
     return {
