@@ -29,7 +29,7 @@ class Relation(StrEnum):
 _OPEN: Any = object()
 
 
-def _relation(adjustment: Default | Require) -> tuple[Relation, Any]:
+def _relation(adjustment: _Asking) -> tuple[Relation, Any]:
     """Returns the one relation that was asked for, with its operand."""
     given = {
         Relation.EQUALS: adjustment.value,
@@ -89,7 +89,7 @@ def problem_of_operand(slot: Slot, relation: Relation, operand: Any) -> str | No
     return slot.problem(operand)
 
 
-def _check_slot(adjustment: Default | Require) -> None:
+def _check_slot(adjustment: _Asking) -> None:
     relation, operand = _relation(adjustment)
     try:
         slot = find_slot(adjustment.slot)
@@ -104,7 +104,7 @@ def _check_slot(adjustment: Default | Require) -> None:
     _check_texts(adjustment)
 
 
-def _check_texts(adjustment: Adjustment) -> None:
+def _check_texts(adjustment: _Asking | Refuse | Advise | Patch) -> None:
     for name in ("reason", "remedy", "message"):
         value = getattr(adjustment, name, "")
         if not (name == "message" and callable(value)) and (problem := problem_of_text(name, value)):
@@ -116,7 +116,26 @@ def _check_texts(adjustment: Adjustment) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Default:
+class _Asking:
+    """What `Default` and `Require` have in common: a slot, and how its value must relate to the operand."""
+
+    slot: str
+    value: Any = field(default=_OPEN, compare=False, repr=False)
+    reason: str = field(default="", kw_only=True)
+    when: Match | None = field(default=None, kw_only=True)
+    at_most: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    at_least: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    one_of: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    includes: Any = field(default=None, kw_only=True, compare=False, repr=False)
+    relation: Relation = field(init=False)
+    operand: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        _check_slot(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Default(_Asking):
     """Fills a slot that the user left open; an explicit value wins, and the plan says so.
 
     Give exactly one of ``value``, ``at_most``, ``at_least``, ``one_of`` and ``includes``; each may be a pure function of the
@@ -135,23 +154,9 @@ class Default:
         operand: What was given.
     """
 
-    slot: str
-    value: Any = field(default=_OPEN, compare=False, repr=False)
-    reason: str = field(default="", kw_only=True)
-    when: Match | None = field(default=None, kw_only=True)
-    at_most: Any = field(default=None, kw_only=True, compare=False, repr=False)
-    at_least: Any = field(default=None, kw_only=True, compare=False, repr=False)
-    one_of: Any = field(default=None, kw_only=True, compare=False, repr=False)
-    includes: Any = field(default=None, kw_only=True, compare=False, repr=False)
-    relation: Relation = field(init=False)
-    operand: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        _check_slot(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Require:
+class Require(_Asking):
     """What correctness needs of a slot: a contrary explicit value stops the run and names the off switch.
 
     Attributes:
@@ -169,18 +174,8 @@ class Require:
         operand: What was given.
     """
 
-    slot: str
-    value: Any = field(default=_OPEN, compare=False, repr=False)
-    reason: str = field(default="", kw_only=True)
     remedy: str = field(default="", kw_only=True)
     instead_of: Any = field(default=(), kw_only=True)
-    when: Match | None = field(default=None, kw_only=True)
-    at_most: Any = field(default=None, kw_only=True, compare=False, repr=False)
-    at_least: Any = field(default=None, kw_only=True, compare=False, repr=False)
-    one_of: Any = field(default=None, kw_only=True, compare=False, repr=False)
-    includes: Any = field(default=None, kw_only=True, compare=False, repr=False)
-    relation: Relation = field(init=False)
-    operand: Any = field(init=False)
 
     def __post_init__(self) -> None:
         contrary = self.instead_of if isinstance(self.instead_of, list | tuple) else (self.instead_of,)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from quirks_core import sources
+from quirks_core import data_file, engine_arguments, sources
 from quirks_core.cli import main
 
 _OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
@@ -100,9 +100,16 @@ def model(tmp_path: Path) -> Callable[..., Path]:
 
 
 def _forget_sources() -> None:
-    for cached in (sources.module_source, sources.parsed):
+    arguments = (engine_arguments.argument_names, engine_arguments.find_argument, engine_arguments._fields)
+    for cached in (sources.module_source, sources.parsed, data_file._read, *arguments):
         cached.cache_clear()
     importlib.invalidate_caches()
+
+
+@pytest.fixture
+def forget_sources() -> Callable[[], None]:
+    """Makes this process read the source of installed packages again."""
+    return _forget_sources
 
 
 @pytest.fixture

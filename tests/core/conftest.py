@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import tempfile
@@ -10,8 +9,7 @@ import textwrap
 
 import pytest
 
-from quirks_core import Default, ModelFlag, Quirk, RunContext, Severity, bootstrap, data_file, engine_arguments, purpose, report
-from quirks_core import sources as source_files
+from quirks_core import Default, ModelFlag, Quirk, RunContext, Severity, bootstrap, purpose, report
 from quirks_core.config import GenerationConfig
 from quirks_core.discovery import discover
 from quirks_core.facts import ModelFacts
@@ -98,31 +96,8 @@ def plan_of(make_context, make_quirk, make_plan):
     return make
 
 
-def _forget_sources():
-    reading = (source_files.module_source, source_files.parsed, data_file._read)
-    arguments = (engine_arguments.argument_names, engine_arguments.find_argument, engine_arguments._fields)
-    for cached in (*reading, *arguments):
-        cached.cache_clear()
-    importlib.invalidate_caches()
-
-
 @pytest.fixture
-def site(tmp_path, monkeypatch):
-    """A folder on sys.path for fake packages; afterwards nothing of them is left in this process."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(folder)
-    _forget_sources()
-    yield folder
-    for name in set(sys.modules) - before:
-        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
-            del sys.modules[name]
-    _forget_sources()
-
-
-@pytest.fixture
-def write_modules(site, monkeypatch):
+def write_modules(site, forget_sources, monkeypatch):
     """Writes Python files, by path relative to the fake site folder.
 
     An earlier test may have imported the real package, and what is imported is found before what is on the path.
@@ -134,7 +109,7 @@ def write_modules(site, monkeypatch):
             file = site / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(textwrap.dedent(text), encoding="utf-8")
-        _forget_sources()
+        forget_sources()
 
     return write
 
