@@ -203,6 +203,7 @@ def configuration(folder: Path, engines: Engines, setting: Setting, *, compiled:
     engine = {
         **setting.engine,
         "load_format": "dummy",
+        "generate_from_dummy": True,
         "data_parallel_size": engines.ranks,
         "enable_expert_parallel": engines.experts_shared,
         "vllm_kwargs": {"skip_tokenizer_init": True},

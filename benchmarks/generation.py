@@ -85,7 +85,7 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
     engine = {"dtype": "bfloat16", "max_model_len": 1024, "gpu_memory_utilization": 0.5}
     config = {
         "model": str(folder),
-        "engine": {**engine, "vllm_kwargs": {"skip_tokenizer_init": True}},
+        "engine": {**engine, "generate_from_dummy": True, "vllm_kwargs": {"skip_tokenizer_init": True}},
         "sampling": {"max_new_tokens": NEW, "ignore_eos": True},
     }
     times: dict[str, list[float]] = {}

@@ -34,9 +34,9 @@ html_show_sphinx = False
 #: The menu: page by page, which pages stand below it.
 _MENU = {
     "index": {
-        "Start": ("why", "tutorial", "writing-a-quirk", "hooks"),
+        "Start": ("why", "tutorial", "writing-a-quirk", "kit", "hooks"),
         "Use": ("worker", "dp-ep", "parity", "trainer", "server", "evaluation", "operations", "cli"),
-        "Look up": ("catalogue", "slots", "reference", "glossary"),
+        "Look up": ("catalogue", "slots", "architecture", "reference", "glossary"),
     },
     "catalogue": {"": ("quirks/*",)},
 }

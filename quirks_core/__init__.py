@@ -1,7 +1,7 @@
 """model-quirks: declare, match, plan, apply and prove model quirks for vLLM.
 
-These are the names that an author of quirks needs; everything else is imported from its module. A name is imported when it
-is first asked for, so that ``quirks list`` needs neither pydantic nor pluggy.
+This package exports the names that authors of quirks need; import everything else from its module. A name is imported on first
+access, so ``quirks list`` imports neither pydantic nor pluggy.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'quirks_core' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"quirks_core.{_MODULES[name]}"), name)
-    globals()[name] = value  # the next time Python finds it without asking
+    globals()[name] = value  # so that Python finds it directly the next time
     return value
 
 

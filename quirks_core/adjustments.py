@@ -1,4 +1,4 @@
-"""The five things a quirk can ask for, as data: `Default`, `Require`, `Refuse`, `Advise` and `Patch`."""
+"""The five adjustments that a quirk can ask for, as data: `Default`, `Require`, `Refuse`, `Advise` and `Patch`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Relation(StrEnum):
-    """How the value of a slot must relate to what a quirk gives."""
+    """How the value of a slot must compare with the value that a quirk gives."""
 
     EQUALS = "="
     AT_MOST = "≤"
@@ -25,12 +25,12 @@ class Relation(StrEnum):
     INCLUDES = "includes"
 
 
-#: What was not given; None is a value that a user can type.
+#: Marks a value that was not given; None is a value that a user can type.
 _OPEN: Any = object()
 
 
 def _relation(adjustment: _Asking) -> tuple[Relation, Any]:
-    """Returns the one relation that was asked for, with its operand."""
+    """Returns the relation that was given, with its operand."""
     given = {
         Relation.EQUALS: adjustment.value,
         Relation.AT_MOST: adjustment.at_most,
@@ -46,7 +46,7 @@ def _relation(adjustment: _Asking) -> tuple[Relation, Any]:
 
 
 def holds(relation: Relation, operand: Any, value: Any) -> bool:
-    """Tells whether a value stands in a relation to an operand; no value does that cannot be compared with it."""
+    """Tells whether a relation is true for a value and an operand; false if the two cannot be compared."""
     try:
         match relation:
             case Relation.AT_MOST:
@@ -77,7 +77,7 @@ def is_among(value: Any, values: Iterable[Any]) -> bool:
 
 
 def problem_of_operand(slot: Slot, relation: Relation, operand: Any) -> str | None:
-    """Says why a slot cannot stand in a relation to an operand; None if it can."""
+    """Says why a slot cannot have a relation with an operand; None if it can."""
     if relation in (Relation.AT_MOST, Relation.AT_LEAST) and (not slot.is_number or isinstance(operand, bool)):
         return f"{slot.name} takes {slot.takes}, which has no bounds"
     if relation is Relation.INCLUDES and not slot.is_list:
@@ -136,28 +136,28 @@ class _Asking:
 
 @dataclass(frozen=True, slots=True)
 class Default(_Asking):
-    """Fills a slot that the user left open; an explicit value wins, and the plan says so.
+    """Sets a slot that the user did not set; an explicit value wins, and the plan says so.
 
     Give exactly one of ``value``, ``at_most``, ``at_least``, ``one_of`` and ``includes``; each may be a pure function of the
     `RunContext` that returns it.
 
     Attributes:
         slot: Name of the slot.
-        value: The slot has this value; of a mapping, these keys.
+        value: The slot has this value; if it is a mapping, these keys.
         at_most: It is at most this number.
         at_least: It is at least this number.
-        one_of: It is one of these values; the first fills a slot that is open.
+        one_of: It is one of these values; the first one if the slot is not set.
         includes: It has these members.
         reason: Why; the quirk's title if empty.
-        when: A further condition on the facts; the adjustment counts only where it holds.
+        when: An additional condition on the facts; the adjustment applies only if it is true.
         relation: Which of the five was given.
-        operand: What was given.
+        operand: The value that was given.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Require(_Asking):
-    """What correctness needs of a slot: a contrary explicit value stops the run and names the off switch.
+    """A value that correctness needs: an explicit value that contradicts it stops the run, and the message names the switch.
 
     Attributes:
         slot: Name of the slot.
@@ -167,11 +167,11 @@ class Require(_Asking):
         one_of: As for `Default`.
         includes: As for `Default`.
         reason: Why; the quirk's title if empty.
-        remedy: What a user with a contrary value should do; derived from the slot if empty.
-        instead_of: The only value, or values, that are contrary; empty if every other value is.
-        when: A further condition on the facts; the adjustment counts only where it holds.
+        remedy: What a user with a contradicting value should do; derived from the slot if empty.
+        instead_of: The value or values that contradict; empty if every other value does.
+        when: An additional condition on the facts; the adjustment applies only if it is true.
         relation: Which of the five was given.
-        operand: What was given.
+        operand: The value that was given.
     """
 
     remedy: str = field(default="", kw_only=True)
@@ -190,7 +190,7 @@ class Refuse:
     Attributes:
         reason: Why it cannot work.
         remedy: What to do instead.
-        when: A further condition on the facts; the adjustment counts only where it holds.
+        when: An additional condition on the facts; the adjustment applies only if it is true.
     """
 
     reason: str
@@ -207,7 +207,7 @@ class Advise:
 
     Attributes:
         message: The text, or a pure function of the `RunContext` that returns it.
-        when: A further condition on the facts; the adjustment counts only where it holds.
+        when: An additional condition on the facts; the adjustment applies only if it is true.
     """
 
     message: str | Callable[[RunContext], str]
@@ -222,16 +222,15 @@ class Patch:
     """Wraps, replaces or adds one attribute of an installed package, in every engine process, with a guard against drift.
 
     Attributes:
-        target: ``package.module:Class.attribute`` or ``package.module:function``; a constant or a field will do too.
-        wrapper: ``package.module:function``; called with the original function it returns the new one. Several wrappers of
-            one target are put around each other, in order of their quirks' ids.
-        replacement: ``package.module:object``; put in place of the target. A target with a replacement has one owner, and so
-            has everything in it.
-        adds: ``package.module:object``; put where nothing is: a target that exists is drift.
+        target: ``package.module:Class.attribute`` or ``package.module:function``; also a constant or a field.
+        wrapper: ``package.module:function``; gets the original function and returns the new one. Several wrappers of one target
+            are nested in the order of their quirks' ids.
+        replacement: ``package.module:object``; replaces the target. No other patch may change the target or anything in it.
+        adds: ``package.module:object``; added as a new attribute. If the target exists, that is drift.
         expects: Fingerprints of every source of the target that the patch was written against; ``quirks fingerprint`` prints
-            them. Anything else is refused.
+            them. Any other source is refused.
         reason: Why; the quirk's title if empty.
-        when: A further condition on the facts; the adjustment counts only where it holds.
+        when: An additional condition on the facts; the adjustment applies only if it is true.
     """
 
     target: str
@@ -269,7 +268,7 @@ class Patch:
         return self.wrapper or self.replacement or self.adds
 
 
-#: Hexadecimal digits of a fingerprint that tell one source from all others of a target.
+#: Number of hexadecimal digits that a fingerprint needs to identify a source.
 _SHORTEST = 12
 
 Adjustment = Default | Require | Refuse | Advise | Patch

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quirks_core import bootstrap
+from quirks_core import bootstrap, private_folder
 from quirks_core.errors import QuirksError, UsageError
 from quirks_core.plan import Plan, Status
 from quirks_core.receipt import Effect
+from quirks_core.text import one_line
 
+#: How the name of a run's private folder begins.
+FOLDERS = "model-quirks-"
 #: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
 _LARGEST_PLAN = 120_000
 _LOGGER = logging.getLogger("model_quirks")
@@ -55,7 +56,7 @@ class Applied:
             else:
                 self._environ[variable] = before
         self._before.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        private_folder.remove(self.folder)
 
 
 def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> Applied:
@@ -70,7 +71,7 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
     Raises:
         RefusedError: The plan holds refusals; nothing was changed.
         UsageError: vLLM is told not to load our plugins in its processes; nothing was changed.
-        QuirksError: Another plan is in force in this process; nothing was changed.
+        QuirksError: Another plan is in force in this process, or no temporary folder can be made; nothing was changed.
     """
     plan.check()
     if (other := bootstrap.in_force()) is not None:
@@ -83,7 +84,7 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
     handed_down = plan.for_processes.model_dump_json()
     if (size := len(handed_down.encode())) > _LARGEST_PLAN:
         raise QuirksError(f"what the plan hands down takes {size} bytes, more than fits in an environment variable")
-    applied = Applied(plan, Path(tempfile.mkdtemp(prefix="model-quirks-")), _environ=environ)
+    applied = Applied(plan, private_folder.make(FOLDERS), _environ=environ)
     for slot, value in plan.changes.items():
         family, _, variable = slot.partition(".")
         if family == "env":
@@ -104,9 +105,9 @@ def _log(plan: Plan) -> None:
     for item in plan.adjustments:
         if item.status is Status.APPLIED:
             who = ", ".join(f"{quirk.id} {quirk.reference}" for quirk in item.quirks)
-            _LOGGER.info("%s: %r → %r (%s)", item.slot, plan.context.value(item.slot), item.value, who)
+            _LOGGER.info("%s: %r → %r (%s)", item.slot, plan.context.value(item.slot), item.value, one_line(who))
     for patch in plan.patches:
-        _LOGGER.info("patch %s (%s %s)", patch.target, patch.quirk.id, patch.quirk.reference)
+        _LOGGER.info("patch %s (%s)", patch.target, one_line(f"{patch.quirk.id} {patch.quirk.reference}"))
 
 
 def check_engine_environment(environ: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Finds which quirks explain a command's outcome: delta debugging over the set that is disabled. Pure."""
+"""Finds the quirks that explain a command's outcome: delta debugging over the set of disabled quirks. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Attempt = Callable[[frozenset[str]], bool]
 
 
 class Finding(Record):
-    """What the runs of a command show.
+    """The result of a bisection.
 
     Attributes:
         candidates: The quirks that were tried.
-        passes: The command passes as everything is; None if it was not run because there is no candidate.
-        passes_without: It passes with every candidate disabled; None as above.
-        explanations: Sets of quirks, no quirk in two of them. Disabling any one set turns the first outcome into the second,
-            and disabling a set less one of its quirks does not. Other sets that overlap with these may do the same.
-        flaky: The two base runs, repeated, did not end as before: nothing of this can be trusted.
+        passes: The command passes with all candidates enabled; None if it was not run because there is no candidate.
+        passes_without: The command passes with all candidates disabled; None as above.
+        explanations: Disjoint sets of quirks. Disabling any one set turns the first outcome into the second, and each set is
+            minimal: with one quirk less it does not. Other sets that overlap with these may do the same.
+        flaky: Repeating the two base runs gave another outcome, so the result is not reliable.
     """
 
     candidates: tuple[str, ...]
@@ -58,7 +58,7 @@ def _together(quirks: Sequence[str]) -> str:
 
 
 def _passes_because(explanations: Sequence[Sequence[str]]) -> str:
-    """A set that must go as a whole before the command fails: each quirk of it is enough to make it pass."""
+    """Says which quirks make the command pass: all sets are needed, and of each set any one quirk is enough."""
     if len(explanations) > 1:
         return "it passes only because of all of these: " + "; ".join(" or ".join(quirks) for quirks in explanations)
     (quirks,) = explanations
@@ -94,7 +94,7 @@ def bisect(candidates: Sequence[str], attempt: Attempt) -> Finding:
 
 
 def _disjoint(names: tuple[str, ...], changes: Attempt) -> Iterator[tuple[str, ...]]:
-    """Minimal sets, one after the other, until disabling all that is left changes nothing."""
+    """Yields minimal sets until disabling all remaining quirks has no effect."""
     while changes(frozenset(names)):
         smallest = ddmin(names, changes)
         yield smallest
@@ -109,8 +109,8 @@ def ddmin(items: Sequence[str], holds: Attempt) -> tuple[str, ...]:
         holds: Asked about parts of it; at most once about each.
 
     Returns:
-        A part for which it holds, and does not for the part without any one item (1-minimal). That is a smallest part if a
-        superset of a part that holds always holds too; otherwise a smaller one may exist.
+        A part for which it holds, and for which it does not hold if any one item is removed (1-minimal). This is a smallest
+        part if it also holds for every superset of a part for which it holds; otherwise a smaller one may exist.
 
     Raises:
         ValueError: It does not hold for the whole set.

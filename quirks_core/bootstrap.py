@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from quirks_core.adjustments import Patch
 from quirks_core.errors import QuirksError
+from quirks_core.installation import check_ours
 from quirks_core.parent_watchdog import end_with_parent
 from quirks_core.patching import InstalledPatch, install
 from quirks_core.plan import PlannedPatch, ProcessPlan
@@ -77,6 +78,7 @@ def bootstrap() -> None:
     if (plan.digest, folder, os.getpid()) == (_in_force.digest, _in_force.folder, _in_force.pid):
         return
     undo()
+    check_ours("worker")
     _in_force.log = _keep_errors(Path(folder))
     try:
         _in_force.variables = _set_environment(plan)

@@ -1,4 +1,4 @@
-"""Runs a command in a process group of its own, and ends the whole group when the command or this process ends."""
+"""Runs a command in a new process group, and ends the whole group when the command or this process ends."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import IO
 #: Where output goes: a file, its descriptor, or a function that gets every line.
 Output = IO[bytes] | int | Callable[[str], None]
 
-#: Seconds that what runs gets to end by itself, so that it can clean up; and those that the system gets to end what is killed.
+#: Seconds that a process gets to end by itself and clean up; and seconds that the system gets to end a killed process.
 GRACE_S, _KILLED_S = 5.0, 5.0
-#: Kills a process group when its standard input closes, which the system does when whoever started this program is gone.
+#: Kills a process group when its standard input closes: the system closes it when the process that started this program ends.
 _WATCHDOG = """
 import os, signal, sys
 group = sys.stdin.readline()
@@ -37,15 +37,15 @@ def run(
     ask: signal.Signals = signal.SIGTERM,
     grace_s: float = GRACE_S,
 ) -> int | None:
-    """Runs a command and waits for its end; whatever it started has ended, too, when this returns.
+    """Runs a command and waits for its end; when this returns, all processes that it started have ended as well.
 
     Args:
         command: The command and its arguments; its standard input is empty.
         environ: Its environment; that of this process if None.
         output: Where standard output and standard error go, together.
-        limit_s: Seconds that it may take; None for no limit.
-        ask: The signal that asks it to end before it is killed; on SIGINT Python's programs clean up.
-        grace_s: Seconds until it is killed, and until what it left running is.
+        limit_s: Maximum duration in seconds; None for no limit.
+        ask: The signal that is sent before the kill; on SIGINT Python programs clean up.
+        grace_s: Seconds between that signal and the kill, also for processes that the command left running.
 
     Returns:
         Its exit status, the negative number of the signal that ended it, or None if it took longer than the limit.
@@ -69,7 +69,7 @@ def run(
 
 @contextmanager
 def _watchdog() -> Iterator[Callable[[int], object]]:
-    """Starts a process that kills a group if this process is killed; gives what tells it which group."""
+    """Starts a process that kills a group if this process is killed; yields a function that tells it the group."""
     reading, writing = os.pipe()
     command, quiet = [sys.executable, "-I", "-S", "-c", _WATCHDOG], subprocess.DEVNULL
     watchdog = subprocess.Popen(command, stdin=reading, stdout=quiet, stderr=quiet, start_new_session=True)  # noqa: S603 - ours
@@ -84,7 +84,7 @@ def _watchdog() -> Iterator[Callable[[int], object]]:
 
 @contextmanager
 def _descriptor(output: Output) -> Iterator[IO[bytes] | int]:
-    """Gives what a process can write to."""
+    """Yields a file or descriptor that a process can write to."""
     if not callable(output):
         yield output
         return
@@ -105,7 +105,7 @@ def _read(descriptor: int, tell: Callable[[str], None]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], ask: signal.Signals, grace_s: float) -> None:
-    """Waits until the whole group has ended; a command that still runs is asked to, and what does not in time is killed."""
+    """Waits until the whole group has ended; signals a command that still runs, and kills what does not end in time."""
     try:
         if process.poll() is None:
             _send(process.pid, ask)
@@ -124,7 +124,7 @@ def _wait_for_all(process: subprocess.Popen[bytes], most_s: float) -> None:
 
 
 def _has_living(group: int) -> bool:
-    """Tells whether not all of a group are zombies, which in a container may stay: often nobody there reaps orphans."""
+    """Tells whether a group has a process that is not a zombie; in containers, often nothing reaps orphaned zombies."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone meanwhile
             state, _, number = stat.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()[:3]
@@ -134,7 +134,7 @@ def _has_living(group: int) -> bool:
 
 
 def _send(group: int, number: int) -> bool:
-    """Sends a signal to a process group; False if nobody of it is there."""
+    """Sends a signal to a process group; False if the group has no process."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):  # macOS says the latter of a group that has ended

@@ -15,12 +15,15 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from quirks_core.errors import UsageError, nearest
+from quirks_core.json_values import DEEPEST, is_too_deep
 from quirks_core.variables import problem_of_variable
 from quirks_core.yaml_file import lay_over, read_yaml
 
 Purpose = Literal["rollout", "eval", "serve"]
 #: What a language-model head computes in: float32, or the dtype of the model.
 HeadDtype = Literal["float32", "model"]
+#: The values that pydantic names in a message.
+_QUOTED = re.compile("'([^']*)'")
 #: What an HTTP header can hold without quoting; spaces would end the token.
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]+")
 
@@ -77,6 +80,10 @@ class EngineSection(Section):
         None,
         description="where weights come from at start: auto (the checkpoint), dummy (random), …; "
         "dummy for rollouts, else auto, if left open",
+    )
+    generate_from_dummy: bool = Field(
+        False,
+        description="generate from dummy weights before the first refit, for benchmarks of speed: the tokens mean nothing",
     )
     dtype: str | None = Field(None, description="dtype of the weights; auto takes the checkpoint's")
     head_dtype: HeadDtype | None = Field(
@@ -242,11 +249,35 @@ class ServerSection(Section):
     )
     tool_parser: str | None = Field(None, min_length=1, description="vLLM's parser of tool calls, by its name")
     reasoning_parser: str | None = Field(None, min_length=1, description="vLLM's parser of reasoning, by its name")
+    validation_temperature: float | None = Field(
+        None,
+        ge=0,
+        description="temperature that a request may ask for in a rollout besides sampling.temperature: for validation, on "
+        "whose samples nobody trains",
+    )
+    validation_top_p: float | None = Field(None, gt=0, le=1, description="top-p of validation; sampling.top_p if left open")
     keep_alive_s: int = Field(120, ge=1, description="seconds that an idle connection stays open")
     shutdown_s: int = Field(
         5, ge=0, description="seconds that running requests get when the server stops; then they are aborted"
     )
-    max_body_mb: float = Field(64, gt=0, description="largest request, in 10^6 bytes")
+    read_timeout_s: float = Field(
+        30.0, gt=0, description="seconds until a request's headers must be there, and between two pieces of its body"
+    )
+    max_header_kb: float = Field(64, gt=0, description="largest headers of a request together, in 10^3 bytes")
+    max_body_mb: float = Field(32, gt=0, description="largest request, in 10^6 bytes")
+    max_messages: int = Field(4096, ge=1, description="most messages of a request, the parts of their contents included")
+    max_prompt_chars: int | None = Field(
+        None,
+        ge=1,
+        description="most characters of a request's text; if left open 8 per token of engine.max_model_len, at least 65536",
+    )
+    max_choices: int = Field(128, ge=1, description="most choices (n) of a request")
+    max_grammar_chars: int = Field(
+        65_536, ge=1, description="most characters of a schema, grammar or list of choices that the reply has to follow"
+    )
+    allowed_media_domains: tuple[str, ...] = Field(
+        (), description="hosts that images, audio and videos of a request may be fetched from; none if empty"
+    )
 
     @field_validator("api_key", mode="before")
     @classmethod
@@ -338,6 +369,8 @@ class GenerationConfig(Section):
         Raises:
             UsageError: Something is wrong with it; the message lists everything, with the nearest names.
         """
+        if is_too_deep(values):
+            raise UsageError(f"the configuration is nested deeper than {DEEPEST} levels")
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -361,8 +394,6 @@ class GenerationConfig(Section):
             values["model"] = {**section, "path": model} if isinstance(section, dict) else {"path": model}
         for text in settings:
             lay_over(values, text)
-        if "model" not in values:
-            raise UsageError("no model: give --model FOLDER_OR_HUB_ID, or a configuration with a 'model' key")
         return cls.parse(values)
 
     def slots(self) -> dict[str, Any]:
@@ -417,11 +448,14 @@ class GenerationConfig(Section):
 def _problem(root: type[BaseModel], item: Any) -> str:
     """Puts one pydantic error into our words: path, what is wrong, nearest name."""
     path = ".".join(str(part) for part in item["loc"])
+    if path == "model" and item["type"] == "missing":
+        return "no model: give --model FOLDER_OR_HUB_ID, or a configuration with a 'model' key"
     if item["type"] != "extra_forbidden":
         message = item["msg"].removeprefix("Value error, ")
-        return (
-            f"{path}: {message}" if item["type"] in ("missing", "value_error") else f"{path}: {message}, not {item['input']!r}"
-        )
+        if item["type"] in ("missing", "value_error"):
+            return f"{path}: {message}"
+        hint = nearest(str(item["input"]), _QUOTED.findall(message)) if item["type"] == "literal_error" else ""
+        return f"{path}: {message}, not {item['input']!r}{hint}"
     section: Any = root
     for part in item["loc"][:-1]:
         section = section.model_fields[part].annotation

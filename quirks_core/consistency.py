@@ -1,4 +1,4 @@
-"""What must hold between plugins: an id has one owner, and quirks do not supersede each other in a circle."""
+"""Checks across plugins: each id has one owner, and quirks do not supersede each other in a cycle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quirks_core.quirk import Quirk
 
 #: Every plugin with the quirks that it declares.
 Plugins = Sequence[tuple[Discovered, list[Quirk]]]
-#: Plugins that must go, each with the reason.
+#: Plugins that must not be loaded, each with the reason.
 Problems = list[tuple[Discovered, str]]
 
 
@@ -51,5 +51,5 @@ def find_circle(replaced: Mapping[str, Iterable[str]]) -> list[str]:
     try:
         TopologicalSorter(replaced).prepare()
     except CycleError as error:
-        return list(reversed(error.args[1]))  # it tells them the other way round
+        return list(reversed(error.args[1]))  # the error lists them in reverse order
     return []

@@ -1,7 +1,7 @@
-"""The data file of a distribution with quirks: the sources that its patches were written against, and since when each exists.
+"""The data file of a distribution: the sources that its patches were written against, and the first release of each quirk.
 
-It lies in the top-level package of the declarations as ``model_quirks.json``, ships with it, and is kept by
-``quirks fingerprint --write``.
+It is ``model_quirks.json`` in the top-level package of the declarations and ships with the distribution.
+``quirks fingerprint --write`` updates it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class KnownSource(BaseModel):
     """A source that a patch was written against.
 
     Attributes:
-        versions: The versions of its package that it was seen in.
+        versions: The versions of its package that have this source.
         lines: Digests of its lines, as `quirks_core.fingerprints.line_digests` returns them.
     """
 
@@ -41,8 +41,8 @@ class DataFile(BaseModel):
     """The content of a data file.
 
     Attributes:
-        since: By quirk, the release of the distribution that first had it. One that is missing is new in the present release.
-        fingerprints: By target and fingerprint, the sources that patches were written against.
+        since: First release of the distribution with each quirk. A quirk that is missing is new in the current release.
+        fingerprints: The sources that patches were written against, by target and fingerprint.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,7 +57,7 @@ class DataFile(BaseModel):
 
 
 def path_for(quirk: Quirk) -> Path | None:
-    """Returns where the data file of a quirk's distribution belongs; None if its module is in no package."""
+    """Returns the path of the data file of a quirk's distribution; None if the quirk's module is not in a package."""
     package = quirk.location.module.partition(".")[0]
     try:
         spec = find_spec(package) if package else None
@@ -82,20 +82,20 @@ def since(quirk: Quirk, release: str) -> str:
 
     Args:
         quirk: The quirk.
-        release: The present release of its distribution, which a quirk is new in that no data file knows.
+        release: The current release of its distribution; it is returned for a quirk that is in no data file.
     """
     return read_for(quirk).since.get(quirk.id, release)
 
 
 def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str) -> DataFile:
-    """Returns a data file with what is installed, for the present release of its distribution.
+    """Returns the data file of a distribution, updated from the installed sources.
 
-    Sources that no quirk expects any more are left out; of those that are expected, the installed one is added.
+    It drops sources that no quirk expects any more, and adds the installed source if it is expected.
 
     Args:
-        known: The file as it is.
+        known: The current content.
         quirks: Every quirk of the distribution.
-        release: The present release.
+        release: The current release.
     """
     return DataFile(
         since={quirk.id: known.since.get(quirk.id, release) for quirk in sorted(quirks, key=lambda quirk: quirk.id)},
@@ -104,7 +104,7 @@ def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str) -> DataFil
 
 
 def write(path: Path, data: DataFile) -> None:
-    """Writes a data file; a reader never sees half of it.
+    """Writes a data file atomically.
 
     Raises:
         UsageError: It cannot be written.

@@ -1,6 +1,6 @@
 """Quirks as JSON values: a declaration is data, so it can be compared and digested.
 
-A value that is a function goes in by its name (``package.module:function``) and the digest of its source.
+A function is represented by its name (``package.module:function``) and the digest of its source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OURS = "quirks_core."
 
 
 def encode(value: Any) -> Any:
-    """Puts a quirk, or a part of one, into JSON values. Where it is declared (file and line) is no part of them.
+    """Encodes a quirk, or a part of one, as JSON values, without the file and line of the declaration.
 
     Raises:
         DeclarationError: Something in it is neither data nor a function.

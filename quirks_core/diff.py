@@ -10,7 +10,7 @@ from quirks_core.facts import Record
 from quirks_core.plan import Plan, PlannedPatch, Refusal, State, Status, canonical
 
 T = TypeVar("T")
-_NO = object()  # the side that has no such thing; None would be JSON's null, which is a value
+_NO = object()  # marks a missing value; None is JSON's null, which is a value
 
 
 class Change(Record):
@@ -18,9 +18,9 @@ class Change(Record):
 
     Attributes:
         name: Dotted name of a fact, or a patch's target and quirk.
-        a: The first plan's value; None where it has none.
-        b: The second plan's value; None where it has none.
-        missing: The side that has no such value at all, which is not the same as null.
+        a: The first plan's value; None if it has none.
+        b: The second plan's value; None if it has none.
+        missing: The side that does not have the value, as opposed to the value null.
     """
 
     name: str
@@ -33,11 +33,11 @@ class SlotSide(Record):
     """One plan's side of a slot.
 
     Attributes:
-        before: The value before quirks; None if the slot was left open.
+        before: The value before quirks; None if the slot was not set.
         typed: The user typed that value.
-        value: The value that the slot ends up with.
-        who: Whose the final value is: quirk ids, ``the user``, ``the configuration's default`` or nobody's.
-        ledger: What quirks asked for, and what became of it.
+        value: The final value of the slot.
+        who: What set the final value: quirk ids, ``the user``, ``the configuration's default``; empty if nothing did.
+        ledger: What quirks asked for, and the status of each request.
     """
 
     before: Any = None
@@ -48,7 +48,7 @@ class SlotSide(Record):
 
 
 class SlotChange(Record):
-    """A slot that differs: in its value, in whose it is, or in what quirks asked for."""
+    """A slot that differs: in its value, in what set the value, or in what quirks asked for."""
 
     slot: str
     a: SlotSide
@@ -56,7 +56,7 @@ class SlotChange(Record):
 
 
 class QuirkSide(Record):
-    """What one plan says of a quirk."""
+    """A quirk in one plan."""
 
     state: State
     distribution: str
@@ -65,7 +65,7 @@ class QuirkSide(Record):
 
 
 class QuirkChange(Record):
-    """A quirk whose state, distribution or version differs; None for a plan that does not know it."""
+    """A quirk whose state, distribution or version differs; None for a plan without it."""
 
     id: str
     a: QuirkSide | None
@@ -73,7 +73,7 @@ class QuirkChange(Record):
 
 
 class OneSided(Record, Generic[T]):
-    """What only the first and only the second plan has."""
+    """Items that only the first or only the second plan has."""
 
     a: tuple[T, ...] = ()
     b: tuple[T, ...] = ()
@@ -82,8 +82,8 @@ class OneSided(Record, Generic[T]):
 class PlanDiff(Record):
     """What differs between two plans.
 
-    Not compared, because it changes nothing: the path of the model, where a quirk is declared (file and line), and the
-    reason of a state that is the same.
+    Not compared, because it has no effect: the path of the model, the file and line of a declaration, and the reason of a state
+    that is the same.
 
     Attributes:
         digests: Both plans' digests. If they are equal, both plans do the same in every process.
@@ -140,7 +140,7 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
     if isinstance(value, Mapping) and value:
         for key in value:
             yield from _leaves(value[key], (*path, key))
-    elif value != {} or len(path) > 1:  # a family of facts that is empty says nothing; an empty value does
+    elif value != {} or len(path) > 1:  # an empty family of facts is no fact; an empty value is one
         yield path, value
 
 
@@ -226,7 +226,7 @@ def _one_sided(a: Iterable[T], b: Iterable[T], key: Callable[[T], Hashable]) -> 
 
 
 def _surplus(items: Iterable[T], others: Iterable[T], key: Callable[[T], Hashable]) -> Iterator[T]:
-    """The items that the others do not have, or not that often."""
+    """The items that the other list lacks, or has fewer times."""
     seen = Counter(map(key, others))
     for item in items:
         seen[key(item)] -= 1

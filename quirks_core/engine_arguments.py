@@ -119,10 +119,10 @@ def _class_field(module: str, owner: str, attribute: str) -> tuple[str, ast.AnnA
 def _look_up(module: str, name: str) -> tuple[str, ast.stmt | None]:
     """Finds the statement that gives a name its meaning, through imports inside of vLLM, with the module that it is in."""
     for _ in range(_DEEPEST):
-        if (found := sources.statement(f"{module}:{name}")) is not None:
-            return module, found
-        if (imported := sources.imported_from(module, name)) is None or not imported[0].startswith("vllm"):
-            break
+        imported = sources.imported_from(module, name)
+        if imported is None or not imported[0].startswith("vllm"):
+            return module, sources.statement(f"{module}:{name}")
+        # Also where the module gives the name another meaning: what vLLM imports for type checkers is a mere str when it runs.
         module, name = imported
     return module, None
 

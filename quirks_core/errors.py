@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from quirks_core.text import printable
+
 #: Characters of a text in a declaration; more is a mistake, and no screen can show it.
 _LONGEST_TEXT = 10_000
 
@@ -13,6 +15,9 @@ class QuirksError(Exception):
     """Base of every error this project raises on purpose. The command line prints it on one line, without a traceback."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())  # it may quote a checkpoint, a plugin or an engine
 
 
 class UsageError(QuirksError):
@@ -64,8 +69,7 @@ def shown(value: object, most: int = 500) -> str:
 def shortened(text: str, most: int = 500) -> str:
     """Returns a text on one line, cut to a number of characters, that any terminal and file can take."""
     line = " ".join(text[: 4 * most].split())
-    line = line if len(line) <= most else f"{line[:most]}…"
-    return line.encode("utf-8", "backslashreplace").decode()
+    return printable(line if len(line) <= most else f"{line[:most]}…")
 
 
 def problem_of_text(name: str, value: object) -> str | None:

@@ -24,13 +24,13 @@ _NOTHING = Trace(Answer.YES, (), None)
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """One quirk, held against the facts.
+    """One quirk, evaluated for a run.
 
     Attributes:
         item: The quirk.
         verdict: Whether it concerns the run, and why.
-        adjustments: Of an active quirk, the adjustments whose condition holds.
-        undecided: Of an active quirk, the conditions that cannot be decided, in words; their adjustments do nothing.
+        adjustments: If the quirk is active, the adjustments whose condition is true.
+        undecided: If the quirk is active, the conditions that cannot be decided, as text; their adjustments do nothing.
     """
 
     item: Loaded
@@ -67,7 +67,7 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches, supersed
         because = f"{switch}; {because}" if switch.on else str(switch)
     elif superseded_by:
         state, because = State.SUPERSEDED, "superseded by " + " and ".join(map(str, superseded_by))
-    verdict = Verdict.model_construct(  # every field is ours and typed; validation would cost more than the matching
+    verdict = Verdict.model_construct(  # our fields are typed; validation would cost more than matching
         id=item.quirk.id,
         title=item.quirk.title,
         flag=item.quirk.flag,
@@ -82,7 +82,7 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches, supersed
 
 
 def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
-    """Compares versions: alternatives within one package, all packages together; what they leave open, probes settle."""
+    """Compares versions: any range of a package, and all packages; if that is unknown, probes decide."""
     if len(quirk.affected) == 1:
         return _in_range(facts, quirk, quirk.affected[0])
     packages = dict.fromkeys(item.package for item in quirk.affected)
@@ -90,7 +90,7 @@ def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
 
 
 def matches(match: Match, facts: Facts) -> Trace:
-    """Evaluates a match; one of a third party's own kind that raises is unknown, and says so."""
+    """Evaluates a match; if a third party's own kind of match raises, the answer is unknown, with the error."""
     try:
         trace = match.trace(facts)
         if isinstance(trace, Trace):
@@ -113,7 +113,7 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
 
 
 def _replacements(loaded: Iterable[Loaded], switches: Switches) -> Mapping[str, Sequence[Loaded]]:
-    """Returns, by the id of a quirk, those that supersede it; one that is switched off supersedes nothing."""
+    """Returns the quirks that supersede a quirk, by its id; a quirk that is switched off supersedes nothing."""
     found: dict[str, list[Loaded]] = {}
     for item in loaded:
         switch = switches.of(item) if item.quirk.supersedes else None
@@ -123,10 +123,10 @@ def _replacements(loaded: Iterable[Loaded], switches: Switches) -> Mapping[str, 
 
 
 def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
-    """The answers of match and versions. A quirk that is bound to other models is not looked at any further."""
+    """The answers of match and versions. A quirk for other models is not evaluated further."""
     try:
         types = quirk.model_types
-    except (Exception, SystemExit):  # a third party's own kind of match; evaluating it says what is wrong
+    except (Exception, SystemExit):  # a third party's own kind of match; its evaluation reports the error
         types = None
     if types is not None and (model_type := context.model.model_type) is not None and model_type not in types:
         return Trace.of(Leaf("model.model_type", " or ".join(sorted(types)), model_type, Answer.NO)), _NOTHING

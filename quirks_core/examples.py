@@ -1,4 +1,4 @@
-"""Examples: runs that a quirk's author writes down with the verdict that each must get."""
+"""Examples: runs that a quirk's author declares with the verdict that each must get."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from quirks_core.trace import Answer
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A run, as far as it matters to one quirk, and the verdict that the quirk must get there; see `yes`.
+    """The facts of a run that matter to one quirk, and the verdict that the quirk must get; see `yes`.
 
     Attributes:
         answer: The verdict.
         config: The checkpoint's ``config.json``.
-        settings: Values by slot, counted as typed by the user; every other slot is left open.
+        settings: Values by slot, as if the user had typed them; every other slot is not set.
         packages: Versions by package; a package that is missing is not installed.
-        platform: Platform of the engine; None if it cannot be told.
+        platform: Platform of the engine; None if it is unknown.
         environment: The user's environment variables.
-        purpose: What the run is for.
+        purpose: Purpose of the run.
         recipe: Name of the training recipe.
         name: Name of the model.
-        extra: Facts of plugins, by ``distribution.name``; and ``environment.unread``, which is else read from installed source.
+        extra: Facts of plugins, by ``distribution.name``; and ``environment.unread``, which a real run reads from the source.
     """
 
     answer: Answer
@@ -99,7 +99,7 @@ def yes(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> E
     Args:
         model: The checkpoint's ``model_type``, or its ``config.json``; an empty one if None.
         settings: Values by slot, as if the user had typed them.
-        **run: What else is known of the run.
+        **run: Other facts of the run.
     """
     return _example(Answer.YES, model, settings, run)
 

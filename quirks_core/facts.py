@@ -1,4 +1,4 @@
-"""The facts of one run: what the model is, what is installed, what the user asked for and which keys the user typed."""
+"""The facts of one run: the model, the installed packages, the settings, and which of them the user typed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from quirks_core.model_config import config_file, read_config
 from quirks_core.packages import distribution_of, installed_platform, installed_version, installed_versions, parse_assumptions
 from quirks_core.slots import ENGINE, ENV, SLOTS, engine_problem, is_engine_argument, is_slot
 
-#: Variables of these families are part of every run's facts; others if a quirk asks for them or the configuration sets them.
+#: Variables with these prefixes are facts of every run; others only if a quirk asks for them or the configuration sets them.
 _FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 _MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
 
 
 class Record(BaseModel):
-    """Base of the records that travel as JSON: frozen, and strict about their keys."""
+    """Base class of records that are sent as JSON: frozen, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,10 +40,10 @@ class InstalledFacts(Facts, Protocol):
 
 
 class Installation:
-    """The facts that hold for every run on this installation; all others are unknown.
+    """The facts that are the same for every run on this installation; all others are unknown.
 
     Args:
-        versions: Versions by package to take instead of what is installed; their source is not known then.
+        versions: Versions by package, to assume instead of the installed ones; the source of these versions is unknown.
     """
 
     def __init__(self, versions: Mapping[str, str] | None = None) -> None:
@@ -61,12 +61,12 @@ class Installation:
         return UNKNOWN if found is None else found
 
     def source_known(self, package: str) -> bool:
-        """Tells whether the package is installed, and what is installed counts."""
+        """Tells whether the package is installed, and its version is not assumed."""
         return self._versions is None and installed_version(package) is not None
 
 
 class ModelFacts(Record):
-    """What a checkpoint's ``config.json`` says.
+    """The content of a checkpoint's ``config.json``.
 
     Attributes:
         name: Hub id or folder name.
@@ -135,7 +135,7 @@ class ModelFacts(Record):
 
 
 class RunContext(Record):
-    """Frozen facts of one run; the only thing that matching sees.
+    """The frozen facts of one run; matching uses nothing else.
 
     Attributes:
         purpose: ``rollout`` (a trainer will refit), ``eval`` or ``serve``.
@@ -145,8 +145,8 @@ class RunContext(Record):
         typed: The slots whose value the user typed.
         packages: Versions by package; a package that is missing is not installed.
         assumed: The packages whose version was assumed (``--assume``) rather than read.
-        platform: Platform of the installed engine; None if it cannot be told.
-        environment: Those of the user's environment variables that quirks may ask for.
+        platform: Platform of the installed engine; None if it is unknown.
+        environment: The user's environment variables that quirks may match on.
         extra: Facts that plugins added, by ``distribution.name``.
     """
 
@@ -163,7 +163,7 @@ class RunContext(Record):
 
     @field_serializer("typed", "assumed", when_used="json")
     def _in_order(self, names: frozenset[str]) -> list[str]:
-        """A set has another order in every process; the JSON, and the digest made of it, must not."""
+        """Sorts sets: their order differs between processes, but the JSON and its digest must not."""
         return sorted(names)
 
     @classmethod
@@ -180,7 +180,7 @@ class RunContext(Record):
         Args:
             config: The user's configuration.
             asked: Names of the facts that quirks ask for: of packages and variables, only these and the common ones are read.
-            assume: ``package==version`` and ``platform==name`` to take instead of what is installed.
+            assume: ``package==version`` and ``platform==name``, to assume instead of the installed ones.
             environ: The process environment; `os.environ` if None.
 
         Raises:
@@ -229,13 +229,13 @@ class RunContext(Record):
             case "model" if rest.startswith("config."):
                 return _walk(self.model.config, rest.split(".")[1:])
             case "engine" if is_slot(name):
-                # What the installed vLLM does not take is no argument left open.
+                # An argument that the installed vLLM does not have is not the same as an argument that is not set.
                 is_there = not self.source_known("vllm") or rest in (argument_names() or (rest,))
                 return self.settings.get(name, None if is_there else UNKNOWN)
         return UNKNOWN
 
     def value(self, slot: str) -> Any:
-        """Returns what a slot holds before quirks; None if it is open."""
+        """Returns the value of a slot before quirks; None if it is not set."""
         return self.environment.get(slot.removeprefix(ENV)) if slot.startswith(ENV) else self.settings.get(slot)
 
     def is_typed(self, slot: str) -> bool:
@@ -274,10 +274,10 @@ class FactSpec:
     """One fact that every run has.
 
     Attributes:
-        name: Its name; of a family that is open at the end, what the names begin with.
-        help: What it says.
+        name: Its name; for a family of facts, the prefix of their names.
+        help: What it means.
         read: Reads it from a run.
-        unknown: When it cannot be told; empty if every run knows it.
+        unknown: When it is unknown; empty if every run has it.
     """
 
     name: str
@@ -291,7 +291,7 @@ def _known(value: Any) -> Any:
 
 
 def _size(*slots: str) -> Callable[[RunContext], int]:
-    """The product of parallel sizes; one that is left open is 1."""
+    """The product of parallel sizes; a size that is not set counts as 1."""
 
     def read(context: RunContext) -> int:
         product = 1
@@ -314,7 +314,7 @@ def _is_moe(context: RunContext) -> Any:
 _NO_TYPE = "config.json gives no model_type"
 _NO_COUNT = "config.json gives no number of experts, and either no model_type or one of a MoE model"
 
-#: The facts that have names of their own. Slots are facts under their names, and so are those of `FAMILIES`.
+#: The facts with fixed names. Slots are facts as well, and so are the members of `FAMILIES`.
 FACTS: Mapping[str, FactSpec] = MappingProxyType(
     {
         spec.name: spec
@@ -355,7 +355,7 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
         )
     }
 )
-#: Facts whose names have an open end.
+#: Families of facts: a prefix with any name after it.
 FAMILIES = (
     FactSpec("typed.", "the user typed the value of that slot"),
     FactSpec("env.", "an environment variable that the user set, in the shell or in the configuration's section env"),
@@ -366,7 +366,7 @@ FAMILIES = (
 
 
 def is_known_fact(name: str) -> bool:
-    """Tells whether a run has a fact of that name without a plugin's help."""
+    """Tells whether a run has a fact of that name without plugins."""
     if name in FACTS or name in SLOTS:
         return True
     family = next((spec.name for spec in FAMILIES if name.startswith(spec.name)), "")
@@ -383,12 +383,12 @@ def always_known(name: str) -> bool:
 
 
 def _variables(config: GenerationConfig, asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that plans are made of. What the configuration sets overrides the shell, as it does in the engine."""
+    """The variables that plans depend on. The configuration overrides the shell, as it does in the engine."""
     return asked_variables([*asked, *(f"{ENV}{name}" for name in config.env)], {**environ, **config.env})
 
 
 def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns those variables of an environment that plans are made of.
+    """Returns the variables of an environment that plans depend on.
 
     Args:
         asked: Names of the facts that quirks ask for.

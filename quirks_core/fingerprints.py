@@ -1,7 +1,7 @@
-"""Fingerprints of installed source: what a patch was written against, and what has changed since.
+"""Fingerprints of installed source: the source that a patch was written against, and the lines that changed since.
 
-A fingerprint is the beginning of the SHA-256 of a function's or class's source text. Digests of its lines say which lines are
-new without our keeping a copy of somebody else's source; they are kept in a distribution's data file (`quirks_core.data_file`).
+A fingerprint is the first digits of the SHA-256 of a function's or class's source text. Digests of its lines show which lines
+are new, so no copy of the other project's source is needed; a distribution's data file stores them (`quirks_core.data_file`).
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def missing(target: str) -> str:
 
 
 def has_owner(target: str) -> bool:
-    """Tells whether the module or class of a target exists, so that something could be added to it."""
+    """Tells whether the module or class of a target exists, so that an attribute can be added to it."""
     owner, dot, _ = target.rpartition(".")
     return (attribute_source(owner) if ":" in owner and dot else module_source(target.partition(":")[0])) is not None
 
 
 def same(one: str, other: str) -> bool:
-    """Tells whether two fingerprints are those of one source; a longer one counts by its first digits."""
+    """Tells whether two fingerprints identify the same source; only the first `DIGITS` digits are compared."""
     return one[:DIGITS] == other[:DIGITS]
 
 

@@ -12,7 +12,7 @@ BUILT_IN = "model-quirks"
 
 
 class ModelFlag(StrEnum):
-    """Names one behaviour that a quirk adjusts; a user may switch off a whole flag."""
+    """The behaviour that a quirk adjusts; a user can switch off all quirks of one flag."""
 
     ATTENTION = auto()
     COMPILATION = auto()

@@ -1,6 +1,6 @@
-"""Loads plugins in processes of their own, with a time limit, and holds what they declare against every law.
+"""Loads plugins in separate processes with a time limit, and validates their declarations.
 
-A plugin may end its process, hang, or import half a gigabyte: here that is a line in a report.
+If a plugin ends its process, hangs, or imports heavy packages, the result is one line in a report.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from quirks_core.registry import Registry
 from quirks_core.resolve import resolve
 from quirks_core.validate import Problem, problems
 
-#: Packages that matching must do without.
+#: Packages that plugins must not import.
 HEAVY = frozenset({"ray", "torch", "transformers", "vllm"})
 #: Seconds that one plugin may take.
 LIMIT_S = 20.0
-#: Seconds that a process may take besides.
+#: Additional seconds that a process may take.
 _GRACE_S = 10.0
 
 
 class SeenQuirk(Record):
-    """One quirk, as a process saw it that does nothing else.
+    """One quirk, loaded in a separate process.
 
     Attributes:
         id: Its id.
         location: File and line.
         supersedes: Ids of the quirks that it replaces.
-        digest: SHA-256 of the declaration; empty if it cannot be told.
+        digest: SHA-256 of the declaration; empty if it cannot be computed.
         plans: SHA-256 of the plan for each of its examples.
-        problems: What it does not keep to.
+        problems: The rules that it violates.
     """
 
     id: str
@@ -55,13 +55,13 @@ class SeenQuirk(Record):
 
 
 class Seen(Record):
-    """One plugin, as a process saw it that did nothing else.
+    """One plugin, loaded in a separate process.
 
     Attributes:
         error: Why it does not load; empty if it does.
-        heavy: The packages of `HEAVY` that importing it and judging its examples imported.
-        environment: The environment variables that importing it and judging its examples set or removed.
-        quirks: What it declares.
+        heavy: The packages of `HEAVY` that were imported while it was loaded and its examples were evaluated.
+        environment: The environment variables that were set or removed meanwhile.
+        quirks: The quirks that it declares.
     """
 
     error: str = ""
@@ -71,10 +71,10 @@ class Seen(Record):
 
 
 def look(plugins: Sequence[Discovered], *, hash_seed: str | None = None, limit_s: float = LIMIT_S) -> list[Seen]:
-    """Loads plugins in a process of their own and holds what they declare against every law.
+    """Loads plugins in a separate process and validates their declarations.
 
     Args:
-        plugins: What to load. A process that one of them spoils is replaced for the next.
+        plugins: The plugins. If one of them breaks the process, the next one gets a new process.
         hash_seed: The processes' PYTHONHASHSEED; that of this process if None.
         limit_s: Seconds that one plugin may take.
 
@@ -89,7 +89,7 @@ def look(plugins: Sequence[Discovered], *, hash_seed: str | None = None, limit_s
 
 
 def _run(plugins: Sequence[Discovered], hash_seed: str | None, limit_s: float) -> tuple[list[Seen], str]:
-    """Starts one process; returns what it got to see, and how it ended in words."""
+    """Starts one process; returns its results, and as text how it ended."""
     rows = [(item.name, item.distribution, item.version, item.entry_point.value, item.problem) for item in plugins]
     environ = {**os.environ, **({"PYTHONHASHSEED": hash_seed} if hash_seed else {})}
     with tempfile.TemporaryDirectory(prefix="quirks-isolated-") as folder:
@@ -102,7 +102,7 @@ def _run(plugins: Sequence[Discovered], hash_seed: str | None, limit_s: float) -
             code = child_process.run(command, environ=environ, output=output, limit_s=limit_s * len(plugins) + _GRACE_S)
         end = _end(code, log.read_text(encoding="utf-8", errors="replace"))
         lines = result.read_text(encoding="utf-8").splitlines(keepends=True)
-    # A process that dies may leave half a line behind.
+    # A process that dies may write an incomplete line.
     return [Seen.model_validate_json(line) for line in lines if line.endswith("\n")], end
 
 
@@ -114,8 +114,8 @@ def _end(code: int | None, output: str) -> str:
     return ": ".join([f"a process that loads it {how}", *last])
 
 
-#: The environment variables that were set or removed. Comparing before and after would miss what this process inherited from
-#: one that has imported the plugin already.
+#: The environment variables that were set or removed. Comparing before and after would miss a variable that this process
+#: inherited from a process that has already imported the plugin.
 _touched: set[str] = set()
 
 
@@ -143,7 +143,7 @@ def _quirk(item: Loaded) -> SeenQuirk:
     try:
         plans = tuple(sha256(resolve(example.context(), [item]).to_json()) for example in item.quirk.examples)
         declared = digest(item.quirk)
-    except Exception:  # the laws say what is wrong
+    except Exception:  # validation reports the error
         plans, declared = (), ""
     return SeenQuirk(
         id=item.quirk.id,
@@ -175,7 +175,7 @@ class _Wanted(Record):
 
 
 class TimeLimit(BaseException):
-    """A plugin takes too long; no ``except Exception`` on the way may swallow that, and let it hang once more."""
+    """A plugin takes too long. Not an `Exception`, so that no ``except Exception`` of the plugin catches it and hangs again."""
 
 
 def _too_long(limit_s: float) -> None:

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 #: Deeper or longer than any setting; such a value is a mistake, and neither a terminal nor a plan is the place for it.
-_DEEPEST = 50
+DEEPEST = 50
 _LONGEST = 100_000
 
 
 def problem(value: object) -> str | None:
     """Says why a value cannot be part of a declaration, a fact or a plan; None if it can. Tuples become lists."""
     try:
-        if not _is_json(value, _DEEPEST):
+        if not _is_json(value, DEEPEST):
             return "is not made of JSON values with texts as keys"
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
     except (TypeError, ValueError, OverflowError) as error:
         return f"cannot be written as JSON ({error})"
     except RecursionError:
-        return f"is nested deeper than {_DEEPEST} levels"
+        return f"is nested deeper than {DEEPEST} levels"
     return None if len(text) <= _LONGEST else f"takes {len(text)} characters as JSON, more than {_LONGEST}"
+
+
+def is_too_deep(value: object) -> bool:
+    """Tells whether a value is nested deeper than `DEEPEST` levels; one that holds itself is."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        # By identity: an alias in YAML can stand for the same list a million times.
+        level = list({id(item): item for outer in level for item in _items(outer)}.values())
+    return bool(level)
+
+
+def _items(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
 
 
 def plain(value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Where a quirk stands between its bug and its end: active, dormant on the installed engine, or expired.
+"""The lifecycle stage of a quirk: active, dormant on the installed engine, or expired.
 
-Expiry goes by versions, not by dates: a quirk is expired once every engine that plans are made for has the fix.
+Expiry depends on versions, not on dates: a quirk is expired when every supported engine version has the fix.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from quirks_core.quirk import Quirk
 from quirks_core.trace import Answer
 from quirks_core.versions import Affected, parse_version
 
-#: The oldest versions that plans are made for. (The worker starts engines from 0.26 on; a trainer that brings its own engine
-#: can be older.) Raising a floor expires the quirks below it, and a test then asks for their removal.
+#: The oldest supported versions. (The worker starts engines from 0.26 on; a trainer with its own engine can use older ones.)
+#: Raising one expires the quirks for versions below it, and a test then asks for their removal.
 SUPPORTED_FLOOR: Mapping[str, str] = {"vllm": "0.9.0"}
 
 
 class Stage(StrEnum):
-    """Where a quirk stands."""
+    """The lifecycle stage of a quirk."""
 
     ACTIVE = auto()  #: the installed packages are affected, or nobody knows better
     DORMANT = auto()  #: the installed packages have the fix, supported older ones do not
@@ -33,11 +33,11 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
-    """A quirk's stage, and what it rests on.
+    """A quirk's stage, with the evidence.
 
     Attributes:
         stage: The stage.
-        evidence: Versions compared, probes answered and paired runs, in words.
+        evidence: Compared versions, answers of probes, and paired runs, as text.
     """
 
     stage: Stage
@@ -45,7 +45,7 @@ class Lifecycle:
 
 
 def lifecycle(item: Loaded, installed: Mapping[str, str] | None = None) -> Lifecycle:
-    """Tells a quirk's stage.
+    """Returns a quirk's lifecycle stage.
 
     Args:
         item: The quirk.

@@ -1,4 +1,4 @@
-"""A quirk together with the plugin that it comes from."""
+"""A quirk with the plugin that declares it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quirks_core.quirk import Quirk
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A quirk and the plugin it comes from."""
+    """A quirk and the plugin that declares it."""
 
     quirk: Quirk
     distribution: str

@@ -130,5 +130,5 @@ def check_lock(registry: Registry, file: str | Path | None) -> None:
         LockError: They are not.
         UsageError: The file cannot be read.
     """
-    if file and (differences := Lock.read(file).differences(registry)):
+    if file is not None and (differences := Lock.read(file).differences(registry)):
         raise LockError(str(file), differences)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from quirks_core.errors import DeclarationError, nearest
+from quirks_core.operators import BETWEEN_FACTS, OPERATORS, compiled
 from quirks_core.slots import ENV, problem_of_name
 from quirks_core.trace import Answer, Leaf, Trace, all_of, any_of
 from quirks_core.versions import Affected
@@ -61,6 +61,9 @@ class Match(ABC):
         """
         return None
 
+    def __str__(self) -> str:
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
     def __and__(self, other: Match) -> Match:
         return All((*_flat(All, self), *_flat(All, other)))
 
@@ -96,6 +99,9 @@ class All(Match):
         bound = [types for part in self.parts if (types := part.model_types()) is not None]
         return frozenset.intersection(*bound) if bound else None
 
+    def __str__(self) -> str:
+        return " and ".join(f"({part})" if type(part) is AnyOf else str(part) for part in self.parts) or "every run"
+
 
 @dataclass(frozen=True, slots=True)
 class AnyOf(Match):
@@ -117,6 +123,9 @@ class AnyOf(Match):
         bound = [part.model_types() for part in self.parts]
         return None if None in bound else frozenset().union(*filter(None, bound))
 
+    def __str__(self) -> str:
+        return " or ".join(f"({part})" if type(part) is All else str(part) for part in self.parts) or "no run"
+
 
 @dataclass(frozen=True, slots=True)
 class Not(Match):
@@ -126,55 +135,25 @@ class Not(Match):
 
     def trace(self, facts: Facts) -> Trace:
         """Evaluates the part and inverts its answer."""
-        return self.part.trace(facts).inverted()
+        return _trace_of_contrary(self.part, facts)
 
     def facts(self) -> Iterator[str]:
         """Those of the part."""
         yield from self.part.facts()
 
-
-class Operator(NamedTuple):
-    """How a fact is compared with an operand.
-
-    Attributes:
-        test: A pure function of the fact's value and the operand.
-        words: What is wanted, made of the operand, for the trace.
-    """
-
-    test: Callable[[Any, Any], bool]
-    words: Callable[[Any], str]
+    def __str__(self) -> str:
+        return self.part.contrary if type(self.part) is Condition else f"not ({self.part})"
 
 
-@lru_cache(maxsize=4096)  # the cache of `re` itself is smaller than a large registry
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
-
-
-def _listed(values: tuple[Any, ...], joint: str) -> str:
-    return joint.join(str(value) for value in values)
-
-
-#: The closed set of comparisons; a condition names one, so that a declaration is data.
-OPERATORS: Mapping[str, Operator] = {
-    "above": Operator(lambda got, bound: bool(got > bound), lambda bound: f"> {bound}"),
-    "any_in": Operator(
-        lambda got, values: any(value in got for value in values), lambda values: f"any of {_listed(values, ', ')}"
-    ),
-    "below": Operator(lambda got, bound: bool(got < bound), lambda bound: f"< {bound}"),
-    "differs_from": Operator(lambda got, other: bool(got != other), lambda other: f"other than {other}"),
-    "indivisible_by": Operator(lambda got, divisor: bool(got % divisor), lambda divisor: f"not a multiple of {divisor}"),
-    "is_not_empty": Operator(lambda got, _: bool(got), lambda _: "something"),
-    "is_set": Operator(lambda _got, _: True, lambda _: "a value"),
-    "is_true": Operator(lambda got, _: bool(got), lambda _: "true"),
-    "matches": Operator(
-        lambda got, pattern: _compiled(pattern).search(got) is not None, lambda pattern: f"text matching /{pattern}/"
-    ),
-    "one_of": Operator(lambda got, values: got in values, lambda values: _listed(values, " or ")),
-}
-
-
-#: Those that can compare with another fact.
-_BETWEEN_FACTS = ("above", "below", "differs_from", "indivisible_by")
+def _trace_of_contrary(part: Match, facts: Facts) -> Trace:
+    """Evaluates the negation of a match, pushed down to its comparisons (De Morgan), so that each says what it wants."""
+    if type(part) is Not:
+        return part.part.trace(facts)
+    if type(part) is All:
+        return any_of(_trace_of_contrary(one, facts) for one in part.parts)
+    if type(part) is AnyOf:
+        return all_of(_trace_of_contrary(one, facts) for one in part.parts)
+    return part.trace_of_contrary(facts) if type(part) is Condition else part.trace(facts).inverted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +181,13 @@ class Condition(Match):
             )
         if self.operator == "matches":
             try:
-                _compiled(self.operand)
+                compiled(self.operand)
             except (re.error, TypeError) as error:
                 raise DeclarationError(f"condition on {self.name}: {self.operand!r} is no pattern: {error}") from None
         other = self.operand.name if isinstance(self.operand, Fact) else self.operand
-        if other is not self.operand and self.operator not in _BETWEEN_FACTS:
+        if other is not self.operand and self.operator not in BETWEEN_FACTS:
             raise DeclarationError(
-                f"condition on {self.name}: {self.operator} takes no fact ({other}); {', '.join(_BETWEEN_FACTS)} do"
+                f"condition on {self.name}: {self.operator} takes no fact ({other}); {', '.join(BETWEEN_FACTS)} do"
             )
         object.__setattr__(self, "wanted", OPERATORS[self.operator].words(other))
 
@@ -217,22 +196,42 @@ class Condition(Match):
 
         The same holds for the fact that it is compared with, if there is one.
         """
-        got, operand, wanted = facts.fact(self.name), self.operand, self.wanted
+        return Trace.of(self._leaf(facts, self.wanted))
+
+    def trace_of_contrary(self, facts: Facts) -> Trace:
+        """Compares for the negation of this condition."""
+        leaf = self._leaf(facts, self._unwanted)
+        return Trace.of(leaf._replace(answer=~leaf.answer))
+
+    @property
+    def contrary(self) -> str:
+        """The negation of this condition, in words."""
+        return f"{self.name} ({self._unwanted})"
+
+    @property
+    def _unwanted(self) -> str:
+        return OPERATORS[self.operator].contrary(self.operand.name if isinstance(self.operand, Fact) else self.operand)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.wanted})"
+
+    def _leaf(self, facts: Facts, wanted: str) -> Leaf:
+        got, operand = facts.fact(self.name), self.operand
         if isinstance(operand, Fact):
             operand = facts.fact(operand.name)
             wanted = f"{wanted} = {'nothing' if operand is None else operand}"
             if operand is None or (operand is UNKNOWN and got is not None):
                 answer = Answer.NO if operand is None else Answer.UNKNOWN
-                return Trace.of(Leaf(self.name, wanted, None if got is UNKNOWN else got, answer))
+                return Leaf(self.name, wanted, None if got is UNKNOWN else got, answer)
         if got is UNKNOWN:
-            return Trace.of(Leaf(self.name, wanted, None, Answer.UNKNOWN))
+            return Leaf(self.name, wanted, None, Answer.UNKNOWN)
         if got is None:
-            return Trace.of(Leaf(self.name, wanted, None, Answer.NO))
+            return Leaf(self.name, wanted, None, Answer.NO)
         try:
             answer = Answer.YES if OPERATORS[self.operator].test(got, operand) else Answer.NO
         except (TypeError, ArithmeticError):
             answer = Answer.UNKNOWN
-        return Trace.of(Leaf(self.name, wanted, got, answer))
+        return Leaf(self.name, wanted, got, answer)
 
     def facts(self) -> Iterator[str]:
         """The one that is compared, and the one that it is compared with."""
@@ -312,6 +311,9 @@ class InRange(Match):
     def facts(self) -> Iterator[str]:
         """The package's version."""
         yield f"packages.{self.affected.package}"
+
+    def __str__(self) -> str:
+        return f"packages.{self.affected.package} ({self.affected})"
 
 
 def package(name: str, *, introduced: str | None = None, fixed: str | None = None) -> InRange:

@@ -1,4 +1,4 @@
-"""Which quirks apply to one run on which versions of vLLM. Pure."""
+"""The quirks that apply to one run, by version of vLLM. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENGINE = "vllm"
 
 
 class Cell(Record):
-    """What becomes of a quirk on one version, and why."""
+    """The state of a quirk on one version, with the reason."""
 
     state: State
     because: str
@@ -49,15 +49,15 @@ class Column(Record):
 
 
 class Matrix(Record):
-    """Which quirks apply to one run on which versions.
+    """The quirks that apply to one run, by version.
 
     Attributes:
         model: Name of the model.
         model_type: Its ``model_type``.
-        purpose: What the run is for.
+        purpose: Purpose of the run.
         columns: The versions, in the order they were given.
         rows: The quirks by id.
-        left_out: Number of quirks that concern the run on no version and are not among the rows.
+        left_out: Number of quirks without a row, because they concern the run on no version.
     """
 
     model: str

@@ -1,8 +1,8 @@
-"""How the proposals of several quirks for one slot become one value.
+"""Merges the proposals of several quirks for one slot into one value.
 
 A ledger is a set of proposals, and everything else is a function of that set. Merging ledgers is therefore commutative,
-associative and idempotent by construction. Each proposal allows some values, and a conflict is an empty intersection; so a
-conflict absorbs: whatever of its strength joins it, it stays a conflict and keeps everybody who took part.
+associative and idempotent. Each proposal allows a set of values, and a conflict is an empty intersection. A conflict absorbs:
+with further proposals of the same strength it remains a conflict, and it keeps all quirks that are involved.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from quirks_core.plan import Contributor, canonical
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What one quirk asks of one slot. Equal if quirk, place, relation, operand and strength are.
+    """A quirk's request for one slot. Two are equal if quirk, place, relation, operand and strength are equal.
 
     Attributes:
         slot: Name of the slot.
-        relation: How the slot's value must relate to the operand.
+        relation: How the slot's value must compare with the operand.
         operand: Already computed; any JSON value.
-        required: Asked for by `Require`; otherwise by `Default`.
+        required: True for a `Require`, false for a `Default`.
         contributor: The quirk.
         flag: The quirk's flag.
-        remedy: What a user with a contrary value should do.
-        instead_of: The only contrary values; empty if every other value is.
-        keys: Of a mapping, the way to the value, from the outside in.
+        remedy: What a user with a contradicting value should do.
+        instead_of: The values that contradict; empty if every other value does.
+        keys: For a mapping, the keys that lead to the value, outermost first.
         quirk: The quirk's id.
         text: Relation, operand and `instead_of` as canonical JSON.
     """
@@ -63,7 +63,7 @@ class Proposal:
         return (self.slot, *self.keys)
 
     def allows(self, value: Any) -> bool:
-        """Tells whether a value is as proposed."""
+        """Tells whether a value satisfies the proposal."""
         return holds(self.relation, self.operand, value)
 
     def parts(self) -> Iterator[Proposal]:
@@ -82,8 +82,8 @@ class Ledger:
     """Everything that quirks ask of one slot, or of one key of a mapping.
 
     Attributes:
-        place: The slot's name and, of a mapping, the way to the key.
-        proposals: Who asks for what.
+        place: The slot's name and, for a mapping, the keys that lead to the value.
+        proposals: The requests of all quirks.
     """
 
     place: tuple[str, ...]
@@ -105,9 +105,9 @@ class Ledger:
 
     @cached_property
     def strongest(self) -> tuple[Proposal, ...]:
-        """The proposals that decide: requirements, or defaults where nobody requires anything.
+        """The proposals that decide: requirements, or defaults if there are no requirements.
 
-        Where members are all that is required, a default's members join them.
+        If all requirements are for members, the members of defaults are added.
         """
         required = {item for item in self.proposals if item.required}
         if required and all(item.relation is Relation.INCLUDES for item in required):
@@ -116,14 +116,14 @@ class Ledger:
 
     @property
     def is_conflict(self) -> bool:
-        """No value is as all of the strongest ask."""
+        """No value satisfies all of the strongest proposals."""
         return not self.candidates
 
     @cached_property
     def candidates(self) -> list[Any]:
         """The values among those named that all of the strongest allow, in order of preference; empty in a conflict.
 
-        Whatever the proposals allow together, one of the values that they name is in it: a bound, or a member of a list.
+        If the proposals allow any value together, they allow one of the values that they name: a bound, or a member of a list.
         """
         named: list[Any] = []
         for relation in (Relation.EQUALS, Relation.ONE_OF, Relation.AT_MOST, Relation.AT_LEAST):
@@ -138,7 +138,7 @@ class Ledger:
         """Returns the value that the slot gets; None in a conflict, which has none.
 
         Args:
-            present: What the slot holds before quirks; None if it is open. Of several numbers the nearest to it is taken, and
+            present: The slot's value before quirks; None if it is not set. Of several numbers, the one nearest to it is used;
                 members are added to it.
         """
         candidates = self.candidates
@@ -158,7 +158,7 @@ def ledgers(proposals: Iterable[Proposal]) -> tuple[Ledger, ...]:
 
 
 def overlapping(all_ledgers: tuple[Ledger, ...]) -> Iterator[tuple[Ledger, Ledger]]:
-    """Yields pairs that cannot both be: a value for a key of a mapping, and values for keys below that key."""
+    """Yields pairs that exclude each other: a value for a key of a mapping, and values for keys below that key."""
     by_place = {ledger.place: ledger for ledger in all_ledgers}
     for inner in all_ledgers:
         for length in range(1, len(inner.place)):
@@ -167,7 +167,7 @@ def overlapping(all_ledgers: tuple[Ledger, ...]) -> Iterator[tuple[Ledger, Ledge
 
 
 def in_order(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
-    """Sorts proposals so that the order of registration cannot show."""
+    """Sorts proposals, so that the result does not depend on the order of registration."""
     return tuple(sorted(proposals, key=lambda item: (item.quirk, item.place, item.required, item.text)))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 from typing import Any
 
 from quirks_core.errors import UsageError
+from quirks_core.json_values import DEEPEST, is_too_deep
 
+_TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
@@ -60,11 +63,18 @@ def read_config(file: Path) -> dict[str, Any]:
         UsageError: The file cannot be read, or does not hold a JSON object.
     """
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        if text.startswith(codecs.BOM_UTF8.decode()):
+            raise UsageError(f"{file} starts with a byte order mark, which transformers does not read: save it without BOM")
+        config = json.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
-    except (json.JSONDecodeError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         raise UsageError(f"{file} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{file} {_TOO_DEEP}") from None
+    if is_too_deep(config):
+        raise UsageError(f"{file} {_TOO_DEEP}")
     if not isinstance(config, dict):
         raise UsageError(f"{file} must hold a JSON object, not a {type(config).__name__}")
     return config

@@ -1,4 +1,4 @@
-"""Versions of the installed packages, read from metadata: nothing is imported."""
+"""Versions of the installed packages, read from metadata without importing anything."""
 
 from __future__ import annotations
 

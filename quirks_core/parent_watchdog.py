@@ -1,4 +1,4 @@
-"""Ends an engine's process when the process that started it has gone; it would keep its GPU otherwise."""
+"""Ends an engine's process when its parent process has ended; otherwise it would keep its GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import signal
 import threading
 import time
 
-#: Seconds between two looks at who the parent is.
+#: Seconds between two checks of the parent process.
 _LOOK_S = 1.0
-#: Seconds that a process gets to end by itself, so that its children and its shared memory go with it.
+#: Seconds that a process gets to end by itself, so that it can end its children and free its shared memory.
 _GRACE_S = 10.0
 
 _watching = 0
@@ -26,7 +26,7 @@ def end_with_parent() -> None:
 
 
 def _watch(parent: int) -> None:
-    # Looked at, not waited for: who else holds the pipe to the parent would keep it open.
+    # Polls instead of waiting for a pipe to close: other processes may hold the parent's pipe open.
     while os.getppid() == parent:
         time.sleep(_LOOK_S)
     os.kill(os.getpid(), signal.SIGTERM)

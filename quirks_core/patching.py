@@ -1,7 +1,7 @@
-"""Installs patches in the running process, with a guard against drift, and takes them off again.
+"""Installs patches in the running process, with a guard against drift, and removes them again.
 
-A target whose module is not imported yet is patched the moment it is; until then the patch is pending. Several wrappers of one
-target are put around each other in order of their quirks' ids, in whatever order they are installed and taken off.
+If the module of a target is not imported yet, the patch is pending until the import. Several wrappers of one target are nested
+in the order of their quirks' ids, independent of the order in which they are installed and removed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from quirks_core.errors import PatchDriftError, QuirksError
 
 _MISSING = object()
 _WRAPPED_FUNCTIONS = (staticmethod, classmethod)
-#: Kinds of values of which many names hold the same one, without having it from each other.
+#: Types whose values many unrelated names share.
 _SHARED = (type(None), type(...), bool, int, float, complex, str, bytes, tuple, frozenset, Enum, ModuleType)
 
 
 @dataclass(slots=True)
 class _Site:
-    """A target: what it was, and the patches on it by quirk id."""
+    """A target: its original value, and its patches by quirk id."""
 
     target: str
     patches: dict[str, Patch] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class _Site:
         self.current = self.original
 
     def rebuild(self) -> None:
-        """Makes the target what its patches say; the original if there are none."""
+        """Rebuilds the target from the original and its patches."""
         value = self.original
         for _, patch in sorted(self.patches.items(), key=lambda item: (bool(item[1].wrapper), item[0])):
             made = _load(patch.source)
@@ -75,7 +75,7 @@ class _Site:
 
 @dataclass(frozen=True, slots=True)
 class InstalledPatch:
-    """A patch that is in force, or will be as soon as its module is imported."""
+    """A patch that is installed, or will be as soon as its module is imported."""
 
     patch: Patch
     quirk: str
@@ -87,7 +87,7 @@ class InstalledPatch:
         return (site := _sites.get(self.patch.target)) is not None and site.is_pending
 
     def undo(self) -> None:
-        """Takes the patch off; what others put on the same target stays. A second call changes nothing."""
+        """Removes the patch; other patches of the same target stay. A second call has no effect."""
         site = _sites.get(self.patch.target)
         if site is None or site.patches.pop(self.quirk, None) is None:
             return
@@ -102,7 +102,7 @@ _sites: dict[str, _Site] = {}
 
 
 def install(patch: Patch, quirk: str, *, when_in_force: Callable[[], None] = lambda: None) -> InstalledPatch:
-    """Puts a patch on its target; the same patch a second time changes nothing.
+    """Installs a patch on its target; installing the same patch again has no effect.
 
     Args:
         patch: The patch.
@@ -110,7 +110,7 @@ def install(patch: Patch, quirk: str, *, when_in_force: Callable[[], None] = lam
         when_in_force: Called when a pending patch comes into force.
 
     Raises:
-        PatchDriftError: The target's source is none that the patch was written against; nothing was changed.
+        PatchDriftError: The patch was not written against the target's source; nothing was changed.
         QuirksError: Another quirk owns the target; nothing was changed.
     """
     check_drift(patch)
@@ -174,7 +174,7 @@ def _wrapped(wrapper: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _is_others(value: Any, module: str) -> bool:
-    """Tells whether other modules have a value for reasons of their own: a constant, or something that lives elsewhere."""
+    """Tells whether other modules may have the same value independently: a constant, or an object of another module."""
     home = str(getattr(value, "__module__", module))
     name = str(getattr(value, "__name__", ""))
     lives_elsewhere = home != module and getattr(sys.modules.get(home), "__dict__", {}).get(name) is value
@@ -182,27 +182,27 @@ def _is_others(value: Any, module: str) -> bool:
 
 
 def _rebind(old: Any, new: Any, but_not: Collection[str]) -> None:
-    """Gives the new object to every module that took the old one by ``from … import``.
+    """Replaces the old object in every module that imported it with ``from … import``.
 
-    A patch's own module keeps what it took: it may call the original by that name.
+    The patch's own module keeps the original, because it may call it by that name.
     """
     if old is _MISSING or new is _MISSING:
         return
     for module in [module for name, module in list(sys.modules.items()) if name not in but_not]:
-        # By the dictionary: asking a lazy module (transformers) for an attribute would import half of it.
+        # Reads the dictionary: attribute access on a lazy module (transformers) would import much of it.
         names: dict[str, Any] = getattr(module, "__dict__", None) or {}
         for name in [name for name, value in list(names.items()) if value is old]:
             names[name] = new
 
 
 class _Finder:
-    """Sees imports come by; finds the module as usual, and has its patches put on right after it has run."""
+    """An import hook: finds modules as usual, and installs pending patches right after a module was executed."""
 
     def __init__(self) -> None:
         self._calls: dict[str, list[Callable[[], None]]] = {}
 
     def wait_for(self, site: _Site, call: Callable[[], None]) -> None:
-        """Remembers whom to tell."""
+        """Stores the callback."""
         self._calls.setdefault(site.module, []).append(call)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -232,7 +232,7 @@ _finder = _Finder()
 
 
 def _watch_imports() -> None:
-    """Stands in the way of imports only while a patch waits for one."""
+    """Installs the import hook while a patch is pending, and removes it otherwise."""
     waiting = any(site.is_pending for site in _sites.values())
     if waiting and _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)

@@ -14,6 +14,7 @@ from quirks_core.errors import QuirksError
 from quirks_core.facts import Record, RunContext
 from quirks_core.flags import flag_name
 from quirks_core.slots import find_slot
+from quirks_core.text import indented
 from quirks_core.trace import Answer, Leaf
 
 
@@ -106,7 +107,8 @@ class Refusal(Record):
 
     def __str__(self) -> str:
         who = " and ".join(str(quirk) for quirk in self.quirks)
-        return f"{who}: {self.reason}\n    remedy: {self.remedy}\n    override: {self.switch}"
+        reason, remedy = indented(self.reason, 6), indented(self.remedy, 6)
+        return f"{who}: {reason}\n    remedy: {remedy}\n    override: {self.switch}"
 
 
 class Verdict(Record):

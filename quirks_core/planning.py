@@ -69,7 +69,7 @@ class PlanOptions:
         return cls(
             switches=Switches.gather(call=call, command_line=command_line, environ=environ, config_file=file),
             strict=strict or _is_strict(environ),
-            locked=locked or environ.get(LOCKED_VARIABLE) or (section.locked if section is not None else None),
+            locked=locked if locked is not None else environ.get(LOCKED_VARIABLE) or (section.locked if section else None),
             assume=tuple(assume),
         )
 

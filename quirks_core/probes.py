@@ -1,6 +1,6 @@
-"""Evidence read from the source of the installed package, without importing it: is the bug in it, or the fix?
+"""Evidence from the source of an installed package, read without importing it: does it have the bug, or the fix?
 
-A probe also settles what a version cannot: whether a source build (``0.1.dev…``) is affected.
+A probe also decides whether a source build (``0.1.dev…``) is affected; a version number cannot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quirks_core.trace import Answer
 
 
 class Probe(ABC):
-    """A question to the installed source."""
+    """A check of the installed source."""
 
     __slots__ = ()
 
@@ -70,9 +70,9 @@ class StaticProbe(Probe):
 
 @dataclass(frozen=True, slots=True)
 class SymbolProbe(Probe):
-    """Looks for a module, class, function or method, or a constant or field; also for what a module imports by that name.
+    """Looks for a module, class, function, method, constant or field, or for a name that a module imports.
 
-    What a class inherits, or a module gets by ``import *``, counts as missing.
+    Inherited names, and names that a module gets by ``import *``, count as missing.
 
     Attributes:
         target: ``package.module`` or ``package.module:Class.attribute``.
@@ -102,12 +102,12 @@ class SymbolProbe(Probe):
 
 @dataclass(frozen=True, slots=True)
 class FingerprintProbe(Probe):
-    """Compares the source of a function or class with what is known to be affected or fixed.
+    """Compares the source of a function or class with sources that are known to be affected or fixed.
 
     Attributes:
         target: ``package.module:Class.attribute``.
         affected: Fingerprints (``quirks fingerprint``) of sources that have the bug.
-        fixed: Fingerprints of sources that have the fix. Any other source says nothing.
+        fixed: Fingerprints of sources that have the fix. Any other source gives unknown.
     """
 
     target: str
@@ -136,15 +136,15 @@ class FingerprintProbe(Probe):
 
 
 def ask(probe: Probe, package: str | None = None) -> Answer:
-    """Asks a probe; one of a third party's own kind that raises says nothing.
+    """Runs a probe; if a third party's own kind of probe raises, the answer is unknown.
 
     Args:
         probe: The probe.
-        package: The package in question; a probe of another one says nothing about it.
+        package: The package in question; for a probe of another package the answer is unknown.
     """
     try:
         answer = probe.answer() if package in (None, probe.package) else Answer.UNKNOWN
-    except (Exception, SystemExit):  # "nothing" is an honest answer: the range alone leaves the quirk unknown, and plans say so
+    except (Exception, SystemExit):  # unknown: the quirk is then unknown too, and plans warn
         return Answer.UNKNOWN
     return answer if isinstance(answer, Answer) else Answer.UNKNOWN
 

@@ -1,4 +1,4 @@
-"""What active quirks ask for, with every value computed: proposals for slots, patches, refusals and advice."""
+"""Collects what active quirks ask for and computes all values: proposals for slots, patches, refusals and advice."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from quirks_core.switches import off_switch
 
 @dataclass(slots=True)
 class Proposed:
-    """What the active quirks of one run ask for.
+    """The requests of the active quirks of one run.
 
     Attributes:
-        proposals: For slots.
-        patches: With the declarations that they come from.
-        refusals: Why the run must not start.
-        warnings: Advice, and what cannot be decided.
+        proposals: Requests for slots.
+        patches: Patches with their declarations.
+        refusals: Reasons why the run must not start.
+        warnings: Advice, and conditions that cannot be decided.
     """
 
     proposals: list[Proposal] = field(default_factory=list)
@@ -37,15 +37,15 @@ class Proposed:
 
     @property
     def planned_patches(self) -> tuple[PlannedPatch, ...]:
-        """The patches, so that the order of registration cannot show."""
+        """The patches, in an order that does not depend on registration."""
         return tuple(sorted((planned for _, planned in self.patches), key=lambda item: (item.target, item.quirk.id)))
 
 
 def propose(context: RunContext, evaluated: Iterable[Evaluated]) -> Proposed:
-    """Asks every active quirk.
+    """Collects the requests of every active quirk.
 
     Args:
-        context: The facts, of which values may be functions.
+        context: The facts; values may be functions of them.
         evaluated: The quirks, in order of their ids.
     """
     found = Proposed()
@@ -99,7 +99,7 @@ def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) 
 
 
 def computed(context: RunContext, value: Any) -> Any:
-    """Returns the value, or what the function that stands for it returns.
+    """Returns the value; if it is a function, what the function returns.
 
     Raises:
         QuirksError: The function raised an error.
@@ -151,7 +151,7 @@ def drift_of(patch: Patch, item: Loaded) -> str | None:
 
 
 def _patch_conflicts(patches: Sequence[tuple[Patch, PlannedPatch]]) -> Iterator[Refusal]:
-    """Wrappers go around each other; a replacement, or what adds, tolerates no other patch on its target or in it."""
+    """Wrappers can be nested; a replacement or an addition allows no other patch of its target or of anything in it."""
     targets: dict[str, list[tuple[Patch, PlannedPatch]]] = {}
     for patch, planned in patches:
         targets.setdefault(planned.target, []).append((patch, planned))
@@ -166,7 +166,7 @@ def _patch_conflicts(patches: Sequence[tuple[Patch, PlannedPatch]]) -> Iterator[
 
 
 def _inside_of_a_replacement(targets: Mapping[str, Sequence[tuple[Patch, PlannedPatch]]]) -> Iterator[Refusal]:
-    """A patch of what another quirk has replaced as a whole would be put on code that it was not written against."""
+    """A patch inside a target that another quirk replaces would change code that it was not written against."""
     for outer, patches in sorted(targets.items()):
         for owner in [planned.quirk for patch, planned in patches if not patch.wrapper]:
             for inner in sorted(name for name in targets if name.startswith(f"{outer}.")):

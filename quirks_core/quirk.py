@@ -23,12 +23,12 @@ from quirks_core.match import Match
 from quirks_core.probes import Probe
 from quirks_core.versions import Affected
 
-#: The name of a paired run beside a declaration.
+#: Name of the paired run's function in the module of a declaration.
 SCENARIO = "scenario"
 
 
 class Severity(StrEnum):
-    """What happens to a user whom the quirk does not protect."""
+    """What happens in a run without the quirk."""
 
     CRASH = auto()
     WRONG_OUTPUT = auto()
@@ -61,9 +61,9 @@ def fix(url: str) -> Reference:
 
 @dataclass(frozen=True, slots=True)
 class PairedRun:
-    """Evidence by running: the same scenario on the real engine with and without the quirk; ``quirks prove`` runs it.
+    """Evidence from a scenario that ``quirks prove`` runs on the real engine, with and without the quirk.
 
-    An ``async def scenario(lab)`` in the module that declares the quirk is its paired run without being named.
+    An ``async def scenario(lab)`` in the module that declares the quirk is its paired run and need not be named.
 
     Attributes:
         scenario: ``package.module:function``, an ``async def scenario(lab) -> Outcome`` (see `worker.testing.lab`).
@@ -96,7 +96,7 @@ class Location:
 
 
 _ID = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)?")
-#: More facts than any match asks for; one of somebody's own kind may never stop naming them.
+#: More facts than any match asks for; a third party's own kind of match might yield names without end.
 _MOST_FACTS = 10_000
 #: Names that switch more than one quirk.
 _RESERVED = frozenset({"all", "third-party", *ModelFlag})
@@ -109,19 +109,21 @@ class Quirk:
 
     Attributes:
         id: Stable name, never reused: ``words-with-dashes``; a third party's may be ``distribution/words``.
-        title: What goes wrong, for whom, in one sentence.
+        title: What goes wrong, and for which models, in one sentence.
         flag: The behaviour it adjusts.
         match: When it concerns a run.
         adjustments: What it asks for.
         affected: The version ranges that have the problem. Ranges of one package are alternatives; different packages must
             all be affected. Empty: every version.
         severity: What happens without it.
-        references: Where to read on; at least one.
-        evidence: What shows that the problem exists, beside a ``scenario`` in the module.
+        references: Links to reports and fixes; at least one.
+        evidence: Probes and paired runs, in addition to a ``scenario`` in the module.
         examples: Runs with the verdict that each must get; `quirks_core.testing.contract` checks them.
-        supersedes: Ids of the quirks that this one replaces, in every run in which it is not switched off itself.
-        cost: What it costs while active, measured where it can be.
-        location: File and line of the declaration; taken from the caller, and no part of equality.
+        supersedes: Ids of the quirks that this one replaces, unless it is switched off itself.
+        cost: The cost while it is active, measured if possible.
+        crash: Of a quirk of severity ``CRASH``: the error with which the engine ends without it, as a regular expression. Only
+            with this error does an engine that dies, or does not start, count as evidence.
+        location: File and line of the declaration; taken from the caller, and ignored in comparisons.
     """
 
     id: str
@@ -136,6 +138,7 @@ class Quirk:
     examples: tuple[Example, ...]
     supersedes: tuple[str, ...]
     cost: str
+    crash: str
     location: Location = field(compare=False, repr=False)
 
     def __init__(
@@ -153,11 +156,12 @@ class Quirk:
         examples: Example | Sequence[Example] = (),
         supersedes: str | Sequence[str] = (),
         cost: str = "",
+        crash: str = "",
     ) -> None:
-        """Checks the declaration; where several are taken, one will do.
+        """Checks the declaration; a sequence of one item may be given as the item.
 
         Raises:
-            DeclarationError: It is not sound; the message lists everything.
+            DeclarationError: The declaration is invalid; the message lists all problems.
         """
         values: dict[str, Any] = {
             "id": id,
@@ -172,6 +176,7 @@ class Quirk:
             "examples": _as_tuple(examples),
             "supersedes": _as_tuple(supersedes),
             "cost": cost,
+            "crash": crash,
             "location": _location(sys._getframe(1)),
         }
         for name, value in values.items():
@@ -195,7 +200,7 @@ class Quirk:
 
     @property
     def paired_runs(self) -> tuple[PairedRun, ...]:
-        """Its paired runs: those that it names, else the ``scenario`` of its module."""
+        """Its paired runs: those that it names, otherwise the ``scenario`` of its module."""
         named = tuple(item for item in self.evidence if isinstance(item, PairedRun))
         module = sys.modules.get(self.location.module)
         if named or not callable(getattr(module, "__dict__", {}).get(SCENARIO)):
@@ -204,12 +209,12 @@ class Quirk:
 
     @property
     def probes(self) -> tuple[Probe, ...]:
-        """The questions to installed source among its evidence."""
+        """The probes among its evidence."""
         return tuple(item for item in self.evidence if isinstance(item, Probe))
 
     @cached_property
     def model_types(self) -> frozenset[str] | None:
-        """The model types that the quirk is bound to; None if it may concern any model."""
+        """The model types that the quirk can concern; None if it may concern any model."""
         return self.match.model_types()
 
     def _problems(self) -> Iterator[str]:
@@ -217,7 +222,7 @@ class Quirk:
             yield "the id must be lower-case words joined by dashes, at most one slash"
         elif self.id in _RESERVED:
             yield "the id is a word of the switches: choose another"
-        for name in ("id", "title", "cost"):
+        for name in ("id", "title", "cost", "crash"):
             if problem := problem_of_text(name, getattr(self, name)):
                 yield problem
         if not self.title:
@@ -234,6 +239,12 @@ class Quirk:
             yield "no references: say where the problem is reported"
         if not isinstance(self.severity, Severity):
             yield f"{shown(self.severity)} is not a severity"
+        elif self.crash and self.severity is not Severity.CRASH:
+            yield f"it names the error of a crash, but its severity is {self.severity}"
+        try:
+            re.compile(self.crash if isinstance(self.crash, str) else "")
+        except re.error as error:
+            yield f"crash is no regular expression: {error}"
         for name, kinds in _PARTS:
             for item in getattr(self, name):
                 if not isinstance(item, kinds):
@@ -261,7 +272,7 @@ _PARTS: tuple[tuple[str, Any], ...] = (
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
-    """Lets an author write a single item or a list where a tuple is kept."""
+    """Converts a single item or a list to a tuple."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
@@ -277,7 +288,7 @@ def _from_package(file: str, module: str) -> str:
 
 
 def asked_of(quirks: Iterable[Quirk]) -> frozenset[str]:
-    """Returns the names of the facts that any of the quirks asks for; one whose match cannot say is left out."""
+    """Returns the names of the facts that the quirks ask for; a quirk whose match raises is left out."""
     found: set[str] = set()
     for quirk in quirks:
         try:

@@ -1,4 +1,4 @@
-"""What every process acknowledged and what the engine really runs with."""
+"""The acknowledgements of all processes, and the values that the engine really uses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _POLL_S = 0.05
 
 
 class Effect(Record):
-    """One thing that was changed, or found as wanted, in a process.
+    """One change in a process, or a value that was already as planned.
 
     Attributes:
         slot: ``env.NAME``, or ``patch.`` and the target.
         before: The variable's value; the fingerprint of a target's source.
-        after: The variable's value; where a patch's code comes from.
-        pending: A patch that waits for its module to be imported in this process.
+        after: The variable's value; the source of a patch's code.
+        pending: The patch's module is not imported in this process yet.
     """
 
     slot: str
@@ -33,14 +33,14 @@ class Effect(Record):
 
 
 class Acknowledgement(Record):
-    """What one process has.
+    """The acknowledgement of one process.
 
     Attributes:
         pid: Process id.
         process: Name of the process, for example ``EngineCore_DP0``.
-        digest: Digest of the plan that the process carries out, computed there from what it received.
+        digest: Digest of the plan that the process applies, computed in the process from what it received.
         effects: The environment variables and patches, with the values before and after.
-        engine: Values by slot that the process's own engine configuration holds; empty where it has none, or none yet.
+        engine: Values by slot in the process's own engine configuration; empty if it has none, or none yet.
     """
 
     pid: int
@@ -62,10 +62,10 @@ class ReadBack(Record):
 
     Attributes:
         slot: Name of the slot.
-        before: The value before quirks; None if it was left open.
-        planned: The value that the plan gives it; None if the plan leaves it open.
-        engine: The value the engine runs with.
-        binding: A quirk asked for the planned value, so that another one is an error.
+        before: The value before quirks; None if it was not set.
+        planned: The planned value; None if the plan does not set it.
+        engine: The value that the engine uses.
+        binding: A quirk asked for the planned value, so another value is an error.
     """
 
     slot: str
@@ -76,7 +76,7 @@ class ReadBack(Record):
 
 
 class Receipt(Record):
-    """What every process has, and the engine's own values."""
+    """The acknowledgements of all processes, and the values read back from the engine."""
 
     digest: str
     processes: tuple[Acknowledgement, ...]
@@ -111,7 +111,7 @@ def collect(
         wait_s: Seconds to wait for acknowledgements that are not there yet.
 
     Raises:
-        ReceiptError: A process is missing or late, carries out another plan, or the engine changed a value that a quirk set.
+        ReceiptError: A process is missing or late, applies another plan, or the engine changed a value that a quirk set.
     """
     acknowledgements = _wait_for(folder, expected, wait_s)
     known = {ack.pid for ack in acknowledgements}
@@ -145,7 +145,7 @@ def _wait_for(folder: Path, expected: Mapping[int, str], wait_s: float) -> tuple
     """Reads the acknowledgements of the expected processes, as soon as all are there or the time is over."""
     deadline = time.monotonic() + wait_s
     while True:
-        # Helper processes that vLLM starts for a moment acknowledge too; the receipt is about those that stay.
+        # Short-lived helper processes of vLLM acknowledge too; the receipt contains only the processes that stay.
         found = tuple(ack for ack in read_acknowledgements(folder) if ack.pid in expected)
         if len({ack.pid for ack in found}) == len(expected) or time.monotonic() >= deadline:
             return found

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 import pluggy
+from packaging.utils import canonicalize_name
 
 from quirks_core import hookspecs, json_values, plugin_code
 from quirks_core.consistency import circular_supersedes, duplicate_ids
@@ -19,6 +20,7 @@ from quirks_core.loaded import Loaded
 from quirks_core.plan import Plan
 from quirks_core.quirk import Quirk, asked_of
 from quirks_core.resolve import resolve
+from quirks_core.slots import engine_doubt
 from quirks_core.switches import Switch, Switches
 
 #: More quirks than anybody declares; a hook that never stops yielding must not fill the memory.
@@ -132,11 +134,18 @@ class Registry:
         """Returns the quirk of that id.
 
         Raises:
+            DeclarationError: Its plugin is broken; the message says why.
             UsageError: There is none; the message names the nearest one.
         """
         for item in self.loaded:
             if item.quirk.id == quirk_id:
                 return item
+        for broken in self.broken:
+            # A plugin that declares several quirks has none of their ids, but they start with its distribution's name.
+            if broken.name == quirk_id or canonicalize_name(quirk_id.partition("/")[0]) == canonicalize_name(
+                broken.distribution
+            ):
+                raise DeclarationError(f"quirk {quirk_id!r} is not loaded, its {broken}")
         raise UsageError(f"no quirk {quirk_id!r}{nearest(quirk_id, [item.quirk.id for item in self.loaded])}")
 
     @property
@@ -168,7 +177,7 @@ class Registry:
         doubtful = self.check_names(switches)
         context, troubles = self._with_plugin_facts(context)
         unchecked = [f"{name} is not checked: the source of that vLLM is not installed" for name in context.unchecked]
-        warnings = [*map(str, self.broken), *map(str, self.skipped), *doubtful, *troubles, *unchecked]
+        warnings = [*map(str, self.broken), *map(str, self.skipped), *doubtful, *troubles, *unchecked, *_doubts(context)]
         return resolve(context, self.loaded, switches, warnings=warnings)
 
     def observe(self, plan: Plan, receipt: object) -> list[str]:
@@ -215,6 +224,12 @@ class Registry:
             except DeclarationError as error:
                 troubles.append(f"{who} failed: {error}")
         return answers, troubles
+
+
+def _doubts(context: RunContext) -> list[str]:
+    """What is to be said of engine arguments that the user typed and whose values the installed vLLM does not list."""
+    typed = sorted(context.typed) if context.source_known("vllm") else ()
+    return [why for name in typed if (why := engine_doubt(name, context.value(name)))]
 
 
 def _new_manager() -> pluggy.PluginManager:

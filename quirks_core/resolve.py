@@ -1,7 +1,7 @@
-"""Decides what applies: a pure function from facts, quirks and switches to a plan, one step after the other.
+"""Makes the plan: a pure function of facts, quirks and switches, in four steps.
 
-Order cannot matter: there are no priorities. A requirement beats a default on the same slot; how equally strong proposals for
-a slot become one value is a law of sets (`quirks_core.merge`), and a conflict names everybody.
+The order of quirks has no effect, and there are no priorities. A requirement beats a default on the same slot;
+`quirks_core.merge` merges equally strong proposals, and a conflict names all quirks that are involved.
 """
 
 from __future__ import annotations

@@ -98,7 +98,12 @@ def _outcome(ledger: Ledger, group: Sequence[Proposal], now: _Now) -> tuple[Stat
             return Status.ALREADY_SET, f"the configuration's default is {now.value!r} already", None
         if item.relation is not Relation.INCLUDES and not _brings(item, final):
             return Status.OUTRANKED, f"the stricter {final!r} wins", None
-        return Status.APPLIED, f"changed from the configuration's default {now.value!r}", None
+        was_open = "the configuration left it open"
+        return (
+            Status.APPLIED,
+            was_open if now.value is None else f"changed from the configuration's default {now.value!r}",
+            None,
+        )
     if now.satisfies(item):
         is_equal = same(now.value, item.operand)
         return Status.ALREADY_SET, "the user typed the same value" if is_equal else f"the user typed {now.value!r}", None

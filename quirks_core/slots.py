@@ -22,8 +22,8 @@ from quirks_core.engine_arguments import EngineArgument, argument_names, find_ar
 from quirks_core.errors import UsageError, nearest, shown
 
 ENGINE, ENV = "engine.", "env."
-#: Fields of the section ``engine`` that choose between engines, or reach vLLM by another name.
-NOT_ARGUMENTS = frozenset({"engine.async_engine", "engine.head_dtype", "engine.runtime"})
+#: Fields of the section ``engine`` that choose between engines, reach vLLM by another name, or are read by our worker alone.
+NOT_ARGUMENTS = frozenset({"engine.async_engine", "engine.generate_from_dummy", "engine.head_dtype", "engine.runtime"})
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 #: Characters of a wrong value in a message; more would bury what is wrong with it.
 _MOST_SHOWN = 100
@@ -50,6 +50,12 @@ class Slot:
         """The values that it can take; empty if any value of its type will do."""
         kinds = _members(self.type)
         return tuple(value for kind in kinds for value in get_args(kind)) if all(map(_is_literal, kinds)) else ()
+
+    @property
+    def listed(self) -> tuple[Any, ...]:
+        """The values that are listed beside any other text, which may stand for something, too."""
+        kinds = _members(self.type)
+        return tuple(value for kind in filter(_is_literal, kinds) for value in get_args(kind)) if str in kinds else ()
 
     @property
     def takes(self) -> str:
@@ -174,6 +180,18 @@ def engine_problem(name: str, value: Any = None) -> str | None:
         key = name.removeprefix(ENGINE)
         return f"{name}: the installed vLLM has no such engine argument{nearest(key, {*known, *EngineSection.model_fields})}"
     return None if value is None else slot.problem(value)
+
+
+def engine_doubt(name: str, value: Any) -> str | None:
+    """Says that vLLM does not list a value of an engine argument that takes others, too; None if it does, or lists none."""
+    slot = installed_slot(name) if is_engine_argument(name) else None
+    if slot is None or not slot.listed or not isinstance(value, str) or value in slot.listed:
+        return None
+    known = ", ".join(map(str, slot.listed))
+    near = nearest(value, slot.listed)
+    return (
+        f"{name}: the installed vLLM does not list {shown(value, _MOST_SHOWN)}{near} (listed: {known}; a plugin may add others)"
+    )
 
 
 def _default(argument: EngineArgument) -> Any:

@@ -1,7 +1,7 @@
 """Reads the source of installed packages without importing them.
 
-Probes, drift guards and the list of an engine's settings all rest on this: it needs neither torch nor a GPU, and it cannot
-run anybody's code.
+Probes, drift guards and the list of an engine's settings use this module: it needs neither torch nor a GPU, and it does not run
+the code that it reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def module_source(module: str) -> str | None:
         spec = importlib.util.find_spec(package)  # a top-level name: finds, does not import
     except (ImportError, ValueError):
         return None
-    if spec and not parts and spec.submodule_search_locations is None:  # a module of its own, without a package
+    if spec and not parts and spec.submodule_search_locations is None:  # a single module, not a package
         file = Path(spec.origin or "")
         return file.read_text(encoding="utf-8", errors="replace") if file.suffix == ".py" else None
     for root in (spec.submodule_search_locations or ()) if spec else ():
@@ -36,7 +36,7 @@ def module_source(module: str) -> str | None:
 
 def _children(node: ast.AST) -> list[ast.stmt]:
     """The statements of a module or class body, looking through every branch of ``if`` and ``try``."""
-    # A definition in an `except` is the fallback of one in the `try`, so it comes first: the last one counts.
+    # The last definition counts. One in an `except` is the fallback of one in the `try`, so it comes first.
     statements: list[ast.stmt] = [statement for handler in getattr(node, "handlers", []) for statement in handler.body]
     for block in ("body", "orelse", "finalbody"):
         statements += getattr(node, block, [])
@@ -54,12 +54,12 @@ def parsed(module: str) -> ast.Module | None:
     source = module_source(module)
     try:
         return ast.parse(source) if source is not None else None
-    except (SyntaxError, ValueError):  # a template, or another Python's
+    except (SyntaxError, ValueError):  # a template, or source for another version of Python
         return None
 
 
 def is_readable(module: str) -> bool:
-    """Tells whether a module's source could be read as Python, also if there is none."""
+    """Tells whether a module's source can be parsed as Python; true also if there is no such module."""
     return module_source(module) is None or parsed(module) is not None
 
 
@@ -101,7 +101,7 @@ def imported_from(module: str, name: str) -> tuple[str, str] | None:
 
 
 def statement(target: str) -> ast.stmt | None:
-    """Returns the statement that makes an attribute what it is; None if the module or the attribute does not exist."""
+    """Returns the statement that defines an attribute; None if the module or the attribute does not exist."""
     module, _, path = target.partition(":")
     node: ast.AST | None = parsed(module)
     *owners, name = path.split(".")

@@ -81,10 +81,10 @@ class Switches:
             config_file: Of ``quirks.disable`` and ``quirks.force``.
 
         Raises:
-            UsageError: One layer turns the same name off and on.
+            UsageError: One layer turns the same name off and on, or gives an empty name.
         """
         variables = os.environ if environ is None else environ
-        from_environment = SwitchNames(*(variables.get(name, "").split(",") for name in (DISABLE_VARIABLE, FORCE_VARIABLE)))
+        from_environment = SwitchNames(*(_listed(variables.get(name, "")) for name in (DISABLE_VARIABLE, FORCE_VARIABLE)))
         return cls(
             tuple(
                 _layer(names, *words)
@@ -154,7 +154,15 @@ def off_switch(ids: Iterable[str]) -> str:
     return " ".join(f"--disable {name}" for name in names) + f" (or quirks.disable: [{', '.join(names)}])"
 
 
+def _listed(text: str) -> list[str]:
+    """The names in a variable; a variable that is set to nothing, or a comma at the end, gives none."""
+    return [name for name in text.split(",") if name.strip()]
+
+
 def _layer(names: SwitchNames, off: str, on: str) -> Mapping[str, Switch]:
+    for given, layer in ((names.disable, off), (names.force, on)):
+        if not all(map(str.strip, given)):
+            raise UsageError(f"an empty name in {layer}; name a quirk, a flag, {_DISTRIBUTION}NAME, {_THIRD_PARTY} or {_ALL}")
     disabled, forced = set(_canonical(names.disable)), set(_canonical(names.force))
     if both := sorted(disabled & forced):
         raise UsageError(f"{', '.join(map(repr, both))} is turned off and on at once, by {off} and {on}")
@@ -168,7 +176,7 @@ def _canonical(names: Iterable[str]) -> Iterator[str]:
             yield name.lower()
         elif name.startswith(_DISTRIBUTION):
             yield _DISTRIBUTION + distribution_of(name.removeprefix(_DISTRIBUTION))
-        elif name:
+        else:
             yield name
 
 

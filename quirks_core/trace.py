@@ -26,8 +26,13 @@ class Leaf(NamedTuple):
     got: Any
     answer: Answer
 
+    def inverted(self) -> Leaf:
+        """The negation of the comparison."""
+        return Leaf(self.fact, f"not {self.wanted}", self.got, ~self.answer)
+
     def __str__(self) -> str:
-        got = "unknown" if self.answer is Answer.UNKNOWN and self.got is None else self.got
+        nothing = "unknown" if self.answer is Answer.UNKNOWN else "nothing"
+        got = nothing if self.got is None else self.got
         return f"{self.fact}: wanted {self.wanted}, got {got}"
 
 
@@ -44,8 +49,9 @@ class Trace(NamedTuple):
         return cls(leaf.answer, (leaf,), leaf)
 
     def inverted(self) -> Trace:
-        """The trace of the negation; the leaves stay what they were."""
-        return Trace(~self.answer, self.leaves, self.decisive)
+        """The trace of the negation: each leaf wants the contrary, and got what it got."""
+        decisive = None if self.decisive is None else self.decisive.inverted()
+        return Trace(~self.answer, tuple(leaf.inverted() for leaf in self.leaves), decisive)
 
 
 def all_of(traces: Iterable[Trace]) -> Trace:

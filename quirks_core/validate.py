@@ -1,4 +1,4 @@
-"""What every good quirk keeps to, checked on a declaration; ``quirks validate`` and `QuirkContract` both ask here."""
+"""The rules for every quirk, checked on its declaration; ``quirks validate`` and `QuirkContract` use this module."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a declaration does not keep to.
+    """A rule that a declaration violates.
 
     Attributes:
         level: How much it matters.
-        quirk: The quirk's id; the entry point's name where no quirk could be loaded.
+        quirk: The quirk's id; the entry point's name if no quirk could be loaded.
         message: What is wrong and what to do.
     """
 
@@ -52,18 +52,18 @@ class Problem:
 
 
 def problems(item: Loaded) -> list[Problem]:
-    """Checks one quirk against every law. A law that its code makes raise is a problem of the quirk."""
+    """Checks one quirk against every rule. If the quirk's code raises during a check, that is a problem of the quirk."""
     found: list[Problem] = []
     for law in LAWS:
         try:
             found += law(item)
-        except Exception as error:  # a match or a value of a third party may do anything
+        except Exception as error:  # a third party's match or value may raise anything
             found.append(_error(item, f"its {law.__name__.replace('_', ' ')} cannot be checked: {words(error)}"))
     return found
 
 
 def metadata(item: Loaded) -> Iterator[Problem]:
-    """It says where to read on, what happens, and what shows it; a namespaced id names its distribution."""
+    """References, docstring and evidence exist; an id with a prefix names its distribution."""
     quirk, text = item.quirk, documentation(item.quirk)
     for reference in quirk.references:
         if not reference.url.startswith("https://"):
@@ -107,7 +107,7 @@ def examples(item: Loaded) -> Iterator[Problem]:
 
 
 def slots(item: Loaded) -> Iterator[Problem]:
-    """In none of its examples does it ask for a value that the slot cannot take, or for two values at once."""
+    """In every example its values fit their slots and do not conflict."""
     for number, example in enumerate(item.quirk.examples, 1):
         for refusal in resolve(example.context(), [item]).refusals:
             if refusal.kind in ("broken", "conflict"):
@@ -125,7 +125,7 @@ def facts(item: Loaded) -> Iterator[Problem]:
 
 
 def reasons(item: Loaded) -> Iterator[Problem]:
-    """The strong adjustments say why: a refusal, and a patch, which is the last resort."""
+    """A refusal has a reason and a remedy, and a patch a reason."""
     for adjustment in item.quirk.adjustments:
         if isinstance(adjustment, Refuse):
             for name in ("reason", "remedy"):
@@ -172,7 +172,7 @@ def patches(item: Loaded) -> Iterator[Problem]:
             )
 
 
-#: Every law that a declaration can be held against where it stands.
+#: All rules that can be checked on a single declaration.
 LAWS: tuple[Callable[[Loaded], Iterable[Problem]], ...] = (
     metadata,
     examples,

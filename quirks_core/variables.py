@@ -1,4 +1,4 @@
-"""Environment variables: which can be set at all, and which no quirk may ask for or set."""
+"""Environment variables: which ones can be set, and which ones no quirk may read or set."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 from quirks_core.errors import shown
 
-#: The last letters of a word, by which a name looks like that of a secret: ``HF_TOKEN``, ``VLLM_API_KEY``, ``NGC_APIKEY``.
+#: Endings of words that mark the name of a secret: ``HF_TOKEN``, ``VLLM_API_KEY``, ``NGC_APIKEY``.
 _SECRET = ("CREDENTIAL", "CREDENTIALS", "KEY", "KEYS", "PASSWD", "PASSWORD", "SECRET", "SECRETS", "TOKEN")
-#: Variables by which Python, the dynamic linker, a shell or vLLM is told which code to run.
+#: Variables that tell Python, the dynamic linker, a shell or vLLM which code to run.
 _CODE = re.compile(r"PATH|PYTHON.*|LD_.*|DYLD_.*|BASH_ENV|ENV|VLLM_PLUGINS")
-#: Our own switches: a quirk that set them would change which quirks there are.
+#: Our own switches: a quirk that sets them would switch quirks on or off.
 _OURS = "MODEL_QUIRKS_"
 
 

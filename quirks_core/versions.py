@@ -1,7 +1,7 @@
-"""Version ranges: half-open, compared as `packaging.version.Version`, with unknown as an honest answer.
+"""Version ranges: half-open, compared as `packaging.version.Version`; the answer is unknown if a version cannot be compared.
 
-PEP 440 specifiers are not used: they exclude the pre-releases before a fix, which are affected, and disagree with
-themselves between releases of ``packaging``.
+PEP 440 specifiers are not used: they exclude pre-releases of the fixed version, which are affected, and their behaviour differs
+between releases of ``packaging``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quirks_core.trace import Answer
 
 @lru_cache(maxsize=1024)
 def parse_version(text: str) -> Version | None:
-    """Returns the version, or None if it says nothing: unparsable, or a source build named ``0.0.dev…``/``0.1.dev…``."""
+    """Returns the version; None if it cannot be parsed, or is a source build named ``0.0.dev…``/``0.1.dev…``."""
     try:
         version = Version(text)
     except InvalidVersion:
@@ -30,12 +30,12 @@ def parse_version(text: str) -> Version | None:
 
 @dataclass(frozen=True, slots=True)
 class Affected:
-    """A half-open range of versions, ``introduced <= v < fixed``, in the words of the OSV schema.
+    """A half-open range of versions, ``introduced <= v < fixed``, with the terms of the OSV schema.
 
     Attributes:
         package: Name of the distribution, for example ``vllm``.
         introduced: First affected version; None if all before `fixed` are.
-        fixed: First version that is not affected; a pre-release before it is. None while there is no fix.
+        fixed: First version that is not affected; a pre-release of it is affected. None while there is no fix.
     """
 
     package: str
@@ -72,7 +72,7 @@ class Affected:
             installed: The version, or None if the package is not installed.
 
         Returns:
-            `Answer.UNKNOWN` for a missing package or a version that cannot be placed.
+            `Answer.UNKNOWN` for a missing package or a version that cannot be compared.
         """
         version = parse_version(installed) if installed is not None else None
         if version is None or not any(version.release):  # 0.0.0 is what a build without tags calls itself
@@ -80,7 +80,7 @@ class Affected:
         low, high = parse_version(self.introduced or ""), parse_version(self.fixed or "")
         if low is not None and version < low:
             return Answer.NO
-        # A local label (0.9.2+cpu) sorts after its public version, so it needs no care here.
+        # A local label (0.9.2+cpu) sorts after its public version, so it needs no special case.
         if high is not None and version >= high:
             return Answer.NO
         return Answer.YES

@@ -7,7 +7,10 @@ from typing import Any
 
 import yaml
 
-from quirks_core.errors import UsageError
+from quirks_core.errors import UsageError, shown
+from quirks_core.json_values import DEEPEST, is_too_deep
+
+_TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -36,6 +39,10 @@ def read_yaml(file: Path) -> dict[str, Any]:
         raise UsageError(f"configuration {file} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"configuration {file} is not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UsageError(f"configuration {file} {_TOO_DEEP}") from None
+    if is_too_deep(values):
+        raise UsageError(f"configuration {file} {_TOO_DEEP}")
     if not isinstance(values, dict):
         raise UsageError(f"configuration {file} must hold a mapping, not {type(values).__name__}")
     return values
@@ -54,7 +61,11 @@ def lay_over(values: dict[str, Any], text: str) -> None:
         value = yaml.safe_load(raw)
     except yaml.YAMLError:
         raise UsageError(f"--set {text!r}: {raw!r} is not valid YAML") from None
+    except RecursionError:
+        raise UsageError(f"--set {shown(text, 100)} {_TOO_DEEP}") from None
     *parents, key = path.strip().split(".")
+    if len(parents) > DEEPEST or is_too_deep(value):
+        raise UsageError(f"--set {shown(text, 100)} {_TOO_DEEP}")
     here = values
     for parent in parents:
         below = here.setdefault(parent, {})

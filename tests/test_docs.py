@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import json
 import os
@@ -18,17 +19,20 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from quirks_core import Severity, hookspecs
+from quirks_core import Patch, Quirk, Severity, hookspecs, model_type, report, validate
 from quirks_core.cli.command import find_commands
 from quirks_core.cli.docs import pages
 from quirks_core.cli.main import main, make_parser
 from quirks_core.config import GenerationConfig
 from quirks_core.lifecycle import Stage
+from quirks_core.loaded import Loaded
 from quirks_core.plan import Contributor, Plan, PlannedAdjustment, PlannedPatch, Refusal, State, Status, Verdict
 from quirks_core.receipt import Acknowledgement, Effect, ReadBack, Receipt
 from quirks_core.testing import plugin
 from quirks_core.trace import Answer, Leaf
-from worker.testing import plugin as engine_plugin
+from quirks_plugins import fixtures as engine_fixtures
+from worker.testing.checkpoints import KINDS
+from worker.testing.lab import Generated, Lab, Outcome
 from worker.testing.proof import Conclusion
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -36,8 +40,6 @@ _DOCS = _ROOT / "docs"
 _PAGES = sorted([_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *_DOCS.glob("*.md"), *_DOCS.glob("quirks/*.md")])
 _FENCE = re.compile(r"^```(?P<language>\w*) *(?P<mark>.*)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE)
 _ANY_LINES = "…"
-#: Models that the pages speak of; of a model only its configuration is read.
-_MODELS = {"gemma-3": "gemma3", "gemma-4": "gemma4", "qwen-3": "qwen3"}
 
 
 class Block(NamedTuple):
@@ -204,13 +206,42 @@ def test_every_key_of_plan_and_receipt_is_in_the_reference():
 def test_every_fixture_of_the_kit_is_described():
     fixtures = {
         name
-        for kit in (plugin, engine_plugin)
+        for kit in (plugin, engine_fixtures)
         for name, value in vars(kit).items()
         if type(value).__name__ == "FixtureFunctionDefinition"
     }
 
     assert len(fixtures) >= 6
     assert fixtures <= _words(_DOCS / "writing-a-quirk.md")
+
+
+def test_the_page_of_the_kit_has_every_checkpoint_every_method_and_every_field():
+    methods = {name for name in vars(Lab) if not name.startswith("_")}
+    fields = {field.name for record in (Outcome, Generated) for field in dataclasses.fields(record)}
+
+    words = {word.partition("(")[0].removeprefix("await ") for word in _words(_DOCS / "kit.md")}
+    assert methods | fields | {*KINDS, "folder", "plans"} <= words
+
+
+def test_every_patch_of_the_page_passes_validation_when_it_is_copied(tmp_path, monkeypatch):
+    page = _DOCS / "writing-a-quirk.md"
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for block in _blocks("python", page=page):
+        if name := re.match(r"# ([\w/]+\.py)\n", block.text):
+            file = tmp_path / name[1]
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(block.text, encoding="utf-8")
+        if block.runs:
+            exec(compile(block.text, str(block), "exec"), namespace)  # noqa: S102  # our own pages
+    monkeypatch.syspath_prepend(tmp_path)
+    patches = [value for value in namespace.values() if isinstance(value, Patch)]
+    about = {"title": "-", "flag": "acme-quirks:log", "match": model_type("x"), "severity": Severity.NOISE}
+
+    assert len(patches) == 3
+    for patch in patches:
+        quirk = Quirk(id="acme-quirks/log", adjustments=patch, references=report("https://example.org"), **about)
+        loaded = Loaded(quirk, "acme-quirks", "1.0", quirk.id)
+        assert not [*validate.reasons(loaded), *validate.patches(loaded), *validate.slots(loaded)]
 
 
 @pytest.mark.parametrize("words", [State, Status, Severity, Stage, Answer, Conclusion], ids=lambda words: words.__name__)
@@ -275,11 +306,9 @@ def test_every_command_line_parses(block):
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
-    """An environment of its own, in a folder with the models that the pages speak of; it sees what is installed here."""
+    """An environment of its own, in an empty folder, as a reader has it; it sees what is installed here."""
     folder = tmp_path / "work"
-    for name, model_type in _MODELS.items():
-        (folder / name).mkdir(parents=True)
-        (folder / name / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
+    folder.mkdir()
     venv.create(tmp_path / "venv", symlinks=True)
     python = tmp_path / "venv/bin/python"
     scheme = {"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}

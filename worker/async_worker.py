@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     from fastapi import FastAPI
 
-    from worker.server import OpenAIServer
+    from worker.server import Listener, OpenAIServer
 
 
 @dataclass(slots=True)
@@ -115,6 +115,7 @@ class VllmAsyncGenerationWorker:
         self._launch = launch
         self._engine_rank = engine_rank
         self._running: _Running | None = None
+        self._listener: Listener | None = None
         self._receipt: Receipt | None = None
         self._topology: Topology | None = None
 
@@ -164,23 +165,33 @@ class VllmAsyncGenerationWorker:
     async def post_init_async(self) -> None:
         """Starts the engine and, if ``server.enabled``, the OpenAI-compatible server.
 
+        An engine that starts from dummy weights (``engine.load_format``) does not generate before a complete refit, unless
+        ``engine.generate_from_dummy`` is set.
+
         The event loop stands still until the engine is up: 20 to 60 s on two CPU cores.
 
         Raises:
             EngineStartError: The engine died; its last error lines are in the message, the active quirks in the notes.
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
             TopologyError: The engine formed other parallel groups than the plan says.
-            ServerStartError: The server cannot listen.
+            ServerStartError: The server cannot listen; a port that is taken is found before the engine starts.
         """
         if self._running is not None:
             raise QuirksError("the engine is running already; call post_init_async once")
-        await self._create_engine(self._launch.arguments)
         if self.config.server.enabled:
-            try:
+            from worker.server import Listener
+
+            self._listener = Listener(self.config)  # a port that is taken is found now, not after the engine's start
+        try:
+            await self._create_engine(self._launch.arguments)
+            if self.config.server.enabled:
                 await self._setup_vllm_server()
-            except BaseException:
-                await self.shutdown()
-                raise
+        except BaseException:
+            listener, self._listener = self._listener, None
+            if listener is not None:
+                listener.close()
+            await self.shutdown()
+            raise
 
     async def _create_engine(self, llm_kwargs: Mapping[str, Any]) -> None:
         """Starts an engine with these arguments of vLLM's ``AsyncEngineArgs``."""
@@ -220,8 +231,8 @@ class VllmAsyncGenerationWorker:
     async def restart_async(self) -> None:
         """Starts a new engine in place of one that died or was left with weights of two versions.
 
-        An engine that starts from dummy weights does not generate before the next refit. What was announced of refits stays
-        so. A collective has to be joined anew; the server gets a new port, and a new key unless one is configured.
+        As after `post_init_async`, an engine from dummy weights does not generate before a refit. What was announced of refits
+        stays so. A collective has to be joined anew; the server gets a new port, and a new key unless one is configured.
 
         Raises:
             EngineStartError: As for `post_init_async`.
@@ -230,8 +241,6 @@ class VllmAsyncGenerationWorker:
         await self.shutdown()
         await self.post_init_async()
         self.refitting.announced = announced
-        if self.plan.value("engine.load_format") == "dummy":
-            self.engine.readiness.broken("the engine was restarted from dummy weights; refit before generating")
 
     # ---- generation
 
@@ -521,16 +530,18 @@ class VllmAsyncGenerationWorker:
 
     async def _setup_vllm_server(self) -> str:
         """Starts the server in this event loop; returns its base URL."""
-        server = self._openai_server()
+        server = self._openai_server(self._listener)
+        self._listener = None
         await server.start()
         self._parts.server = server
         self._warn(*server.warnings)
         return server.base_url
 
-    def _openai_server(self) -> OpenAIServer:
+    def _openai_server(self, listener: Listener | None = None) -> OpenAIServer:
         from worker.server import OpenAIServer
 
-        return OpenAIServer(self.engine.llm, self.config, check=self.engine.readiness.check)
+        engine = self.engine
+        return OpenAIServer(engine.llm, self.config, check=engine.readiness.check, watched=engine.watched, listener=listener)
 
     # ---- parts
 

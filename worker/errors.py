@@ -32,6 +32,11 @@ class NotReadyError(QuirksError):
 class GenerationTimeoutError(QuirksError):
     """Requests took longer than ``request.timeout_s``; they were aborted."""
 
+    @staticmethod
+    def remedy(limit_s: float) -> str:
+        """Returns what to do about it, given the limit in seconds."""
+        return f"raise it with request.timeout_s or export NRL_VLLM_ASYNC_TIMEOUT_SECONDS={int(limit_s * 2) or 1}"
+
 
 class GenerationAbortedError(QuirksError):
     """Requests were aborted by something else than their caller: a refit that failed, sleep, or a shutdown."""
@@ -49,6 +54,10 @@ class RefitError(QuirksError):
 
 class RefitRejectedError(RefitError):
     """What the trainer sends is not what was announced; the model was not touched."""
+
+
+class RefitUnsupportedError(RefitError):
+    """The installed vLLM cannot refit this model; further refits fail in the same way."""
 
 
 class TransferError(RefitError):

@@ -179,7 +179,5 @@ class Requests:
 
 def _too_long(indices: Sequence[str], limit_s: float) -> str:
     which = f"sample {indices[0]} took" if len(indices) == 1 else f"samples {', '.join(sorted(indices, key=int))} took"
-    return (
-        f"{which} longer than request.timeout_s = {limit_s:g} s, and {'was' if len(indices) == 1 else 'were'} "
-        f"aborted; raise it with request.timeout_s or export NRL_VLLM_ASYNC_TIMEOUT_SECONDS={int(limit_s * 2) or 1}"
-    )
+    aborted = "was aborted" if len(indices) == 1 else "were aborted"
+    return f"{which} longer than request.timeout_s = {limit_s:g} s, and {aborted}; {GenerationTimeoutError.remedy(limit_s)}"

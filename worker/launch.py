@@ -16,6 +16,7 @@ from quirks_core.planning import PlanOptions, make_plan
 from quirks_core.registry import Registry
 from worker.engine import vllm_adapter
 from worker.engine.engine_rank import EngineRank
+from worker.engine.readiness import start_problem
 from worker.refit.transfer import BACKEND
 
 #: Bundles of a Ray placement group, or the node's number and the bundles.
@@ -76,6 +77,11 @@ def prepare(
     check_engine_environment({**os.environ, **config.env})
     if plan.value("engine.load_format") != "dummy":
         require_weights(config.model.path)
+    elif config.purpose != "rollout" and start_problem(plan):
+        raise UsageError(
+            f"engine.load_format is dummy, but with purpose: {config.purpose} no refit can replace the dummy weights; set "
+            "engine.load_format: auto, or engine.generate_from_dummy: true for a benchmark of speed"
+        )
     return Launch(config, registry, plan, arguments, environment)
 
 

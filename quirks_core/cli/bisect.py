@@ -15,14 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rich.markup import escape
-
 from quirks_core import child_process
 from quirks_core.bisect import Finding, bisect
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import seconds
 from quirks_core.cli.options import plan_for, plan_options
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line
 from quirks_core.errors import UsageError
 from quirks_core.plan import State
 from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, SwitchNames
@@ -66,7 +64,7 @@ def run_bisect(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_record(finding, command), indent=2, sort_keys=True))
     else:
-        console.print(f"[bold]{escape(str(finding))}[/]", soft_wrap=True, highlight=False)
+        console.say(f"[bold]{line(finding)}[/]")
     command.say_where()
     return 0 if finding.explained else 1
 
@@ -152,13 +150,13 @@ class TestedCommand:
             status = self._run(environment(os.environ, self.names, disabled), log)
         run = Run(tuple(sorted(disabled)), status, round(time.monotonic() - start, 3), str(log) if log else None)
         self.runs.append(run)
-        self.console.print(f"{what}: {run} after {run.seconds:.1f} s", soft_wrap=True, highlight=False)
+        self.console.say(f"{what}: {run} after {run.seconds:.1f} s")
         return run.passes
 
     def say_where(self) -> None:
         """Says where the output is."""
         if self.logs:
-            self.console.print(f"output of every run: {escape(str(self.logs))}", soft_wrap=True, highlight=False)
+            self.console.say(f"output of every run: {line(self.logs)}")
 
     def _run(self, variables: Mapping[str, str], log: Path | None) -> int | None:
         with log.open("wb", buffering=0) if log else contextlib.nullcontext(_STANDARD_ERROR) as output:

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions
 
 from quirks_core.errors import UsageError, words
+from quirks_core.installation import HiddenPackageError, check_ours, needs
 
 #: The entry-point group; each entry point names a `Command`, under the word that is typed.
 GROUP = "model_quirks.commands"
+#: The package whose commands need an engine.
+_ENGINES = "worker"
 
 
 def _no_arguments(_: argparse.ArgumentParser) -> None:
@@ -45,7 +48,7 @@ BUILT_IN: Mapping[str, str] = {
     "diff": "diff:COMMAND",
     "lock": "lock:COMMAND",
     "bisect": "bisect:COMMAND",
-    "audit-lifecycle": "audit_lifecycle:COMMAND",
+    "lifecycle": "lifecycle:COMMAND",
     "doctor": "doctor:COMMAND",
     "new": "new:COMMAND",
     "validate": "validate:COMMAND",
@@ -74,10 +77,15 @@ def find_commands(only: str | None = None) -> dict[str, EntryPoint]:
 def load_command(point: EntryPoint) -> Command:
     """Imports a command; one that cannot be imported says so when it is used, and in the help."""
     try:
+        check_ours(point.value)
         command = point.load()
         if isinstance(command, Command):
             return command
         problem = f"{point.value} is no Command"
+    except HiddenPackageError as error:
+        problem = str(error)
+    except ModuleNotFoundError as error:
+        problem = what_is_missing(error, point.value) or words(error)
     except Exception as error:
         problem = words(error)
 
@@ -89,3 +97,13 @@ def load_command(point: EntryPoint) -> Command:
         parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
 
     return Command(f"broken: {problem}", broken, any_arguments)
+
+
+def what_is_missing(error: ModuleNotFoundError, place: str) -> str | None:
+    """Says what a command needs and what brings it; None if nothing is missing, so that the error is another one.
+
+    Args:
+        error: What it raised.
+        place: The module that the command is in.
+    """
+    return needs(error, engine=place.partition(".")[0] == _ENGINES)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from rich.markup import escape
-from rich.table import Table
 
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.diff import Change, PlanDiff, QuirkSide, SlotSide, diff
 from quirks_core.errors import UsageError
 from quirks_core.plan import Plan, canonical
@@ -64,29 +63,28 @@ def read_plan(name: str) -> Plan:
     raise UsageError(f"{where} is not a plan ({listed}{more}); {_EXPECTED}")
 
 
-def _show(console: Screen, found: PlanDiff, a: str, b: str) -> None:
+def _show(screen: Screen, found: PlanDiff, a: str, b: str) -> None:
+    """Prints what differs as ``diff -u`` does: the first plan's side behind a minus, the second's behind a plus."""
     ours, theirs = (digest[:12] for digest in found.digests)
     if found.same:
-        console.print(f"the same plan: {ours}", highlight=False)
+        screen.say(f"the same plan: {ours}")
         return
     if ours == theirs:
-        console.print(f"both do the same in every process ({ours}), but differ in:", highlight=False)
-    table = Table(title=escape(f"A = {a}, B = {b}"), title_justify="left")
-    table.add_column("", no_wrap=True)
-    table.add_column("what", overflow="fold", min_width=27)  # a quirk's id on one line
-    table.add_column("A", overflow="fold")
-    table.add_column("B", overflow="fold")
-    group = ""
-    for kind, what, left, right in _rows(found):
-        if kind != group:
-            table.add_section()
-        table.add_row(kind if kind != group else "", escape(what), escape(left), escape(right))
-        group = kind
-    console.print(table)
+        screen.say(f"both do the same in every process ({ours}), but differ in:")
+    screen.say(f"[red]--- {line(a)}[/]")
+    screen.say(f"[green]+++ {line(b)}[/]")
+    for kind, group in groupby(_rows(found), key=lambda row: row[0]):
+        screen.say(f"\n[bold]{kind}[/]")
+        for _, what, left, right in group:
+            if what:
+                screen.say(line(what), indent=2)
+            for sign, colour, side in (("-", "red", left), ("+", "green", right)):
+                if side is not None:
+                    screen.say(f"[{colour}]{sign}[/] {lines(side)}", indent=4)
 
 
-def _rows(found: PlanDiff) -> Iterator[tuple[str, str, str, str]]:
-    """Kind, what, the first plan's side and the second's."""
+def _rows(found: PlanDiff) -> Iterator[tuple[str, str, str | None, str | None]]:
+    """Kind, what, the first plan's side and the second's; None where that plan has nothing of it."""
     if found.digests[0] != found.digests[1]:
         yield "digest", "", found.digests[0][:12], found.digests[1][:12]
     for fact in found.facts:
@@ -100,17 +98,17 @@ def _rows(found: PlanDiff) -> Iterator[tuple[str, str, str, str]]:
     for patch in found.patches:
         yield "patch", patch.name, _patch(patch, "a"), _patch(patch, "b")
     for refusal in found.refusals.a:
-        yield "refusal", refusal.slot or "", str(refusal), "-"
+        yield "refusal", refusal.slot or "", str(refusal), None
     for refusal in found.refusals.b:
-        yield "refusal", refusal.slot or "", "-", str(refusal)
+        yield "refusal", refusal.slot or "", None, str(refusal)
     for warning in found.warnings.a:
-        yield "warning", "", warning, "-"
+        yield "warning", "", warning, None
     for warning in found.warnings.b:
-        yield "warning", "", "-", warning
+        yield "warning", "", None, warning
 
 
-def _text(change: Change, side: str) -> str:
-    return "-" if change.missing == side else _value(getattr(change, side))
+def _text(change: Change, side: str) -> str | None:
+    return None if change.missing == side else _value(getattr(change, side))
 
 
 def _value(value: Any) -> str:
@@ -133,10 +131,10 @@ def _quirk(side: QuirkSide | None, *, source: bool) -> str:
     return f"{side.state.replace('_', ' ')}{origin}\n{side.because}"
 
 
-def _patch(change: Change, side: str) -> str:
+def _patch(change: Change, side: str) -> str | None:
     body = getattr(change, side)
     if change.missing == side:
-        return "-"
+        return None
     other = change.b if side == "a" else change.a
     differing = {key: value for key, value in body.items() if change.missing or other.get(key) != value}
     return "\n".join(f"{key}: {_value(value)}" for key, value in differing.items() if value is not None)

@@ -7,11 +7,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.markup import escape
-
 from quirks_core.cli.command import Command
 from quirks_core.cli.pages import NOTE, render
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line
 from quirks_core.discovery import discover
 from quirks_core.errors import DeclarationError, UsageError
 from quirks_core.flags import BUILT_IN
@@ -96,11 +94,11 @@ def _report(folder: Path, stale: Mapping[str, str | None], *, check: bool) -> No
     console = Screen()
     for name, text in sorted(stale.items()):
         word = "delete" if text is None else "stale" if check else "wrote"
-        console.print(f"{'deleted' if text is None and not check else word} {escape(str(folder / name))}", soft_wrap=True)
+        console.say(f"{'deleted' if text is None and not check else word} {line(folder / name)}")
     if not stale:
-        console.print(f"every page in {escape(str(folder))} is up to date", soft_wrap=True)
+        console.say(f"every page in {line(folder)} is up to date")
     elif check:
-        console.print("run [bold]quirks docs[/] and commit what it writes", soft_wrap=True)
+        console.say("run [bold]quirks docs[/] and commit what it writes")
 
 
 COMMAND = Command("write the documentation's pages that come from the code", run_docs, add_arguments)

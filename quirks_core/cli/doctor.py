@@ -6,33 +6,43 @@ import argparse
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
 
-from rich.markup import escape
-from rich.table import Table
+from packaging.utils import canonicalize_name
 
 from quirks_core import sources
 from quirks_core.adjustments import Patch
 from quirks_core.apply import check_engine_environment
+from quirks_core.bootstrap import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.cli.command import GROUP as COMMANDS
 from quirks_core.cli.command import Command
+from quirks_core.cli.findings import show_findings
 from quirks_core.cli.screen import Screen
-from quirks_core.discovery import Discovered, discover
-from quirks_core.errors import UsageError
+from quirks_core.discovery import PROJECT, Discovered, discover
+from quirks_core.errors import UsageError, nearest
 from quirks_core.evaluate import matches
 from quirks_core.facts import Installation
+from quirks_core.installation import hidden, in_the_way, no_engine
 from quirks_core.isolated import Seen, look
 from quirks_core.lifecycle import Stage, lifecycle
 from quirks_core.loaded import Loaded
-from quirks_core.packages import installed_platform, installed_versions
+from quirks_core.packages import PACKAGES, installed_platform, installed_version, installed_versions
+from quirks_core.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions
 from quirks_core.probes import Probe, ask
 from quirks_core.propose import drift_of
 from quirks_core.registry import Registry
-from quirks_core.switches import Switches
+from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.trace import Answer
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
 _NEED_TORCH_CUDA = ("torchvision", "torchaudio", "torchcodec")
+_ENGINE = "vllm"
+#: What all of our environment variables begin with, and those that there are.
+_PREFIX = "MODEL_QUIRKS_"
+_VARIABLES = (DISABLE_VARIABLE, FOLDER_VARIABLE, FORCE_VARIABLE, LOCKED_VARIABLE, PLAN_VARIABLE, STRICT_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,38 +68,76 @@ def run_doctor(options: argparse.Namespace) -> int:
     isolated = [(item, seen) for item, seen in zip(found, look(found), strict=True)] if options.isolated else []
     unfit = {id(item) for item, seen in isolated if seen.error}  # what hangs there would hang here
     registry = Registry.load([item for item in found if id(item) not in unfit], switches=switches)
-    findings = [*_versions(), *_environment(), *_names(registry, switches), *_plugins(registry), *_isolated(isolated)]
-    findings += _evidence(registry)
+    findings = [*_versions(registry), *_twice(), *_hidden(), *_environment(), *_names(registry, switches)]
+    findings += [*_plugins(registry), *_isolated(isolated), *_evidence(registry)]
     broken = bool(registry.broken or unfit)
     wrong = any(finding.level == "error" for finding in findings)
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2, sort_keys=True))
     else:
-        table = Table()
-        for heading in ("", "subject", "finding"):
-            table.add_column(heading, overflow="fold")
-        colours = {"ok": "green", "note": "cyan", "error": "bold red"}
-        for finding in findings:
-            level = f"[{colours[finding.level]}]{finding.level}[/]"
-            table.add_row(level, escape(finding.subject), escape(finding.message))
-        Screen().print(table)
+        show_findings(Screen(), [(finding.level, finding.subject, finding.message) for finding in findings])
     return 3 if broken else 1 if wrong else 0
 
 
-def _versions() -> list[Finding]:
+def _versions(registry: Registry) -> list[Finding]:
     found = [Finding("ok", package, text) for package, text in installed_versions().items()]
-    if not any(finding.subject == "vllm" for finding in found):
-        found.append(Finding("note", "vllm", "not installed; plans need --assume vllm==VERSION"))
+    if installed_version(_ENGINE) is None:
+        probes = sum(_reads_engine(probe) for item in registry.loaded for probe in item.quirk.probes)
+        patches = sum(_reads_engine(item) for quirk in registry.loaded for item in quirk.quirk.adjustments)
+        text = f"no engine here, so that {probes} probes and {patches} patches of quirks are not checked; plans need "
+        found.append(Finding("note", _ENGINE, f"{text}--assume vllm==VERSION. To install one: {no_engine()}"))
     found.append(Finding("ok", "platform", installed_platform() or "cannot be told"))
     return found
 
 
+def _reads_engine(item: object) -> bool:
+    """Tells whether a probe, or a patch, is about the source of the engine."""
+    try:
+        module = item.target if isinstance(item, Patch) else item.source() if isinstance(item, Probe) else ""
+        return module.partition(":")[0].partition(".")[0] == _ENGINE
+    except Exception:  # a probe of somebody's own kind
+        return False
+
+
+def _twice() -> list[Finding]:
+    """Distributions that matter here and are on the path in several versions; only the first one's plugins are found."""
+    names = {canonicalize_name(name) for names in PACKAGES.values() for name in names}
+    seen: dict[str, dict[str, str]] = {}
+    for item in distributions():
+        with suppress(Exception):  # metadata that nobody can read; another row if a plugin may be there
+            name = canonicalize_name(item.metadata["Name"])
+            seen.setdefault(name, {}).setdefault(item.version, str(item.locate_file("")))
+            if any(point.group in (COMMANDS, PROJECT) for point in item.entry_points):
+                names.add(name)
+    return [
+        Finding("note", name, f"several versions are on sys.path, and the first counts: {_listed(versions)}")
+        for name, versions in sorted(seen.items())
+        if name in names and len(versions) > 1
+    ]
+
+
+def _listed(versions: dict[str, str]) -> str:
+    return ", ".join(f"{text} in {place}" for text, place in versions.items())
+
+
+def _hidden() -> list[Finding]:
+    """Files of somebody else's that are imported instead of our package."""
+    if file := in_the_way():
+        return [Finding("error", "worker", hidden(file))]
+    if file := in_the_way(Path.cwd()):
+        return [Finding("note", "worker", f"for scripts in this folder, {hidden(file)}")]
+    return []
+
+
 def _environment() -> list[Finding]:
     found = []
-    try:
-        check_engine_environment(os.environ)
-    except UsageError as error:
-        found.append(Finding("error", "environment", str(error)))
+    for check in (check_engine_environment, lambda environ: PlanOptions.gather(environ=environ)):
+        try:
+            check(os.environ)
+        except UsageError as error:
+            found.append(Finding("error", "environment", str(error)))
+    unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in _VARIABLES)
+    found += [Finding("error", "environment", f"no variable of ours: {name}{nearest(name, _VARIABLES)}") for name in unknown]
     if "+cpu" in installed_versions().get("torch", ""):
         for package in _NEED_TORCH_CUDA:
             try:
@@ -138,8 +186,10 @@ def _evidence(registry: Registry) -> list[Finding]:
     for item in registry.loaded:
         if (found_stage := lifecycle(item)).stage is Stage.EXPIRED:
             found.append(Finding("error", item.quirk.id, f"expired: {found_stage.evidence[-1]}"))
-        found += [_probe(item, probe) for probe in item.quirk.probes]
-        found += [_drift(item, patch) for patch in item.quirk.adjustments if isinstance(patch, Patch)]
+        here = installed_version(_ENGINE) is not None
+        found += [_probe(item, probe) for probe in item.quirk.probes if here or not _reads_engine(probe)]
+        patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
+        found += [_drift(item, patch) for patch in patches if here or not _reads_engine(patch)]
     return found
 
 

@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
-from rich.markup import escape
 
 from quirks_core import data_file
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line
 from quirks_core.errors import UsageError
 from quirks_core.fingerprints import fingerprint
 from quirks_core.loaded import Loaded
@@ -61,7 +60,7 @@ def _write(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"file": str(path), "changed": changed}, indent=2, sort_keys=True))
     else:
-        Screen().print(f"{escape(str(path))}: {'written' if changed else 'up to date'}", soft_wrap=True, highlight=False)
+        Screen().say(f"{line(path)}: {'written' if changed else 'up to date'}")
     return 0
 
 

@@ -1,35 +1,76 @@
-"""``quirks list``: from metadata alone, so nothing heavy is imported here."""
+"""``quirks list``: what is installed and what it is about, from metadata and source text; imports nothing of anybody's."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+import warnings
+from itertools import groupby
+from typing import NamedTuple
 
-from rich.markup import escape
-from rich.table import Table
-
+from quirks_core import sources
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen
-from quirks_core.discovery import discover
+from quirks_core.cli.screen import Screen, line
+from quirks_core.discovery import Discovered, discover
+
+
+class _About(NamedTuple):
+    """What a declaration's source says of a quirk; None where it is no constant there."""
+
+    title: str | None = None
+    flag: str | None = None
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Lists the installed plugins from their metadata alone."""
-    found = discover()
+    """Lists the installed plugins, each with the title and the flag that its source declares."""
+    found = [(item, _about(item)) for item in discover()]
     if options.json:
         rows = [
-            {"id": i.name, "distribution": i.distribution, "version": i.version, "entry_point": i.entry_point.value}
-            for i in found
+            {
+                "id": item.name,
+                "distribution": item.distribution,
+                "version": item.version,
+                "entry_point": item.entry_point.value,
+                "title": about.title,
+                "flag": about.flag,
+            }
+            for item, about in found
         ]
         print(json.dumps(rows, indent=2, sort_keys=True))
         return 0
-    table = Table()
-    for heading in ("id", "distribution", "version", "module"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "id")
-    for item in found:
-        table.add_row(*map(escape, (item.name, item.distribution, item.version, item.module)))
-    Screen().print(table)
+    screen = Screen()
+    for (distribution, version), group in groupby(found, key=lambda pair: (pair[0].distribution, pair[0].version)):
+        screen.say(f"[bold]{line(distribution)}[/] {line(version)}")
+        screen.entries([(line(item.name), _described(item, about)) for item, about in group])
     return 0
 
 
-COMMAND = Command("list the installed quirks; imports none of them", run_list)
+def _described(item: Discovered, about: _About) -> str:
+    title = line(about.title) if about.title else f"[dim]declared by {line(item.module)}[/]"
+    return f"{title} [cyan]({line(about.flag)})[/]" if about.flag else title
+
+
+def _about(item: Discovered) -> _About:
+    """Reads the call of `Quirk` that an entry point names; of a plugin that declares its quirks by a hook nothing is known."""
+    module, _, name = (part.strip() for part in item.entry_point.value.partition(":"))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Python says of somebody's source
+            found = sources.statement(f"{module}:{name}") if name else None
+    except Exception:  # a file that cannot be read, or is nothing that Python can take
+        return _About()
+    call = found.value if isinstance(found, ast.Assign | ast.AnnAssign) else None
+    given = {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
+    return _About(_text(given.get("title")), _text(given.get("flag")))
+
+
+def _text(node: ast.expr | None) -> str | None:
+    """The text that an argument is, or the flag that ``ModelFlag.LOAD_FORMAT`` names."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    is_flag = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ModelFlag"
+    return node.attr.lower() if is_flag and isinstance(node, ast.Attribute) else None
+
+
+COMMAND = Command("list the installed quirks and what they are about", run_list)

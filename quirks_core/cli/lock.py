@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from rich.markup import escape
-
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line
 from quirks_core.lock import Lock
 from quirks_core.registry import Registry
 from quirks_core.switches import Switches
@@ -32,7 +30,7 @@ def run_lock(options: argparse.Namespace) -> int:
     if options.json:
         print(lock.model_dump_json(indent=2))
     else:
-        Screen().print(f"{escape(options.output)}: {len(lock.quirks)} quirks; hold a run against it with --locked")
+        Screen().say(f"{line(options.output)}: {len(lock.quirks)} quirks; hold a run against it with --locked")
     return 0
 
 

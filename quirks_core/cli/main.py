@@ -7,22 +7,51 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import errno
 import io
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
 
-from rich.console import Console
-from rich.markup import escape
-
-from quirks_core.cli.command import Command, find_commands, load_command
-from quirks_core.errors import QuirksError
+from quirks_core.cli.command import Command, find_commands, load_command, what_is_missing
+from quirks_core.cli.help import GroupedHelp, in_groups
+from quirks_core.cli.screen import Screen, lines
+from quirks_core.errors import QuirksError, UsageError
+from quirks_core.text import one_line
 
 _PYDANTIC = "PYDANTIC_DISABLE_PLUGINS"
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
+#: What the system says of an output that takes nothing more; only the error of an `open` names its file.
+_UNWRITABLE = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
+
+
+class _WrongArgumentsError(UsageError):
+    """The arguments are none of a command's."""
+
+    def __init__(self, parser: argparse.ArgumentParser, message: str) -> None:
+        self.parser = parser
+        super().__init__(message)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Leaves what is wrong with the arguments to `main`, which may have to say it in JSON."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises what argparse would print."""
+        raise _WrongArgumentsError(self, message)
+
+
+class _Program(GroupedHelp, _Parser):
+    """The parser of the command line as a whole."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Writes the help; argparse would pass over an output that takes nothing more."""
+        (file or sys.stderr).write(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,30 +63,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if sys.stderr is None:  # closed by the shell (2>&-)
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
+    if sys.stdout is None:
+        return _failed(UsageError("standard output is closed; write >/dev/null if nobody reads it"))
     codecs.register_error("quirks", _as_in_json)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="quirks")  # the terminal may know no more than ASCII
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with _without_pydantic_plugins():
-        return _run(words)
+    try:
+        with _without_pydantic_plugins():
+            return _run(words)
+    except BrokenPipeError:  # the reader has seen enough
+        _discard_output()
+        return _STREAM_CLOSED
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _discard_output()
+        return _failed(UsageError(f"the output cannot be written: {error.strerror}"))
+    except KeyboardInterrupt:
+        return 130
 
 
 def _run(words: list[str]) -> int:
-    options = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
+    own = words[: words.index("--")] if "--" in words else words  # what follows is another program's
+    as_json = "--json" in own  # known also where the arguments cannot be read
+    place = ""
     try:
+        options = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
+        as_json, place = as_json or options.json, options.run.__module__
         code: int = options.run(options)
+    except SystemExit:  # of --help and --version
         sys.stdout.flush()
+        raise
     except QuirksError as error:
-        _report(error, as_json=options.json)
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader has seen enough; without this, Python complains again while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _STREAM_CLOSED
-    except KeyboardInterrupt:
-        return 130
+        code = _failed(error, as_json=as_json)
+    except ModuleNotFoundError as error:
+        if (problem := what_is_missing(error, place)) is None:
+            raise
+        code = _failed(UsageError(f"this command cannot run here: {problem}"), as_json=as_json)
+    sys.stdout.flush()
     return code
+
+
+def _discard_output() -> None:
+    """Takes what is left to write; without this, Python complains again while it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _as_in_json(error: UnicodeError) -> tuple[str, int]:
@@ -80,18 +133,28 @@ def _without_pydantic_plugins() -> Iterator[None]:
             os.environ[_PYDANTIC] = before
 
 
-def _report(error: QuirksError, *, as_json: bool) -> None:
+def _failed(error: QuirksError, *, as_json: bool = False) -> int:
+    """Says what went wrong; returns the exit code for it."""
+    if as_json:
+        _print_json(error)
+        return error.exit_code
+    screen = Screen(stderr=True)
+    with suppress(OSError):  # nobody reads it, and the exit code says it as well
+        if isinstance(error, _WrongArgumentsError):
+            error.parser.print_usage(sys.stderr)
+        screen.say(f"[bold red]error:[/] {lines(error)}")
+        for note in getattr(error, "__notes__", []):
+            screen.say(lines(note), indent=2)
+    return error.exit_code
+
+
+def _print_json(error: QuirksError) -> None:
     from quirks_core.plan import RefusedError
 
-    notes = getattr(error, "__notes__", [])
-    if as_json:
-        refusals = [item.model_dump(mode="json") for item in error.refusals] if isinstance(error, RefusedError) else []
-        print(json.dumps({"error": str(error), "notes": notes, "refusals": refusals}, indent=2, sort_keys=True))
-        return
-    console = Console(stderr=True)
-    console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-    for note in notes:
-        console.print(f"  {escape(note)}", highlight=False, soft_wrap=True)
+    refusals = [item.model_dump(mode="json") for item in error.refusals] if isinstance(error, RefusedError) else []
+    # What `str` makes of it is for terminals.
+    found = {"error": Exception.__str__(error), "notes": getattr(error, "__notes__", []), "refusals": refusals}
+    print(json.dumps(found, indent=2, sort_keys=True))
 
 
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -100,30 +163,39 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     Args:
         only: The one command whose arguments are needed, so that the modules of the others are not imported; all if None.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Program(
         prog="quirks",
         description="Decides which model quirks apply to a vLLM run, why, and proves that they are in force.",
     )
     parser.add_argument("--version", action="version", version=f"model-quirks {version('model-quirks')}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     found = find_commands(only)
-    for name, point in {only: found[only]}.items() if only in found else found.items():
-        _add(commands, str(name), load_command(point))
+    loaded = {name: load_command(found[name]) for name in ([only] if only in found else found) if name}
+    for name, command in loaded.items():
+        _add(commands, name, command)
+    parser.commands = {
+        title: [(one_line(name), _help(loaded[name])) for name in names if name in loaded]
+        for title, names in in_groups(found).items()
+    }
     return parser
 
 
-def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command) -> None:
-    output = argparse.ArgumentParser(add_help=False)
+def _help(command: Command) -> str:
+    return one_line(command.help).replace("%", "%%")  # it may be of another package; argparse fills in what a % begins
+
+
+def _add(commands: argparse._SubParsersAction[_Parser], name: str, command: Command) -> None:
+    output = _Parser(add_help=False)
     output.add_argument("--json", action="store_true", help="print JSON on standard output")
     parents = [output, _run_options()] if command.describes_run else [output]
-    parser = commands.add_parser(name, help=command.help, description=command.help, parents=parents)
+    parser = commands.add_parser(name, description=one_line(command.help), parents=parents)
     command.add_arguments(parser)
     parser.set_defaults(run=command.run)
 
 
-def _run_options() -> argparse.ArgumentParser:
+def _run_options() -> _Parser:
     """The options that describe a run."""
-    run = argparse.ArgumentParser(add_help=False)
+    run = _Parser(add_help=False)
     group = run.add_argument_group("the run")
     group.add_argument("--model", metavar="FOLDER|ID", help="model folder or hub id; overrides the configuration's")
     group.add_argument("--config", metavar="FILE", help="configuration in YAML")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from rich.markup import escape
-from rich.table import Table
-
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import load_config, plan_options
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.errors import UsageError
 from quirks_core.facts import RunContext
 from quirks_core.matrix import ENGINE, Column, Matrix, make_matrix, parse_versions
@@ -55,39 +52,31 @@ def run_matrix(options: argparse.Namespace) -> int:
     return 1 if any(column.refusals for column in matrix.columns) else 0
 
 
-def _show(console: Screen, matrix: Matrix, notes: Iterable[str]) -> None:
-    title = f"{matrix.model} ({matrix.model_type}), purpose {matrix.purpose}, by version of vLLM"
-    table = Table(title=escape(title), title_justify="left")
-    table.add_column("quirk", overflow="fold")
-    for column in matrix.columns:
-        table.add_column(column.version, no_wrap=True)
-    for row in matrix.rows:
-        table.add_row(escape(row.id), *(_LEGEND[cell.state][0] for cell in row.cells.values()))
-    table.add_section()
-    table.add_row("the run", *("[bold red]refused[/]" if column.refusals else "ok" for column in matrix.columns))
-    console.print(table)
+def _show(screen: Screen, matrix: Matrix, notes: Iterable[str]) -> None:
+    screen.say(f"{line(matrix.model)} ({line(matrix.model_type)}), purpose {line(matrix.purpose)}, by version of vLLM")
+    rows = [(line(row.id), [_LEGEND[cell.state][0] for cell in row.cells.values()]) for row in matrix.rows]
+    rows.append(("the run", ["[bold red]refused[/]" if column.refusals else "ok" for column in matrix.columns]))
+    screen.grid("quirk", [line(column.version) for column in matrix.columns], rows)
     seen = {cell.state for row in matrix.rows for cell in row.cells.values()}
     for state in State:
         if state in seen:
-            console.print(f"{_LEGEND[state][0]}: {_LEGEND[state][1]}", style="dim", highlight=False)
+            screen.say(f"[dim]{_LEGEND[state][0]}: {_LEGEND[state][1]}[/]")
     if matrix.left_out:
-        console.print(f"{matrix.left_out} other quirks concern the run on none of them (--all-quirks)", style="dim")
+        screen.say(f"[dim]{matrix.left_out} other quirks concern the run on none of them (--all-quirks)[/]")
     for note in notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
-    _show_grouped(
-        console, "[yellow]warning[/]", ((warning, column) for column in matrix.columns for warning in column.warnings)
-    )
+        screen.say(f"note: {line(note)}")
+    _show_grouped(screen, "[yellow]warning[/]", ((warning, column) for column in matrix.columns for warning in column.warnings))
     refusals = ((str(refusal), column) for column in matrix.columns for refusal in column.refusals)
-    _show_grouped(console, "[bold red]refused[/]", refusals)
+    _show_grouped(screen, "[bold red]refused[/]", refusals)
 
 
-def _show_grouped(console: Screen, label: str, found: Iterable[tuple[str, Column]]) -> None:
+def _show_grouped(screen: Screen, label: str, found: Iterable[tuple[str, Column]]) -> None:
     """Prints each text once, with the versions that it holds for."""
     versions: dict[str, list[str]] = {}
     for text, column in found:
         versions.setdefault(text, []).append(column.version)
     for text, where in versions.items():
-        console.print(f"{label} on {', '.join(dict.fromkeys(where))}: {escape(text)}", soft_wrap=True, highlight=False)
+        screen.say(f"{label} on {line(', '.join(dict.fromkeys(where)))}: {lines(text)}")
 
 
 COMMAND = Command("show which quirks apply to a run on which versions of vLLM", run_matrix, add_arguments, describes_run=True)

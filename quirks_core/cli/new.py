@@ -16,10 +16,9 @@ from string import Template
 
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import Version
-from rich.markup import escape
 
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line
 from quirks_core.discovery import discover
 from quirks_core.errors import DeclarationError, UsageError
 from quirks_core.flags import BUILT_IN
@@ -59,11 +58,11 @@ def run_new(options: argparse.Namespace) -> int:
         return 0
     screen = Screen()
     for name in written:
-        screen.print(escape(str(folder / name)), highlight=False, soft_wrap=True)
-    screen.print("\nnext:", highlight=False)
+        screen.say(line(folder / name))
+    screen.say("\nnext:")
     for step in (f"cd {folder}", "pip install .", "pytest", f"quirks validate {words['name']}"):
-        screen.print(f"  {escape(step)}", highlight=False, soft_wrap=True)
-    screen.print(f"then put your own quirk into src/{words['package']}/{words['module']}.py", highlight=False, soft_wrap=True)
+        screen.say(line(step), indent=2)
+    screen.say(f"then put your own quirk into src/{words['package']}/{words['module']}.py")
     return 0
 
 

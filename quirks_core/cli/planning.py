@@ -6,12 +6,10 @@ import argparse
 import json
 from collections.abc import Iterator
 
-from rich.markup import escape
-
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import load_config, plan_for, plan_options
-from quirks_core.cli.render import show_plan
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.render import show_plan, show_refusal
+from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.plan import Plan, State
 from quirks_core.planning import make_plan
 from quirks_core.registry import Registry
@@ -47,29 +45,29 @@ def run_explain(options: argparse.Namespace) -> int:
         return 0
     words = {
         State.ACTIVE: "applies",
-        State.DORMANT: "is dormant: it would concern this run, but the installed version is not affected",
+        State.DORMANT: "is dormant: the installed version is not affected",
         State.NOT_MATCHED: "does not concern this run",
         State.UNKNOWN: "cannot be decided",
         State.DISABLED: "is switched off",
         State.SUPERSEDED: "is replaced",
     }
-    console = Screen()
-    console.print(f"[bold]{escape(verdict.id)}[/] {words[verdict.state]}", soft_wrap=True, highlight=False)
-    for line in (verdict.because, *_effects(plan, verdict.id)):
-        console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
+    screen = Screen()
+    screen.say(f"[bold]{line(verdict.id)}[/] {words[verdict.state]}", hang=4)
+    for text in (verdict.because, *_effects(plan, verdict.id)):
+        screen.say(lines(text), indent=2)
+    for refusal in plan.refusals:
+        if any(quirk.id == verdict.id for quirk in refusal.quirks):
+            show_refusal(screen, refusal, indent=2)
     return 0
 
 
 def _effects(plan: Plan, quirk_id: str) -> Iterator[str]:
-    """Everything that a quirk does to a run, in words."""
+    """Everything that a quirk does to a run, in words; refusals are shown in full."""
     for item in plan.adjustments:
         if any(quirk.id == quirk_id for quirk in item.quirks):
-            yield f"{item.wanted} ({item.status}: {item.reason})"
+            yield f"{item.wanted} ({item.status.replace('_', ' ')}: {item.reason})"
     yield from (f"patch {patch.target}: {patch.quirk.reason}" for patch in plan.patches if patch.quirk.id == quirk_id)
     yield from (warning for warning in plan.warnings if warning.startswith(f"{quirk_id}: "))
-    for refusal in plan.refusals:
-        if any(quirk.id == quirk_id for quirk in refusal.quirks):
-            yield f"refused: {refusal}"
 
 
 PLAN = Command("show what applies to a run and why", run_plan, describes_run=True)

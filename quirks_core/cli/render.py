@@ -3,100 +3,115 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from quirks_core.plan import Plan, State, Status, Verdict
+from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.plan import Plan, Refusal, State, Status, Verdict
 from quirks_core.receipt import Receipt
 
-_COLOURS = {
-    Status.APPLIED: "green",
-    "already set": "green",
-    "kept user": "yellow",
-    "outranked": "yellow",
-    State.DORMANT: "cyan",
-    State.DISABLED: "yellow",
-    State.SUPERSEDED: "cyan",
-    State.UNKNOWN: "yellow",
-    "refused": "bold red",
+#: The groups of a plan in their order, each with its colour and what its heading adds to the word. Refusals come last, in full.
+_GROUPS: dict[str, tuple[str, str]] = {
+    Status.APPLIED: ("green", ""),
+    Status.ALREADY_SET: ("green", "the value is that without the quirk"),
+    Status.KEPT_USER: ("yellow", "what the user typed wins"),
+    Status.OUTRANKED: ("yellow", "another quirk asks for more"),
+    State.UNKNOWN: ("yellow", "a fact is missing; the quirk does nothing"),
+    State.DORMANT: ("cyan", "the installed version is not affected"),
+    State.SUPERSEDED: ("cyan", "another quirk replaces it"),
+    State.DISABLED: ("yellow", "switched off"),
 }
 
 
-def show_plan(console: Console, plan: Plan, *, title: str | None = None) -> None:
-    """Prints a plan: a row for every quirk that concerns the run, then warnings and refusals."""
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(plan.context.packages.items()) if name != "ray")
-    table = Table(
-        title=title or f"{plan.context.model.name} ({plan.context.model.model_type}), purpose {plan.context.purpose}",
-        caption=f"{versions}; platform {plan.context.platform}; plan {plan.digest[:12]}",
-        title_justify="left",
-        caption_justify="left",
-    )
-    table.add_column("quirk", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("what and why", overflow="fold")
-    quiet = 0
-    for verdict in plan.verdicts:
-        if verdict.state is State.NOT_MATCHED:
-            quiet += 1
-            continue
-        for state, what, why in _rows(plan, verdict):
-            colour = _COLOURS.get(state, "red")
-            table.add_row(escape(verdict.id), f"[{colour}]{state}[/]", f"{escape(what)}\n[dim]{escape(why)}[/]")
-    console.print(table)
-    console.print(f"{quiet} other quirks do not concern this run (quirks explain ID says why)", style="dim")
+class _Entry(NamedTuple):
+    """One thing that a quirk does to a run, or why it does nothing."""
+
+    group: str
+    quirk: str
+    what: str
+    why: str = ""
+
+
+def show_plan(screen: Screen, plan: Plan, *, title: str | None = None) -> None:
+    """Prints a plan: versions and run, what quirks do by what became of it, then warnings and refusals."""
+    if title:
+        screen.say(f"[bold]{line(title)}[/]")
+    screen.say(versions(plan))
+    model = plan.context.model
+    screen.say(f"{line(model.name)} ({line(model.model_type)}), purpose {line(plan.context.purpose)}, plan {plan.digest[:12]}")
+    entries = [entry for verdict in plan.verdicts for entry in _entries(plan, verdict)]
+    for group, (colour, meaning) in _GROUPS.items():
+        mine = [entry for entry in entries if entry.group == group]
+        if mine:
+            word = group.replace("_", " ")
+            screen.say(f"\n[{colour}]{word}[/]{f': {meaning}' if meaning else ''}")
+        for entry in mine:
+            screen.say(f"[bold]{line(entry.quirk)}[/]  {line(entry.what)}", indent=2)
+            if entry.why:
+                screen.say(f"[dim]{line(entry.why)}[/]", indent=4, hang=0)
+    quiet = sum(verdict.state is State.NOT_MATCHED for verdict in plan.verdicts)
+    screen.say(f"\n[dim]{quiet} other quirks do not concern this run (quirks explain ID says why)[/]")
     for warning in plan.warnings:
-        console.print(f"[yellow]warning:[/] {escape(warning)}", soft_wrap=True)
+        screen.say(f"[yellow]warning:[/] {lines(warning)}")
     for refusal in plan.refusals:
-        console.print(f"[bold red]refused:[/] {escape(str(refusal))}", soft_wrap=True)
+        show_refusal(screen, refusal)
 
 
-def _rows(plan: Plan, verdict: Verdict) -> Iterator[tuple[str, str, str]]:
-    """State, what and why of everything that a quirk does to a run."""
+def versions(plan: Plan) -> str:
+    """Says, as markup, which versions a plan is for, the engine's first."""
+    context = plan.context
+    names = sorted((name for name in context.packages if name != "ray"), key=lambda name: (name != "vllm", name))
+    shown = [f"{name} {context.packages[name]}{' (assumed)' if name in context.assumed else ''}" for name in names]
+    return line(", ".join([*shown, f"platform {context.platform}"]))
+
+
+def show_refusal(screen: Screen, refusal: Refusal, *, indent: int = 0) -> None:
+    """Prints why a run is refused, what to do, and which switch overrides it."""
+    screen.say(f"[bold red]refused:[/] {line(' and '.join(map(str, refusal.quirks)))}", indent=indent, hang=4)
+    for text in (refusal.reason, f"remedy: {refusal.remedy}", f"override: {refusal.switch}"):
+        screen.say(lines(text), indent=indent + 4)
+
+
+def _entries(plan: Plan, verdict: Verdict) -> Iterator[_Entry]:
+    """Everything that a quirk does to a run; what is refused is shown as a refusal."""
     if verdict.state is not State.ACTIVE:
-        yield verdict.state, "nothing", verdict.because
+        yield _Entry(verdict.state, verdict.id, verdict.because)
         return
     seen = False
     for item in plan.adjustments:
         for quirk in item.quirks:
             if quirk.id == verdict.id:
                 seen = True
-                state = "refused" if item.status in (Status.REFUSED, Status.CONFLICT) else item.status.replace("_", " ")
-                yield state, item.wanted, quirk.reason
+                yield _Entry(
+                    item.status, verdict.id, item.wanted, quirk.reason if item.status is Status.APPLIED else item.reason
+                )
     for patch in plan.patches:
         if patch.quirk.id == verdict.id:
             seen = True
-            yield Status.APPLIED, f"patch {patch.target.rpartition('.')[2]}", patch.quirk.reason
-    for refusal in plan.refusals:
-        if refusal.kind in ("refuse", "drift", "broken") and any(quirk.id == verdict.id for quirk in refusal.quirks):
-            seen = True
-            yield "refused", "the run", refusal.reason
-    if not seen:
-        yield Status.APPLIED, "a warning", verdict.title
+            yield _Entry(Status.APPLIED, verdict.id, f"patch {patch.target.rpartition('.')[2]}", patch.quirk.reason)
+    refused = any(quirk.id == verdict.id for refusal in plan.refusals for quirk in refusal.quirks)
+    if not seen and not refused:
+        yield _Entry(Status.APPLIED, verdict.id, "a warning", verdict.title)
 
 
-def show_receipt(console: Console, receipt: Receipt) -> None:
+def show_receipt(screen: Screen, receipt: Receipt) -> None:
     """Prints what every process acknowledged and what the engine runs with."""
-    table = Table(title="receipt: what every process has", title_justify="left")
-    for heading in ("process", "pid", "plan", "effects"):
-        table.add_column(heading, overflow="fold")
+    screen.say("[bold]receipt[/]: what every process has")
     for ack in receipt.processes:
-        effects = "\n".join(
-            f"{item.slot}: {_short(item.before)} → {_short(item.after)}{' (at import)' if item.pending else ''}"
-            for item in ack.effects
+        screen.say(
+            f"{line(ack.process)} (pid {ack.pid}), plan {ack.digest[:12]}{'' if ack.effects else ': no effects'}", indent=2
         )
-        table.add_row(escape(ack.process), str(ack.pid), ack.digest[:12], escape(effects) or "none")
-    console.print(table)
-    engine = Table(title="read back from the engine", title_justify="left")
-    for heading in ("slot", "before quirks", "engine"):
-        engine.add_column(heading, overflow="fold")
-    for item in receipt.engine:
-        before = "left open" if item.before is None else str(item.before)
-        engine.add_row(item.slot, escape(before), escape(str(item.engine)) + (" (by a quirk)" if item.binding else ""))
-    console.print(engine)
+        for item in ack.effects:
+            pending = " (at import)" if item.pending else ""
+            screen.say(f"{line(item.slot)}: {line(_short(item.before))} → {line(_short(item.after))}{pending}", indent=4)
+    screen.say("[bold]read back from the engine[/]")
+    rows = []
+    for read in receipt.engine:
+        before = "left open" if read.before is None else str(read.before)
+        by = " by a quirk" if read.binding else ""
+        rows.append((line(read.slot), f"{line(read.engine)}{by} [dim](before quirks: {line(before)})[/]"))
+    screen.entries(rows)
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    text = "not set" if value is None else str(value)
     return text if len(text) <= 24 or ":" in text else f"{text[:12]}…"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from typing import Any
-
-from rich.markup import escape
 
 from quirks_core.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.data_file import since
 from quirks_core.discovery import discover
 from quirks_core.engine_arguments import argument_names
-from quirks_core.errors import DeclarationError, UsageError
+from quirks_core.errors import UsageError
 from quirks_core.loaded import Loaded
 from quirks_core.registry import Registry
 from quirks_core.slots import engine_problem, find_slot, installed_slot, is_engine_argument
@@ -35,25 +34,27 @@ def _show_quirk(options: argparse.Namespace) -> int:
     # Only what bears the name is loaded; a plugin that declares several is loaded if none does.
     everything = discover()
     registry = Registry.load([item for item in everything if item.name == options.id] or everything)
-    broken = [item for item in registry.broken if item.name == options.id]
-    if broken:
-        raise DeclarationError(str(broken[0]))
     record = describe(registry.find(options.id))
     if options.json:
         print(json.dumps(record, indent=2, sort_keys=True))
         return 0
-    console = Screen()
-    console.print(f"[bold]{record['id']}[/]  {escape(record['title'])}", soft_wrap=True)
-    for key in ("flag", "severity", "affected", "supersedes", "cost", "since", "distribution", "location"):
-        if record[key]:
-            text = ", ".join(record[key]) if key == "supersedes" else str(record[key])
-            console.print(f"  {key:<13} {escape(text)}", soft_wrap=True, highlight=False)
-    for key in ("adjustments", "references", "evidence"):
-        for text in record[key]:
-            console.print(f"  {key.removesuffix('s'):<13} {escape(text)}", soft_wrap=True, highlight=False)
-    console.print()
-    console.print(escape(record["documentation"]), soft_wrap=True, highlight=False)
+    screen = Screen()
+    screen.say(f"[bold]{line(record['id'])}[/]  {line(record['title'])}")
+    keys = ("flag", "severity", "match", "affected", "supersedes", "cost", "since", "distribution", "location")
+    single = [(key, ", ".join(record[key]) if key == "supersedes" else str(record[key])) for key in keys if record[key]]
+    listed = [(key.removesuffix("s"), text) for key in ("adjustments", "references", "evidence") for text in record[key]]
+    screen.entries([(key, lines(text, 0)) for key, text in (*single, *listed)])
+    screen.print()
+    for paragraph in re.split(r"\n\s*\n", record["documentation"].strip()):
+        screen.say(lines(_reflowed(paragraph), 0), indent=2, hang=0)
+        screen.print()
     return 0
+
+
+def _reflowed(paragraph: str) -> str:
+    """Joins the lines of prose, for terminals of any width; lists, tables and code keep theirs."""
+    rows = paragraph.splitlines()
+    return paragraph if any(re.match(r"[\s\-*|#>$`]", row) for row in rows) else " ".join(rows)
 
 
 def _show_slot(options: argparse.Namespace) -> int:
@@ -77,13 +78,11 @@ def _show_slot(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(record, indent=2, sort_keys=True))
         return 0
-    console = Screen()
-    console.print(f"[bold]{slot.name}[/]  {escape(slot.help)}", soft_wrap=True, highlight=False)
-    default = "not set" if slot.default is None else str(slot.default)
-    for key, text in (("takes", slot.takes), ("default", default)):
-        console.print(f"  {key:<13} {escape(text)}", soft_wrap=True, highlight=False)
-    for text in record["adjusted by"]:
-        console.print(f"  adjusted by   {escape(text)}", soft_wrap=True, highlight=False)
+    screen = Screen()
+    screen.say(f"[bold]{line(slot.name)}[/]  {line(slot.help)}")
+    default = "left open" if slot.default is None else str(slot.default)
+    rows = [("takes", slot.takes), ("default", default), *(("adjusted by", text) for text in record["adjusted by"])]
+    screen.entries([(key, lines(text, 0)) for key, text in rows])
     return 0
 
 
@@ -95,6 +94,7 @@ def describe(item: Loaded) -> dict[str, Any]:
         "title": quirk.title,
         "flag": str(quirk.flag),
         "severity": quirk.severity.value,
+        "match": str(quirk.match),
         "affected": "; ".join(f"{affected.package} {affected}" for affected in quirk.affected) or "every version",
         "adjustments": [_adjustment(adjustment) for adjustment in quirk.adjustments],
         "references": [f"{reference.type}: {reference.url}" for reference in quirk.references],
@@ -112,6 +112,10 @@ def describe(item: Loaded) -> dict[str, Any]:
 
 
 def _adjustment(adjustment: Adjustment) -> str:
+    return _what(adjustment) + ("" if adjustment.when is None else f" when {adjustment.when}")
+
+
+def _what(adjustment: Adjustment) -> str:
     match adjustment:
         case Default() | Require():
             operand = f"{_name(adjustment.operand)}(context)" if callable(adjustment.operand) else repr(adjustment.operand)

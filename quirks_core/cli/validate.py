@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
 
 from packaging.utils import canonicalize_name
-from rich.markup import escape
-from rich.table import Table
 
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.findings import show_findings
+from quirks_core.cli.screen import Screen, line
 from quirks_core.consistency import find_circle
 from quirks_core.discovery import PROJECT, Discovered, discover
 from quirks_core.errors import UsageError, nearest
@@ -24,7 +23,6 @@ from quirks_core.flags import BUILT_IN
 from quirks_core.isolated import Seen, look
 from quirks_core.validate import Level, Problem, supersedes
 
-_COLOURS = {Level.NOTE: "cyan", Level.ERROR: "bold red"}
 _Plugins = Sequence[tuple[Discovered, Seen]]
 
 
@@ -168,24 +166,19 @@ def _row(name: str, checked: _Plugins) -> dict[str, object]:
 def _show(wanted: Sequence[str], checked: _Plugins, findings: Sequence[Finding]) -> None:
     screen = Screen()
     if not wanted:
-        screen.print("no third party's quirks are installed (quirks validate model-quirks checks the built-in ones)")
+        screen.say("no third party's quirks are installed (quirks validate model-quirks checks the built-in ones)")
         return
     if findings:
-        table = Table()
-        for heading in ("", "distribution", "quirk", "finding"):
-            table.add_column(heading, overflow="fold")
-        for finding in findings:
-            colour = _COLOURS[Level.NOTE if finding.level == Level.NOTE else Level.ERROR]
-            cells = [finding.distribution, finding.quirk, finding.message]
-            table.add_row(f"[{colour}]{finding.level}[/]", *map(escape, cells))
-        screen.print(table)
+        show_findings(screen, [(found.level, _subject(found), found.message) for found in findings])
     for name in wanted:
         own = [seen for item, seen in checked if item.distribution == name]
         wrong = sum(finding.distribution == name and finding.level != Level.NOTE for finding in findings)
         quirks = sum(len(seen.quirks) for seen in own)
-        screen.print(
-            f"{escape(name)}: {quirks} quirk{'' if quirks == 1 else 's'}, {wrong or 'nothing'} to mend", highlight=False
-        )
+        screen.say(f"{line(name)}: {quirks} quirk{'' if quirks == 1 else 's'}, {wrong or 'nothing'} to mend")
+
+
+def _subject(finding: Finding) -> str:
+    return " ".join(filter(None, (finding.distribution, finding.quirk)))
 
 
 COMMAND = Command("check the quirks of a distribution without an engine", run_validate, add_arguments)

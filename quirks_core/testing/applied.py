@@ -1,4 +1,4 @@
-"""Puts one quirk into force in this process and takes it off again, whatever happens in between."""
+"""Applies one quirk in this process and undoes it, also after an error."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from quirks_core.validate import declaring_module
 
 @contextmanager
 def applied(quirk: Quirk, context: RunContext) -> Iterator[Applied]:
-    """Puts a quirk's plan for one run into force: environment and patches; undoes both at the end.
+    """Applies a quirk's plan for one run, environment variables and patches, and undoes both at the end.
 
     For example::
 
         with applied(QUIRK, quirk_context("acme")) as in_force:
             assert in_force.plan.value("engine.enforce_eager") is True
 
-    A patch whose module is not imported yet comes into force when it is.
+    If the module of a patch is not imported yet, the patch is installed at the import.
 
     Args:
         quirk: The quirk; no other one is in the plan.
@@ -41,7 +41,7 @@ def applied(quirk: Quirk, context: RunContext) -> Iterator[Applied]:
     Raises:
         UsageError: The quirk is not active in that run, so that a test could only pass by accident.
         RefusedError: The plan refuses the run.
-        PatchDriftError: The installed source of a patch's target is none that the patch was written against.
+        PatchDriftError: A patch was not written against the installed source of its target.
         QuirksError: Another plan is in force in this process.
     """
     item, is_installed = _installed(quirk)

@@ -1,4 +1,4 @@
-"""The tests that every quirk gets for free: name it in a class, and pytest holds it against every law.
+"""The tests that every quirk must pass; name the quirk in a class, and pytest runs them.
 
 For example::
 
@@ -33,16 +33,16 @@ from quirks_core.testing.applied import applied, entry_point_value
 from quirks_core.trace import Answer
 from quirks_core.validate import Level, Problem
 
-#: Two seeds under which sets of texts have different orders.
+#: Two hash seeds with different orders of sets of strings.
 _HASH_SEEDS = ("1", "2")
 
 
 class QuirkContract:
-    """What holds for every good quirk, as tests; subclass it and set `quirk`.
+    """The tests that every quirk must pass; subclass it and set `quirk`.
 
     Attributes:
         quirk: The quirk.
-        distribution: The distribution that it belongs to; found from its entry point if empty.
+        distribution: The distribution of the quirk; if empty, that of its entry point.
     """
 
     quirk: ClassVar[Quirk]
@@ -51,11 +51,11 @@ class QuirkContract:
     @pytest.fixture(scope="class")
     @classmethod
     def seen_in_isolation(cls) -> tuple[Seen, ...]:
-        """What two processes see of the quirk that do nothing else and hash texts differently."""
+        """The quirk as loaded in two separate processes with different hash seeds."""
         item = cls._item()
         value = entry_point_value(item.quirk)
         point = EntryPoint(item.quirk.id if ":" in value else item.entry_point, value, PROJECT)
-        # A process costs more than what it does, so the plugins of an installed distribution share theirs.
+        # Starting a process costs more than loading plugins, so all plugins of an installed distribution share one.
         plugins = tuple(plugin for plugin in discover() if plugin.distribution == item.distribution)
         if point not in [plugin.entry_point for plugin in plugins]:
             plugins = (Discovered(point.name, item.distribution, item.version, point),)
@@ -84,7 +84,7 @@ class QuirkContract:
         _accept(validate.slots(self._item()))
 
     def test_a_refusal_and_a_patch_say_why(self) -> None:
-        """The stronger the adjustment, the more it owes a reason."""
+        """A refusal has a reason and a remedy, a patch a reason."""
         _accept(validate.reasons(self._item()))
 
     def test_what_it_supersedes_exists(self) -> None:
@@ -111,7 +111,7 @@ class QuirkContract:
                 pytest.fail(f"importing {self.quirk.id} changes {names}: a quirk asks for an env.* slot instead", pytrace=False)
 
     def test_the_same_facts_give_the_same_plan_in_every_process(self, seen_in_isolation: tuple[Seen, ...]) -> None:
-        """Two processes that hash texts differently agree on the declaration and on the plan of each example."""
+        """Two processes with different hash seeds get the same declaration and the same plan for each example."""
         (one,), (other,) = ([found for found in seen.quirks if found.id == self.quirk.id] for seen in seen_in_isolation)
         advice = "sort what comes from a set, and keep times and random numbers out of it"
         if one.digest != other.digest:
@@ -134,7 +134,7 @@ class QuirkContract:
                 with applied(quirk, example.context()):
                     _import_targets(quirk)
             except RefusedError:
-                pass  # a refused plan changes nothing, which is looked at like the rest
+                pass  # a refused plan must change nothing; this is checked below as well
             except QuirksError as error:
                 trouble = str(error)
             if trouble:
@@ -153,7 +153,7 @@ class QuirkContract:
             pytest.skip(missing[0])
 
     def test_it_is_not_expired(self) -> None:
-        """A quirk goes when no supported version needs it."""
+        """A quirk must be deleted when no supported version needs it."""
         _accept(validate.expiry(self._item()))
 
     @classmethod
@@ -198,7 +198,7 @@ def _not_here(quirk: Quirk, platform: str | None) -> str:
 
 
 def _import_targets(quirk: Quirk) -> None:
-    """Lets patches come into force that wait for an import; a heavy package is left to the tests that run an engine."""
+    """Imports the modules of pending patches, except in heavy packages: tests with an engine cover those."""
     for module in _target_modules(quirk):
         if module.partition(".")[0] not in HEAVY:
             importlib.import_module(module)

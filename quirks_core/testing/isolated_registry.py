@@ -1,4 +1,4 @@
-"""A registry that holds what a test puts into it, and nothing that happens to be installed."""
+"""A registry that contains only what a test adds, not what is installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.lo
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Stands for an entry point whose object is at hand."""
+    """An entry point for an object that is already loaded."""
 
     plugin: object
     value: str
@@ -35,7 +35,7 @@ class _Given:
 class IsolatedRegistry:
     """A registry that refuses discovery; the fixture ``quirk_registry``.
 
-    What is added goes the real way: one plugin each, loaded by `Registry.load`, duplicate ids and hooks included.
+    Plugins are added as they are when they are installed: `Registry.load` loads each one, and checks duplicate ids and hooks.
     """
 
     _plugins: list[Discovered] = field(default_factory=list)

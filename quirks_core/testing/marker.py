@@ -1,9 +1,9 @@
-"""The marker ``@pytest.mark.quirk(ID)``: a test that holds with a quirk and fails without it, or the quirk is not needed.
+"""The marker ``@pytest.mark.quirk(ID)``: the test must pass with the quirk and fail without it.
 
-``@pytest.mark.quirk("acme-quirk")`` runs a test twice: ``test_x[with]`` as it is, and ``test_x[without]`` with the quirk
-switched off in MODEL_QUIRKS_DISABLE. The second run must fail in its body; if it passes, the quirk is not needed and the item
-fails. Skips and errors of fixtures stay what they are, and ``xfail`` counts for the first run only. A fixture that is shared
-by several tests is shared by both runs, so let an engine start in the body.
+``@pytest.mark.quirk("acme-quirk")`` runs a test twice: ``test_x[with]`` unchanged, and ``test_x[without]`` with the quirk
+switched off in MODEL_QUIRKS_DISABLE. The body of the second run must fail; if it passes, the quirk is not needed and the test
+item fails. Skips and errors of fixtures are reported as usual, and ``xfail`` counts for the first run only. Both runs share
+fixtures with a scope wider than the test, so start the engine in the body of the test.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Refuses the marker where pytest makes no parameters, rather than running the body once and proving nothing."""
+    """Refuses the marker if pytest cannot parametrize the item, because a single run would prove nothing."""
     if item.get_closest_marker(_MARKER) and _run_of(item) is None:
         raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.quirk works on test functions and plain classes only")
 
@@ -92,11 +92,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(f"{run.quirk} is {switch}, so there is no run with it: take the name out", pytrace=False)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # around xfail, which must not excuse a pass without the quirk
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # wraps xfail, which must not excuse a pass without the quirk
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turns the body's end around in the run without the quirk."""
+    """Inverts the result of the body in the run without the quirk."""
     report = yield
     run = _run_of(item)
     if run is None or run.with_quirk or call.when != "call":
@@ -128,7 +128,7 @@ def _run_of(item: pytest.Item) -> _Run | None:
 
 
 def _find(quirk_id: str) -> Loaded:
-    """Loads only what bears the name; everything if nothing does, for a plugin may declare several quirks."""
+    """Loads the plugin with this name; all plugins if there is none, because a plugin may declare several quirks."""
     from quirks_core.discovery import discover
     from quirks_core.registry import Registry
 

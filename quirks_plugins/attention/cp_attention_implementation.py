@@ -32,7 +32,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/450"),
+    references=[report("https://github.com/NVIDIA-NeMo/RL/pull/450"), report("https://github.com/NVIDIA-NeMo/RL/pull/704")],
     examples=[
         yes(settings=context_parallel()),
         yes(settings={"train.backend": "fsdp2", "train.sequence_packing": True}),

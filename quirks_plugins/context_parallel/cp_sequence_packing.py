@@ -22,7 +22,7 @@ QUIRK = Quirk(
         "set train.sequence_packing: false, or train.context_parallel_size: 1",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/450"),
+    references=report("https://github.com/NVIDIA-NeMo/RL/pull/704"),
     examples=[
         yes(settings=context_parallel(sequence_packing=True)),
         no(settings=context_parallel()),

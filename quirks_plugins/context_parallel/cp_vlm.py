@@ -22,7 +22,7 @@ QUIRK = Quirk(
         "set train.context_parallel_size: 1, or train the text-only checkpoint",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/450"),
+    references=report("https://github.com/NVIDIA-NeMo/RL/pull/712"),
     examples=[
         yes(
             {"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}},

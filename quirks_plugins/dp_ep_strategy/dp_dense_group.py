@@ -32,6 +32,7 @@ QUIRK = Quirk(
         "set parallel.dp_strategy: independent, or leave it open",
     ),
     severity=Severity.CRASH,
+    crash=r"Non-MoE models do not support external data parallel mode",
     references=report("https://github.com/vllm-project/vllm-ascend/issues/11863"),
     evidence=StaticProbe("vllm.engine.arg_utils", r"Non-MoE models do not support external data parallel mode", True),
     examples=[

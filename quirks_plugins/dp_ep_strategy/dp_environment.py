@@ -42,6 +42,7 @@ QUIRK = Quirk(
         "engine.data_parallel_size (with parallel.dp_strategy: actors or engine) instead",
     ),
     severity=Severity.CRASH,
+    crash=r"Offline data parallel mode is not supported/useful for dense models",
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),
     evidence=StaticProbe("vllm.config.parallel", r"self\.data_parallel_size = envs\.VLLM_DP_SIZE", found_means_affected=True),
     examples=[

@@ -29,6 +29,7 @@ QUIRK = Quirk(
         "set engine.enable_expert_parallel: false and drop parallel.expert_parallel_size",
     ),
     severity=Severity.CRASH,
+    crash=r"Number of experts in the model must be greater than 0",
     references=report("https://github.com/vllm-project/vllm/pull/12583"),
     evidence=StaticProbe(
         "vllm.config.model",

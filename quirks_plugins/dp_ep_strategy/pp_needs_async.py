@@ -30,9 +30,7 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     references=[
         report("https://github.com/vllm-project/vllm/issues/7413"),
-        report(
-            "https://github.com/NVIDIA-NeMo/RL/blob/00ab4ef4fd3cc68354782f42691aa47f8f557e9f/nemo_rl/models/generation/vllm/vllm_generation.py"
-        ),
+        report("https://github.com/NVIDIA-NeMo/RL/pull/1081"),
     ],
     examples=[
         yes(settings=parallel(pp=2, asynchronous=False)),

@@ -8,7 +8,8 @@ What this changes: such a run is refused before anything is started. Without ``c
 
 When it can go: when the group can put an engine's ranks on several nodes, which it does not try.
 
-Evidence: it follows from how the group places engines; no test has several nodes with GPUs.
+Evidence: it follows from how this project's group places engines. It is no limit of vLLM: NVIDIA-NeMo/RL#1380 runs replicas
+over several nodes. No test has several nodes with GPUs.
 """
 
 from __future__ import annotations

@@ -41,9 +41,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.CRASH,
-    references=report(
-        "https://github.com/NVIDIA-NeMo/RL/blob/00ab4ef4fd3cc68354782f42691aa47f8f557e9f/nemo_rl/models/generation/vllm/vllm_generation.py"
-    ),
+    references=report("https://github.com/NVIDIA-NeMo/RL/pull/1081"),
     examples=[
         yes(settings=parallel(nodes=1, gpus=8, dp=1, tp=3)),
         yes(settings=parallel(nodes=1, gpus=2, dp=4, tp=1)),

@@ -28,7 +28,10 @@ QUIRK = Quirk(
     match=Fact("environment.unread").is_not_empty(),
     adjustments=Advise(_message),
     severity=Severity.NOISE,
-    references=report("https://github.com/OpenRLHF/OpenRLHF/pull/1328"),
+    references=[
+        report("https://github.com/OpenRLHF/OpenRLHF/pull/1328"),
+        report("https://github.com/ray-project/ray/pull/58828"),
+    ],
     examples=[
         yes(vllm="0.32.0", env={"VLLM_USE_V1": "1"}, extra={"environment.unread": ["VLLM_USE_V1"]}),
         no(vllm="0.32.0", env={"NCCL_DEBUG": "INFO"}),

@@ -8,7 +8,10 @@ is no warm-up); `EngineDeadError` comes with the first request. Tensor paralleli
 What this changes: three patched attributes, and eager execution under data parallelism (compiled, vLLM's own modular kernel
 stops at a data-dependent guard). Lower rungs do not help: no setting selects another communicator or kernel on CPU.
 
-When it can go: when vllm-project/vllm#47778 or its like is merged; a target that changes or appears is refused as drift.
+Versions: the bug is in every release from 0.26 to 0.33; the patches were written for 0.30 to 0.33. On an earlier one the run is
+refused as drift, because ``CPUUnquantizedExperts`` is another class there, or none (before 0.28).
+
+When it can go: when vllm-project/vllm#57837 is fixed; a target that changes or appears is refused as drift.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ from quirks_core import (
     Quirk,
     Require,
     Severity,
-    fix,
     no,
     platform,
     report,
@@ -72,10 +74,8 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/57837"),
-        fix("https://github.com/vllm-project/vllm/pull/47778"),
-    ],
+    crash=r"NotImplementedError|Segfault encountered",
+    references=report("https://github.com/vllm-project/vllm/issues/57837"),
     evidence=[
         PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:data_parallel"),
         PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:expert_parallel"),

@@ -67,7 +67,7 @@ async def scenario(lab: Lab) -> Outcome:
     from worker.testing.lab import Outcome
 
     measure, expected = f"requests of 200 tokens with {_VARIABLE}=0.05", "given up after 0.05 s"
-    values = {"env": {_VARIABLE: "0.05"}, "sampling": {"max_new_tokens": 200}}
+    values = {"engine": {"load_format": "auto"}, "env": {_VARIABLE: "0.05"}, "sampling": {"max_new_tokens": 200}}
     async with lab.worker(lab.checkpoint("qwen3"), values) as worker:
         try:
             rows = await lab.greedy(worker)

@@ -1,8 +1,8 @@
 """Apertus: the activation's constants ``beta`` and ``eps`` are lost by a refit that sends parameters only.
 
-What happens: xIELU keeps two constants as persistent buffers next to two parameters. vLLM's layerwise reload re-creates all
-of a module's tensors without initialising them as soon as one of its weights arrives, and copies every persistent one back. The
-constants are then whatever was in memory, also when they had been loaded from the checkpoint.
+What happens: xIELU keeps two constants as persistent buffers next to two parameters. Since 0.16.0 vLLM's layerwise reload
+re-creates all of a module's tensors without initialising them as soon as one of its weights arrives, and copies every
+persistent one back. The constants are then whatever was in memory, also when they had been loaded from the checkpoint.
 
 What this changes: only sending the buffers helps, so the refit must send the state dict.
 
@@ -14,7 +14,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import ModelFlag, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    SymbolProbe,
+    model_type,
+    no,
+    purpose,
+    report,
+    unknown,
+    yes,
+)
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
@@ -24,14 +37,19 @@ QUIRK = Quirk(
     title="A refit of parameters destroys the constants beta and eps of Apertus' xIELU activation",
     flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("apertus") & purpose("rollout"),
+    affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Require("refit.scope", "state_dict"),
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/44371"),
+    evidence=SymbolProbe(
+        "vllm.model_executor.model_loader.reload.layerwise:initialize_layerwise_reload", present_means_affected=True
+    ),
     examples=[
-        yes("apertus"),
-        no("apertus", purpose="serve"),
-        no("llama"),
-        unknown(),
+        yes("apertus", vllm="0.32.0"),
+        no("apertus", vllm="0.15.1"),
+        no("apertus", vllm="0.32.0", purpose="serve"),
+        no("llama", vllm="0.32.0"),
+        unknown("apertus"),
     ],
     cost="two scalars per layer more in each refit",
 )

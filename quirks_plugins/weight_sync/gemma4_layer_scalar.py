@@ -42,7 +42,10 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/19788"),
+        report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),
+    ],
     examples=[
         yes("gemma4", {"engine.load_format": "dummy", "refit.scope": "parameters"}),
         no("gemma4", {"engine.load_format": "auto", "refit.scope": "parameters"}),

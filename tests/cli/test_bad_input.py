@@ -30,6 +30,14 @@ def one_line(outcome):
         (("--force", "distribution:model-quirk"), "(--force); did you mean 'distribution:model-quirks'?"),
         (("--disable", "LOGPROB"), "'LOGPROB' in the command line (--disable)"),
         (("--disable", "[bold]x[/]"), "'[bold]x[/]'"),
+        (("--disable", ""), "an empty name in the command line (--disable); name a quirk"),
+        (("--force", " "), "an empty name in the command line (--force)"),
+        (("--locked", ""), "cannot be read"),
+        (("--set", "refit.transport=ipc_zqm"), "not 'ipc_zqm'; did you mean 'ipc_zmq'?"),
+        (("--set", "engine.dtype=flaot32"), "not 'flaot32'; did you mean 'float32'?"),
+        (("--set", f"engine.hf_overrides={'[' * 60}{']' * 60}"), "is nested deeper than 50 levels"),
+        (("--set", f"engine.hf_overrides.{'a.' * 600}=1"), "is nested deeper than 50 levels"),
+        (("--set", f"engine.hf_overrides={'[' * 50_000}"), "is nested deeper than 50 levels"),
         (("--disable", "logprobs", "--force", "LOGPROBS"), "'logprobs' is turned off and on at once"),
         (("--assume", "vlm==0.9.1"), "unknown package 'vlm'; did you mean 'vllm'?"),
         (("--assume", "vllm"), "write package==version"),
@@ -62,7 +70,18 @@ def test_a_folder_that_does_not_exist_or_has_no_config_json_is_named(quirks, tmp
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"{", "is not valid JSON"), (b"[]", "must hold a JSON object"), (b"\xff\xfe", "cannot be read"), (b"", "not valid JSON")],
+    [
+        (b"{", "is not valid JSON"),
+        (b"[]", "must hold a JSON object"),
+        (b"null", "must hold a JSON object"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"", "not valid JSON"),
+        (b"\xef\xbb\xbf{}", "byte order mark, which transformers does not read: save it without BOM"),
+        (b'{"a":' * 600 + b"1" + b"}" * 600, "is nested deeper than 50 levels"),
+        (b'{"a":' + b"[" * 60 + b"]" * 60 + b"}", "is nested deeper than 50 levels"),
+        (b"[" * 100_000, "is nested deeper than 50 levels"),
+    ],
+    ids=lambda value: repr(value[:12]),
 )
 def test_a_broken_config_json_is_named(quirks, tmp_path, content, message):
     (tmp_path / "config.json").write_bytes(content)
@@ -79,6 +98,32 @@ def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
     assert done.returncode == 2
     assert "config.json of 'some/model' cannot be read from the hub" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("modle: m\n", "no model: give --model"),
+        ("modle: m\n", "modle: unknown key; did you mean 'model'?"),
+        ("engine: {seed: x}\n", "engine.seed: "),
+        ("quirks: {disable: ['']}\nmodel: m\n", "an empty name in the configuration (quirks.disable)"),
+        (f"engine: {{hf_overrides: {'[' * 60}{']' * 60}}}\n", "is nested deeper than 50 levels"),
+        ("engine: {hf_overrides: &a {b: *a}}\n", "is nested deeper than 50 levels"),
+        ("[" * 50_000, "is nested deeper than 50 levels"),
+    ],
+)
+def test_what_is_wrong_with_a_configuration_without_a_model_is_said_too(quirks, tmp_path, content, message):
+    file = tmp_path / "run.yaml"
+    file.write_text(content, encoding="utf-8")
+
+    assert message in one_line(quirks("plan", "--config", file))
+
+
+def test_a_byte_order_mark_before_a_configuration_is_none_of_it(quirks, model, tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"model: {model()}\npurpose: eval\n", encoding="utf-8-sig")
+
+    assert quirks("plan", "--config", file, "--json").json["context"]["purpose"] == "eval"
 
 
 @pytest.mark.parametrize("content", [None, "engine: [", "- a", "sampling: {top_q: 1}", "engine:\n  seed: 1\nengine: {}\n"])

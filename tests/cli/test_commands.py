@@ -45,14 +45,31 @@ def test_every_command_explains_itself_speaks_json_and_takes_a_runs_options_exac
     assert all(re.search(rf"\n  {option} ", shown.out) for option in OF_A_RUN) is command.describes_run
 
 
-def test_the_help_lists_every_command_and_so_does_a_word_that_is_none(quirks):
+def test_the_help_lists_every_command_in_a_group_and_so_does_a_word_that_is_none(quirks):
     assert {"generate", "prove", "parity"} <= COMMANDS.keys() - BUILT_IN.keys()  # those that start engines
     shown, wrong = quirks("--help"), quirks("plam")
 
     assert (shown.code, wrong.code) == (0, 2)
-    assert [name for name in COMMANDS if not re.search(rf"\n    {name}\s", shown.out)] == []
+    groups = {
+        title: re.findall(r"^  (\S+)", text, re.M) for title, text in re.findall(r"^(\w.*):\n((?:  .*\n)+)", shown.out, re.M)
+    }
+    assert sorted(name for names in groups.values() for name in names if not name.startswith("-")) == sorted(COMMANDS)
+    assert {"plan", "explain"} < set(groups["look at quirks and plans"])
+    assert {"generate", "demo"} == set(groups["run an engine"])
+    assert "commands of other packages" not in groups
     assert wrong.err.startswith("usage: quirks")
     assert all(f"'{name}'" in wrong.err for name in COMMANDS)
+
+
+def test_a_command_of_another_package_has_a_group_of_its_own_and_its_help_is_shown_as_it_is(quirks, install):
+    command = "from quirks_core.cli.command import Command\nCOMMAND = Command('50% \\x1b[2J', print)\n"
+    points = {"acme": "acme_verb:COMMAND", "generate": "acme_verb:COMMAND"}
+    install("acme-verb", points, group="model_quirks.commands", acme_verb=command)
+
+    shown = quirks("--help")
+
+    assert shown.out.partition("commands of other packages:\n")[2].split("\n")[0].split() == ["acme", "50%", r"\x1b[2J"]
+    assert "\x1b" not in shown.out
 
 
 @pytest.mark.parametrize("arguments", [[], ["show"], ["plan", "--modle", "m"], ["plan", "--purpose", "train"]], ids=" ".join)
@@ -68,7 +85,7 @@ def test_a_command_imports_no_other_command_and_nothing_heavy(model):
         "list": ["list", "--json"],
         "show": ["show", "v1-runtime"],
         "lock": ["lock", "--output", "/dev/null"],
-        "audit-lifecycle": ["audit-lifecycle"],
+        "lifecycle": ["lifecycle"],
         "doctor": ["doctor"],
         "fingerprint": ["fingerprint", "pluggy._manager:PluginManager"],
         "plan": ["plan", "--model", str(model("gemma3_text"))],

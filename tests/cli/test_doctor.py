@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from quirks_core import data_file
@@ -88,6 +90,57 @@ def test_a_name_in_the_environments_switch_that_does_not_exist_is_an_error_with_
     assert examined.code == 1
     assert "MODEL_QUIRKS_DISABLE" in message
     assert "did you mean 'gemma4-layer-scalar'" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("MODEL_QUIRKS_STRICT", "yes", "MODEL_QUIRKS_STRICT='yes': set it to 1, or to 0"),
+        ("MODEL_QUIRKS_DISABEL", "all", "no variable of ours: MODEL_QUIRKS_DISABEL; did you mean 'MODEL_QUIRKS_DISABLE'?"),
+    ],
+)
+def test_a_variable_of_ours_that_is_misspelt_or_has_no_such_value_is_an_error(quirks, monkeypatch, name, value, message):
+    monkeypatch.setenv(name, value)
+
+    examined = quirks("doctor", "--json")
+
+    assert (examined.code, messages(examined, "environment")) == (1, [message])
+
+
+def test_a_distribution_whose_plugin_an_older_version_hides_is_noted_with_both_places(
+    quirks, install, site, tmp_path, monkeypatch
+):
+    install("acme-twice", DRIFTED.replace("acme-patch", "acme-twice"))
+    older = tmp_path / "older"
+    (older / "acme_twice-1.1.dist-info").mkdir(parents=True)
+    (older / "acme_twice-1.1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: acme_twice\nVersion: 1.1\n")
+    monkeypatch.syspath_prepend(older)
+
+    found = messages(quirks("doctor", "--json"), "acme-twice")
+
+    assert f"several versions are on sys.path, and the first counts: 1.1 in {older}, 1.2 in {site}" in found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "importlib.metadata.version = None",
+        "importlib.metadata.Distribution.from_name = None",
+        "importlib.metadata.MetadataPathFinder.find_distributions = None",
+    ],
+)
+def test_a_plugin_that_replaces_what_reads_versions_is_broken_and_everything_else_works(program, install, site, model, change):
+    install("acme-patch", f"import importlib.metadata\n{change}\n{DRIFTED}")
+    environ = {"PYTHONPATH": str(site)}
+
+    examined, plan = program("doctor", "--json", **environ), program("plan", "--model", model(), "--json", **environ)
+
+    message = f"it replaces {change.partition(' =')[0]}, through which the versions of all packages are read"
+    assert (examined.returncode, plan.returncode) == (3, 0)
+    assert [row["message"].partition("broken: ")[2] for row in json.loads(examined.stdout) if row["level"] == "error"] == [
+        message
+    ]
+    assert any(message in warning for warning in json.loads(plan.stdout)["warnings"])
 
 
 def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):

@@ -22,7 +22,7 @@ CP = ("--set", "train.context_parallel_size=2")
         (
             QUIRK, GEMMA, ("--assume", "vllm==0.9.2"),
             [
-                f"{QUIRK} is dormant: it would concern this run, but the installed version is not affected",
+                f"{QUIRK} is dormant: the installed version is not affected",
                 "  packages.vllm: wanted < 0.9.2, got 0.9.2",
             ],
         ),
@@ -84,3 +84,44 @@ def test_an_unknown_id_is_an_error_with_the_nearest_one(quirks, model):
 
     assert explained.code == 2
     assert "did you mean 'v1-runtime'" in explained.err
+
+
+NEGATED = """
+from quirks_core import Advise, Fact, Quirk, Severity, model_type, report, setting
+QUIRK = Quirk(
+    id="acme-not", title="t", flag="runtime", severity=Severity.NOISE, references=report("https://example.org"),
+    adjustments=Advise("look out"),
+    match=~(model_type("gemma3_text") & setting("train.context_parallel_size").above(1) & ~setting("engine.seed").one_of(0)),
+)
+"""
+
+
+def test_a_negation_says_what_it_wanted_and_got_the_contrary_of(quirks, model, install):
+    install("acme-not", NEGATED)
+
+    explained = quirks("explain", "acme-not", "--model", model(GEMMA), *CP, "--set", "engine.seed=1")
+    trace = quirks("explain", "acme-not", "--model", model(GEMMA), *CP, "--set", "engine.seed=0", "--json").json["trace"]
+
+    assert explained.out.splitlines()[1] == "  model.model_type: wanted other than gemma3_text, got gemma3_text"
+    assert [(leaf["fact"], leaf["wanted"], leaf["got"], leaf["answer"]) for leaf in trace] == [
+        ("model.model_type", "other than gemma3_text", GEMMA, "no"),
+        ("train.context_parallel_size", "<= 1", 2, "no"),
+        ("engine.seed", "0", 0, "yes"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["acme-broken", "acme-broken/other"])
+def test_a_quirk_whose_plugin_is_broken_is_not_called_unknown(quirks, model, install, name):
+    install("acme-broken", "raise RuntimeError('imported')\n")
+
+    explained = quirks("explain", name, "--model", model())
+
+    assert (explained.code, explained.out) == (3, "")
+    assert f"quirk '{name}' is not loaded, its plugin 'acme-broken' of acme-broken 1.2 " in explained.err
+    assert "is broken: RuntimeError: imported" in explained.err
+
+
+def test_a_slot_without_a_value_was_left_open_and_has_no_default_none(quirks, model):
+    explained = quirks("explain", "dp-strategy", "--model", model(), "--set", "engine.data_parallel_size=2")
+
+    assert explained.out.splitlines()[2] == "  parallel.dp_strategy = independent (applied: the configuration left it open)"

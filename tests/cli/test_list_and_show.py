@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import re
 
 import pytest
 
 from quirks_core.discovery import discover
+from quirks_core.registry import Registry
 
 BUILT_IN = "gemma-normalizer-dummy-load"
 RAISES = "raise RuntimeError('imported')\n"
 PATCHES_PLUGGY = """
 import functools
-from quirks_core import Default, Patch, Quirk, Require, Severity, model_type, report
+from quirks_core import Default, Patch, Quirk, Require, Severity, model_type, report, typed
 QUIRK = Quirk(
     id="acme-patch", title="t", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
     adjustments=[
         Patch("pluggy:PluginManager.register", wrapper="acme:make", expects="0" * 12),
-        Require("engine.block_size", at_most=32),
+        Require("engine.block_size", at_most=32, when=~typed("engine.seed")),
         Default("engine.seed", functools.partial(int, "7")),
     ],
     references=report("https://example.org"),
@@ -32,8 +34,26 @@ def test_list_says_where_every_installed_quirk_comes_from_and_imports_none(quirk
 
     assert listed.code == 0
     assert all(item.name in listed.out for item in discover())
-    assert {"id": "acme-broken", "distribution": "acme-broken", "version": "1.2", "entry_point": "acme_broken:QUIRK"} in rows
+    unknown = {"title": None, "flag": None}
+    broken = {"id": "acme-broken", "distribution": "acme-broken", "version": "1.2", "entry_point": "acme_broken:QUIRK"}
+    assert broken | unknown in rows
     assert {row["distribution"] for row in rows} == {"model-quirks", "acme-broken"}
+
+
+def test_list_says_what_each_quirk_is_about_from_source_that_it_does_not_run(quirks, install):
+    install("acme-patch", PATCHES_PLUGGY.replace('title="t"', 'title="Too " "slow"') + RAISES)
+    install("acme-hook", {"acme-hook": "acme_hook"}, acme_hook=RAISES)
+    install("acme-odd", "QUIRK = Quirk(title=f'{1}', flag=other.SLEEP, *QUIRK)\n")
+    install("acme-unreadable", "QUIRK = (\n")
+
+    listed, rows = quirks("list"), {row["id"]: (row["title"], row["flag"]) for row in quirks("list", "--json").json}
+
+    declared = {item.quirk.id: (item.quirk.title, item.quirk.flag) for item in Registry.load().loaded}
+    assert declared.items() <= rows.items()
+    assert rows["acme-patch"] == ("Too slow", "runtime")
+    assert {rows[name] for name in ("acme-hook", "acme-odd", "acme-unreadable")} == {(None, None)}
+    assert re.search(r"^  acme-patch +Too slow \(runtime\)$", listed.out, re.M)
+    assert re.search(r"^  acme-hook +declared by acme_hook$", listed.out, re.M)
 
 
 def test_show_says_what_a_quirk_declares(quirks):
@@ -45,6 +65,7 @@ def test_show_says_what_a_quirk_declares(quirks):
         "load_format",
         "wrong_output",
         "vllm < 0.9.2",
+        "match         model.model_type (gemma or gemma2 or gemma3 or gemma3_text)",
         "require engine.load_format = 'auto'",
         "in the source of vllm.model_executor.models.gemma3 shows the fix",
         "report: https://github.com/NVIDIA-NeMo/RL/pull/298",
@@ -60,7 +81,7 @@ def test_show_json_has_the_same_keys_for_every_quirk(quirks, quirk_id):
 
     assert shown.code == 0
     assert shown.json.keys() == {
-        "id", "title", "flag", "severity", "affected", "adjustments", "references", "evidence", "cost", "since",
+        "id", "title", "flag", "severity", "match", "affected", "adjustments", "references", "evidence", "cost", "since",
         "supersedes", "distribution", "location", "documentation",
     }  # fmt: skip
 
@@ -97,7 +118,8 @@ def test_a_third_partys_quirk_is_shown_with_its_distribution(quirks, install):
 
     assert record["distribution"] == "acme-patch 1.2"
     patch, require, default = record["adjustments"]
-    assert (patch, require) == ("patch pluggy:PluginManager.register by acme:make", "require engine.block_size ≤ 32")
+    assert patch == "patch pluggy:PluginManager.register by acme:make"
+    assert require == "require engine.block_size ≤ 32 when typed.engine.seed (false)"
     assert default.startswith("default engine.seed = ")  # of a function that has no name
 
 
@@ -107,8 +129,11 @@ def test_a_slot_is_shown_as_the_installed_engine_has_it_with_the_quirks_that_adj
     record = quirks("show", "engine.block_size", "--json").json
 
     assert record.keys() == {"slot", "takes", "default", "help", "adjusted by"}
-    assert (record["takes"], record["adjusted by"]) == ("a whole number", ["acme-patch: require engine.block_size ≤ 32"])
-    assert "engine.block_size" in quirks("show", "engine.block_size").out
+    adjusted = ["acme-patch: require engine.block_size ≤ 32 when typed.engine.seed (false)"]
+    assert (record["takes"], record["adjusted by"]) == ("a whole number", adjusted)
+    shown = quirks("show", "engine.block_size")
+    assert "engine.block_size" in shown.out
+    assert re.search(r"^  default +left open$", shown.out, re.M)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``quirks lock``, ``quirks audit-lifecycle`` and ``quirks fingerprint``."""
+"""``quirks lock``, ``quirks lifecycle`` and ``quirks fingerprint``."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_what_is_broken_cannot_be_locked_nor_a_lock_be_written_where_nothing_can
     assert not (tmp_path / "quirks.lock").exists()
 
 
-def test_audit_lifecycle_tells_the_stage_and_the_evidence_of_every_quirk(quirks):
-    audited, shown = quirks("audit-lifecycle", "--json"), quirks("audit-lifecycle")
+def test_lifecycle_tells_the_stage_and_the_evidence_of_every_quirk(quirks):
+    audited, shown = quirks("lifecycle", "--json"), quirks("lifecycle")
 
     rows = {row["id"]: row for row in audited.json}
     dormant = rows["gemma-normalizer-dummy-load"]
@@ -70,7 +70,7 @@ def test_audit_lifecycle_tells_the_stage_and_the_evidence_of_every_quirk(quirks)
 def test_an_expired_quirk_is_a_finding_that_says_delete_me(quirks, install, options):
     install("acme-old", EXPIRED)
 
-    audited = quirks("audit-lifecycle", *options)
+    audited = quirks("lifecycle", *options)
 
     assert audited.code == 1
     for words in ("acme-old", "expired", "delete this quirk"):

@@ -99,6 +99,7 @@ def migrate(model, tmp_path):
     ("arguments", "message"),
     [
         (["--from", "no/python"], "'no/python' is no Python interpreter"),
+        (["--from", "0.30", "--to", "/nope"], "'/nope' is no Python interpreter"),  # before anything is fetched for 0.30
         (["--from", "0.8"], "worker runs vllm"),
         (["--from", "0.30", "--profile", "float23"], "did you mean 'float32'"),
         (["--from", "0.30", "--threshold", "max_abs_delta=high"], "the limit must be a finite number"),

@@ -59,15 +59,17 @@ def test_the_worker_makes_the_plan_that_the_command_line_shows(quirks, model, tm
     assert worker.plan.digest == quirks("plan", "--config", file, "--json").json["digest"]
 
 
-def test_the_table_shows_what_applies_what_sleeps_and_what_is_off(quirks, model):
+def test_what_applies_what_sleeps_and_what_is_off_are_groups_below_the_versions(quirks, model):
     planned = quirks("plan", "--model", model(GEMMA), *NEW, "--disable", "logprobs")
 
-    rows = {line.split("│")[1].strip(): line for line in planned.out.splitlines() if line.startswith("│")}
-    assert "applied" in rows["async-rollout-timeout"]
-    assert "dormant" in rows["gemma-normalizer-dummy-load"]
-    assert "packages.vllm: wanted < 0.9.2, got 0.32.0" in planned.out
-    assert "disabled" in rows["rollout-logprobs-processed"]
-    assert "other quirks do not concern this run" in planned.out
+    first, *groups, last = planned.out.split("\n\n")
+    found = {group.partition("\n")[0].partition(":")[0]: group for group in groups}
+    assert first.startswith("vllm 0.32.0 (assumed), torch ")
+    assert list(found) == ["applied", "dormant", "disabled"]
+    assert "\n  async-rollout-timeout  request.timeout_s ≥ 600.0\n" in found["applied"]
+    assert "\n  gemma-normalizer-dummy-load  packages.vllm: wanted < 0.9.2, got 0.32.0" in found["dormant"]
+    assert "\n  rollout-logprobs-processed  switched off by 'logprobs'" in found["disabled"]
+    assert "other quirks do not concern this run" in last
 
 
 def test_a_refused_plan_shows_every_reason_with_remedy_and_switch(quirks, model):

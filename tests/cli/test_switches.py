@@ -77,7 +77,10 @@ def test_force_turns_a_quirk_on_that_does_not_concern_the_run_and_explain_says_s
     plan, verdicts = planned("--force", "deepscaler-eager")
     explained = quirks("explain", "deepscaler-eager", "--model", model(), "--force", "deepscaler-eager")
 
-    assert (verdicts["deepscaler-eager"]["state"], plan["changes"][EAGER]) == ("active", True)
+    assert (verdicts["deepscaler-eager"]["state"], plan["changes"]["engine.compilation_config"]) == (
+        "active",
+        {"backend": "eager"},
+    )
     assert explained.out.splitlines()[0] == "deepscaler-eager applies"
     assert "forced by 'deepscaler-eager' in the command line (--force)" in explained.out
 

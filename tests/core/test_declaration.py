@@ -144,9 +144,10 @@ CHANGES = {
 
 def test_the_digest_sees_every_field_but_where_the_declaration_stands(make_quirk):
     digests = {digest(make_quirk()), *(digest(make_quirk(**{name: value})) for name, value in CHANGES.items())}
+    digests.add(digest(make_quirk(severity=Severity.CRASH, crash="it ends")))
 
-    assert {field.name for field in dataclasses.fields(Quirk)} - set(CHANGES) == {"location"}
-    assert len(digests) == len(CHANGES) + 1
+    assert {field.name for field in dataclasses.fields(Quirk)} - set(CHANGES) == {"crash", "location"}
+    assert len(digests) == len(CHANGES) + 2
     assert digest(make_quirk(location=Location("a.py", 1))) == digest(make_quirk(location=Location("b.py", 2)))
     assert "location" not in encode(make_quirk())
 

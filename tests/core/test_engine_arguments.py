@@ -8,7 +8,7 @@ import pytest
 
 from quirks_core.config import EngineSection
 from quirks_core.engine_arguments import UNREAD, argument_names, find_argument
-from quirks_core.slots import engine_problem, installed_slot, is_engine_argument, is_slot
+from quirks_core.slots import engine_doubt, engine_problem, installed_slot, is_engine_argument, is_slot
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
 ARGUMENTS = """
@@ -16,6 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional, Union
 from vllm.config import CacheConfig, Threshold
 from vllm.config.parallel import Backend as ParallelBackend
 from elsewhere import Foreign
+
+if TYPE_CHECKING:
+    from vllm.config.cache import Formats
+else:
+    Formats = str
 
 Local = str | int
 Deep: "TypeAlias" = Local
@@ -29,6 +34,7 @@ class EngineArgs:
     swap: float = CacheConfig.swap_space
     cache_dtype: "CacheDType" = get_field(CacheConfig, "cache_dtype")
     backend: ParallelBackend | None = None
+    format: str | Formats = "auto"
     threshold: Threshold = 1
     local: Deep = 3
     endless: Endless = None
@@ -59,6 +65,7 @@ from typing import Literal
 Narrow = Literal["int8"]
 CacheDType = Literal["auto", Narrow, "fp8"]
 Limit = int | float
+Formats = Literal["auto", "dummy"]
 
 class CacheConfig:
     block_size: int = None
@@ -88,6 +95,7 @@ def test_names_types_and_defaults_are_found_through_aliases_imports_unions_and_l
         "swap": (float, 4),
         "cache_dtype": (Literal["auto", "int8", "fp8"], "auto"),
         "backend": (Literal["ray", "mp"] | None, None),
+        "format": (str | Literal["auto", "dummy"], "auto"),
         "threshold": (int | float, 1),
         "local": (str | int, 3),
         "endless": (Any, None),
@@ -136,6 +144,20 @@ def test_an_argument_s_slot_takes_what_its_type_takes_and_what_is_wrong_is_told_
     assert (slot.choices, slot.default, slot.help) == (("auto", "int8", "fp8"), "auto", "Type of the cache.")
     assert (installed_slot("engine.foreign").takes, installed_slot("engine.computed").default) == ("any JSON value", None)
     assert installed_slot("engine.gone") is None
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_a_value_that_is_not_listed_is_doubted_where_others_may_be_meant_and_wrong_where_they_cannot():
+    doubt = (
+        "engine.format: the installed vLLM does not list 'dumy'; did you mean 'dummy'? (listed: auto, dummy; a plugin may add"
+    )
+
+    assert engine_doubt("engine.format", "dumy").startswith(doubt)
+    assert [engine_doubt("engine.format", value) for value in ("dummy", None)] == [None, None]
+    assert [engine_doubt(name, "dumy") for name in ("engine.model", "engine.cache_dtype", "engine.gone", "engine.runtime")] == [
+        None
+    ] * 4
+    assert (engine_problem("engine.format", "dumy"), "int8" in engine_problem("engine.cache_dtype", "dumy")) == (None, True)
 
 
 @pytest.mark.parametrize("modules", [{}, {"vllm/engine/__init__.py": ""}, {"vllm/engine/arg_utils.py": "class EngineArgs(:\n"}])

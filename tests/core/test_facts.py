@@ -56,7 +56,7 @@ def test_the_model_is_what_its_config_says(checkpoint):
     [
         (None, "has no config.json"),
         (b"{not json", "not valid JSON"),
-        (b"[" * 100_000, "not valid JSON"),
+        (b"[" * 100_000, "is nested deeper than 50 levels"),
         (b"[1, 2]", "must hold a JSON object, not a list"),
         (b"\xff\xfe\x00", "cannot be read"),
     ],

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from quirks_core import Fact, environment, model_name, model_type, package, platform, purpose, setting, typed
 from quirks_core.declaration import encode
 from quirks_core.errors import DeclarationError
-from quirks_core.match import OPERATORS, UNKNOWN, All, AnyOf, Condition
+from quirks_core.match import UNKNOWN, All, AnyOf, Condition
+from quirks_core.operators import OPERATORS
 from quirks_core.trace import Answer, Leaf
 
 YES, NO, UNK = Answer.YES, Answer.NO, Answer.UNKNOWN
@@ -92,6 +93,15 @@ def test_a_condition_compares_the_fact_and_what_nobody_can_tell_is_unknown_and_w
     assert {condition.operator for condition, _ in COMPARED} == set(OPERATORS)
 
 
+@pytest.mark.parametrize("condition", [condition for condition, _ in COMPARED], ids=lambda one: one.operator)
+def test_what_a_negation_wants_is_said_in_its_own_words(condition):
+    plain, negated = (match.trace(Facts(it=None)).decisive.wanted for match in (condition, ~condition))
+
+    assert negated not in (plain, f"not {plain}")
+    assert str(~condition) == f"it ({negated})"
+    assert (~~condition).trace(Facts(it=None)).decisive.wanted == plain
+
+
 @pytest.mark.parametrize(("condition", "a", "b"), BETWEEN, ids=lambda value: getattr(value, "operator", ""))
 def test_of_two_facts_an_absent_one_is_a_no_and_an_unknown_one_unknown(condition, a, b):
     for facts, answer in (
@@ -116,6 +126,12 @@ def test_of_two_facts_an_absent_one_is_a_no_and_an_unknown_one_unknown(condition
         (A.below(B), {"a": 1}, "a: wanted < b = unknown, got 1"),
         (A.below(B), {"b": 2}, "a: wanted < b = 2, got unknown"),
         (A.below(B), {"a": 1, "b": None}, "a: wanted < b = nothing, got 1"),
+        (A.above(1), {"a": None}, "a: wanted > 1, got nothing"),
+        (~A.one_of(0), {"a": 0}, "a: wanted other than 0, got 0"),
+        (~A.below(B), {"a": 1, "b": 2}, "a: wanted >= b = 2, got 1"),
+        (~(A.above(1) | ~B.is_true()), {"a": 2, "b": True}, "a: wanted <= 1, got 2"),
+        (~(A.above(1) & ~~B.is_true()), {"a": 2, "b": True}, "a: wanted <= 1, got 2"),
+        (~package("acme", fixed="2"), {"packages.acme": "1.5"}, "packages.acme: wanted not < 2, got 1.5"),
     ],
 )
 def test_a_leaf_says_fact_wanted_and_got(condition, facts, words):
@@ -132,7 +148,7 @@ def test_a_trace_shows_every_leaf_with_its_own_answer_and_the_decisive_one_makes
 
     assert [leaf.fact for leaf in trace.leaves] == ["no", "yes", "missing"]
     assert all(match.trace(FACTS).decisive.fact == name for name, match in decisive.items())
-    assert (~LEAVES[NO]).trace(FACTS).leaves == (Leaf("no", "true", False, NO),)
+    assert (~LEAVES[NO]).trace(FACTS).leaves == (Leaf("no", "false", False, YES),)
 
 
 @pytest.mark.parametrize("condition", [condition for condition, *_ in (*BETWEEN, *COMPARED)], ids=lambda one: one.operator)

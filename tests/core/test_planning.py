@@ -135,6 +135,15 @@ def test_further_arguments_and_variables_are_planned_like_any_slot(config, load_
     assert [refusal.slot for refusal in typed.refusals] == ["engine.max_logprobs", "env.NCCL_NVLS_ENABLE"]
 
 
+def test_a_value_that_the_installed_vllm_does_not_list_is_a_warning_and_under_another_version_not_known(config):
+    typed = config(engine={"load_format": "dumy", "tokenizer_mode": "auto"})
+
+    (warning,) = [text for text in make_plan(typed).warnings if "does not list" in text]
+
+    assert warning.startswith("engine.load_format: the installed vLLM does not list 'dumy'; did you mean 'dummy'?")
+    assert not [text for text in make_plan(typed, PlanOptions(assume=("vllm==0.31.0",))).warnings if "does not list" in text]
+
+
 def test_an_argument_that_nobody_has_is_an_error_here_and_unchecked_under_another_version(config):
     run = config(engine={"no_such_argument": 1})
 

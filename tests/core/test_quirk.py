@@ -71,6 +71,9 @@ def test_an_id_is_lower_case_words_with_at_most_one_slash_and_no_word_of_the_swi
 @pytest.mark.parametrize(
     ("declaration", "words"),
     [
+        ({"crash": "it ends"}, "it names the error of a crash, but its severity is slow"),
+        ({"severity": Severity.CRASH, "crash": "("}, "crash is no regular expression: missing"),
+        ({"severity": Severity.CRASH, "crash": 7}, "crash must be"),
         ({"match": setting("engine.seed")}, r"match must be made by quirks_core\.match, not Fact"),
         *(
             ({field: 3}, f"3 in {field} is of the wrong type")

@@ -18,3 +18,18 @@ async def test_after_every_refit_the_engine_generates_what_the_trainer_does(kind
 
     assert all(outcome.passed for outcome in outcomes), outcomes
     assert outcomes[0].expected != outcomes[1].expected
+
+
+# What multi-head latent attention computes from its weights; a convolution, which is held by a layer that does not compute.
+@pytest.mark.parametrize(("kind", "tensor"), [("deepseek_v3", "mla_attn.W_UV"), ("granitemoehybrid", "mamba.conv1d.weight")])
+async def test_a_start_from_dummy_weights_takes_a_complete_refit_and_verification_sees_every_tensor(kind, tensor, shared_lab):
+    trainers = [shared_lab.trainer(shared_lab.checkpoint(kind, seed=seed)) for seed in (1, 2)]
+
+    async with shared_lab.worker(shared_lab.checkpoint(kind)) as worker:
+        for trainer in trainers:
+            await worker.refit_async(trainer)
+            assert await worker.verify_refit_async(trainer) == {}
+        of_another = await worker.verify_refit_async(trainers[0])
+
+    assert any(name.endswith(tensor) for name in of_another), sorted(of_another)
+    assert not [warning for warning in worker.warnings if "refits do not reach" in warning]

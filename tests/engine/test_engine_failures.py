@@ -1,11 +1,16 @@
-"""Engines that die: the error says why, names the active quirks, and nothing is left running."""
+"""Engines that die: the error says why, names the quirks that set what it names, and nothing is left running."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import os
+import shlex
 import shutil
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 
@@ -16,6 +21,8 @@ from quirks_core.errors import UsageError
 from quirks_core.plan import RefusedError
 from worker import VllmAsyncGenerationWorker
 from worker.errors import EngineDiedError, EngineStartError
+
+_NO_QUIRK = "no quirk changed anything that this error names"
 
 
 async def test_an_engine_that_dies_at_start_says_why_and_leaves_nothing_behind(checkpoint, running, tmp_path):
@@ -30,10 +37,21 @@ async def test_an_engine_that_dies_at_start_says_why_and_leaves_nothing_behind(c
 
     assert "safetensor" in str(caught.value).lower()
     assert "VllmWorker-0" in str(caught.value)
-    assert any("active quirk: rollout-logprobs-processed" in note for note in caught.value.__notes__)
+    assert [note.partition(" (")[0] for note in caught.value.__notes__] == [_NO_QUIRK]
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
     assert "MODEL_QUIRKS_PLAN" not in os.environ
+
+
+async def test_an_argument_that_the_engine_refuses_is_shown_with_its_value_and_no_quirk_is_blamed_for_it(checkpoint, running):
+    with pytest.raises(EngineStartError) as caught:
+        async with running(checkpoint("qwen3"), {"engine": {"cpu_offload_gb": -1, "load_format": "auto"}}):
+            pass
+
+    first, field, *_ = str(caught.value).splitlines()
+    assert first.startswith("the engine died while it started: 1 validation error in ")
+    assert field.strip() == "cpu_offload_gb: Input should be greater than or equal to 0, not -1"
+    assert [note.partition(" (")[0] for note in caught.value.__notes__] == [_NO_QUIRK]
 
 
 async def test_shutdown_leaves_no_process_and_no_environment_behind_and_others_children_alone(checkpoint, running):
@@ -50,6 +68,71 @@ async def test_shutdown_leaves_no_process_and_no_environment_behind_and_others_c
     other.kill()
     changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
     assert not [name for name in changed if name.startswith("MODEL_QUIRKS_")]
+
+
+async def test_a_temporary_folder_that_vanishes_while_an_engine_starts_is_named(checkpoint, running, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def remove():
+        while len(found := list(tmp_path.glob("model-quirks-*/*.json"))) < 2:  # the driver's, and the engine core's
+            time.sleep(0.05)
+        shutil.rmtree(found[0].parent)
+
+    thread = threading.Thread(target=remove, daemon=True)
+    thread.start()
+    with pytest.raises(EngineStartError, match=r"its temporary folder \S+ vanished meanwhile: .* set TMPDIR"):
+        async with running(checkpoint("qwen3")):
+            pass
+    thread.join()
+
+    assert "MODEL_QUIRKS_PLAN" not in os.environ
+
+
+#: Starts an engine and says how that ended.
+_START = """
+import asyncio, json, sys
+from worker.testing.lab import configuration, set_environment
+
+set_environment()
+
+async def main():
+    from worker import VllmAsyncGenerationWorker
+
+    worker = VllmAsyncGenerationWorker(configuration(sys.argv[1], {"purpose": "eval"}))
+    try:
+        await worker.post_init_async()
+    except Exception as error:
+        print(json.dumps([type(error).__name__, str(error)]), flush=True)
+    await worker.shutdown()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def unshared():
+    """Runs a script behind a mount of its own; needs the right to mount."""
+    unshare, shell = shutil.which("unshare"), shutil.which("sh")
+    if unshare is None or shell is None or subprocess.run([unshare, "-m", shell, "-c", "true"], check=False).returncode:
+        pytest.skip("this user must not mount a file system")
+
+    def run(mount, *command):
+        line = f"{mount} && exec {shlex.join(map(str, command))}"
+        return subprocess.run([unshare, "-m", shell, "-c", line], capture_output=True, text=True, timeout=200, check=False)
+
+    return run
+
+
+def test_shared_memory_that_is_too_small_is_named(checkpoint, unshared, tmp_path):
+    script = tmp_path / "start.py"
+    script.write_text(_START)
+
+    ended = unshared("mount -t tmpfs -o size=64m none /dev/shm", sys.executable, script, checkpoint("qwen3"))
+
+    kind, text = json.loads(next(line for line in ended.stdout.splitlines() if line.startswith("[")))
+    assert kind == "EngineStartError"
+    assert "Insufficient space in /dev/shm" in text
 
 
 def test_contradictions_are_refused_all_at_once_before_any_engine_starts(checkpoint):
@@ -87,8 +170,7 @@ async def test_without_the_quirk_the_first_request_kills_the_engine(checkpoint, 
         with pytest.raises(EngineDiedError, match="EngineCore encountered an issue") as died:
             await lab.generate(started)
 
-    noted = " ".join(died.value.__notes__)
-    assert all(f"active quirk: {verdict.id}" in noted for verdict in started.plan.active)
+    assert [note.partition(" (")[0] for note in died.value.__notes__] == [_NO_QUIRK]
     assert await _gone(pids)
 
 

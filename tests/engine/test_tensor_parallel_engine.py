@@ -151,7 +151,9 @@ async def test_a_plugin_that_fails_in_a_worker_only_stops_the_run_and_is_named(c
 
     assert "VllmWorker" in str(caught.value)
     assert "the wrapper fails in workers only" in str(caught.value)
-    assert any("active quirk: acme-workers/fails" in note for note in caught.value.__notes__)
+    (note,) = caught.value.__notes__
+    assert note.startswith("quirk acme-workers/fails (")
+    assert note.endswith("and its code was running; to run without it: --disable acme-workers/fails")
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
 

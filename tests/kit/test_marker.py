@@ -45,7 +45,7 @@ def test_plan(quirk_context):
     from quirks_core.switches import Switches
 
     plan = Registry.load().resolve(quirk_context(name="deepscaler"), Switches.gather())
-    assert plan.value("engine.enforce_eager") is True
+    assert plan.value("engine.compilation_config") == {"backend": "eager"}
 
 @quirk
 @pytest.mark.parametrize("seed", [7, 8])

@@ -1,10 +1,10 @@
-"""DeepScaleR recipes run in eager mode unless they say otherwise."""
+"""DeepScaleR recipes run without Inductor, and with CUDA graphs, unless they say otherwise."""
 
 from __future__ import annotations
 
 import pytest
 
-SLOT = "engine.enforce_eager"
+SLOT = "engine.compilation_config"
 
 
 @pytest.mark.parametrize(
@@ -17,14 +17,19 @@ SLOT = "engine.enforce_eager"
         ("DeepSeek-R1-Distill-Qwen-1.5B", "grpo-math-1B", "not_matched"),
     ],
 )
-def test_a_model_or_recipe_of_that_name_runs_in_eager_mode(plan_for, name, recipe, state):
+def test_a_model_or_recipe_of_that_name_runs_without_inductor(plan_for, name, recipe, state):
     outcome = plan_for("qwen2", {"recipe": recipe}, name=name)
 
     assert outcome.state == state
-    assert outcome.changes == ({SLOT: True} if state == "active" else {})
+    assert outcome.changes == ({f"{SLOT}.backend": "eager"} if state == "active" else {})
 
 
-def test_a_recipe_that_sets_cuda_graphs_itself_wins(plan_for):
-    outcome = plan_for("qwen2", {"recipe": "deepscaler", SLOT: False})
+def test_a_recipe_that_sets_the_backend_itself_wins(plan_for):
+    outcome = plan_for("qwen2", {"recipe": "deepscaler", SLOT: {"backend": "inductor", "cudagraph_mode": "NONE"}})
 
-    assert (outcome.statuses, outcome.plan.value(SLOT)) == ({SLOT: "kept_user"}, False)
+    assert outcome.statuses == {f"{SLOT}.backend": "kept_user"}
+    assert outcome.plan.value(SLOT) == {"backend": "inductor", "cudagraph_mode": "NONE"}
+
+
+def test_eager_execution_that_a_recipe_asks_for_stays(plan_for):
+    assert plan_for("qwen2", {"recipe": "deepscaler", "engine.enforce_eager": True}).plan.value("engine.enforce_eager") is True

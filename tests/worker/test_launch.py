@@ -126,6 +126,18 @@ def test_only_a_rollout_starts_from_dummy_weights_and_opens_a_way_to_them(launch
     assert (arguments["load_format"], arguments.get("weight_transfer_config")) == (load_format, transfer)
 
 
+@pytest.mark.parametrize("purpose", ["eval", "serve"])
+def test_dummy_weights_that_no_refit_can_replace_are_for_benchmarks_alone(launch, purpose):
+    dummy = {"load_format": "dummy"}
+
+    with pytest.raises(UsageError, match=rf"with purpose: {purpose} no refit .* set engine\.load_format: auto"):
+        launch(purpose=purpose, engine=dummy)
+
+    found = launch(purpose=purpose, engine={**dummy, "generate_from_dummy": True})
+    assert found.arguments["load_format"] == "dummy"
+    assert "generate_from_dummy" not in found.arguments
+
+
 def test_what_quirks_change_reaches_engine_and_requests_unless_the_user_typed_a_value(launch, install):
     install(
         "acme-sampling",
@@ -155,7 +167,7 @@ def test_what_quirks_change_reaches_engine_and_requests_unless_the_user_typed_a_
     sampling = found.config.sampling
     assert (sorted(sampling.stop_token_ids), sampling.top_k, sampling.temperature) == ([1, 5, 107], 20, 0.5)
     assert found.arguments["logprobs_mode"] == "processed_logprobs"
-    assert found.arguments["enforce_eager"] is True
+    assert found.arguments["compilation_config"] == {"backend": "eager"}
     assert found.arguments["block_size"] == 32
     assert typed.arguments["logprobs_mode"] == "raw_logprobs"
 

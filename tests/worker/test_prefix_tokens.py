@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quirks_core.errors import QuirksError
 from worker.server.errors import PrefixTokensError, RequestError
-from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried
+from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried, without_texts
 
 EOS = 2
 TOKENIZER = SimpleNamespace(eos_token_id=EOS)
@@ -79,6 +79,34 @@ def test_renderings_that_do_not_fit_are_an_error_of_ours(tokenizer, model, templ
 
     assert isinstance(caught.value, QuirksError)
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("template_prefix", "template", "ends_after", "reason"),
+    [
+        pytest.param([9, 2, 8, 2, 7, 2], [9, 2, 7, 2, 5, 2, 4], 1, "ends 3 turns .* but 2 of the same", id="a user's turn"),
+        pytest.param([8, 2, 7, 2], [7, 2, 5, 2, 6, 2, 4], 2, "ends 2 turns .* but 1 of the same", id="one turn of two"),
+        pytest.param([7, 2], [8, 2, 7, 2, 4], 0, "ends 1 turns .* but 2 of the same", id="a turn of the prefix comes twice"),
+    ],
+)
+def test_no_turn_vanishes_or_comes_twice_where_one_rendering_holds_a_spelled_end(template_prefix, template, ends_after, reason):
+    with pytest.raises(PrefixTokensError, match=rf"{reason}.*end-of-turn token \(id 2\)"):
+        replace_prefix_tokens(TOKENIZER, [11, 2], template_prefix, template, ends_after=ends_after)
+
+
+def test_messages_without_texts_keep_their_structure():
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "<eos>"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "<eos>"},
+        {"role": "tool", "content": "<eos>", "tool_call_id": "a"},
+    ]
+
+    assert without_texts(messages) == [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "x", "tool_call_id": "a"},
+    ]
 
 
 def test_a_turn_may_end_with_another_token_than_the_end_of_sequence():

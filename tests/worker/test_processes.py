@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import psutil
 import pytest
 
+from quirks_core import private_folder
 from quirks_core.bootstrap import in_force
 from quirks_core.errors import ReceiptError
 from quirks_core.planning import make_plan
@@ -116,3 +119,49 @@ async def test_an_engine_whose_variables_the_system_refuses_leaves_none_of_them_
 
     assert dict(os.environ) == before
     assert in_force() is None
+
+
+@pytest.fixture
+def small_disk(tmp_path, monkeypatch):
+    """A full file system for temporary files; needs the right to mount one."""
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    options = ["-t", "tmpfs", "-o", "size=256k", "none"]
+    if (
+        mount is None
+        or umount is None
+        or subprocess.run([mount, *options, tmp_path], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("this user must not mount a file system")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+    subprocess.run([umount, tmp_path], check=True)
+
+
+@pytest.mark.usefixtures("shell")
+async def test_a_full_disk_of_temporary_files_is_named_before_anything_starts(model, small_disk):
+    plan = make_plan(GenerationConfig.parse({"model": str(model())}))
+
+    with pytest.raises(
+        EngineStartError, match=rf"^no engine was started: the disk of {small_disk}, the folder for temporary files, is full"
+    ) as caught:
+        await Engine(plan, {}, {}).start()
+
+    assert "set TMPDIR" in str(caught.value)
+    assert list(small_disk.glob("model-quirks-*")) == []
+    assert in_force() is None
+
+
+@pytest.mark.usefixtures("shell")
+async def test_a_start_removes_the_folders_that_killed_runs_left(model, tmp_path, monkeypatch):
+    plan = make_plan(GenerationConfig.parse({"model": str(model())}))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for prefix in ("model-quirks-", "mq-", "mqa-"):
+        private_folder.remove(lasting := private_folder.make(prefix))
+        lasting.mkdir()
+        (lasting / ".owner").touch()  # nobody holds it
+        os.utime(lasting / ".owner", (1, 1))
+
+    with pytest.raises(EngineStartError):
+        await Engine(plan, {}, {"A=B": "2"}).start()
+
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(("model-quirks-", "mq"))] == []

@@ -27,7 +27,7 @@ from worker.testing.proof import Conclusion, Finding, Kind, Report, Run
 from worker.testing.prove import conclude, number_of_runs, prove, together
 
 _MODULE = """
-    import asyncio, os, signal, sys
+    import asyncio, os, signal, sys, tempfile
     from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, purpose, report
     from worker.testing.lab import Outcome
 
@@ -75,6 +75,14 @@ _MODULE = """
         print("(Worker pid=7) ERROR 11-21 11:51:42 [executor.py:1063] NotImplementedError", flush=True)
         await engine_error(lab)
 
+    async def loses_its_folder(lab):
+        outcome = await not_needed(lab)
+        if "MODEL_QUIRKS_DISABLE" in os.environ:
+            tempfile.tempdir = str(lab.folder / "gone")
+            async with lab.worker(lab.folder / "model"):
+                pass
+        return outcome
+
     async def own_error(lab):
         raise KeyError("oops")
 
@@ -119,8 +127,8 @@ def acme(site, install, monkeypatch):
 def run(acme, tmp_path):  # noqa: ARG001 - for its effect
     """Runs one of the scenarios above in a process of its own."""
 
-    def start(name, switches=_WITH, *, timeout_s=60.0):
-        return run_scenario(f"acme_quirks:{name}", "acme-limit", switches, tmp_path / "lab", timeout_s)
+    def start(name, switches=_WITH, *, timeout_s=60.0, crash=""):
+        return run_scenario(f"acme_quirks:{name}", "acme-limit", switches, tmp_path / "lab", timeout_s, crash)
 
     return start
 
@@ -203,18 +211,29 @@ def test_the_callers_own_switches_do_not_reach_a_scenario(run, monkeypatch):
     assert run("variables").outcome.got == "MODEL_QUIRKS_FORCE"
 
 
-def test_an_error_of_the_engine_or_the_worker_is_an_outcome(run):
-    outcome = run("engine_error").outcome
+@pytest.mark.parametrize("crash", [r"server\.nonsense", "NotImplementedError"], ids=["in the error", "in the log"])
+def test_the_error_that_a_quirk_declares_is_an_outcome_with_what_the_processes_logged_first(run, crash):
+    outcome = run("engine_error_with_a_cause", crash=crash).outcome
 
     assert not outcome.passed
     assert outcome.got.startswith("UsageError: server.nonsense")
-
-
-def test_an_error_of_the_engine_comes_with_what_its_processes_logged_first(run):
-    outcome = run("engine_error_with_a_cause").outcome
-
-    assert outcome.got.startswith("UsageError: server.nonsense")
     assert outcome.got.endswith("; first of all: NotImplementedError")
+
+
+@pytest.mark.parametrize(("name", "got"), [("engine_error", "UsageError: server.nonsense"), ("dies", "it died of SIGSEGV")])
+@pytest.mark.parametrize("crash", ["", "another error"])
+def test_an_error_that_the_quirk_does_not_declare_is_no_evidence(run, name, got, crash):
+    found = run(name, crash=crash)
+
+    assert (found.outcome, found.crash) == (None, "")
+    assert found.error.startswith(f"an error that the quirk does not declare (crash=…): {got}")
+
+
+def test_an_engine_that_does_not_start_because_its_temporary_folder_vanished_proves_nothing(proven):
+    proof = proven("loses_its_folder")
+
+    assert proof.conclusion is Conclusion.INCONCLUSIVE
+    assert "without the quirk: an error that the quirk does not declare" in proof.reason
 
 
 @pytest.mark.parametrize(
@@ -235,8 +254,8 @@ def test_a_run_that_says_nothing_about_the_engine_has_no_outcome_but_a_reason(ru
     assert (found.outcome, found.error) == (None, message)
 
 
-def test_a_process_that_dies_of_its_own_fault_is_an_outcome(run):
-    found = run("dies")
+def test_a_process_that_dies_as_the_quirk_declares_is_an_outcome(run):
+    found = run("dies", crash="SIGSEGV")
 
     assert (found.crash, found.passed, found.outcome.got) == ("SIGSEGV", False, "it died of SIGSEGV")
 

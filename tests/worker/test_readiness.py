@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Readiness
+from quirks_core.config import GenerationConfig
+from quirks_core.planning import make_plan
+from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Readiness, start_problem
 from worker.errors import NotReadyError, RefitError, SleepError
 
 
@@ -18,6 +20,29 @@ def test_a_fresh_engine_may_generate_under_the_first_version(readiness):
     readiness.check_refit()
 
     assert readiness.version == FIRST_VERSION
+
+
+@pytest.mark.parametrize(
+    ("values", "may"),
+    [
+        ({}, False),
+        ({"engine": {"generate_from_dummy": True}}, True),
+        ({"engine": {"load_format": "auto"}}, True),
+        ({"purpose": "eval"}, True),
+    ],
+    ids=str,
+)
+def test_an_engine_that_starts_from_dummy_weights_generates_after_a_refit_only(model, values, may):
+    readiness = Readiness(start_problem(make_plan(GenerationConfig.parse({"model": str(model()), **values}))))
+
+    if not may:
+        with pytest.raises(
+            NotReadyError, match=r"dummy weights .* refit before generating, or set engine\.generate_from_dummy"
+        ):
+            readiness.check()
+        readiness.check_refit()
+        readiness.refitted("1")
+    readiness.check()
 
 
 def test_refits_without_a_label_are_counted_also_between_labelled_ones(readiness):

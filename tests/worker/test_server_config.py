@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
 from quirks_core.config import GenerationConfig
-from quirks_core.errors import UsageError
+from quirks_core.errors import QuirksError, UsageError
+from worker import VllmAsyncGenerationWorker
 from worker.server import OpenAIServer, ServerStartError
 
 KEY = "sesame-1234"
@@ -18,7 +20,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104
 def server_of(**section):
     cluster = section.pop("cluster", {})
     config = GenerationConfig.parse({"model": "m", "server": section, "cluster": cluster})
-    return OpenAIServer(SimpleNamespace(), config, check=lambda: None)
+    return OpenAIServer(SimpleNamespace(), config, check=lambda: None, watched=nullcontext)
 
 
 @pytest.fixture
@@ -33,8 +35,8 @@ def reserved():
 
     yield reserve
     for server in servers:
-        if server._socket is not None:
-            server._socket.close()
+        if server._listener is not None:
+            server._listener.close()
 
 
 @pytest.mark.parametrize(
@@ -116,6 +118,48 @@ def test_a_range_gives_a_free_port_of_it_until_there_is_none(reserved):
     assert taken == {f"http://127.0.0.1:{port}/v1" for port in (low, low + 1)}
     with pytest.raises(ServerStartError, match=f"none of the ports {low} to {low + 1}: Address already in use"):
         reserved(**asked)
+
+
+def test_a_port_given_back_is_closed_although_a_forked_process_has_it_too(reserved):
+    listener = reserved()._listener
+    address = listener.socket.getsockname()
+    with listener.socket.dup():  # what an engine's process holds that was forked after the port was reserved
+        with socket.create_connection(address, timeout=5):
+            pass
+        listener.socket.close()  # as uvicorn does
+        listener.close()
+
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=5)
+
+
+async def test_a_port_that_is_taken_is_found_before_the_engine_starts(model_folder, reserved, monkeypatch):
+    started = []
+    monkeypatch.setattr(VllmAsyncGenerationWorker, "_create_engine", lambda *_: started.append(1))
+    port = int(reserved().base_url.split(":")[-1].removesuffix("/v1"))
+    worker = VllmAsyncGenerationWorker({"model": str(model_folder), "server": {"enabled": True, "port": port}})
+
+    with pytest.raises(ServerStartError, match=f"port {port}: Address already in use"):
+        await worker.post_init_async()
+
+    assert not started
+
+
+async def test_an_engine_that_does_not_start_gives_the_port_back(model_folder, monkeypatch):
+    taken = []
+
+    async def fail(worker, _):
+        taken.append(worker._listener.socket.getsockname())
+        raise QuirksError("no engine today")
+
+    monkeypatch.setattr(VllmAsyncGenerationWorker, "_create_engine", fail)
+    worker = VllmAsyncGenerationWorker({"model": str(model_folder), "server": {"enabled": True}})
+
+    with pytest.raises(QuirksError, match="no engine today"):
+        await worker.post_init_async()
+
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(taken[0], timeout=5)
 
 
 @pytest.mark.parametrize("section", [{"host": EVERYWHERE}, {"cluster": {"num_nodes": 2}}])

@@ -33,7 +33,11 @@ def test_a_call_switches_off_and_on_and_the_plan_says_so(plan):
     made = plan(disable=[QUIRK], force=["deepscaler-eager"])
 
     verdicts = {item.id: item for item in made.verdicts}
-    assert (state(made), made.value("engine.logprobs_mode"), made.value("engine.enforce_eager")) == (State.DISABLED, None, True)
+    assert (state(made), made.value("engine.logprobs_mode"), made.value("engine.compilation_config")) == (
+        State.DISABLED,
+        None,
+        {"backend": "eager"},
+    )
     assert verdicts[QUIRK].because == f"switched off by {QUIRK!r} in the call (disable=)"
     assert verdicts["deepscaler-eager"].because.startswith("forced by 'deepscaler-eager' in the call (force=)")
 

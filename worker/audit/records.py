@@ -24,6 +24,8 @@ PLANNED_REFITS = ("plan", "plan again")
 class AuditError(QuirksError):
     """The audit cannot be made; the message says why and what to do."""
 
+    exit_code = 2
+
 
 class Hazard(Record):
     """A tensor of the engine, or what a layer computes, that a refit without quirks leaves other than the checkpoint's."""
@@ -103,6 +105,14 @@ class Logits(Record):
         )
 
 
+class Disagreement(Record):
+    """How an engine that loaded the checkpoint from disk, without any refit, differs from transformers."""
+
+    logits: Logits  #: logprobs of the engine against those of transformers in float32
+    layer: str | None  #: the first layer whose output differs, such as ``layers.3``; None if no compared layer differs
+    compared: int  #: number of layers that were compared; 0 with a compiled engine
+
+
 class Audit(Record):
     """A refit audit."""
 
@@ -118,6 +128,9 @@ class Audit(Record):
     #: after the first refit without quirks; None if the worker refuses to generate then, or nobody asked
     logits: Logits | None = None
     planned_logits: Logits | None = None  #: after the refits with the plan in force; None if there were none, or nobody asked
+    #: how the engine's model differs from transformers before any refit; it does not count for `passed`, which is about
+    #: refits; None if they agree, or without `logits`
+    disagreement: Disagreement | None = None
     seconds: float = 0.0  #: how long it took
     skeleton: str = ""  #: a declaration to begin a new quirk with, if there are hazards that nothing covers; else empty
 

@@ -8,23 +8,21 @@ force, so that what is said to be covered has been seen to be right.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from quirks_core.config import GenerationConfig, SamplingSection
+from quirks_core.config import GenerationConfig
 from quirks_core.errors import words
 from quirks_core.model_config import require_weights
 from quirks_core.plan import Plan
 from quirks_core.planning import PlanOptions
 from quirks_core.switches import SwitchNames
 from worker.audit.coverage import FLAGS, OPEN, candidates, changes_weights, covering, skeleton
+from worker.audit.logprobs import Logprobs
 from worker.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Hazard, Logits, Refit
-from worker.batch import padded
-from worker.engine import vllm_adapter
 from worker.errors import RefitError, RefitRejectedError, TransferError, WorkerCallError
 from worker.parity.records import Tell
 from worker.parity.session import running
@@ -34,12 +32,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from worker.async_worker import VllmAsyncGenerationWorker
-
-#: Prompts that logprobs are compared on, their tokens, and how many greedy tokens follow.
-_PROMPTS, _PROMPT_TOKENS, _NEW_TOKENS = 4, 24, 16
-#: How far the logprobs of equal weights may lie apart, in nats, by dtype; the same kernels see the same batches.
-_TOLERANCE = {"float32": 1e-3}
-_COARSE = 2e-2
 
 _DEAF = "the engine's workers do not answer, because engine.worker_extension_cls takes the place of ours; leave it out"
 
@@ -79,6 +71,7 @@ async def audit(
         UsageError, RefusedError, EngineStartError, EngineDiedError, TransferError: As for `worker.VllmAsyncGenerationWorker`.
     """
     from worker.async_worker import VllmAsyncGenerationWorker
+    from worker.audit.disagreement import disagreement_of  # needs torch
 
     began = time.monotonic()
     config = config.model_copy(update={"purpose": "rollout"})
@@ -92,11 +85,13 @@ async def audit(
 
     tell("loading the model with transformers")
     trainer = load_trainer(config)
-    expected = _Logprobs()
+    expected = Logprobs()
+    disagreement = None
     if logits:
         tell("starting an engine from the checkpoint, for its logprobs")
         async with running(bare("auto")) as worker:
             await expected.take(worker, trainer.config.get_text_config().vocab_size)
+            disagreement = await disagreement_of(worker, trainer, expected)
     tell("starting an engine from dummy weights, without quirks of weight transfer")
     findings, without = await _refits(bare("dummy"), trainer, REFITS, expected, FIRST, tell)
     suspicious = any(item.rows or item.refit.refused for item in findings) or bool(without and not without.close)
@@ -107,7 +102,8 @@ async def audit(
         refits = [(label, scope) for label in PLANNED_REFITS]
         more, with_plan = await _refits(planned, trainer, refits, expected, PLANNED_REFITS[-1], tell)
         findings += more
-    return _record(planned.plan, findings, logits=without, planned_logits=with_plan, seconds=time.monotonic() - began)
+    logprobs = {"logits": without, "planned_logits": with_plan, "disagreement": disagreement}
+    return _record(planned.plan, findings, **logprobs, seconds=time.monotonic() - began)
 
 
 def _record(plan: Plan, findings: Sequence[_Finding], **values: Any) -> Audit:
@@ -164,7 +160,7 @@ async def _refits(
     worker: VllmAsyncGenerationWorker,
     trainer: PreTrainedModel,
     refits: Iterable[tuple[str, RefitScope]],
-    expected: _Logprobs,
+    expected: Logprobs,
     scored: str,
     tell: Tell,
 ) -> tuple[list[_Finding], Logits | None]:
@@ -208,42 +204,6 @@ async def _ask(worker: VllmAsyncGenerationWorker, step: str) -> list[list[dict[s
         return await worker.engine.call(tensor_audit.step, step)
     except (RefitError, WorkerCallError) as error:
         raise AuditError(str(error)) from error
-
-
-class _Logprobs:
-    """Tokens, and the logprobs that an engine gives them which loaded the checkpoint; false before it was asked."""
-
-    def __init__(self) -> None:
-        self._rows: list[list[int]] = []
-        self._expected: list[float] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._rows)
-
-    async def take(self, worker: VllmAsyncGenerationWorker, vocab_size: int) -> None:
-        """Has the engine continue prompts of random tokens greedily, and score all of it."""
-        draw = random.Random(0)  # noqa: S311  # the same prompts every time
-        longest = worker.engine.llm.model_config.max_model_len - 1
-        length = max(1, min(_PROMPT_TOKENS, longest - _NEW_TOKENS))
-        plain = range(vocab_size // 8, vocab_size // 2)  # special tokens and placeholders are at the ends
-        prompts = [[draw.choice(plain) for _ in range(length)] for _ in range(_PROMPTS)]
-        sampling = SamplingSection(max_new_tokens=min(_NEW_TOKENS, max(1, longest - length)), ignore_eos=True)
-        for prompt in prompts:
-            async for _, output in worker.generate_async(padded([prompt]), greedy=True, sampling=sampling):
-                self._rows.append(output["output_ids"][0].tolist())
-        self._expected = await self._score(worker)
-
-    async def compare(self, worker: VllmAsyncGenerationWorker) -> Logits:
-        """Compares what another engine makes of the same tokens."""
-        dtype = vllm_adapter.model_dtype(worker.engine.llm)
-        return Logits.of(await self._score(worker), self._expected, _TOLERANCE.get(dtype, _COARSE))
-
-    async def _score(self, worker: VllmAsyncGenerationWorker) -> list[float]:
-        found: list[float] = []
-        for row in self._rows:  # one by one: other batches may mean other kernels
-            async for _, output in worker.score_async(padded([row])):
-                found += output["logprobs"][0, 1:].tolist()
-        return found
 
 
 def _hazards(findings: Sequence[_Finding], plan: Plan) -> Iterator[Hazard]:

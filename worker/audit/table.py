@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from worker.audit.coverage import remedy
-from worker.audit.records import Audit, Hazard, Logits
+from worker.audit.records import Audit, Disagreement, Hazard, Logits
 
 
 def show_audit(console: Console, audit: Audit) -> None:
@@ -20,6 +20,8 @@ def show_audit(console: Console, audit: Audit) -> None:
     for refit in audit.refits:
         if refit.refused:
             console.print(f"[yellow]refused[/] after refit '{refit.label}': {escape(refit.refused)}", soft_wrap=True)
+    if audit.disagreement is not None:
+        console.print(_disagreement(audit.disagreement), highlight=False, soft_wrap=True)
     for title, logits in (("without quirks", audit.logits), ("with the plan in force", audit.planned_logits)):
         if logits is not None:
             console.print(f"logprobs after a refit {title}: {_logits(logits)}", highlight=False, soft_wrap=True)
@@ -82,6 +84,23 @@ def _row(group: list[Hazard]) -> Iterable[str]:
     else:
         stays = "no quirk covers it" if first.planned is None else "it stays with the plan in force"
         yield f"[bold red]{stays}[/]\n[dim]{escape(remedy(first))}[/]"
+
+
+def _disagreement(found: Disagreement) -> str:
+    """Says that the engine's model differs before any refit, and in which layer."""
+    logits = found.logits
+    apart = f"up to {logits.max_abs_delta:.3g} nats" if logits.nonfinite < logits.tokens else "NaN or infinity"
+    where = (
+        f"the first layer that differs is {found.layer}"
+        if found.layer
+        else f"the outputs of all {found.compared} layers agree, so the difference is in the final norm or the head"
+        if found.compared
+        else "compiled layers cannot be compared; --set engine.enforce_eager=true names the first layer that differs"
+    )
+    return (
+        f"[bold red]not the refit[/]: the engine's model itself, loaded from disk, differs from transformers by {apart} "
+        f"(tolerance {logits.tolerance:g}); {escape(where)}"
+    )
 
 
 def _logits(logits: Logits) -> str:

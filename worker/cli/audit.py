@@ -9,7 +9,7 @@ import json
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import installed_only, load_config, plan_options
 from quirks_core.cli.screen import Screen
-from quirks_core.errors import UsageError
+from quirks_core.errors import QuirksError, UsageError
 from worker.cli.arguments import add_verbose
 from worker.cli.display import quiet_engine, stages
 
@@ -25,10 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_audit(options: argparse.Namespace) -> int:
-    """Audits the refits of a model; 1 if there are hazards that nothing covers.
+    """Audits the refits of a model; 1 if there are hazards that nothing covers, 2 or more if the audit could not be made.
 
     Raises:
         UsageError: Two models, or versions that are not installed.
+        QuirksError: As for `worker.audit.refit_audit.audit`.
     """
     installed_only(options)
     if options.checkpoint and options.model:
@@ -36,12 +37,17 @@ def run_audit(options: argparse.Namespace) -> int:
     options.model = options.model or options.checkpoint
     quiet_engine(verbose=options.verbose)
     config = load_config(options)
+    from worker.audit.records import AuditError
     from worker.audit.refit_audit import audit
     from worker.audit.table import show_audit
 
     console = Screen(stderr=options.json)  # with --json standard output holds the JSON alone
     with stages(console, _STEPS - options.no_logits) as tell:
-        found = asyncio.run(audit(config, plan_options(options, config), logits=not options.no_logits, tell=tell))
+        try:
+            found = asyncio.run(audit(config, plan_options(options, config), logits=not options.no_logits, tell=tell))
+        except QuirksError as error:
+            error.exit_code = max(error.exit_code, AuditError.exit_code)  # 1 says that hazards were found
+            raise
     if options.json:
         values = {**found.model_dump(mode="json"), "clean": found.clean, "passed": found.passed}
         print(json.dumps(values, indent=2, sort_keys=True))

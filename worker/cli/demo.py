@@ -10,8 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from quirks_core.cli.command import Command
 from quirks_core.cli.render import show_plan, show_receipt
 from quirks_core.cli.screen import Screen
@@ -70,7 +68,7 @@ def run_demo(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _rollout(model: Path, console: Console) -> dict[str, Any]:
+async def _rollout(model: Path, console: Screen) -> dict[str, Any]:
     """What a trainer does: start from dummy weights, refit, generate."""
     from transformers import AutoModelForCausalLM
 
@@ -84,7 +82,8 @@ async def _rollout(model: Path, console: Console) -> dict[str, Any]:
     worker = VllmAsyncGenerationWorker(
         {
             "model": str(model),
-            "engine": {"enforce_eager": True, "dtype": "float32", "max_model_len": 256},
+            # The demo shows what dummy weights generate, which a worker otherwise refuses.
+            "engine": {"enforce_eager": True, "dtype": "float32", "max_model_len": 256, "generate_from_dummy": True},
             "sampling": {"max_new_tokens": 24, "ignore_eos": True},
         }
     )
@@ -99,14 +98,14 @@ async def _rollout(model: Path, console: Console) -> dict[str, Any]:
         await worker.shutdown()
     receipt = worker.receipt
     show_receipt(console, receipt)
-    console.print(f"mean logprob of a token: {before:.2f} before the refit, {after:.2f} after it")
+    console.say(f"mean logprob of a token: {before:.2f} before the refit, {after:.2f} after it")
     return {
         "receipt": receipt.model_dump(mode="json"),
         "mean_logprob": {"before_refit": before, "after_refit": after},
     }
 
 
-async def _generate(worker: VllmAsyncGenerationWorker, console: Console, title: str) -> float:
+async def _generate(worker: VllmAsyncGenerationWorker, console: Screen, title: str) -> float:
     """Generates greedily from the demo's prompts; returns the mean logprob of a generated token."""
     import torch
     from transformers import AutoTokenizer

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from quirks_core.cli.screen import Screen, line
 
 if TYPE_CHECKING:
     from worker.async_worker import VllmAsyncGenerationWorker
@@ -30,19 +30,21 @@ def quiet_engine(*, verbose: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-async def start(worker: VllmAsyncGenerationWorker, console: Console) -> None:
+async def start(worker: VllmAsyncGenerationWorker, console: Screen) -> None:
     """Starts a worker's engine behind a spinner; it takes 20 to 60 s on two CPU cores."""
-    with console.status(f"starting the engine for {worker.config.model.path} …"):
+    with console.status(f"starting the engine for {line(worker.config.model.path)} …"):
         await worker.post_init_async()
 
 
-def progress(console: Console) -> Progress:
+def progress(console: Screen) -> Progress:
     """Makes the progress display for a batch."""
-    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
+    return Progress(
+        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+    )
 
 
 @contextmanager
-def stages(console: Console, total: int | None = None) -> Iterator[Callable[[str], None]]:
+def stages(console: Screen, total: int | None = None) -> Iterator[Callable[[str], None]]:
     """Shows what is being done and for how long; a console that is no terminal gets a line for each stage.
 
     Args:
@@ -50,15 +52,15 @@ def stages(console: Console, total: int | None = None) -> Iterator[Callable[[str
         total: How many stages there are, if that is known.
     """
     counted = (BarColumn(), MofNCompleteColumn()) if total else ()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), *counted, TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *counted, TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total)
 
         def tell(text: str) -> None:
             if bar.tasks[task].description:
                 bar.advance(task)
-            bar.update(task, description=escape(text))
+            bar.update(task, description=text)
             if not console.is_terminal:
-                console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+                console.say(f"[dim]{line(text)}[/]")
 
         yield tell

@@ -8,11 +8,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
-
 from quirks_core.cli.options import load_config
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, lines
 from quirks_core.errors import UsageError
 from quirks_core.switches import SwitchNames
 from worker.cli.display import stages
@@ -37,11 +34,11 @@ def run_dump(options: argparse.Namespace) -> int:
         facts = {"output": order.output, "rows": len(dump.rows), "plan": dump.plan, "versions": dump.versions}
         print(json.dumps(facts, indent=2))
     else:
-        console.print(f"{len(dump.rows)} rows by vLLM {dump.versions.get('vllm')} in {order.output}", highlight=False)
+        console.say(lines(f"{len(dump.rows)} rows by vLLM {dump.versions.get('vllm')} in {order.output}"))
     return 0
 
 
-def make_order(options: argparse.Namespace, console: Console) -> Order:
+def make_order(options: argparse.Namespace, console: Screen) -> Order:
     """Reads configuration and prompts, before any engine starts.
 
     Args:
@@ -61,7 +58,7 @@ def make_order(options: argparse.Namespace, console: Console) -> Order:
         Dump.read(Path(tokens_of))  # now, not after the engine has started
     prompts = load_prompts(config.model, file=options.prompts, count=options.num_prompts, seed=options.seed)
     for warning in prompts.warnings:
-        console.print(f"[yellow]warning:[/] {escape(warning)}", soft_wrap=True)
+        console.say(f"[yellow]warning:[/] {lines(warning)}")
     return Order(
         config=config.model_dump(mode="json", exclude_unset=True),
         switches=SwitchNames(options.disable, options.force),

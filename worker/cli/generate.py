@@ -7,13 +7,10 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import installed_only, load_config, plan_options
 from quirks_core.cli.render import show_plan, show_receipt
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, lines
 from worker.cli.arguments import add_verbose
 from worker.cli.display import progress, quiet_engine, start
 
@@ -45,7 +42,7 @@ def run_generate(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _generate(worker: VllmAsyncGenerationWorker, options: argparse.Namespace, console: Console) -> dict[str, Any]:
+async def _generate(worker: VllmAsyncGenerationWorker, options: argparse.Namespace, console: Screen) -> dict[str, Any]:
     texts = [""] * len(options.prompts)
     try:
         await start(worker, console)
@@ -57,7 +54,7 @@ async def _generate(worker: VllmAsyncGenerationWorker, options: argparse.Namespa
     finally:
         await worker.shutdown()
     for prompt, text in zip(options.prompts, texts, strict=True):
-        console.print(f"[bold]{escape(prompt)}[/]{escape(text)}", soft_wrap=True, highlight=False)
+        console.say(f"[bold]{lines(prompt)}[/]{lines(text)}")
     receipt = worker.receipt
     show_receipt(console, receipt)
     return {

@@ -12,7 +12,7 @@ from pathlib import Path
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import seconds
 from quirks_core.cli.options import installed_only
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line
 from worker.cli.arguments import add_limits, add_prompts, add_samples, add_verbose, output_folder
 from worker.cli.compare import compared, show
 from worker.cli.display import quiet_engine, stages
@@ -58,7 +58,7 @@ def run_migrate(options: argparse.Namespace) -> int:
         write_text(folder / "comparison.json", found.model_dump_json(indent=2) + "\n")
     show(options, console, found)
     if options.output and not options.json:
-        console.print(f"written: A.json, B.json and comparison.json in {options.output}", soft_wrap=True, highlight=False)
+        console.say(f"written: A.json, B.json and comparison.json in {line(options.output)}")
     return 0 if found.passed else 1
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import share
 from quirks_core.cli.options import installed_only, load_config, plan_options
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line
 from quirks_core.errors import UsageError
 from worker.cli.arguments import add_limits, add_prompts, add_samples, add_verbose, output_folder
 from worker.cli.compare import run_compare
@@ -84,7 +84,7 @@ def run_parity(options: argparse.Namespace) -> int:
 
         show_report(console, report)
         if folder:
-            console.print(f"written: report.html, report.png and report.json in {folder}", soft_wrap=True, highlight=False)
+            console.say(f"written: report.html, report.png and report.json in {line(folder)}")
     return 0 if report.passed else 1
 
 

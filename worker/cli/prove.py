@@ -9,14 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import seconds
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.errors import UsageError
 from quirks_core.loaded import Loaded
 from quirks_core.registry import Registry
@@ -53,7 +50,7 @@ def run_prove(options: argparse.Namespace) -> int:
     elif items:
         _show(console, report)
     else:
-        console.print("nothing to prove: the recorded evidence is up to date")
+        console.say("nothing to prove: the recorded evidence is up to date")
     together = Report.of((*recorded.values(), *report.proofs))
     if options.output:
         options.output.write_text(_as_json(together) + "\n", encoding="utf-8")
@@ -78,9 +75,15 @@ def _chosen(options: argparse.Namespace, registry: Registry, recorded: Mapping[s
     return list(registry.loaded) if options.all else [registry.find(name) for name in dict.fromkeys(options.ids)]
 
 
-def _proofs(items: Iterable[Loaded], timeout_s: float, console: Console) -> list[Proof]:
+def _proofs(items: Iterable[Loaded], timeout_s: float, console: Screen) -> list[Proof]:
     items = list(items)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with (
         tempfile.TemporaryDirectory(prefix="quirks-lab-") as folder,
         Progress(*columns, console=console, transient=True) as bar,
@@ -92,7 +95,7 @@ def _proofs(items: Iterable[Loaded], timeout_s: float, console: Console) -> list
             run = count(done)
 
             def tell(text: str, run: Iterator[int] = run) -> None:
-                bar.update(task, description=escape(text), completed=next(run))
+                bar.update(task, description=text, completed=next(run))
 
             proofs.append(prove(item, Path(folder), timeout_s=timeout_s, tell=tell))
             done += number_of_runs(item)
@@ -101,38 +104,27 @@ def _proofs(items: Iterable[Loaded], timeout_s: float, console: Console) -> list
     return proofs
 
 
-def _say(console: Console, proof: Proof) -> None:
-    console.print(
-        f"[{_COLOURS[proof.conclusion]}]{proof.conclusion}[/] {escape(proof.id)}: {escape(proof.reason)}",
-        highlight=False,
-        soft_wrap=True,
-    )
+def _say(console: Screen, proof: Proof) -> None:
+    console.say(f"[{_COLOURS[proof.conclusion]}]{proof.conclusion}[/] {line(proof.id)}: {lines(proof.reason)}")
 
 
-def _show(console: Console, report: Report) -> None:
-    """Prints what each piece of evidence saw with and without its quirk, side by side."""
+def _show(console: Screen, report: Report) -> None:
+    """Prints what each piece of evidence saw with and without its quirk."""
+    found = [(proof, item) for proof in report.proofs for item in proof.findings]
+    if not found:
+        return
     versions = ", ".join(f"{name} {text}" for name, text in report.versions.items())
-    table = Table(
-        title="evidence, with and without each quirk",
-        caption=f"platform {report.platform or 'unknown'}; {versions}",
-        title_justify="left",
-        caption_justify="left",
-    )
-    for heading in ("quirk, and what is looked at", "conclusion", "with the quirk", "without it"):
-        table.add_column(heading, overflow="fold")
-    for proof in report.proofs:
-        for item in proof.findings:
-            table.add_row(*_row(proof, item))
-        table.add_section()
-    if table.row_count:
-        console.print(table)
+    console.say(f"\nevidence, with and without each quirk: {line(versions)}, platform {line(report.platform or 'unknown')}")
+    for proof, item in found:
+        console.say(f"[{_COLOURS[item.conclusion]}]{item.conclusion}[/] [bold]{line(proof.id)}[/] ({item.kind})", indent=2)
+        console.say(f"[dim]{line(item.measure)}[/]", indent=4)
+        console.entries(list(_sides(item)), indent=4)
 
 
-def _row(proof: Proof, item: Finding) -> Iterable[str]:
-    yield f"{escape(proof.id)}\n[dim]{escape(item.measure)}[/]"
-    yield f"[{_COLOURS[item.conclusion]}]{item.conclusion}[/]\n[dim]{item.kind}[/]"
-    for run in (item.with_quirk, item.without_quirk):
-        yield f"{escape(str(run))}\n[dim]{run.seconds:.0f} s[/]" if run else "-"
+def _sides(item: Finding) -> Iterator[tuple[str, str]]:
+    for name, run in (("with", item.with_quirk), ("without", item.without_quirk)):
+        if run:
+            yield name, f"{lines(run)} [dim]({run.seconds:.0f} s)[/]"
 
 
 def _as_json(report: Report) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import tempfile
 import venv
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import requires, version
 from pathlib import Path
@@ -32,6 +34,8 @@ _CPU_TORCH = ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
 _MEDIA = ("torchaudio", "torchcodec", "torchvision")
 #: Seconds that an interpreter gets to answer.
 _ANSWER_S = 60.0
+#: Locked by the process that makes an environment in this folder.
+_OWNED = "owned"
 _ASK = f"""
 import json
 from importlib.metadata import PackageNotFoundError, version
@@ -159,7 +163,12 @@ def _provide(folder: Path, spec: str, tell: Tell) -> None:
     try:
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True) as draft:
+            _collect_drafts(folder.parent)
+            with (
+                tempfile.TemporaryDirectory(prefix=".vllm-", dir=folder.parent, ignore_cleanup_errors=True) as draft,
+                Path(draft, _OWNED).open("w") as owned,
+            ):
+                fcntl.flock(owned, fcntl.LOCK_EX)  # for as long as this process lives
                 tell(f"making an environment with vLLM {spec}")
                 venv.EnvBuilder(with_pip=True, symlinks=True).create(Path(draft, folder.name))
                 _install(Path(draft, folder.name), spec, tell)
@@ -168,6 +177,14 @@ def _provide(folder: Path, spec: str, tell: Tell) -> None:
             _install_ourselves(folder, tell)
     except (OSError, subprocess.CalledProcessError) as error:
         raise QuirksError(f"the environment {folder} cannot be made: {words(error)}") from None
+
+
+def _collect_drafts(cache: Path) -> None:
+    """Takes away what a command left that was killed while it made an environment."""
+    for file in cache.glob(f".vllm-*/{_OWNED}"):
+        with suppress(OSError), file.open() as owned:  # another command is at it
+            fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def _install(folder: Path, spec: str, tell: Tell) -> None:
@@ -218,7 +235,11 @@ def _pip(folder: Path, verb: str, *arguments: str, tell: Tell) -> None:
 
     pip = [str(_python_of(folder)), "-m", "pip", "--disable-pip-version-check", verb]
     quiet = ["--progress-bar=off"] if verb == "install" else []
-    if child_process.run([*pip, *quiet, *arguments], output=read):
+    # A pip that is ended leaves what it was unpacking, half a gigabyte of it, in the folder for temporary files.
+    with tempfile.TemporaryDirectory(prefix=".pip-", dir=folder.parent, ignore_cleanup_errors=True) as temporary:
+        environ = {**os.environ, "TMPDIR": temporary}
+        code = child_process.run([*pip, *quiet, *arguments], environ=environ, output=read)
+    if code:
         raise QuirksError("pip could not install what the environment needs:\n" + "\n".join(last))
 
 

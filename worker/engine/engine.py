@@ -14,15 +14,15 @@ from quirks_core.bootstrap import bootstrap
 from quirks_core.errors import QuirksError
 from quirks_core.plan import Plan
 from quirks_core.receipt import Receipt, collect
-from worker.engine import failures, processes, reports, vllm_adapter
+from worker.engine import failures, leftovers, processes, reports, shared_memory, surroundings, vllm_adapter
 from worker.engine.read_back import read_back, slots_to_read
-from worker.engine.readiness import Readiness
-from worker.errors import EngineDiedError, TransferError
+from worker.engine.readiness import Readiness, start_problem
+from worker.errors import EngineDiedError, EngineStartError, TransferError
 
 if TYPE_CHECKING:
     import psutil
 
-_E = TypeVar("_E", bound=BaseException)
+_E = TypeVar("_E", bound=Exception)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -71,7 +71,7 @@ class Engine:
         self._next_look: asyncio.TimerHandle | None = None
         self._waiting: set[asyncio.Timeout] = set()
         self.receipt: Receipt | None = None
-        self.readiness = Readiness()
+        self.readiness = Readiness(start_problem(plan))
         self.takes_calls = False
         self.warnings: list[str] = []
 
@@ -95,28 +95,40 @@ class Engine:
         """Puts the plan into force, starts the engine and collects the receipt.
 
         Raises:
-            EngineStartError: The engine died; its last error lines are in the message, the active quirks in the notes.
+            EngineStartError: The engine died; the message has its last error lines, the notes what quirks have to do with it.
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
         """
+        leftovers.collect()
+        if (full := surroundings.full_disk()) is not None:
+            raise EngineStartError(f"no engine was started: {full}")
         before = processes.descendants()
         self._applied = apply(self._plan)
         try:
             self._set_variables(self._applied)
             # vLLM loads plugins once per process, so a second engine in this one would be without its plan.
             bootstrap()
-            self._llm = vllm_adapter.start_engine(self._arguments)
+            with surroundings.guarded(self._applied.folder, lambda: processes.kill(processes.started(before))):
+                self._llm = vllm_adapter.start_engine(self._arguments)
             self._processes = processes.engine_processes(before)
             self._started = processes.started(before)
             self._watch()
             self.receipt = await self._prove(self._applied, before)
         except BaseException as error:
-            lines = failures.last_errors(self._applied.folder)
+            folder = self._applied.folder
+            lines, logged = failures.last_errors(folder), failures.tracebacks(folder, error)
+            cause = surroundings.cause(folder)
             self._processes |= processes.engine_processes(before)
+            shared_memory.record(folder, (process.pid for process in self._processes))
             await self.stop()
-            if isinstance(error, QuirksError) or not isinstance(error, Exception):
-                self._note_quirks(error)
+            if not isinstance(error, Exception):
                 raise
-            raise self._note_quirks(failures.start_error(error, lines)) from error
+            if cause is not None:
+                lines = [*failures.reasons(error), *lines]
+                raise self._note_quirks(failures.start_error(QuirksError(cause), lines), logged) from error
+            if isinstance(error, QuirksError):
+                self._note_quirks(error, logged)
+                raise
+            raise self._note_quirks(failures.start_error(error, lines), logged) from error
         self.warnings += self._applied.warnings
 
     @asynccontextmanager
@@ -191,6 +203,7 @@ class Engine:
         finally:
             if self._applied is not None:
                 await asyncio.to_thread(processes.end, self._processes)
+                shared_memory.remove(self._applied.folder)  # of processes that were killed
                 self._applied.undo()
                 self._applied = None
 
@@ -210,6 +223,7 @@ class Engine:
             self.warnings.append(f"workers do not report their configuration, because {own} takes the place of ours")
         expected = processes.expected_to_acknowledge(before)
         self._members = processes.children(expected)
+        shared_memory.record(applied.folder, (member.pid for member in self._members))
         values = read_back(self._llm.vllm_config, self._plan)
         return collect(applied.folder, self._plan.digest, expected, values, wait_s=_ACKNOWLEDGE_S)
 
@@ -238,11 +252,11 @@ class Engine:
                 while all(process.is_alive() for process in self._started):  # noqa: ASYNC110  # as above
                     await asyncio.sleep(_LOOK_S)
         self._end()
-        error = self._note_quirks(failures.death(self._started, applied.folder))
+        error = self._note_quirks(failures.death(self._started, applied.folder), failures.tracebacks(applied.folder))
         self.readiness.broken(str(error))
         return error
 
-    def _note_quirks(self, error: _E) -> _E:
-        for verdict in self._plan.active:
-            error.add_note(f"active quirk: {verdict.id} ({verdict.title}); to run without it: --disable {verdict.id}")
+    def _note_quirks(self, error: _E, logged: str) -> _E:
+        for note in failures.notes(error, self._plan, logged):
+            error.add_note(note)
         return error

@@ -2,26 +2,101 @@
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
-from quirks_core.errors import QuirksError
+from pydantic import ValidationError
+
+from quirks_core.errors import QuirksError, shortened, shown
+from quirks_core.plan import Plan, Status
+from quirks_core.slots import ENV, is_engine_argument
 from worker import errors
 from worker.errors import EngineDiedError, EngineStartError, WorkerCallError
 
 #: How many error lines of each process go into our error when an engine dies.
 _ERROR_LINES = 6
+#: How many lines of an error of the driver's go into ours, and how long each may be.
+_REASON_LINES, _LONGEST_LINE = 12, 500
+#: In a line of vLLM's that names every setting, whatever went wrong.
+_DUMP = " with config: "
+#: What vLLM's engine core logs of a worker process that ended: its name and exit code.
+_WORKER_ENDED = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: (-?\d+)\)")
 #: What Python writes around the frames of a traceback, which are indented.
 _AROUND = ("Traceback (most recent call last)", "The above exception was", "During handling of the above")
 
 
 def start_error(error: Exception, lines: list[str]) -> EngineStartError:
     """Puts the reason and the last error lines of each process together."""
-    reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return EngineStartError("\n".join([f"the engine died while it started: {reason}", *(f"  {line}" for line in lines)]))
+    reason, *more = reasons(error)
+    return EngineStartError(
+        "\n".join([f"the engine died while it started: {reason}", *(f"  {line}" for line in (*more, *lines))])
+    )
+
+
+def reasons(error: Exception) -> list[str]:
+    """Returns what an error of the driver's says, in lines; of one of pydantic's, each field with what was given."""
+    if isinstance(error, ValidationError):
+        count = f"{error.error_count()} validation error{'s' if error.error_count() > 1 else ''}"
+        found = [f"{count} in {error.title}:", *map(_of_field, error.errors(include_url=False))]
+    else:
+        found = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return [shortened(line, _LONGEST_LINE) for line in found[:_REASON_LINES]]
+
+
+def _of_field(item: Mapping[str, Any]) -> str:
+    field = str(item["loc"][0]) if item["loc"] else ""  # what follows is the member of a union
+    message = item["msg"].removeprefix("Value error, ")
+    given = f", not {shown(item['input'])}" if field and isinstance(item["input"], str | int | float | None) else ""
+    return f"{field}: {message}{given}" if field else message
+
+
+def notes(error: Exception, plan: Plan, running: str) -> list[str]:
+    """Says which quirks can have to do with an error: those that set what it names, and those whose code was running.
+
+    Args:
+        error: The error, with its message as the user sees it.
+        plan: The plan that was in force.
+        running: The tracebacks that belong to it (`tracebacks`).
+    """
+    said = (line for line in str(error).splitlines() if _DUMP not in line)
+    message = re.sub(r"(?<=\w)-(?=\w)", "_", "\n".join(said))  # an argument, or its option
+    titles = {verdict.id: verdict.title for verdict in plan.active}
+    found = [
+        f"quirk {name} ({titles.get(name, '')}) {did}; to run without it: --disable {name}"
+        for name, did in dict.fromkeys([*_set(plan, message), *_patched(plan, running)])
+    ]
+    if found:
+        return found
+    more = f" ({len(titles)} are active: 'quirks plan' shows them, 'quirks bisect' runs without them)" if titles else ""
+    return [f"no quirk changed anything that this error names{more}"]
+
+
+def _set(plan: Plan, message: str) -> Iterator[tuple[str, str]]:
+    for item in plan.adjustments:
+        if item.status is Status.APPLIED and any(
+            re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message) for name in _names(item.slot)
+        ):
+            yield from ((quirk.id, f"set {item.wanted}, which the error names") for quirk in item.quirks)
+
+
+def _patched(plan: Plan, running: str) -> Iterator[tuple[str, str]]:
+    for patch in plan.patches:
+        file = "/" + patch.source.partition(":")[0].replace(".", "/")
+        if f"{file}.py" in running or f"{file}/__init__.py" in running:
+            yield patch.quirk.id, f"patches {patch.target}, and its code was running"
+
+
+def _names(slot: str) -> Iterator[str]:
+    """The names by which an error can speak of a slot; a plain word such as ``placement`` may mean anything."""
+    yield slot
+    key = slot.rpartition(".")[2]
+    if is_engine_argument(slot) or slot.startswith(ENV) or "_" in key:
+        yield key
 
 
 def death(started: Iterable[BaseProcess], folder: Path | None) -> EngineDiedError:
@@ -34,8 +109,9 @@ def death(started: Iterable[BaseProcess], folder: Path | None) -> EngineDiedErro
     endings = [
         f"{process.name} (pid {process.pid}) {_ending(process.exitcode)}" for process in started if not process.is_alive()
     ]
-    said = "; ".join(endings) or "one of its workers ended"
-    lines = "".join(f"\n  {line}" for line in (last_errors(folder) if folder is not None else ()))
+    logged = last_errors(folder) if folder is not None else []
+    said = "; ".join([*endings, *_endings_of_workers(logged)]) or "one of its workers ended"
+    lines = "".join(f"\n  {line}" for line in logged)
     return EngineDiedError(f"the engine died: {said}; call restart_async, or make a new worker{lines}")
 
 
@@ -43,6 +119,12 @@ def of_worker(answer: Mapping[str, Any]) -> QuirksError:
     """Makes the error again that a call raised in a worker: of the same kind, if it is one of ours."""
     kind: type[QuirksError] = getattr(errors, answer["kind"], WorkerCallError)
     return kind(answer["error"])
+
+
+def tracebacks(folder: Path, error: BaseException | None = None) -> str:
+    """Returns everything that the processes logged as errors, and the traceback of an error of this one."""
+    logged = [file.read_text(encoding="utf-8", errors="replace") for file in sorted(folder.glob("errors-*.log"))]
+    return "".join([*logged, *(format_exception(error) if error else ())])
 
 
 def last_errors(folder: Path) -> list[str]:
@@ -55,6 +137,11 @@ def last_errors(folder: Path) -> list[str]:
         lines = [line.strip() for line in said if line and not line[0].isspace() and not line.startswith(_AROUND)]
         last += [f"{process}: {line}" for line in lines[-_ERROR_LINES:]]
     return last
+
+
+def _endings_of_workers(lines: Iterable[str]) -> list[str]:
+    found = (match.groups() for line in lines for match in _WORKER_ENDED.finditer(line))
+    return [f"its process {name} {_ending(int(code))}" for name, code in found]
 
 
 def _ending(code: int | None) -> str:

@@ -34,6 +34,12 @@ def started(before: Iterable[psutil.Process]) -> list[BaseProcess]:
     return [child for child in children if child.name.startswith((_ENGINE_CORE, _COORDINATOR))]
 
 
+def kill(children: Iterable[BaseProcess]) -> None:
+    """Kills processes that this one started, without waiting for their end."""
+    for child in children:
+        child.kill()
+
+
 def engine_processes(before: Iterable[psutil.Process]) -> frozenset[psutil.Process]:
     """Returns the engine's processes: what vLLM started from this one, and everything below.
 

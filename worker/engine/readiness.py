@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from quirks_core.plan import Plan
 from worker.errors import NotReadyError, RefitError, SleepError
 
 #: What an engine can give back while it sleeps, in the engine's words.
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
 #: The version before the first refit; vLLM calls it so as well.
 FIRST_VERSION = "default"
+#: Why an engine that nobody has refitted must not generate.
+FROM_DUMMY = (
+    "the engine started from dummy weights (engine.load_format) and has not been refitted; refit before generating, or set "
+    "engine.generate_from_dummy: true for a benchmark of speed"
+)
 
 
 class Readiness:
@@ -19,10 +25,15 @@ class Readiness:
         version: Label of the weights; `FIRST_VERSION` before the first refit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, problem: str | None = None) -> None:
+        """An engine that is awake.
+
+        Args:
+            problem: Why it must not generate before a complete refit; None if it may.
+        """
         self.version = FIRST_VERSION
         self._refits = 0
-        self._problem: str | None = None
+        self._problem = problem
         self._asleep: frozenset[str] = frozenset()
 
     @property
@@ -87,3 +98,9 @@ class Readiness:
         if isinstance(tags, str) or set(tags) - {WEIGHTS, KV_CACHE}:
             raise SleepError(f"wake_up_async: tags are a list of {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}")
         return list(tags)
+
+
+def start_problem(plan: Plan) -> str | None:
+    """Returns why an engine with this plan must not generate before its first complete refit; None if it may."""
+    dummy = plan.value("engine.load_format") == "dummy" and not plan.value("engine.generate_from_dummy")
+    return FROM_DUMMY if dummy else None

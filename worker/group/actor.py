@@ -13,12 +13,14 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quirks_core import private_folder
 from quirks_core.bootstrap import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.diff import diff
 from quirks_core.errors import QuirksError
 from quirks_core.facts import asked_variables
 from quirks_core.plan import Plan
 from quirks_core.variables import is_secret
+from worker.engine import leftovers
 from worker.engine.engine_rank import EngineRank
 
 if TYPE_CHECKING:
@@ -103,8 +105,9 @@ class EngineActor:
         import ray
 
         if self._folder is None:
+            leftovers.collect()
             # What is left behind by an engine that is killed lies in one place, which the driver takes away.
-            self._folder = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="mqa-")
+            self._folder = tempfile.tempdir = os.environ["TMPDIR"] = str(private_folder.make(leftovers.ACTORS))
         return {
             "node": ray.util.get_node_ip_address(),
             "node_id": ray.get_runtime_context().get_node_id(),
@@ -199,6 +202,7 @@ def reap(pid: int, folder: str, grace_s: float) -> None:
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
+    leftovers.remove_shared_memory(Path(folder))
     shutil.rmtree(folder, ignore_errors=True)
 
 

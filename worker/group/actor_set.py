@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from quirks_core.errors import QuirksError
 from worker.errors import GenerationAbortedError, GenerationTimeoutError, RankError
+from worker.group import gcs
 from worker.group.ranks import Rank
 from worker.group.router import Router
 
@@ -25,11 +26,12 @@ class ActorSet:
         router: What every engine has in flight.
     """
 
-    def __init__(self, ranks: Sequence[Rank], follow_s: float) -> None:
+    def __init__(self, ranks: Sequence[Rank], follow_s: float, gcs_address: str) -> None:
         """Begins to watch engines that run.
 
         Args:
             ranks: The driver's ends of the engines.
+            gcs_address: Where Ray's control service is.
             follow_s: Seconds that the others get when one engine has failed at what all must do together.
         """
         self.ranks = tuple(ranks)
@@ -38,6 +40,12 @@ class ActorSet:
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._watching = [asyncio.ensure_future(self._watch(rank)) for rank in self.ranks]
+        self._watching.append(asyncio.ensure_future(self._watch_ray(gcs_address)))
+
+    @property
+    def problem(self) -> str | None:
+        """Why the engines are of no use any more; None if they are."""
+        return str(self._failure.exception()) if self._failure.done() else None
 
     def check(self) -> None:
         """Makes sure that every engine lives.
@@ -176,6 +184,9 @@ class ActorSet:
             await rank.call("death")
         except QuirksError as error:
             self._fail(error)
+
+    async def _watch_ray(self, address: str) -> None:
+        self._fail(RankError(await gcs.lost(address)))
 
     def _fail(self, error: QuirksError) -> None:
         if not self._failure.done():

@@ -169,8 +169,6 @@ class WorkerGroup:
             await self._start_or_nothing()
             if self._announced is not None:
                 await self.prepare_refit_info_async(self._announced)
-            if self.plan.value("engine.load_format") == "dummy":
-                self.refits.problem = "the group was restarted from dummy weights; refit before generating"
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -188,8 +186,12 @@ class WorkerGroup:
         """
         if self._actors is None:
             return []
-        states = await asyncio.gather(*(rank.state() for rank in self._actors.ranks))
-        return [{**state, "in_flight": count} for state, count in zip(states, self._actors.router.in_flight, strict=True)]
+        actors = self._actors
+        states = await asyncio.gather(*(rank.state() for rank in actors.ranks))
+        return [
+            {**state, "problem": state["problem"] or actors.problem, "in_flight": count}
+            for state, count in zip(states, actors.router.in_flight, strict=True)
+        ]
 
     # ---- generation
 
@@ -361,7 +363,7 @@ class WorkerGroup:
         self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
         self._longest = started[0]["longest"]
         self.refits.started([rank.node for rank in ranks], [item["devices"] for item in started])
-        self._actors = ActorSet(ranks, self.config.refit.timeout_s)
+        self._actors = ActorSet(ranks, self.config.refit.timeout_s, self._ranks.gcs_address)
         self._starts += 1
 
     async def _stop(self, why: str, *, ray: bool = True) -> None:

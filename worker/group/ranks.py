@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -15,6 +15,7 @@ from quirks_core.config import ClusterSection
 from quirks_core.errors import QuirksError, UsageError, shortened
 from quirks_core.variables import is_secret
 from worker.errors import EngineDiedError, RankError
+from worker.group import gcs
 from worker.group.actor import WATCH, EngineActor, last_lines, plan_variables, reap
 
 #: Variables, beside those that plans are made of, that processes read before any code of ours runs, or that name caches.
@@ -147,6 +148,7 @@ class Ranks:
 
     Attributes:
         all: The driver's ends of the engines, in the order of their ranks; empty before `create`.
+        gcs_address: Where Ray's control service is; empty before `create`.
     """
 
     def __init__(self, section: ClusterSection, *, engines: int, gpus: int, environment: Mapping[str, str]) -> None:
@@ -159,6 +161,7 @@ class Ranks:
             environment: Variables that the configuration sets.
         """
         self.all: tuple[Rank, ...] = ()
+        self.gcs_address = ""
         self._section = section
         self._engines = engines
         self._bundle = {"CPU": section.cpus_per_engine, **({"GPU": float(gpus)} if gpus else {})}
@@ -178,6 +181,7 @@ class Ranks:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         await self._connect()
+        self.gcs_address = ray.get_runtime_context().gcs_address
         await self._place()
         kind = ray.remote(concurrency_groups={WATCH: _WATCHERS})(EngineActor)
         actors = [
@@ -220,6 +224,9 @@ class Ranks:
             for task in stopping:
                 task.cancel()
             await asyncio.gather(*stopping, return_exceptions=True)
+        if self.gcs_address and not await gcs.answers(self.gcs_address):
+            await self._end_without_ray(ranks)
+            return
         for rank in ranks:
             ray.kill(rank.actor)
         await asyncio.gather(*(self._reap(rank) for rank in ranks if rank.pid))
@@ -245,6 +252,10 @@ class Ranks:
         import ray
 
         typed = self._section.address
+        if ray.is_initialized() and (gone := await gcs.missing(ray.get_runtime_context().gcs_address)):
+            if not self._started_ray:
+                raise RankError(f"{gone}; call ray.shutdown, start Ray anew, and make a new group")
+            self.disconnect()  # this process can start another one
         if ray.is_initialized():
             found = ray.get_runtime_context().gcs_address
             if typed is not None and not self._started_ray and await _resolved(typed) != await _resolved(found):
@@ -283,6 +294,20 @@ class Ranks:
                 f"{self._section.start_timeout_s:g} s; free are {have}. Lower cluster.cpus_per_engine or "
                 "engine.data_parallel_size, or add nodes"
             ) from None
+
+    async def _end_without_ray(self, ranks: Sequence[Rank]) -> None:
+        """Ends the actors on this node without Ray, whose calls would wait for its control service."""
+        import ray
+
+        self._placement = None
+        here = ray.util.get_node_ip_address()
+        for rank in ranks:
+            if rank.pid and rank.node == here:
+                await asyncio.to_thread(reap, rank.pid, rank.folder, 0.0)
+            elif rank.pid:
+                _LOGGER.warning(
+                    "rank %d: Ray cannot end process %d on %s any more; end it there", rank.number, rank.pid, rank.node
+                )
 
     async def _reap(self, rank: Rank) -> None:
         """Waits until nothing is left of an actor; what comes next needs its memory."""

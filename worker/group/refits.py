@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from quirks_core.config import RefitSection
 from quirks_core.plan import Plan
+from worker.engine.readiness import FROM_DUMMY, start_problem
 from worker.engine.serial_lock import SerialLock
 from worker.errors import NotReadyError, RefitError, RefitRejectedError
 from worker.group.actor_set import ActorSet
@@ -26,7 +27,8 @@ class GroupRefits:
     """Sends weights to all engines of a group, one refit at a time.
 
     Attributes:
-        problem: Why nothing may be generated: the engines may hold weights of different versions. None if they agree.
+        problem: Why nothing may be generated: the engines hold dummy weights, or may hold weights of different versions.
+            None if they have those of one policy.
         joined: Whether all processes are still in the group that they joined last.
         sender: Sends models of this process.
         address: This machine's, as the engines reach it; empty before they are up.
@@ -40,7 +42,8 @@ class GroupRefits:
             plan: What a refit sends.
             actors: Returns the running engines.
         """
-        self.problem: str | None = None
+        self._start_problem = start_problem(plan)
+        self.problem = self._start_problem
         self.joined = False
         self.sender = ModelSender(self, section, plan.value("refit.scope"))
         self.address = ""
@@ -64,7 +67,7 @@ class GroupRefits:
         self.address = ray.util.get_node_ip_address()
         self._elsewhere = sorted(set(nodes) - {self.address})
         self._devices = [list(listed) for listed in devices]
-        self.problem = None
+        self.problem = self._start_problem
 
     def check(self) -> None:
         """Makes sure that all engines hold the weights of one policy.
@@ -151,7 +154,8 @@ class GroupRefits:
             self.problem = None
             return
         states = await asyncio.gather(*(rank.state() for rank in self._actors().ranks))
-        half = [rank for rank in failed if states[rank]["problem"] is not None or states[rank].get("version") == label]
+        touched = [state["problem"] not in (None, FROM_DUMMY) or state.get("version") == label for state in states]
+        half = [rank for rank in failed if touched[rank]]
         if half or len(failed) < len(found):
             self.problem = (
                 f"the engines may hold weights of different versions: a refit failed on rank {_listed(failed)}"

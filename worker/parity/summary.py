@@ -84,7 +84,7 @@ def _headline(report: Report) -> Headline:
         unknown = "Nothing that counts was measured, so parity is unknown."
         return Headline("fail", unknown, "Each scenario says why it was left out.")
     if broken := [result for result in counted if result.level == "fail"]:
-        return Headline("fail", _broken(broken, counted), _remedy(report, broken))
+        return Headline("fail", _broken(broken, counted), f"{_remedy(report, broken)}{_overridden(report)}")
     where = "in the one scenario that counts" if len(counted) == 1 else f"in all {len(counted)} scenarios that count"
     if warned := [result for result in counted if result.level == "warn"]:
         verdict = f"Parity holds {where}, with warnings in {_names([result.scenario for result in warned])}."
@@ -121,7 +121,30 @@ def _remedy(report: Report, broken: list[Result]) -> str:
         return f"First make it run; {broken[0].scenario}: {visible(broken[0].reason)}"
     if not report.steps:
         return "Find the setting: run it again with --attribute."
+    if _wrong_from_disk(report, broken):
+        return (
+            "Not the refit: the engine's model itself, loaded from disk, differs in cold-start; no setting restores it alone; "
+            "quirks audit MODEL names the first layer that differs."
+        )
     return "No setting restores it alone: look at the worst tokens, and at the weights with quirks audit MODEL."
+
+
+def _overridden(report: Report) -> str:
+    """Names ``engine.hf_overrides`` as typed: the ablation does not change them, and the trainer's model has none of them."""
+    typed = report.settings.get("engine.hf_overrides")
+    if not typed or any(item.restores for item in report.attributions):
+        return ""
+    return (
+        f" engine.hf_overrides = {plain(typed)} changes the engine's model and not the trainer's: leave it out, or change the "
+        "checkpoint's config.json, which both read."
+    )
+
+
+def _wrong_from_disk(report: Report, broken: list[Result]) -> bool:
+    """Tells whether an engine that loaded the checkpoint fails before any refit: the user's, or one of the ablation."""
+    tried = any(step.setting == "engine.load_format" and not step.error for step in report.steps)
+    from_disk = tried or report.settings.get("engine.load_format") not in (None, "dummy")
+    return from_disk and any(result.scenario == "cold-start" for result in broken)
 
 
 def _covering(cure: Attribution) -> str:

@@ -26,10 +26,13 @@ def take(worker: Any, update_info: dict[str, Any]) -> list[str]:
         worker: The worker.
         update_info: The fields of a `worker.refit.transfer_engine.RefitUpdateInfo`; its engine says what can go wrong.
     """
+    engine = worker.weight_transfer_engine
     worker.start_weight_update()
     worker.update_weights(update_info)
     worker.finish_weight_update()
-    return list(worker.weight_transfer_engine.unloaded)
+    if engine.problem is not None:
+        raise engine.problem
+    return list(engine.unloaded)
 
 
 def touched(worker: Any) -> bool:

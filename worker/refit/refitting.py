@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from quirks_core import private_folder
 from quirks_core.config import RefitSection
 from quirks_core.errors import QuirksError, words
 from quirks_core.plan import Plan
 from worker.engine import reports, vllm_adapter
 from worker.engine.engine import Engine
+from worker.engine.leftovers import REFITS
 from worker.engine.serial_lock import SerialLock
-from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
+from worker.errors import EngineDiedError, RefitError, RefitRejectedError, RefitUnsupportedError, TransferError
 from worker.refit import receiving
 from worker.refit.channel import socket_path
 from worker.refit.manifest import Manifest
@@ -132,7 +132,7 @@ class Refitting:
     def give_up(self) -> None:
         """Has the engine wait for no trainer any more: it waits as long as the sockets' folder is there."""
         if self.sockets is not None:
-            shutil.rmtree(self.sockets, ignore_errors=True)
+            private_folder.remove(self.sockets)
 
     async def close(self) -> None:
         """Waits for the refit that still runs, and leaves the collective; the engine has stopped."""
@@ -226,15 +226,15 @@ class Refitting:
         """Finds out what a failed refit has left behind, and closes the engine to requests if it is not whole."""
         self._note_step(error)
         readiness = self._engine.readiness
+        kind = next((kind for kind in (RefitRejectedError, RefitUnsupportedError) if isinstance(error, kind)), RefitError)
         if not await self._is_touched():
-            kind = RefitRejectedError if isinstance(error, RefitRejectedError) else RefitError
             return kind(f"{_reason(error)}; the engine goes on with the weights it had (version {readiness.version!r})")
-        why = f"a refit failed half-way ({_reason(error)}); refit once more, completely, or call restart_async"
+        why = f"a refit failed half-way ({_reason(error)}); {_way_back(kind, dummy=self._dummy)}"
         readiness.broken(why)
         self._abort(why)
         async with self._engine.watched() as llm:
             await vllm_adapter.abort_all(llm)
-        return RefitError(why)
+        return kind(why)
 
     async def _is_touched(self) -> bool:
         try:
@@ -270,6 +270,14 @@ class Refitting:
         return self.sockets
 
 
+def _way_back(kind: type[RefitError], *, dummy: bool) -> str:
+    """Says what to do after a refit that failed half-way with a kind of error."""
+    if kind is not RefitUnsupportedError:
+        return "refit once more, completely, or call restart_async"
+    cure = "set engine.load_format=auto, which may avoid it, or " if dummy else ""
+    return f"further refits of this engine fail in the same way; {cure}report it to vLLM"
+
+
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, QuirksError) else words(error)
 
@@ -286,4 +294,4 @@ def _private_folder(parent: str | None) -> Path:
         found = folder.stat()
         if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise TransferError(f"refit.socket_dir {parent!r} must be this user's and closed to others: chmod 700 {parent}")
-    return Path(tempfile.mkdtemp(prefix="mq-", dir=parent))  # short: a socket's path has at most 107 bytes
+    return private_folder.make(REFITS, parent)  # a short name: a socket's path has at most 107 bytes

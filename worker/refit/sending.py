@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from quirks_core import private_folder
 from quirks_core.config import RefitSection
 from worker.engine.device import device_id
 from worker.errors import RefitRejectedError, TransferError
@@ -105,8 +104,8 @@ class ModelSender:
     async def _by_file(self, _: torch.nn.Module, source: Source, manifest: Manifest, update: Update[_T]) -> _T:
         from worker.refit.files import write
 
-        with tempfile.TemporaryDirectory(prefix="model-quirks-refit-") as folder:  # created with mode 0700
-            file = Path(folder) / "weights.safetensors"
+        with private_folder.temporary("model-quirks-refit-") as folder:
+            file = folder / "weights.safetensors"
             await asyncio.to_thread(lambda: write(source(), file))
             return await update(manifest, str(file))
 

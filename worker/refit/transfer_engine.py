@@ -17,8 +17,8 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from quirks_core.errors import QuirksError, words
 from worker.errors import RefitError, TransferError
 from worker.refit import transfer_shards, verify
 from worker.refit.channel import socket_path
@@ -28,6 +28,7 @@ from worker.refit.ipc_zmq import IpcZmqStream
 from worker.refit.loaded import own_names
 from worker.refit.manifest import Manifest
 from worker.refit.nccl import Receiver
+from worker.refit.reload import Reload
 
 #: What a transport brings.
 Stream: TypeAlias = FileStream | IpcZmqStream | CollectiveStream
@@ -81,6 +82,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     Attributes:
         touched: Whether the last refit changed the model; if it failed as well, old and new weights stand side by side.
         unloaded: Parameters of the model that the last refit did not reach.
+        problem: What went wrong while the last refit was finished; None if nothing did.
     """
 
     init_info_cls = RefitInitInfo
@@ -92,10 +94,12 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._arguments = arguments
         self._group: Group | None = None
         self._nccl: Receiver | None = None
-        self._reloading = False
+        self._reload: Reload | None = None
+        self._slots: set[str] = set()
         self._complete_once = False
         self.touched = False
         self.unloaded: list[str] = []
+        self.problem: QuirksError | None = None
 
     @property
     def rank(self) -> int:
@@ -126,6 +130,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Does nothing yet: the layers are made ready once the manifest is accepted."""
         self.touched = False
         self.unloaded = []
+        self.problem = None
 
     def receive_weights(self, update_info: RefitUpdateInfo) -> None:
         """Takes one refit.
@@ -133,15 +138,25 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         Raises:
             RefitRejectedError: The manifest is not as announced, or the file is broken; the model is as it was.
             TransferError: The trainer died or took too long.
+            RefitUnsupportedError: vLLM cannot reload this model; it is as it was.
             RefitError: Parameters that never got a value but a dummy's were left out.
         """
         with self._stream(update_info) as stream:
             self._load(stream, complete=update_info.dummy and not self._complete_once)
-        self._complete_once = True
 
     def finish_weight_update(self) -> None:
-        """Processes what is left and puts the weights in force."""
-        self._end_reload()
+        """Processes what is left and puts the weights in force.
+
+        What goes wrong is left in `problem`: vLLM would take no further refit after an error here.
+        """
+        try:
+            if (reload := self._end_reload()) is not None:
+                reload.check(self._slots)
+                self._complete_once = True
+        except QuirksError as error:
+            self.problem = error
+        except Exception as error:
+            self.problem = RefitError(f"refit: the new weights could not be put in force: {words(error)}")
 
     def verify(self, update_info: RefitUpdateInfo) -> dict[str, str]:
         """Receives the same weights once more, into a second model, and compares it with the running one.
@@ -192,12 +207,17 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             complete: Every parameter of the model must get a value.
         """
         load, loader = _begin(stream, self._nccl), _Loader(self.model)
-        self.touched = self._reloading = True
-        wanted = {name for name, _ in self.model.named_parameters()}
-        initialize_layerwise_reload(self.model)
+        reload = Reload(self.model, self.model_config)
+        self._slots |= reload.slots  # of all refits: what an earlier one removed is still missing
+        try:
+            reload.open()
+        finally:
+            self.touched = reload.touched
+        self._reload = reload
         try:
             load(loader)
-            self.unloaded = sorted(wanted - own_names(loader.loaded, wanted)) if loader.loaded is not None else []
+            if loader.loaded is not None:
+                self.unloaded = sorted(reload.wanted - own_names(loader.loaded, reload.wanted))
             if halves := list(islice(transfer_shards.missing(self.model), 8)):
                 raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
             if complete and self.unloaded:
@@ -210,10 +230,12 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             self._end_reload()
             raise
 
-    def _end_reload(self) -> None:
-        if self._reloading:
-            self._reloading = False
-            finalize_layerwise_reload(self.model, self.model_config)
+    def _end_reload(self) -> Reload | None:
+        """Closes the reload, if one is open, and returns it."""
+        reload, self._reload = self._reload, None
+        if reload is not None:
+            reload.close()
+        return reload
 
 
 class _Loader:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from quirks_core.errors import words
 from worker.errors import RefitError
 
 #: Rows of the input that a layer is asked with.
@@ -72,6 +73,9 @@ def differences(model: nn.Module, fresh: nn.Module) -> dict[str, str]:
 
     Returns:
         For every tensor or layer that differs, what is different; empty if nothing is.
+
+    Raises:
+        RefitError: A layer cannot be compared.
     """
     found = {}
     expected = dict(_tensors(fresh))
@@ -81,7 +85,7 @@ def differences(model: nn.Module, fresh: nn.Module) -> dict[str, str]:
             found[name] = problem
     layers = dict(fresh.named_modules())
     for name, layer in model.named_modules():
-        if name in layers and (problem := _behaves_differently(layer, layers[name])):
+        if name in layers and (problem := _behaves_differently(name, layer, layers[name])):
             found[f"{name} (as it computes)"] = problem
     return dict(sorted(found.items()))
 
@@ -110,8 +114,12 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def _behaves_differently(layer: nn.Module, fresh: nn.Module) -> str | None:
-    """Asks two linear layers with the same input; None for any other kind of layer."""
+def _behaves_differently(name: str, layer: nn.Module, fresh: nn.Module) -> str | None:
+    """Asks two linear layers with the same input; None for any other kind of layer.
+
+    Raises:
+        RefitError: The new layer answers nothing, and what it computes with is not visible as a tensor either.
+    """
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
@@ -121,16 +129,32 @@ def _behaves_differently(layer: nn.Module, fresh: nn.Module) -> str | None:
         width = layer.embedding_dim
     else:
         return None
-    weight = next(layer.parameters(recurse=False), None)
+    weight = next(fresh.parameters(recurse=False), None)
     if weight is None:
         return None
     dtype = getattr(layer, "params_dtype", None) or weight.dtype
     # The same on every process and every time; a generator of its own leaves the sampler's alone.
     generator = torch.Generator().manual_seed(width)
     x = torch.randn(_ROWS, width, generator=generator).to(weight.device, dtype)
-    held, expected = (one.quant_method.apply(one, x, getattr(one, "bias", None)) for one in (layer, fresh))
+    try:
+        expected = _answer(fresh, x)
+    except Exception as error:
+        # A convolution's layer only holds a weight, and the layer around it computes: comparing the values is enough.
+        if weight.numel():
+            return None
+        raise RefitError(f"{name} cannot be compared: its weight is packed, and it does not compute: {words(error)}") from error
+    try:
+        held = _answer(layer, x)
+    except Exception as error:
+        return f"does not compute: {words(error)}"
     apart = float((held.double() - expected.double()).abs().max())
     scale = float(expected.double().abs().max()) or 1.0
     if apart <= _TOLERANCE.get(dtype, _COARSE) * scale:
         return None
     return f"answers to the same input differ by up to {apart:.3g} (the largest is {scale:.3g})"
+
+
+def _answer(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Has a linear layer compute [B, W] → [B, V] as its quantisation does, without communication between processes."""
+    answer: torch.Tensor = layer.quant_method.apply(layer, x, getattr(layer, "bias", None))
+    return answer

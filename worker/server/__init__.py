@@ -2,10 +2,12 @@
 
 from quirks_core.config import ServerSection
 from worker.server.errors import PrefixTokensError, RequestError, ServerStartError
+from worker.server.listening import Listener
 from worker.server.prefix_tokens import replace_prefix_tokens
 from worker.server.server import OpenAIServer
 
 __all__ = [
+    "Listener",
     "OpenAIServer",
     "PrefixTokensError",
     "RequestError",

@@ -6,9 +6,6 @@ let anybody call into the engine, are never added, whatever VLLM_SERVER_DEV_MODE
 
 from __future__ import annotations
 
-import json
-import logging
-import math
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -19,15 +16,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from quirks_core.errors import QuirksError, words
 from worker.server.errors import RequestError
+from worker.server.limits import Limits
 from worker.server.serving import Serving
 from worker.server.streams import Running, begun, problem, refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
-
-_LOG = logging.getLogger(__name__)
 
 #: Answers without a key: load balancers ask it.
 _OPEN = "/health"
@@ -41,16 +36,16 @@ class Routes:
     Args:
         serving: vLLM's serving classes.
         check: Raises a `QuirksError` when the engine must not generate.
-        max_body: Largest request, in bytes.
+        limits: What a request may ask for.
 
     Attributes:
         running: The requests that are being answered.
     """
 
-    def __init__(self, serving: Serving, check: Callable[[], None], *, max_body: int) -> None:
+    def __init__(self, serving: Serving, check: Callable[[], None], limits: Limits) -> None:
         self._serving = serving
         self._check = check
-        self._max_body = max_body
+        self._limits = limits
         self.running = Running()
 
     def add_to(self, app: FastAPI) -> None:
@@ -71,7 +66,7 @@ class Routes:
         async def begin(body: dict[str, Any]) -> Any:
             self._check()
             reply = await self._serving.chat(body, request)
-            return await begun(reply, self.running) if isinstance(reply, AsyncGenerator) else reply
+            return await begun(reply, self.running, self._serving.error) if isinstance(reply, AsyncGenerator) else reply
 
         return await self._answer(request, begin)
 
@@ -98,7 +93,7 @@ class Routes:
 
     async def _answer(self, request: Request, work: Callable[[dict[str, Any]], Coroutine[Any, Any, Any]]) -> Response:
         async def finished() -> Any:
-            body = await _read(request, self._max_body)
+            body = await _read(request, self._limits)
             return await self.running.finish(work(body), request.receive)
 
         return await self._replied(finished())
@@ -109,15 +104,8 @@ class Routes:
             reply = await work
         except ClientDisconnect:
             return Response(status_code=_CLIENT_GONE)
-        except RequestError as error:
-            return refusal(problem(str(error), status=error.status, parameter=error.parameter))
-        except QuirksError as error:
-            return refusal(problem(str(error), status=503))
         except Exception as error:
-            found = self._serving.error(error)
-            if found["error"]["code"] >= 500:
-                _LOG.error("a request failed: %s", words(error), exc_info=error)
-            return refusal(found)
+            return refusal(self._serving.error(error))
         return reply if isinstance(reply, Response) else _reply(reply)
 
 
@@ -148,11 +136,11 @@ class RequireKey:
         return scheme.lower() == b"bearer" and secrets.compare_digest(key.strip(), self._key)
 
 
-async def _read(request: Request, most: int) -> dict[str, Any]:
+async def _read(request: Request, limits: Limits) -> dict[str, Any]:
     """Reads a request's JSON object.
 
     Raises:
-        RequestError: There is none, or it is too large.
+        RequestError: There is none, or it is too large, or asks for too much.
         ClientDisconnect: The client left before it was through.
     """
     # Also keeps web pages out: a browser asks before it sends this type to another origin.
@@ -161,26 +149,10 @@ async def _read(request: Request, most: int) -> dict[str, Any]:
     parts, length = [], 0
     async for part in request.stream():
         length += len(part)
-        if length > most:
-            raise RequestError(f"the request is larger than server.max_body_mb = {most / 1e6:g}", status=413)
+        if length > limits.max_body:
+            raise RequestError(f"the request is larger than server.max_body_mb = {limits.max_body / 1e6:g}", status=413)
         parts.append(part)
-    raw = b"".join(parts)
-    try:
-        body = json.loads(raw, parse_constant=_finite, parse_float=_finite)
-        if b"\\u" in raw:
-            json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is no character
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the request is not valid JSON: {words(error)}") from None
-    if not isinstance(body, dict):
-        raise RequestError(f"the request must be a JSON object, not {type(body).__name__}")
-    return body
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is no finite number")
-    return value
+    return await limits.parse(b"".join(parts))
 
 
 def _reply(reply: Any) -> Response:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from worker.server.errors import RequestError
 
 if TYPE_CHECKING:
-    from quirks_core.config import SamplingSection
+    from quirks_core.config import SamplingSection, ServerSection
 
 #: Fields that change the distribution sampled from, and the value at which they do not. What a checkpoint's
 #: ``generation_config.json`` says of them must not come in by the back door either, so none is left open.
 _NEUTRAL = {"min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 #: More of them, where only empty is neutral.
-_EMPTY = ("logit_bias", "allowed_token_ids", "bad_words", "use_beam_search")
+_EMPTY = ("logit_bias", "allowed_token_ids", "bad_words", "use_beam_search", "watermarking")
 
 
 class SamplingProfile:
@@ -23,9 +24,12 @@ class SamplingProfile:
         sampling: What the plan says.
         fixed: A trainer learns from the samples: no request may ask for another distribution.
         longest: The longest sequence of the engine, prompt and generation together, in tokens.
+        validation: Temperature and top-p of requests whose samples nobody trains on; None if there are no such requests.
     """
 
-    def __init__(self, sampling: SamplingSection, *, fixed: bool, longest: int) -> None:
+    def __init__(
+        self, sampling: SamplingSection, *, fixed: bool, longest: int, validation: Mapping[str, float] | None = None
+    ) -> None:
         self._sampling = sampling
         self._fixed = fixed
         self._longest = longest
@@ -35,6 +39,7 @@ class SamplingProfile:
             "top_k": sampling.top_k,
             **_NEUTRAL,
         }
+        self._validation = {**self._planned, **validation} if validation else None
 
     def complete(self, request: Any) -> None:
         """Fills a validated chat request, in place.
@@ -43,28 +48,50 @@ class SamplingProfile:
             request: vLLM's ``ChatCompletionRequest``.
 
         Raises:
-            RequestError: It asks for another distribution than the rollout's, or for an impossible number of tokens.
+            RequestError: It asks for another distribution than the rollout's or the validation's, or for an impossible number
+                of tokens.
         """
-        if self._fixed:
-            self._refuse_others(request)
-        for name, planned in self._planned.items():
+        for name, planned in self._chosen(request).items():
             if getattr(request, name, None) is None:
                 setattr(request, name, planned)
         self._complete_length(request)
         self._complete_stops(request)
 
-    def _refuse_others(self, request: Any) -> None:
-        problems = []
-        for name, planned in self._planned.items():
-            given = getattr(request, name, None)
-            if given is not None and _comparable(name, given) != _comparable(name, planned):
-                problems.append((name, f"{name} = {given:g} is not the rollout's {name} = {planned:g}"))
-        problems += [(name, f"{name} is not the rollout's, which has none") for name in _EMPTY if getattr(request, name, None)]
+    def _chosen(self, request: Any) -> Mapping[str, float]:
+        """Returns the profile that a request is sampled with: the first one that agrees with all that it asks for."""
+        if not self._fixed:
+            return self._planned
+        if self._validation is not None and _differing(request, self._planned) and not _differing(request, self._validation):
+            self._refuse(request, [])
+            return self._validation
+        self._refuse(request, _differing(request, self._planned))
+        return self._planned
+
+    def _refuse(self, request: Any, differing: list[str]) -> None:
+        """Refuses a request whose samples would come from another distribution.
+
+        Raises:
+            RequestError: It is such a request.
+        """
+        planned = self._planned
+        problems = {
+            name: f"{name} = {getattr(request, name):g} is not the rollout's {name} = {planned[name]:g}" for name in differing
+        }
+        problems |= {name: f"{name} is not the rollout's, which has none" for name in _EMPTY if getattr(request, name, None)}
+        if getattr(request, (name := "thinking_token_budget"), None) is not None:
+            problems[name] = f"{name} is not the rollout's, which has none: it forces tokens"
+        if request.min_tokens not in (0, least := self._sampling.min_new_tokens):
+            problems["min_tokens"] = (
+                f"min_tokens = {request.min_tokens} is not the rollout's sampling.min_new_tokens = {least}: it masks the "
+                "tokens that end a reply, which shifts the logprobs of all others"
+            )
         if problems:
-            told = "; ".join(text for _, text in problems)
+            told = "; ".join(problems.values())
             remedy = "leave it out, or change the worker's sampling section (or its purpose, if nobody trains on this)"
+            if other := self._validation:
+                remedy += f"; for validation send temperature = {other['temperature']:g} and top_p = {other['top_p']:g}"
             raise RequestError(
-                f"{told}; the trainer would learn from samples of another policy: {remedy}", parameter=problems[0][0]
+                f"{told}; the trainer would learn from samples of another policy: {remedy}", parameter=next(iter(problems))
             )
 
     def _complete_length(self, request: Any) -> None:
@@ -92,6 +119,22 @@ class SamplingProfile:
             request.stop = list(dict.fromkeys([*own, *sampling.stop_strings]))
             if "include_stop_str_in_output" not in typed:
                 request.include_stop_str_in_output = True  # as in every other generation of the worker
+
+
+def validation_profile(section: ServerSection) -> dict[str, float] | None:
+    """Returns the configured temperature and top-p of validation requests; None if there is no such profile."""
+    given = {"temperature": section.validation_temperature, "top_p": section.validation_top_p}
+    return {name: float(value) for name, value in given.items() if value is not None} or None
+
+
+def _differing(request: Any, profile: Mapping[str, float]) -> list[str]:
+    """Returns the fields that a request asks for and that the profile has another value of."""
+    given = {name: getattr(request, name, None) for name in profile}
+    return [
+        name
+        for name, value in given.items()
+        if value is not None and _comparable(name, value) != _comparable(name, profile[name])
+    ]
 
 
 def _comparable(name: str, value: float) -> float:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 #: The lowest logprob of a reply, as in vLLM's own: JSON has no infinity.
@@ -12,13 +10,23 @@ _LOWEST = -9999.0
 
 
 class Record:
-    """What the engine made for one request: token ids and their logprobs, by index of the choice."""
+    """What the engine made for one request: token ids and their logprobs, by index of the choice.
+
+    Attributes:
+        failure: Why the request ended before its reply was complete; None if it did not.
+    """
 
     def __init__(self) -> None:
+        self.failure: Exception | None = None
         self._prompt: list[int] = []
         self._token_ids: dict[int, list[int]] = {}
         self._logprobs: dict[int, list[float]] = {}
         self._versions: dict[int, list[tuple[str, int, int]]] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Whether no token was generated."""
+        return not any(self._token_ids.values())
 
     def add(self, result: Any) -> None:
         """Notes one of vLLM's ``RequestOutput``s: the whole of the generation, or the next piece of it."""
@@ -30,6 +38,11 @@ class Record:
                 logprobs.append(max(entry[token].logprob, _LOWEST))
             if spans := getattr(output, "weight_versions", None):  # from vLLM 0.32 on, with the last piece
                 self._versions[output.index] = [(span.version, span.start, span.end) for span in spans]
+
+    def check(self) -> None:
+        """Raises the failure, if there is one."""
+        if self.failure is not None:
+            raise self.failure
 
     def carried(self, index: int, routed_experts: str | None = None) -> dict[str, Any]:
         """Returns the fields of one choice's message.
@@ -48,14 +61,6 @@ class Record:
         if routed_experts is not None:
             fields["routed_experts"] = routed_experts
         return fields
-
-
-async def recorded(results: AsyncGenerator[Any, None], record: Record) -> AsyncGenerator[Any, None]:
-    """Passes the engine's results on and notes them; closing it aborts the request in the engine."""
-    async with aclosing(results):
-        async for result in results:
-            record.add(result)
-            yield result
 
 
 def with_carried(event: str, record: Record) -> str:

@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import secrets
-import socket
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
 from worker.server.errors import ServerStartError
-from worker.server.profile import SamplingProfile
+from worker.server.listening import BACKLOG, Listener
+from worker.server.profile import SamplingProfile, validation_profile
 
 if TYPE_CHECKING:
     import uvicorn
@@ -27,11 +26,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Connections that may wait to be accepted.
-_BACKLOG = 2048
 #: Seconds, beyond those that running requests get, after which a server that does not stop is cancelled.
 _STOP_S = 5.0
-_EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  # compared with, not listened on
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -45,18 +41,28 @@ class OpenAIServer:
         engine: vLLM's ``AsyncLLM``.
         config: The configuration; its ``server`` section is ours.
         check: Raises a `QuirksError` when the engine must not generate; the client gets its message with status 503.
+        watched: Makes a context in which nobody waits for an engine that died: it raises a `QuirksError` then.
+        listener: The address, if it is reserved already; the server closes it.
 
     Attributes:
         warnings: What the user should know.
     """
 
-    def __init__(self, engine: Any, config: GenerationConfig, *, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        config: GenerationConfig,
+        *,
+        check: Callable[[], None],
+        watched: Callable[[], AbstractAsyncContextManager[Any]],
+        listener: Listener | None = None,
+    ) -> None:
         self._engine = engine
         self._config = config
         self._check = check
+        self._watched = watched
         self._key = bearer_key(config.server)
-        self._socket: socket.socket | None = None
-        self._base_url: str | None = None
+        self._listener = listener
         self._uvicorn: uvicorn.Server | None = None
         self._running: asyncio.Task[None] | None = None
         self._requests: Running | None = None
@@ -69,9 +75,9 @@ class OpenAIServer:
         Raises:
             ServerStartError: No port is reserved yet.
         """
-        if self._base_url is None:
+        if self._listener is None:
             raise ServerStartError("the server has no address before it is started")
-        return self._base_url
+        return self._listener.base_url
 
     @property
     def api_key(self) -> str | None:
@@ -84,13 +90,9 @@ class OpenAIServer:
         Raises:
             ServerStartError: The address cannot be listened on.
         """
-        if self._socket is None:
-            section, host = self._config.server, self._host
-            self._socket = _listen(host, section.ports())
-            name = section.advertised_host or (_own_address() if host in _EVERY_INTERFACE else host)
-            port = self._socket.getsockname()[1]
-            self._base_url = f"http://{f'[{name}]' if ':' in name else name}:{port}/v1"
-        return self.base_url
+        if self._listener is None:
+            self._listener = Listener(self._config)
+        return self._listener.base_url
 
     def add_routes(self, app: FastAPI) -> None:
         """Adds the routes to an app; who serves it guards it, as `start` does with the key.
@@ -99,20 +101,29 @@ class OpenAIServer:
             ServerStartError: The installed vLLM refuses the configuration.
         """
         from worker.server.app import Routes  # imports vLLM, which reads its environment meanwhile
+        from worker.server.limits import Limits
+        from worker.server.media import allow_media
         from worker.server.serving import Serving
+        from worker.server.supervision import Supervision
 
         section = self._config.server
         rollout = self._config.purpose == "rollout"
         longest = self._engine.model_config.max_model_len
+        limits = Limits(section, longest=longest)
+        allow_media(self._engine.model_config, section.allowed_media_domains)
         serving = Serving(
             self._engine,
             section,
+            limits,
             name=section.served_model_name or self._config.model.path,
             path=self._config.model.path,
-            profile=SamplingProfile(self._config.sampling, fixed=rollout, longest=longest),
+            profile=SamplingProfile(
+                self._config.sampling, fixed=rollout, longest=longest, validation=validation_profile(section)
+            ),
+            supervision=Supervision(self._watched, self._config.request.timeout_s),
             carry=rollout,
         )
-        routes = Routes(serving, self._check, max_body=int(section.max_body_mb * 1e6))
+        routes = Routes(serving, self._check, limits)
         routes.add_to(app)
         self._requests = routes.running
 
@@ -132,21 +143,9 @@ class OpenAIServer:
             self.add_routes(app)
             self._guard(app)
             self.reserve()
-            section = self._config.server
-            self._uvicorn = _quiet(uvicorn.Server)(
-                uvicorn.Config(
-                    app,
-                    lifespan="off",
-                    ws="none",
-                    log_config=None,  # the host's logging is not ours to set up
-                    access_log=False,
-                    server_header=False,
-                    backlog=_BACKLOG,
-                    timeout_keep_alive=section.keep_alive_s,
-                    timeout_graceful_shutdown=section.shutdown_s,
-                )
-            )
-            self._running = asyncio.create_task(self._uvicorn.serve(sockets=[self._socket]), name="openai-server")  # type: ignore[list-item]
+            self._uvicorn = _quiet(uvicorn.Server)(self._settings(app))
+            sockets = [self._listener.socket] if self._listener else None
+            self._running = asyncio.create_task(self._uvicorn.serve(sockets=sockets), name="openai-server")
             while not self._uvicorn.started:
                 if self._running.done():
                     raise ServerStartError(f"the server ended while it started: {self._running.exception()!r}")
@@ -172,25 +171,40 @@ class OpenAIServer:
             await asyncio.gather(running, *server.server_state.tasks, return_exceptions=True)
             for connection in list(server.server_state.connections):
                 connection.transport.abort()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        self._base_url = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _settings(self, app: FastAPI) -> uvicorn.Config:
+        import uvicorn
+
+        from worker.server.connections import bounded_connection
+
+        section = self._config.server
+        return uvicorn.Config(
+            app,
+            http=bounded_connection(max_header=int(section.max_header_kb * 1e3), read_timeout_s=section.read_timeout_s),
+            lifespan="off",
+            ws="none",
+            log_config=None,  # the host's logging is not ours to set up
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=section.keep_alive_s,
+            timeout_graceful_shutdown=section.shutdown_s,
+        )
 
     def _guard(self, app: FastAPI) -> None:
         from worker.server.app import RequireKey
+        from worker.server.connections import HeaderLimit
 
         if self._key is not None:
             app.add_middleware(RequireKey, key=self._key)
-
-    @property
-    def _host(self) -> str:
-        everywhere = self._config.cluster.num_nodes > 1
-        return self._config.server.host or ("0.0.0.0" if everywhere else "127.0.0.1")  # noqa: S104
+        app.add_middleware(HeaderLimit, most=int(self._config.server.max_header_kb * 1e3))  # the last one is asked first
 
     def _warn(self) -> None:
-        if self._key is None:
-            who = "every user of this machine" if self._host in _LOOPBACK else "everybody who reaches it"
+        if self._key is None and self._listener is not None:
+            who = "every user of this machine" if self._listener.host in _LOOPBACK else "everybody who reaches it"
             text = f"the server at {self.base_url} asks for no key (server.auth is false): {who} can use the engine"
             self.warnings.append(text)
             _LOG.warning(text)
@@ -201,51 +215,6 @@ def bearer_key(section: ServerSection) -> SecretStr | None:
     if not section.auth:
         return None
     return section.api_key or SecretStr(os.environ.get("VLLM_API_KEY") or secrets.token_urlsafe(32))
-
-
-def _listen(host: str, ports: range) -> socket.socket:
-    """Returns a socket that listens on the first free one of these ports, tried in random order.
-
-    Raises:
-        ServerStartError: There is none, or the host is no address of this machine.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except OSError as error:
-        raise ServerStartError(f"server.host = {host!r} cannot be resolved: {error.strerror or error}") from None
-    reason: OSError | None = None
-    for port in random.sample(ports, len(ports)):  # replicas on one machine would all try the first one first
-        found = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind((address[0], port, *address[2:]))
-            found.listen(_BACKLOG)
-        except OSError as error:
-            found.close()
-            reason = error
-            continue
-        found.setblocking(False)
-        return found
-    tried = f"port {ports[0]}" if len(ports) == 1 else f"none of the ports {ports[0]} to {ports[-1]}"
-    told = reason.strerror if reason is not None and reason.strerror else str(reason)
-    raise ServerStartError(f"the server cannot listen on {host}, {tried}: {told}; change server.host or server.port")
-
-
-def _own_address() -> str:
-    """Finds the address by which other nodes reach this one."""
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        return str(ray.util.get_node_ip_address())
-    if stated := os.environ.get("VLLM_HOST_IP"):
-        return stated
-    # Connecting a datagram socket sends nothing; it only asks the routing table.
-    for family, beyond in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((beyond, 9))
-            return str(probe.getsockname()[0])
-    with contextlib.suppress(OSError):
-        return socket.gethostbyname(socket.gethostname())
-    return "127.0.0.1"
 
 
 def _quiet(kind: type[uvicorn.Server]) -> type[uvicorn.Server]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
-from pydantic import PrivateAttr, ValidationError
+from pydantic import PrivateAttr
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
@@ -25,14 +26,25 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from quirks_core.config import ServerSection
 from quirks_core.errors import QuirksError, words
+from worker.server.checking import (
+    TOO_DEEP,
+    check_ids,
+    check_integers,
+    check_prefix,
+    check_transfer,
+    checked,
+    said,
+    subject,
+)
 from worker.server.errors import RequestError, ServerStartError
-from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried
+from worker.server.limits import Limits
+from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried, without_texts
 from worker.server.profile import SamplingProfile
-from worker.server.record import Record, recorded, with_carried
+from worker.server.record import Record, with_carried
 from worker.server.streams import problem
+from worker.server.supervision import Supervision
 
-#: How many problems of one request its error lists.
-_SHOWN = 5
+_LOG = logging.getLogger(__name__)
 
 
 class ChatRequest(ChatCompletionRequest):  # type: ignore[misc]
@@ -74,7 +86,13 @@ class TokenizeRequest(TokenizeChatRequest):  # type: ignore[misc]
 
 
 class Renderer(OnlineRenderer):  # type: ignore[misc]
-    """Renders a conversation with the chat template, then puts the ids that the model produced in their place."""
+    """Renders a conversation with the chat template, then puts the ids that the model produced in their place.
+
+    Attributes:
+        limits: Long prompts take turns.
+    """
+
+    limits: Limits
 
     async def preprocess_chat(self, request: Any, messages: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
         """Overrides vLLM's; called for chat and for tokenize requests.
@@ -84,34 +102,47 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
         """
         try:
             messages = [_at_rest(message) for message in messages]
-            conversation, inputs = await super().preprocess_chat(request, messages, *args, **kwargs)
-            prefix: Prefix | None = getattr(request, "_prefix", None)
-            if prefix is not None and prefix.token_ids:
-                shorter = request.model_copy(update={"add_generation_prompt": False, "continue_final_message": False})
-                kwargs["parser"] = None  # it would adjust the request a second time
-                _, rendered = await super().preprocess_chat(shorter, messages[: prefix.messages], *args, **kwargs)
-                self._keep(prefix, rendered, inputs)
+            async with self.limits.turn(messages):
+                conversation, inputs = await super().preprocess_chat(request, messages, *args, **kwargs)
+                prefix: Prefix | None = getattr(request, "_prefix", None)
+                if prefix is not None and prefix.token_ids:
+                    kwargs["parser"] = None  # it would adjust the request a second time
+                    await self._keep(prefix, request, messages, inputs, *args, **kwargs)
         except Exception as error:
             if isinstance(error, QuirksError) or type(error).__module__.startswith("vllm."):
                 raise
             # Templates are programs; whatever they stumble over, it is the client's messages.
-            raise RequestError(f"the messages cannot be rendered: {words(error)}", parameter="messages") from error
+            raise RequestError(f"the messages cannot be rendered: {said(error)}", parameter="messages") from error
         if isinstance(request, ChatRequest):
             self._leave_room(inputs)
         return conversation, inputs
 
-    def _keep(self, prefix: Prefix, rendered: list[Any], inputs: list[Any]) -> None:
-        if any(item.get("type", "token") != "token" for item in (*rendered, *inputs)):
-            raise RequestError(f"{prefix.source}: only prompts of text alone can keep a model's ids", parameter=prefix.source)
+    async def preprocess_completion(self, request: Any, prompt_input: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """Overrides vLLM's; called for tokenize requests with a text."""
+        async with self.limits.turn([prompt_input]):
+            inputs: list[Any] = await super().preprocess_completion(request, prompt_input, *args, **kwargs)
+            return inputs
+
+    async def _keep(
+        self, prefix: Prefix, request: Any, messages: list[Any], inputs: list[Any], *args: Any, **kwargs: Any
+    ) -> None:
+        async def rendered(request: Any, messages: list[Any]) -> list[int]:
+            _, found = await super(Renderer, self).preprocess_chat(request, messages, *args, **kwargs)
+            return _ids(found, prefix)
+
+        shorter = request.model_copy(update={"add_generation_prompt": False, "continue_final_message": False})
+        whole, template_prefix = _ids(inputs, prefix), await rendered(shorter, messages[: prefix.messages])
         tokenizer = self.renderer.get_tokenizer()
-        template_prefix = list(rendered[0]["prompt_token_ids"])
-        inputs[0]["prompt_token_ids"] = replace_prefix_tokens(
-            tokenizer,
-            prefix.token_ids,
-            template_prefix,
-            inputs[0]["prompt_token_ids"],
-            end_token_id=self._end_of_turn(tokenizer, template_prefix),
+        end = self._end_of_turn(tokenizer, template_prefix)
+        ends_after = None
+        with suppress(Exception):  # a template may insist on words; then only the two renderings are compared
+            plain = without_texts(messages[: prefix.messages])
+            pair = await rendered(request, plain + messages[prefix.messages :]), await rendered(shorter, plain)
+            ends_after = pair[0].count(end) - pair[1].count(end) if end is not None else None
+        joined = replace_prefix_tokens(
+            tokenizer, prefix.token_ids, template_prefix, whole, end_token_id=end, ends_after=ends_after
         )
+        inputs[0]["prompt_token_ids"] = joined
         inputs[0].pop("prompt", None)  # the text of other ids
 
     def _end_of_turn(self, tokenizer: Any, template_prefix: list[int]) -> int | None:
@@ -135,13 +166,20 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
 
 
 class Chat(OpenAIServingChat):  # type: ignore[misc]
-    """Chat completions whose message carries the ids and logprobs that it is made of."""
+    """Chat completions whose message carries the ids and logprobs that it is made of.
+
+    Attributes:
+        supervision: How to wait for the engine.
+    """
+
+    supervision: Supervision
 
     async def chat_completion_full_generator(self, request: ChatRequest, results: Any, *args: Any, **kwargs: Any) -> Any:
         """Overrides vLLM's: the whole reply at once."""
         record = Record()
-        async with aclosing(recorded(results, record)) as noted:
+        async with aclosing(self.supervision.results(results, record, grammar=_grammar(request))) as noted:
             reply = await super().chat_completion_full_generator(request, noted, *args, **kwargs)
+        record.check()  # of what ended early vLLM makes an error of its own
         for choice in getattr(reply, "choices", ()) if request._carries else ():
             for name, value in record.carried(choice.index, choice.routed_experts).items():
                 setattr(choice.message, name, value)
@@ -152,10 +190,11 @@ class Chat(OpenAIServingChat):  # type: ignore[misc]
     ) -> AsyncGenerator[str, None]:
         """Overrides vLLM's: the reply as server-sent events; a choice's last delta carries its ids."""
         record = Record()
-        async with aclosing(recorded(results, record)) as noted:
+        async with aclosing(self.supervision.results(results, record, grammar=_grammar(request))) as noted:
             events = super().chat_completion_stream_generator(request, noted, *args, **kwargs)
             async with aclosing(events):
                 async for event in events:
+                    record.check()
                     # In JSON a quote within a text is escaped, so no generated text looks like this.
                     if request._carries and '"finish_reason":"' in event:
                         event = with_carried(event, record)
@@ -168,9 +207,11 @@ class Serving:
     Args:
         engine: vLLM's ``AsyncLLM``.
         section: The server's configuration.
+        limits: What a request may ask for.
         name: The model's name in requests and replies.
         path: The model's folder or hub id.
         profile: How requests are sampled.
+        supervision: How to wait for the engine.
         carry: Messages carry ids and logprobs unless a request says no; otherwise only if it asks for them.
 
     Raises:
@@ -178,17 +219,27 @@ class Serving:
     """
 
     def __init__(
-        self, engine: Any, section: ServerSection, *, name: str, path: str, profile: SamplingProfile, carry: bool
+        self,
+        engine: Any,
+        section: ServerSection,
+        limits: Limits,
+        *,
+        name: str,
+        path: str,
+        profile: SamplingProfile,
+        supervision: Supervision,
+        carry: bool,
     ) -> None:
         self._engine = engine
         self._profile = profile
+        self._supervision = supervision
         self._carry = carry
         try:
-            self._build(engine, section, name, path)
+            self._build(engine, section, limits, name, path)
         except Exception as error:
             raise ServerStartError(f"server: vLLM refuses its configuration: {words(error)}") from error
 
-    def _build(self, engine: Any, section: ServerSection, name: str, path: str) -> None:
+    def _build(self, engine: Any, section: ServerSection, limits: Limits, name: str, path: str) -> None:
         load_template = _found("load_chat_template", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
         shared = {
             "engine_client": engine,
@@ -204,8 +255,10 @@ class Serving:
         }
         self._models = _made(OpenAIServingModels, engine_client=engine, base_model_paths=[BaseModelPath(name, path)])
         self._renderer = _made(Renderer, **shared)
+        self._renderer.limits = limits
         shared |= {"models": self._models, "online_renderer": self._renderer}
         self._chat = _made(Chat, **shared)
+        self._chat.supervision = self._supervision
         # What generation_config.json says of sampling is another profile than ours (see `SamplingProfile`).
         self._chat.default_sampling_params = {}
         self._chat.override_max_tokens = None
@@ -231,89 +284,77 @@ class Serving:
             vLLM's reply or error, or the events of a stream as an asynchronous generator of texts.
 
         Raises:
-            RequestError: The request is wrong.
+            RequestError: The request is wrong, took too long, or was ended by the engine.
+            EngineDiedError: A process of the engine died.
         """
-        request = _checked(ChatRequest, without_carried(body))
+        check_integers(body)
+        request = checked(ChatRequest, without_carried(body))
         request._prefix = prefix_of(body)
         request._carries = request.return_token_ids if request.return_token_ids is not None else self._carry
         if request._prefix and request._prefix.token_ids:
-            self._check_prefix(request)
-        self._check_ids(request)
+            check_prefix(request, templated=not self._renderer.use_harmony)
+        check_ids(request, self._vocabulary)
+        check_transfer(request, connected=self._connected)
         request._least = self._profile.least(request)
         self._profile.complete(request)
-        return await self._chat.create_chat_completion(request, raw)
+        try:
+            return await self._chat.create_chat_completion(request, raw)
+        except EngineDeadError:
+            async with self._supervision.watched():
+                raise  # as what the worker says of it
 
     async def tokenize(self, body: dict[str, Any], raw: Any) -> Any:
         """Turns messages, as a chat request would, or a ``prompt`` into ids."""
         if "messages" not in body:
-            return await self._tokenization.create_tokenize(_checked(TokenizeCompletionRequest, body), raw)
-        request = _checked(TokenizeRequest, without_carried(body))
+            return await self._tokenization.create_tokenize(checked(TokenizeCompletionRequest, body), raw)
+        request = checked(TokenizeRequest, without_carried(body))
         request._prefix = prefix_of(body)
-        self._check_ids(request)
+        check_ids(request, self._vocabulary)
         return await self._tokenization.create_tokenize(request, raw)
 
     async def detokenize(self, body: dict[str, Any], raw: Any) -> Any:
         """Turns ids into text."""
-        request = _checked(DetokenizeRequest, body)
-        self._check_ids(request)
+        request = checked(DetokenizeRequest, body)
+        check_ids(request, self._vocabulary)
         return await self._tokenization.create_detokenize(request, raw)
 
     def error(self, error: Exception) -> dict[str, Any]:
         """Returns the body of the reply to a request that failed, its ``code`` the HTTP status."""
-        if isinstance(error, EngineGenerateError) and error.__cause__ is not None:
+        if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
             error = error.__cause__  # vLLM packs what a request did wrong into it
-        if isinstance(error, EngineDeadError):
-            return problem(f"the engine is dead: {words(error)}; restart the worker", status=503)
-        found: dict[str, Any] = self._chat.create_error_response(error).model_dump()
-        return problem(found["error"]["message"], status=found["error"]["code"], parameter=found["error"].get("param"))
+        if isinstance(error, RequestError):
+            return problem(str(error), status=error.status, parameter=error.parameter)
+        if isinstance(error, QuirksError):
+            return problem(str(error), status=503)
+        if isinstance(error, RecursionError):
+            return problem(TOO_DEEP, status=400)
+        found: dict[str, Any] = self._chat.create_error_response(error).model_dump()["error"]
+        if found["code"] >= 500:
+            _LOG.error("a request failed: %s", words(error), exc_info=error)
+        told = said(error)
+        return problem(told, status=found["code"], parameter=found.get("param") or subject(told, ChatRequest))
 
-    def _check_prefix(self, request: ChatRequest) -> None:
-        source = request._prefix.source if request._prefix else None
-        if self._renderer.use_harmony:
-            raise RequestError("gpt-oss is not rendered by a chat template; no prefix can be required", parameter=source)
-        if request.truncate_prompt_tokens is not None:
-            raise RequestError("truncate_prompt_tokens would cut the required prefix; leave one of them out", parameter=source)
+    @property
+    def _vocabulary(self) -> int:
+        return int(self._engine.model_config.get_vocab_size())
 
-    def _check_ids(self, request: Any) -> None:
-        """Refuses ids that the model's embedding has no row for, before they get anywhere near the engine."""
-        size = self._engine.model_config.get_vocab_size()
-        prefix: Prefix | None = getattr(request, "_prefix", None)
-        given = {prefix.source: prefix.token_ids} if prefix else {}
-        for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "tokens"):
-            given[name] = getattr(request, name, None) or ()
-        given["logit_bias"] = tuple(_integer(key, "logit_bias") for key in getattr(request, "logit_bias", None) or ())
-        for name, ids in given.items():
-            if (wrong := next((token for token in ids if not 0 <= token < size), None)) is not None:
-                raise RequestError(f"{name}: token id {wrong} is outside the vocabulary of {size} ids", parameter=name)
+    @property
+    def _connected(self) -> bool:
+        config = self._engine.vllm_config
+        return any(getattr(config, name, None) is not None for name in ("kv_transfer_config", "ec_transfer_config"))
 
 
-def _checked(form: type[Any], body: dict[str, Any]) -> Any:
-    """Validates a request.
-
-    Raises:
-        RequestError: It does not have that form. vLLM's own validators stumble over some shapes; that is no other case.
-    """
-    try:
-        return form.model_validate(body)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        told = "; ".join(f"{_path(item['loc'])}: {item['msg']}" for item in found[:_SHOWN])
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise RequestError(f"the request is not valid: {told}{more}", parameter=_path(found[0]["loc"])) from None
-    except Exception as error:
-        raise RequestError(f"the request is not valid: {words(error)}", parameter=getattr(error, "parameter", None)) from error
+def _grammar(request: ChatRequest) -> str | None:
+    """Returns the field that says which grammar the reply follows, if one does."""
+    if request.response_format is not None:
+        return "response_format"
+    return "structured_outputs" if request.structured_outputs is not None else None
 
 
-def _path(location: tuple[int | str, ...]) -> str:
-    """A field as the client knows it: without pydantic's names for branches and wrappers."""
-    return ".".join(str(part) for part in location if not any(mark in str(part) for mark in "[]() ")) or "body"
-
-
-def _integer(text: str, name: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise RequestError(f"{name}: {text!r:.80} is no token id", parameter=name) from None
+def _ids(rendered: list[Any], prefix: Prefix) -> list[int]:
+    if any(item.get("type", "token") != "token" for item in rendered):
+        raise RequestError(f"{prefix.source}: only prompts of text alone can keep a model's ids", parameter=prefix.source)
+    return list(rendered[0]["prompt_token_ids"])
 
 
 def _at_rest(message: Any) -> Any:

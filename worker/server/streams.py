@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 _T = TypeVar("_T")
+Explain = Callable[[Exception], dict[str, Any]]
+#: What errors are called that are nobody's mistake.
+_KINDS = {503: "service_unavailable", 504: "timeout"}
 
 
 class Running:
@@ -44,7 +47,7 @@ class Running:
 
         Raises:
             ClientDisconnect: The client left.
-            RequestError: The request was aborted.
+            RequestError: The request was aborted. The reason comes before whatever the engine makes of the same abort.
         """
         stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._stops.add(stop)
@@ -52,7 +55,7 @@ class Running:
         leaving = asyncio.create_task(_gone(receive))
         try:
             await asyncio.wait((working, leaving, stop), return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
+            if working.done() and (working.exception() is None or not stop.done()):
                 return working.result()
         finally:
             self._stops.discard(stop)
@@ -74,16 +77,18 @@ class EventStream(Response):
         first: The first event.
         rest: The others.
         running: Where the request counts as running.
+        explain: Makes an error body of what goes wrong.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: str, rest: AsyncGenerator[str, None], running: Running) -> None:
+    def __init__(self, first: str, rest: AsyncGenerator[str, None], running: Running, explain: Explain) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._first = first
         self._rest = rest
         self._running = running
+        self._explain = explain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Sends the events."""
@@ -93,8 +98,8 @@ class EventStream(Response):
                 await self._running.finish(self._send(send), receive)
             except ClientDisconnect:
                 return
-            except RequestError as error:
-                last = json.dumps(problem(str(error), status=error.status))
+            except Exception as error:
+                last = json.dumps(self._explain(error))
                 await _send_body(send, f"data: {last}\n\ndata: [DONE]\n\n")
             await _send_body(send, "", more=False)
 
@@ -104,12 +109,13 @@ class EventStream(Response):
             await _send_body(send, event)
 
 
-async def begun(events: AsyncGenerator[str, None], running: Running) -> Response:
+async def begun(events: AsyncGenerator[str, None], running: Running, explain: Explain) -> Response:
     """Waits for the first event, so that what the engine refuses still gets a status of its own.
 
     Args:
         events: Server-sent events.
         running: Where the request counts as running.
+        explain: Makes an error body of what goes wrong later.
     """
     try:
         first = await anext(events)
@@ -120,12 +126,12 @@ async def begun(events: AsyncGenerator[str, None], running: Running) -> Response
         await events.aclose()
         error = json.loads(first.removeprefix("data: "))["error"]
         return refusal(problem(error["message"], status=error["code"], parameter=error.get("param")))
-    return EventStream(first, events, running)
+    return EventStream(first, events, running, explain)
 
 
 def problem(message: str, *, status: int, parameter: str | None = None) -> dict[str, Any]:
     """Returns an error body in OpenAI's form."""
-    kind = "invalid_request_error" if status < 500 else "service_unavailable" if status == 503 else "internal_error"
+    kind = "invalid_request_error" if status < 500 else _KINDS.get(status, "internal_error")
     return {"error": {"message": shortened(message, most=2000), "type": kind, "param": parameter, "code": status}}
 
 

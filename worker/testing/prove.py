@@ -44,7 +44,7 @@ def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, tell: Tel
     findings = []
     if not elsewhere:
         findings += [_probed(probe) for probe in item.quirk.probes]
-        findings += [_paired(item.quirk.id, run, folder, timeout_s, tell) for run in item.quirk.paired_runs]
+        findings += [_paired(item.quirk, run, folder, timeout_s, tell) for run in item.quirk.paired_runs]
     conclusion, reason, disagreement = together(findings)
     return Proof(
         id=item.quirk.id,
@@ -126,10 +126,10 @@ def _doubt(run: Run, *, wanted: bool) -> str:
     return ""
 
 
-def _paired(quirk_id: str, evidence: PairedRun, folder: Path, timeout_s: float, tell: Tell) -> Finding:
+def _paired(quirk: Quirk, evidence: PairedRun, folder: Path, timeout_s: float, tell: Tell) -> Finding:
     def run(variable: str, word: str) -> Run:
-        tell(f"{quirk_id} {word} the quirk")
-        return run_scenario(evidence.scenario, quirk_id, {variable: quirk_id}, folder, timeout_s)
+        tell(f"{quirk.id} {word} the quirk")
+        return run_scenario(evidence.scenario, quirk.id, {variable: quirk.id}, folder, timeout_s, quirk.crash)
 
     with_quirk = run(FORCE_VARIABLE, "with")
     # Without an outcome of the first run, nothing that the second one shows could decide.

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import json
 import pkgutil
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -41,6 +42,7 @@ async def _run(options: argparse.Namespace) -> None:
     try:
         outcome = await _outcome(options.scenario, lab)
     except (Exception, SystemExit, asyncio.CancelledError) as caught:
+        traceback.print_exception(caught)  # into the log of the run, where the error that a quirk declares is looked for
         if _is_of_the_engine(caught):
             outcome = Outcome(False, NO_ERROR, first_line(caught), "no error")
         else:

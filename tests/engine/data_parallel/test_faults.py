@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -13,7 +15,9 @@ import psutil
 import pytest
 
 from worker import WorkerGroup
+from worker.engine import leftovers, shared_memory
 from worker.errors import RankError
+from worker.group.ranks import Rank
 from worker.testing.lab import configuration
 
 #: Seconds after which something has hung.
@@ -52,12 +56,19 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def driver(checkpoint, tmp_path_factory):
+def place(tmp_path_factory):
+    """Where the driver and its engines put temporary files."""
+    return tmp_path_factory.mktemp("t")
+
+
+@pytest.fixture(scope="module")
+def driver(checkpoint, tmp_path_factory, place):
     """A driver in a process of its own that has generated and waits; what it said."""
     script = tmp_path_factory.mktemp("driver") / "driver.py"
     script.write_text(_DRIVER)
     config = json.dumps(configuration(checkpoint("qwen3_moe"), _MOE))
-    process = subprocess.Popen([sys.executable, str(script), config], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "TMPDIR": str(place)}
+    process = subprocess.Popen([sys.executable, str(script), config], stdout=subprocess.PIPE, text=True, env=environment)
     lines = iter(process.stdout.readline, "")
     said = json.loads(next(line for line in lines if line.startswith("{")))
     yield process, said
@@ -72,7 +83,7 @@ def test_moe_over_two_ranks_without_expert_parallelism_generates_what_one_engine
     assert said["rows"] == [[0, 2, None, 8], [1, 2, None, 8]]  # every rank has a part of every expert
 
 
-def test_a_driver_that_is_killed_leaves_no_engine_behind(driver):
+def test_a_driver_that_is_killed_leaves_no_engine_behind_and_the_next_start_removes_its_files_and_memory(driver, place):
     process, _ = driver
     engines = [child for child in psutil.Process(process.pid).children(recursive=True) if _is_ours(child)]
     assert len(engines) == 7  # two actors, engine cores and workers, and one coordinator
@@ -81,6 +92,79 @@ def test_a_driver_that_is_killed_leaves_no_engine_behind(driver):
 
     _, left = psutil.wait_procs(engines, timeout=60)
     assert left == []
+    assert len(list(place.glob("mqa-*"))) == 2
+    segments = {name for file in place.glob("mqa-*/model-quirks-*/shared-memory") for name in file.read_text().split()}
+    assert segments
+
+    leftovers.collect(place)
+
+    assert [path.name for path in place.iterdir()] == ["ray"]  # Ray's own, as it is
+    assert [name for name in segments if (shared_memory.PLACE / name).exists()] == []
+
+
+#: A driver with a Ray of its own and one engine; kills a process of Ray, waits for the error, and brings all of it back.
+_WITHOUT_RAY = """
+import asyncio, json, sys
+import psutil
+from worker.testing.lab import PROMPTS, batch_of, set_environment
+
+set_environment()
+
+async def tokens(group):
+    found = [item async for item in group.generate_async(batch_of(PROMPTS), greedy=True)]
+    return [output["output_ids"][0, len(PROMPTS[index]):].tolist() for index, output in sorted(found, key=lambda item: item[0])]
+
+async def main():
+    from worker import WorkerGroup
+    from worker.errors import RankError
+
+    async with WorkerGroup(json.loads(sys.argv[1])) as group:
+        below = psutil.Process().children(recursive=True)
+        engines = [process for process in below if any(name in " ".join(process.cmdline()) for name in ("VLLM", "EngineActor"))]
+        next(process for process in below if process.name() == sys.argv[2]).kill()
+        async with asyncio.timeout(50):  # Ray ends this process after 60 s
+            while True:
+                try:
+                    await tokens(group)
+                except RankError as error:
+                    said = str(error)
+                    break
+        problem = (await group.health())[0]["problem"]
+        await group.restart()
+        _, left = psutil.wait_procs(engines, timeout=20)
+        found = {"said": said, "problem": problem, "engines": [len(engines), len(left)], "tokens": await tokens(group)}
+        print(json.dumps(found), flush=True)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("victim", "reason"),
+    [
+        ("gcs_server", r"Ray's control service \(GCS\) at \S+ has not answered for 10 s"),
+        ("raylet", r"rank 0: its actor .* died"),
+    ],
+)
+def test_the_loss_of_a_process_of_rays_is_named_and_a_restart_brings_engines_and_ray_back(
+    checkpoint, lab, tmp_path, victim, reason
+):
+    """When the control service is gone, Ray itself says nothing for a minute, then ends the driver."""
+    script = tmp_path / "driver.py"
+    script.write_text(_WITHOUT_RAY)
+    config = json.dumps(configuration(checkpoint("qwen3"), {"purpose": "eval", "env": _MOE["env"]}))
+
+    ended = subprocess.run(
+        [sys.executable, str(script), config, victim], capture_output=True, text=True, timeout=300, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    said = json.loads(next(line for line in ended.stdout.splitlines() if line.startswith("{")))
+    assert re.search(reason, said["said"])
+    assert re.search(reason, said["problem"])
+    assert said["engines"] == [3, 0]  # an actor, an engine core and a worker
+    assert said["tokens"] == [list(row.tokens) for row in lab.reference(checkpoint("qwen3"))]
 
 
 async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothing_is_left(checkpoint):
@@ -101,6 +185,24 @@ async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothi
     left = [process for process in psutil.Process().children(recursive=True) if process.pid not in before]
     assert [process for process in left if _is_ours(process)] == []
     assert not any(map(os.path.exists, (rank.folder for rank in ranks)))
+
+
+async def test_a_port_of_the_ranks_that_somebody_takes_first_is_named_and_nothing_is_left(checkpoint, monkeypatch):
+    group = WorkerGroup(configuration(checkpoint("qwen3_moe"), _MOE))
+    call = Rank.call
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        async def meeting_there(rank, method, *arguments, **named):
+            found = await call(rank, method, *arguments, **named)
+            return (found[0], port) if method == "meeting_point" else found
+
+        monkeypatch.setattr(Rank, "call", meeting_there)
+        async with asyncio.timeout(2 * HUNG_S):
+            with pytest.raises(RankError, match=rf"rank 0: .* Address already in use .*:{port}"):
+                await group.start()
+
+    assert group._ranks.all == ()
 
 
 async def test_a_node_that_comes_to_another_plan_is_refused_with_what_differs(checkpoint, monkeypatch):

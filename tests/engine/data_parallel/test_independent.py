@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
+from worker.errors import NotReadyError, RefitRejectedError
 from worker.testing.lab import PROMPTS
 
 pytestmark = pytest.mark.timeout(400)
@@ -20,6 +21,18 @@ async def group(checkpoint, grouped):
 def test_the_strategy_for_a_dense_model_is_engines_that_share_nothing(group):
     assert group.strategy == "independent"
     assert [(row.engine, row.dp_size, row.ep_rank) for row in group.topology.rows] == [(0, 1, None), (1, 1, None)]
+
+
+async def test_nothing_is_generated_from_dummy_weights_also_after_a_refit_that_all_ranks_reject(group, tokens, checkpoint, lab):
+    await group.prepare_refit_info_async({"another.weight": ((1,), "float32")})
+    with pytest.raises(RefitRejectedError):
+        await group.refit_async(lab.trainer(checkpoint("qwen3")))
+    model = lab.trainer(checkpoint("qwen3"))
+    await group.prepare_refit_info_async({name: (one.shape, one.dtype) for name, one in model.named_parameters()})
+
+    with pytest.raises(NotReadyError, match=r"^the engine started from dummy weights .* refit before generating"):
+        await tokens(group, PROMPTS)
+    assert ["dummy weights" in state["problem"] for state in await group.health()] == [True, True]
 
 
 async def test_one_refit_reaches_both_and_they_generate_what_transformers_does(group, tokens, checkpoint, lab):

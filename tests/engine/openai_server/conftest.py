@@ -70,11 +70,12 @@ def second(served):
     """Starts another server on the same engine, configured otherwise, and stops it whatever happens."""
 
     @asynccontextmanager
-    async def start(*, check=lambda: None, purpose="rollout", sampling=None, **section):
+    async def start(*, check=lambda: None, purpose="rollout", sampling=None, request=None, **section):
         config = served.worker.config
         asked = {**config.model_dump(mode="json"), "purpose": purpose, "server": {**values()["server"], **section}}
         asked["sampling"].update(sampling or {})
-        server = OpenAIServer(served.llm, GenerationConfig.parse(asked), check=check)
+        asked["request"].update(request or {})
+        server = OpenAIServer(served.llm, GenerationConfig.parse(asked), check=check, watched=served.worker.engine.watched)
         await server.start()
         try:
             yield server

@@ -91,14 +91,3 @@ async def test_a_configuration_that_vllm_refuses_is_an_error_at_the_start(second
     with pytest.raises(ServerStartError, match="no_such_parser"):
         async with second(tool_parser="no_such_parser"):
             pass
-
-
-async def test_a_dead_engine_answers_503_and_says_so(served, http, monkeypatch):
-    """Only the flag is set: killing the engine would take it from all other tests."""
-    monkeypatch.setattr(type(served.llm), "errored", property(lambda _: True))
-
-    replies = [await http.post("/v1/chat/completions", json={"messages": HELLO, "stream": stream}) for stream in (False, True)]
-    health = await http.get("/health")
-
-    assert [reply.status_code for reply in (*replies, health)] == [503, 503, 503]
-    assert all("the engine is dead" in reply.json()["error"]["message"] for reply in replies)

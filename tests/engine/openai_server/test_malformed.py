@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -73,6 +74,16 @@ MALFORMED = {
     },
     "stream options without a stream": json.dumps({**CHAT, "stream_options": {"include_usage": True}}).encode(),
     "both ways to go on": {**CHAT, "continue_final_message": True, "add_generation_prompt": True},
+    "a schema that refers to itself without end": {**CHAT, "structured_outputs": {"json": {"$ref": "#"}}},
+    "a circle of schemas": {
+        **CHAT,
+        "structured_outputs": {
+            "json": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+        },
+    },
+    "a transfer to nobody": {**CHAT, "kv_transfer_params": {"prompt_token_ids": [1]}},
+    "extra arguments that pass for a transfer": {**CHAT, "vllm_xargs": {"kv_transfer_params": "x"}},
+    "huge extra arguments": {**CHAT, "vllm_xargs": {"a": [2**70]}},
     "a cut of the required prefix": {**CHAT, "required_prefix_token_ids": [1], "truncate_prompt_tokens": 2},
 }
 
@@ -92,6 +103,30 @@ async def test_a_malformed_request_gets_a_helpful_4xx_and_the_engine_goes_on(ser
         assert len(error["message"]) > 15
     assert not served.llm.errored
     await idle()
+
+
+@pytest.mark.parametrize(
+    ("fields", "parameter"),
+    [
+        ({"messages": 5}, "messages"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"stop": {"a": 1}}, "stop"),
+        ({"structured_outputs": "json"}, "structured_outputs"),
+        ({"tools": [{"a": 1}]}, "tools.0.function"),
+        ({"vllm_xargs": {"a": {"b": 1}}}, "vllm_xargs.a"),
+        ({"stream_options": 5}, "stream_options"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+    ],
+)
+async def test_an_error_names_the_field_as_the_client_wrote_it_and_no_python_class(http, fields, parameter):
+    reply = await http.post("/v1/chat/completions", json={**CHAT, **fields})
+
+    error = reply.json()["error"]
+    assert error["code"] == 400
+    assert error["param"] == parameter
+    assert not re.search(r"[A-Z][a-z]+[A-Z]\w+|\w+Error\b|object has no attribute|parameter=", error["message"])
 
 
 @pytest.mark.parametrize(

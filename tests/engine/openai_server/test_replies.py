@@ -46,6 +46,17 @@ async def test_openais_and_vllms_own_fields_say_the_same(client):
     assert choice.token_ids == message.generation_token_ids
     assert [entry.logprob for entry in choice.logprobs.content] == pytest.approx(message.generation_log_probs)
     assert all(len(entry.top_logprobs) == 3 for entry in choice.logprobs.content)
+    assert not any(entry.token.startswith("token_id:") for entry in choice.logprobs.content)  # text, unless asked for ids
+
+
+async def test_the_tokens_of_logprobs_are_ids_for_who_asks(client):
+    reply = await client.chat.completions.create(
+        model=NAME, messages=HELLO, logprobs=True, extra_body={"return_tokens_as_token_ids": True}
+    )
+
+    choice = reply.choices[0]
+    expected = [f"token_id:{token}" for token in choice.message.generation_token_ids]
+    assert [entry.token for entry in choice.logprobs.content] == expected
 
 
 async def test_the_last_delta_of_a_stream_carries_what_a_message_does(client, served):
@@ -106,6 +117,9 @@ async def test_a_request_can_do_without_and_outside_a_rollout_has_to_ask(client,
         ({"repetition_penalty": 1.1}, "repetition_penalty = 1.1 is not the rollout's repetition_penalty = 1"),
         ({"logit_bias": {"5": 3}}, "logit_bias is not the rollout's"),
         ({"use_beam_search": True}, "use_beam_search is not the rollout's"),
+        ({"min_tokens": 4}, "min_tokens = 4 is not the rollout's sampling.min_new_tokens = 0: it masks the tokens that end"),
+        ({"thinking_token_budget": 0}, "thinking_token_budget is not the rollout's"),
+        ({"watermarking": True}, "watermarking is not the rollout's"),
     ],
 )
 async def test_a_rollout_refuses_another_distribution_and_names_both(http, field, told):
@@ -122,6 +136,42 @@ async def test_a_rollout_takes_its_own_values_and_what_means_the_same(http):
     reply = await http.post("/v1/chat/completions", json={"model": NAME, "messages": HELLO, **same})
 
     assert reply.status_code == 200
+
+
+async def test_a_rollout_takes_one_more_profile_for_validation_and_nothing_between_the_two(second, raw, model, lab):
+    """The logprobs are the validation's: those of the profile that the tokens were sampled with."""
+    import torch
+
+    async with second(validation_temperature=0.5, validation_top_p=0.9) as server, raw(server.base_url) as http:
+
+        async def ask(**fields):
+            return await http.post("/v1/chat/completions", json={"messages": HELLO, **fields})
+
+        whole = await ask(temperature=0.5, top_p=0.9)
+        others = [await ask(temperature=0.5), await ask(temperature=TEMPERATURE), await ask()]
+        mixed = await ask(temperature=TEMPERATURE, top_p=0.9)
+        biased = await ask(temperature=0.5, top_p=0.9, logit_bias={"5": 3})
+    async with second() as server, raw(server.base_url) as http:
+        without = await http.post("/v1/chat/completions", json={"messages": HELLO, "temperature": 0.5})
+
+    assert [reply.status_code for reply in (whole, *others)] == [200] * 4
+    assert [reply.status_code for reply in (mixed, biased, without)] == [400] * 3
+    assert mixed.json()["error"]["param"] == "top_p"
+    assert "for validation send temperature = 0.5 and top_p = 0.9" in mixed.json()["error"]["message"]
+    for reply, temperature, top_p in zip((whole, *others), (0.5, 0.5, 0.7, 0.7), (0.9, 0.9, 1.0, 1.0), strict=True):
+        message = reply.json()["choices"][0]["message"]
+        prompt, generated = message["prompt_token_ids"], message["generation_token_ids"]
+        with torch.no_grad():
+            logits = lab.trainer(model)(torch.tensor([prompt + generated]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+        expected = _sampled_from(logits.double() / temperature, top_p).gather(1, torch.tensor(generated)[:, None])[:, 0]
+        assert message["generation_log_probs"] == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+def _sampled_from(logits, top_p):
+    """Logprobs [G, V] of the smallest sets of tokens that have `top_p` of the probability."""
+    probabilities, order = logits.softmax(-1).sort(-1, descending=True)
+    beyond = probabilities.cumsum(-1) - probabilities >= top_p
+    return logits.masked_fill(beyond.gather(1, order.argsort(-1)), float("-inf")).log_softmax(-1)
 
 
 async def test_outside_a_rollout_a_request_says_how_it_is_sampled(second, raw):

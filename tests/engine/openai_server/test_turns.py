@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 NAME = "tiny"
 HELLO = [{"role": "user", "content": "hello there"}]
 
@@ -65,6 +67,54 @@ async def test_ids_stay_where_the_template_strips_the_reasoning_from_history(htt
     tokens = (await http.post("/tokenize", json={"messages": history, "required_prefix_token_ids": seen})).json()["tokens"]
 
     assert tokens == seen + encode("\n<bos>user\nwhy<eos>\n<bos>assistant\n", add_special_tokens=False)
+
+
+@pytest.mark.parametrize("tail", [1, 3])
+async def test_no_users_turn_vanishes_where_a_thought_spells_the_end_of_a_turn(http, served, tail):
+    """The rendering of the prefix shows the thought, that of the whole conversation does not."""
+    encode = served.llm.get_tokenizer().encode
+    said = "<think>the end is written <eos></think>yes"
+    assert 1 in encode(said, add_special_tokens=False)  # otherwise the test says nothing
+    more = [{"role": "user", "content": "why"}, {"role": "assistant", "content": "so"}, {"role": "user", "content": "then"}]
+    history = [*HELLO, {"role": "assistant", "content": said}, *more[:tail]]
+    seen = {"prompt_token_ids": encode("<bos>user\nhello there<eos>\n"), "generation_token_ids": [*encode("yes"), 1]}
+    carrying = [*HELLO, {**history[1], **seen}, *more[:tail]]
+
+    replies = [await http.post(path, json={"messages": carrying}) for path in ("/v1/chat/completions", "/tokenize")]
+
+    for reply in replies:
+        assert reply.status_code == 400
+        assert "a message spells the end-of-turn token (id 1)" in reply.json()["error"]["message"]
+
+
+async def test_an_end_of_turn_that_is_spelled_where_both_renderings_show_it_takes_nothing_away(http, served):
+    encode = served.llm.get_tokenizer().encode
+    history = [{"role": "user", "content": "what is <eos>"}, {"role": "assistant", "content": "it is <eos>"}]
+    history += [{"role": "user", "content": "so <eos> ends"}]
+    seen = encode("<bos>user\nwhat is <eos><eos>\n<bos>assistant\nit is <eos><eos>")
+
+    tokens = (await http.post("/tokenize", json={"messages": history, "required_prefix_token_ids": seen})).json()["tokens"]
+
+    assert tokens == seen + encode("\n<bos>user\nso <eos> ends<eos>\n<bos>assistant\n", add_special_tokens=False)
+
+
+#: Only the assistant's turns end, as in Mistral's and DeepSeek's templates.
+ASSISTANTS_END = (
+    "{% for m in messages %}{{ '[' + m['role'] + ']' + m['content'] }}"
+    "{% if m['role'] == 'assistant' %}{{ '<eos>' }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("begin", ["", "<eos>"], ids=["", "begins with the end token, as OLMo 2"])
+async def test_templates_that_end_only_the_assistants_turns_keep_ids_too(second, raw, served, begin):
+    encode = served.llm.get_tokenizer().encode
+    seen = [*encode(f"{begin}[user]hello there[assistant]"), *(encode(x)[0] for x in "yes"), 1]
+    more = [{"role": "user", "content": "why"}, {"role": "user", "content": "then"}]
+    history = [*HELLO, {"role": "assistant", "content": "yes"}, *more]
+    async with second(chat_template=begin + ASSISTANTS_END) as server, raw(server.base_url) as http:
+        reply = await http.post("/tokenize", json={"messages": history, "required_prefix_token_ids": seen})
+
+    assert reply.json()["tokens"] == seen + encode("[user]why[user]then", add_special_tokens=False)
 
 
 async def test_messages_in_parts_are_rendered_twice_all_the_same(http):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from worker.audit.refit_audit import _ask, _Logprobs, _refit
+from worker.audit.disagreement import disagreement_of
+from worker.audit.logprobs import Logprobs
+from worker.audit.refit_audit import _ask, _refit
 from worker.refit import RefitScope
 
 
@@ -40,7 +42,7 @@ async def test_every_parameter_of_another_policy_is_named_with_the_checkpoints_n
 
 
 async def test_logprobs_of_equal_weights_are_close_and_those_of_others_are_not(worker, policies):
-    expected = _Logprobs()
+    expected = Logprobs()
     await expected.take(worker, 512)
 
     again = await expected.compare(worker)
@@ -50,3 +52,14 @@ async def test_logprobs_of_equal_weights_are_close_and_those_of_others_are_not(w
     assert (again.close, again.tokens) == (True, other.tokens)
     assert not other.close
     assert other.max_abs_delta > 1
+
+
+async def test_an_engine_that_holds_other_weights_than_the_checkpoint_disagrees_from_the_first_layer_on(worker, policies):
+    logprobs = Logprobs()
+    await logprobs.take(worker, 512)
+
+    of_another = await disagreement_of(worker, policies.b.model, logprobs)
+
+    assert await disagreement_of(worker, policies.a.model, logprobs) is None
+    assert (of_another.layer, of_another.compared) == ("layers.0", 2)
+    assert of_another.logits.max_abs_delta > 1

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import math
 
 import pytest
+from rich.console import Console
 
+from quirks_core.cli import main
 from quirks_core.errors import UsageError
 from quirks_core.planning import PlanOptions, make_plan
 from worker import GenerationConfig
 from worker.audit.coverage import candidates, changes_weights, covering, remedy, skeleton
-from worker.audit.records import Audit, AuditError, Hazard, Logits, Refit
+from worker.audit.records import Audit, AuditError, Disagreement, Hazard, Logits, Refit
 from worker.audit.refit_audit import audit, opened
+from worker.audit.table import show_audit
 
 CLOSE = Logits(tokens=8, max_abs_delta=0.0, mean_abs_delta=0.0, nonfinite=0, tolerance=1e-3)
 FAR = CLOSE.model_copy(update={"max_abs_delta": 2.0})
@@ -74,6 +78,26 @@ def plan(tmp_path):
 )  # fmt: skip
 def test_an_audit_passes_only_if_all_is_right_or_was_seen_to_be_right_with_the_plan(found, clean, passed):
     assert (found.clean, found.passed) == (clean, passed)
+
+
+@pytest.mark.parametrize(
+    ("layer", "compared", "says"),
+    [
+        ("layers.3", 8, "the first layer that differs is layers.3"),
+        (None, 8, "the outputs of all 8 layers agree"),
+        (None, 0, "--set engine.enforce_eager=true names the first layer"),
+    ],
+)
+def test_a_model_that_differs_before_any_refit_is_reported_and_not_held_against_the_refits(layer, compared, says):
+    found = record(logits=CLOSE, disagreement=Disagreement(logits=FAR, layer=layer, compared=compared))
+    console = Console(file=io.StringIO(), width=500)
+
+    show_audit(console, found)
+
+    text = console.file.getvalue()
+    assert (found.clean, found.passed) == (True, True)
+    assert "not the refit: the engine's model itself, loaded from disk, differs from transformers by up to 2 nats" in text
+    assert says in text
 
 
 def test_logprobs_that_are_not_finite_are_counted_and_never_close():
@@ -211,3 +235,13 @@ def test_a_model_that_transformers_cannot_load_is_said_before_an_engine_starts(t
 def test_a_folder_without_weights_cannot_be_audited(model_folder):
     with pytest.raises(UsageError, match="weights"):
         asyncio.run(audit(GenerationConfig.parse({"model": str(model_folder)})))
+
+
+@pytest.mark.parametrize("settings", [[], ["--set", "engine.runtime=v0"]], ids=["unknown to transformers", "refused"])
+def test_an_audit_that_could_not_be_made_does_not_have_the_exit_code_of_hazards(settings, tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+
+    code = main(["audit", str(tmp_path), "--verbose", *settings])
+
+    assert ("error:" in capsys.readouterr().err, code) == (True, 2)

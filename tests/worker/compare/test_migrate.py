@@ -7,6 +7,7 @@ in ``tests/engine``.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -248,3 +249,36 @@ def test_what_is_in_the_way_of_an_environment_is_said_in_one_line(has, missing, 
 
     with pytest.raises(QuirksError, match=r"^[^\n]*(cannot be made|is in the way)[^\n]*$"):
         found(missing, cache=tmp_path / "cache")
+
+
+# ---- what is left of those that could not be made
+
+
+def test_what_pip_was_unpacking_when_it_ended_goes_with_it(interpreter, tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    unpacks = (
+        "import os, tempfile\nprint('Downloading half of it')\nos.write(tempfile.mkstemp()[0], b'0' * 1000)\nsys.exit(1)\n"
+    )
+    folder = interpreter(unpacks, name="cache/venv/bin/python").parents[1]
+
+    with pytest.raises(QuirksError, match="Downloading half of it"):
+        module._pip(folder, "install", "vllm", tell=lambda _: None)
+
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_what_a_killed_command_left_is_taken_away_by_the_next_and_what_another_is_making_stays(tmp_path):
+    hold = "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX); print(); time.sleep(600)"
+    for name in (".vllm-killed", ".vllm-made", ".vllm-of-old"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".vllm-killed/owned").touch()
+    command = [sys.executable, "-u", "-c", hold, str(tmp_path / ".vllm-made/owned")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as making:
+        making.stdout.readline()
+        try:
+            module._collect_drafts(tmp_path)
+        finally:
+            making.kill()
+    assert {folder.name for folder in tmp_path.iterdir()} == {".vllm-made", ".vllm-of-old"}

@@ -29,6 +29,29 @@ def test_without_an_ablation_the_headline_asks_for_one_and_says_if_it_cures_noth
     assert "No setting restores it alone" in headline(make_report(attributions=())).advice
 
 
+@pytest.mark.parametrize("steps", [False, True], ids=["without an ablation", "with one"])
+def test_overrides_of_the_checkpoints_configuration_are_named_unless_a_setting_restores_parity(make_report, steps):
+    settings = {"engine.hf_overrides": {"rope_theta": 5.0}}
+    named = "engine.hf_overrides = {\"rope_theta\": 5.0} changes the engine's model and not the trainer's: leave it out"
+
+    uncured = make_report(settings=settings, attributions=(), **({} if steps else {"steps": ()}))
+    assert named in headline(uncured).advice
+    assert "hf_overrides" not in headline(make_report(settings=settings)).advice
+
+
+@pytest.mark.parametrize(
+    ("load_format", "tried", "itself"),
+    [("auto", "engine.dtype", True), ("dummy", "engine.load_format", True), ("dummy", "engine.dtype", False)],
+)
+def test_a_model_that_is_wrong_from_disk_is_not_blamed_on_a_refit(make_report, make_result, load_format, tried, itself):
+    step = Step(setting=tried, before=None, after="auto", how="restart")
+    report = make_report(
+        results=(make_result("cold-start", 1.0),), attributions=(), steps=(step,), settings={"engine.load_format": load_format}
+    )
+
+    assert ("Not the refit: the engine's model itself" in headline(report).advice) is itself
+
+
 def test_a_sound_run_is_said_to_be_sound(sound):
     said = headline(sound)
 

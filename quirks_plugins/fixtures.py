@@ -1,6 +1,7 @@
-"""The pytest plugin's half that starts engines: tiny checkpoints, small real engines, and what compares them.
+"""Fixtures with real engines for authors of quirks: tiny checkpoints, small engines, and what compares them.
 
-pytest loads it wherever model-quirks is installed, so it imports nothing of the project before a test asks for it.
+pytest loads them wherever model-quirks is installed, so nothing of the project is imported before a test asks for it: least of
+all our package `worker`, which would take the place of a trainer's own ``worker.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def quirk_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Tiny checkpoints, small real engines, transformers as the reference, and comparers: `worker.testing.lab.Lab`."""
+    from quirks_core.installation import check_ours
+
+    check_ours("worker")
     from worker.testing.lab import Lab, set_environment
 
     before = set(os.environ)

@@ -1,0 +1,232 @@
+"""The worker's OpenAI-compatible server beside vLLM's own, on one engine, and what one client can do to another.
+
+    python benchmarks/server.py            a table; about two minutes on a CPU
+    python benchmarks/server.py --json     the same as JSON
+
+The model is tiny, so nearly all of the time is the servers'. Both run in one event loop, and a client in a process of its own
+asks them in turns. The last rows are the worst times of a client that asks for one token, while another one sends what the
+limits of the server refuse, or the most that they let through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import measure
+
+TOKENS, MAX_MODEL_LEN, ATTACK_S = 16, 1024, 5.0
+NAME, KEY = "tiny", "open-sesame"
+OURS, THEIRS = "the worker's server", "vLLM's server"
+CHAT = {"model": NAME, "messages": [{"role": "user", "content": "hello there"}], "ignore_eos": True}
+#: What each server is asked for: our replies carry ids and logprobs unless told otherwise, vLLM's if told to.
+VARIANTS = {
+    f"{THEIRS}, text": (THEIRS, {}),
+    f"{OURS}, text": (OURS, {"return_token_ids": False}),
+    f"{THEIRS}, ids and logprobs": (THEIRS, {"return_token_ids": True, "logprobs": True}),
+    f"{OURS}, ids and logprobs": (OURS, {}),
+}
+WORDS = [f"choice number {number}" for number in range(8000)]
+ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "300 000 messages": ("/v1/chat/completions", {**CHAT, "messages": CHAT["messages"] * 300_000}),
+    "3 MB to tokenize": ("/tokenize", {"prompt": "hello there " * 250_000}),
+    "n = 2000": ("/v1/chat/completions", {**CHAT, "n": 2000, "max_tokens": TOKENS}),
+    "8000 choices of a grammar": ("/v1/chat/completions", {**CHAT, "structured_outputs": {"choice": WORDS}}),
+    "4096 messages, let through": ("/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": ""}] * 4096}),
+    "65 kB to tokenize, let through": ("/tokenize", {"prompt": "hello there " * 5_400}),
+    "n = 128, let through": ("/v1/chat/completions", {**CHAT, "n": 128, "max_tokens": TOKENS}),
+    "60 kB of choices, let through": ("/v1/chat/completions", {**CHAT, "structured_outputs": {"choice": WORDS[:2700]}}),
+}
+
+
+class Client:
+    """A connection to one server that stays open."""
+
+    def __init__(self, address: str) -> None:
+        host, port = address.split(":")
+        self._connection = http.client.HTTPConnection(host, int(port), timeout=600)
+
+    def post(self, path: str, body: bytes) -> http.client.HTTPResponse:
+        """Sends a request; the reply has to be read."""
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+        self._connection.request("POST", path, body, headers)
+        return self._connection.getresponse()
+
+    def whole(self, path: str, body: bytes) -> float:
+        """Milliseconds until the whole reply is there."""
+        start = time.perf_counter()
+        reply = self.post(path, body)
+        text = reply.read()
+        if reply.status != 200:
+            raise RuntimeError(f"{path}: {reply.status} {text[:300]!r}")
+        return (time.perf_counter() - start) * 1e3
+
+    def first_event(self, body: bytes) -> float:
+        """Milliseconds until the first event of a stream; the others are read too."""
+        start = time.perf_counter()
+        reply = self.post("/v1/chat/completions", body)
+        reply.readline()
+        first = (time.perf_counter() - start) * 1e3
+        reply.read()
+        return first
+
+
+def compared(addresses: dict[str, str], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Milliseconds by kind of request and by server, asked in turns."""
+    clients = {name: Client(address) for name, address in addresses.items()}
+
+    def calls(more: dict[str, Any], call: Callable[[Client, bytes], float]) -> dict[str, Callable[[], float]]:
+        def one(server: str, variant: dict[str, Any]) -> Callable[[], float]:
+            body = json.dumps({**CHAT, "max_tokens": TOKENS, **more, **variant}).encode()
+            return lambda: call(clients[server], body)
+
+        return {name: one(server, variant) for name, (server, variant) in VARIANTS.items()}
+
+    def whole(client: Client, body: bytes) -> float:
+        return client.whole("/v1/chat/completions", body)
+
+    tokenize = json.dumps({"prompt": "hello there"}).encode()
+    return {
+        "first token of a stream": measure.in_turns(calls({"stream": True}, Client.first_event), rounds),
+        f"stream of {TOKENS} tokens": measure.in_turns(calls({"stream": True}, whole), rounds),
+        f"{TOKENS} tokens at once": measure.in_turns(calls({}, whole), rounds),
+        "1 token": measure.in_turns(calls({"max_tokens": 1}, whole), rounds),
+        "tokenize": measure.in_turns(
+            {name: lambda name=name: clients[name].whole("/tokenize", tokenize) for name in (THEIRS, OURS)},  # type: ignore[misc]
+            rounds,
+        ),
+    }
+
+
+def attack(address: str, name: str) -> None:
+    """Sends one request after the other until the process is ended."""
+    path, body = ATTACKS[name]
+    client, content = Client(address), json.dumps(body).encode()
+    while True:
+        client.post(path, content).read()
+
+
+def waited(address: str) -> list[float]:
+    """Milliseconds of requests for one token, one after the other, for some seconds."""
+    client, body = Client(address), json.dumps({**CHAT, "max_tokens": 1}).encode()
+    end = time.monotonic() + ATTACK_S
+    found = []
+    while time.monotonic() < end:
+        found.append(client.whole("/v1/chat/completions", body))
+    return found
+
+
+@asynccontextmanager
+async def vllms_server(llm: Any, model: str) -> AsyncIterator[str]:
+    """Serves vLLM's own routes as ours are served: by uvicorn in the engine's event loop."""
+    import uvicorn
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    arguments = ["--model", model, "--served-model-name", NAME, "--api-key", KEY, "--chat-template", _TEMPLATE]
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
+    tasks = await llm.get_supported_tasks()
+    app = build_app(args, tasks, llm.model_config)
+    await init_app_state(llm, app.state, args, tasks)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_config=None, access_log=False))
+    running = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
+        await asyncio.sleep(0.01)
+    try:
+        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await running
+
+
+async def asked(*words: str) -> Any:
+    """Runs this file as a client and returns what it prints."""
+    process = await asyncio.create_subprocess_exec(sys.executable, __file__, "--client", *words, stdout=-1)
+    text, _ = await process.communicate()
+    return json.loads(text)
+
+
+async def under_attack(address: str, name: str) -> list[float]:
+    """What another client waits meanwhile."""
+    attacker = await asyncio.create_subprocess_exec(sys.executable, __file__, "--client", "attack", address, name)
+    try:
+        await asyncio.sleep(2.0)
+        found: list[float] = await asked("waited", address)
+        return found
+    finally:
+        attacker.kill()
+        await attacker.wait()
+
+
+async def everything(folder: Path, rounds: int) -> list[measure.Row]:
+    """All rows."""
+    from worker.testing.lab import Lab
+
+    lab = Lab(folder)
+    model = lab.checkpoint("qwen3")
+    values = {
+        "engine": {"max_model_len": MAX_MODEL_LEN, "load_format": "auto"},
+        "sampling": {"max_new_tokens": TOKENS},
+        "server": {"enabled": True, "api_key": KEY, "served_model_name": NAME, "chat_template": _TEMPLATE},
+    }
+    found: list[measure.Row] = []
+    async with lab.worker(model, values) as worker:
+        ours = str(await worker.report_dp_openai_server_base_url()).removeprefix("http://").removesuffix("/v1")
+        async with vllms_server(worker.engine.llm, str(model)) as theirs:
+            times = await asked("compared", json.dumps({OURS: ours, THEIRS: theirs}), str(rounds))
+            for kind, by_server in times.items():
+                for start in range(0, len(by_server), 2):
+                    pair = dict(list(by_server.items())[start : start + 2])
+                    found += measure.rows(
+                        {f"{kind}: {name}": ms for name, ms in pair.items()}, to=f"{kind}: {next(iter(pair))}"
+                    )
+            waits = {"nobody": await asked("waited", ours)}
+            for name in ATTACKS:
+                waits[name] = await under_attack(ours, name)
+    for name, ms in waits.items():
+        found.append(measure.Row(f"worst wait beside {name}", min(ms), max(ms), len(ms), aim_ms=500.0))
+    return found
+
+
+_TEMPLATE = (
+    "{% for m in messages %}{{ '<bos>' + m['role'] + '\\n' + m['content'] + '<eos>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<bos>assistant\\n' }}{% endif %}"
+)
+
+
+def measured(rounds: int) -> Iterable[measure.Row]:
+    """All rows."""
+    from worker.testing.lab import set_environment
+
+    set_environment()
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(everything(Path(folder), rounds))
+
+
+def client(words: list[str]) -> None:
+    """Runs in a process of its own, and prints JSON."""
+    if words[0] == "attack":
+        attack(*words[1:])
+    elif words[0] == "waited":
+        print(json.dumps(waited(words[1])))
+    else:
+        print(json.dumps(compared(json.loads(words[1]), int(words[2]))))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--client"]:
+        client(sys.argv[2:])
+    else:
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        sys.exit(measure.main(__doc__, measured, rounds=60))

@@ -1,0 +1,58 @@
+"""``quirks --help``: the commands in groups, those of other packages in one of their own."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint
+
+from quirks_core.flags import BUILT_IN
+
+#: Our commands, by what a user wants; those that start engines are in `worker`, and are listed if it is installed.
+_GROUPS: Mapping[str, Sequence[str]] = {
+    "look at quirks and plans": ("list", "show", "plan", "explain", "matrix", "diff"),
+    "run an engine": ("generate", "demo"),
+    "prove and compare on engines": ("prove", "audit", "parity", "migrate", "bisect"),
+    "maintain an installation or a package": ("doctor", "lifecycle", "lock", "new", "validate", "fingerprint", "docs"),
+}
+_OTHERS = "commands of other packages"
+
+
+class GroupedHelp(argparse.ArgumentParser):
+    """A parser whose help lists its commands in groups.
+
+    Attributes:
+        commands: By the title of a group, name and help of each command.
+    """
+
+    commands: Mapping[str, Sequence[tuple[str, str]]] = {}
+
+    def format_help(self) -> str:
+        """Formats the help: usage, description, the groups of commands, options."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for title, listed in self.commands.items():
+            formatter.start_section(title)
+            formatter.add_arguments([argparse.Action([], name, metavar=name, help=text) for name, text in listed])
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments([action for action in self._actions if action.option_strings])
+        formatter.end_section()
+        return formatter.format_help()
+
+
+def in_groups(found: Mapping[str, EntryPoint]) -> dict[str, list[str]]:
+    """Sorts commands into the groups of the help.
+
+    Args:
+        found: The commands by name.
+
+    Returns:
+        Their names by the title of the group, without empty groups.
+    """
+    ours = {name for name, point in found.items() if point.dist is None or point.dist.name == BUILT_IN}
+    groups = {title: [name for name in names if name in ours] for title, names in _GROUPS.items()}
+    listed = {name for names in groups.values() for name in names}
+    groups[_OTHERS] = [name for name in found if name not in listed]
+    return {title: names for title, names in groups.items() if names}

@@ -1,0 +1,58 @@
+"""``quirks lifecycle``: which quirks are active, dormant on the installed engine, or expired, and how that is known."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+
+from quirks_core.cli.command import Command
+from quirks_core.cli.screen import Screen, line
+from quirks_core.lifecycle import SUPPORTED_FLOOR, Lifecycle, Stage, lifecycle
+from quirks_core.loaded import Loaded
+from quirks_core.registry import Registry
+from quirks_core.switches import Switches
+
+#: The stages in the order in which they are shown, each with its colour and its meaning; what calls for action comes last.
+_STAGES = {
+    Stage.ACTIVE: ("green", "not known to be fixed in the installed version"),
+    Stage.DORMANT: ("cyan", "the installed version is not affected"),
+    Stage.EXPIRED: ("bold red", "no supported version is affected"),
+}
+
+
+def run_lifecycle(options: argparse.Namespace) -> int:
+    """Lists every quirk's stage with its evidence; 1 if one is expired."""
+    registry = Registry.load(switches=Switches.gather())
+    stages = [(item, lifecycle(item)) for item in registry.loaded]
+    if options.json:
+        rows = [
+            {
+                "id": item.quirk.id,
+                "distribution": item.distribution,
+                "version": item.version,
+                "stage": found.stage.value,
+                "evidence": found.evidence,
+            }
+            for item, found in stages
+        ]
+        print(json.dumps(rows, indent=2, sort_keys=True))
+    else:
+        _show(Screen(), stages)
+    return 1 if any(found.stage is Stage.EXPIRED for _, found in stages) else 0
+
+
+def _show(screen: Screen, stages: Iterable[tuple[Loaded, Lifecycle]]) -> None:
+    for stage, (colour, meaning) in _STAGES.items():
+        mine = [(item, found) for item, found in stages if found.stage is stage]
+        if mine:
+            screen.say(f"[{colour}]{stage}[/]: {meaning}")
+        for item, found in mine:
+            screen.say(f"[bold]{line(item.quirk.id)}[/]", indent=2)
+            for text in found.evidence or ("every version is affected, and no evidence is declared",):
+                screen.say(line(text), indent=4)
+    floors = ", ".join(f"{package} {version}" for package, version in SUPPORTED_FLOOR.items())
+    screen.say(f"[dim]oldest supported: {floors}[/]")
+
+
+COMMAND = Command("list which quirks are active, dormant or expired, with the evidence", run_lifecycle)

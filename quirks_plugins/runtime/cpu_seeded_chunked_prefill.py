@@ -1,0 +1,70 @@
+"""Seeded requests on vLLM's CPU platform: a prompt that is split over several steps kills the engine.
+
+What happens: while a prompt is not complete, vLLM samples a token for it and throws it away. If the request has a seed of its
+own, vLLM then winds its random generator back with ``set_offset``, which torch has for CUDA generators only: "CPU Generator
+does not use offset", and the engine core dies with every request in it. Any batch with seeds can meet this, because prompts
+of requests that arrive together are split as soon as they exceed ``max_num_batched_tokens``.
+
+What this changes: rows whose token is thrown away do not draw from their own generator, so there is nothing to wind back.
+Lower rungs do not help: without chunked prefill (``enable_chunked_prefill: false``) vLLM demands a step that holds the
+longest sequence.
+
+When it can go: when vLLM keeps the generators of such rows by other means than an offset. Nobody has reported it, as far as
+we can see; the reference is the line that raises. The source was read in vLLM 0.30.0, the oldest that this project runs on
+CPU, and 0.32.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, report, unknown, yes
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="cpu-seeded-chunked-prefill",
+    title="A seeded request whose prompt is split over steps kills the engine on vLLM's CPU platform",
+    flag=ModelFlag.RUNTIME,
+    match=platform("cpu"),
+    affected=Affected("vllm", introduced="0.30.0"),
+    adjustments=Patch(
+        "vllm.v1.worker.cpu_model_runner:CPUModelRunner.sample_tokens",
+        adds="quirks_plugins.runtime.cpu_seeded_patches:sample_tokens",
+        reason="vLLM winds the generator of a seeded request back by an offset, which torch's CPU generator does not have",
+    ),
+    severity=Severity.CRASH,
+    crash="CPU Generator does not use offset",
+    references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/worker/gpu_model_runner.py#L3502"),
+    examples=[
+        yes("qwen3", vllm="0.32.0", platform="cpu"),
+        yes("qwen3", vllm="0.32.0", platform="cpu", purpose="serve"),
+        no("qwen3", vllm="0.32.0", platform="cuda"),
+        unknown("qwen3", vllm="0.32.0"),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """Seeded samples whose prompts are split over steps are those that each request gets alone."""
+    from worker.testing.lab import PROMPTS, Outcome, batch_of
+
+    model = lab.checkpoint("qwen3")
+    # Less than the longest prompt, so that the prompts are split also when they come alone.
+    values = {"engine": {"load_format": "auto", "max_num_batched_tokens": 32, "max_num_seqs": 4}}
+
+    async def sampled(rows: dict[int, tuple[int, ...]]) -> dict[int, list[int]]:
+        batch = {**batch_of(list(rows.values())), "seeds": list(rows)}
+        found = [item async for item in worker.generate_async(batch)]
+        return {list(rows)[index]: output["output_ids"][0].tolist() for index, output in found}
+
+    async with lab.worker(model, values) as worker:
+        together = await sampled(dict(enumerate(PROMPTS)))
+        alone: dict[int, list[int]] = {}
+        for seed, prompt in enumerate(PROMPTS):
+            await worker.reset_prefix_cache_async()
+            alone |= await sampled({seed: prompt})
+    same = sum(together[seed] == alone[seed] for seed in alone)
+    total = len(PROMPTS)
+    return Outcome(same == total, "seeded samples equal to those made alone", f"{same} of {total}", f"{total} of {total}")

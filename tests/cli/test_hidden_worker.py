@@ -1,0 +1,115 @@
+"""A trainer's own ``worker.py`` where Python looks first: what imports our package of that name says so, and the rest works."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from quirks_core.bootstrap import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.installation import in_the_way
+from quirks_core.plan import ProcessPlan
+
+BOOTSTRAP = "from quirks_core import bootstrap; bootstrap.bootstrap()"
+REGISTER = "from quirks_plugins.vllm_hook import register_transfer; register_transfer(); print('registered')"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["worker.py", "worker/__init__.py"])
+def trainer(request, tmp_path):
+    """A trainer's folder with a module or a package of its own that cannot be imported without an effect."""
+    file = tmp_path / "trainer" / request.param
+    file.parent.mkdir(parents=True)
+    file.write_text("print('the trainer speaks')\nclass VllmWorker: ...\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def python(trainer):
+    """Runs Python in the trainer's folder, which is first on its path."""
+    folder = trainer.parent if trainer.name == "worker.py" else trainer.parents[1]
+
+    def run(*arguments, **variables):
+        environ = {**os.environ, **variables}
+        return subprocess.run(
+            [sys.executable, *map(str, arguments)], cwd=folder, env=environ, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+def place(trainer):
+    """What is in the way: a module's file, or a package's folder."""
+    return str(trainer if trainer.name == "worker.py" else trainer.parent)
+
+
+def test_a_command_of_ours_is_one_line_that_names_the_file_and_the_remedy(python, trainer):
+    done = python("-m", "quirks_core.cli", "generate", "hello", "--model", ".")
+
+    line = " ".join(done.stderr.split())  # a terminal may wrap it
+    assert (done.returncode, done.stdout) == (2, "")
+    assert line.startswith("error: the command 'generate' (worker.cli.generate:COMMAND) cannot be loaded: ")
+    assert f"{place(trainer)} is imported as 'worker' instead of" in line
+    assert "rename it" in line
+
+
+def test_what_needs_only_the_core_works_and_the_help_says_which_verbs_do_not(python, trainer):
+    listed, helped = python("-m", "quirks_core.cli", "list"), python("-m", "quirks_core.cli", "--help")
+
+    assert (listed.returncode, listed.stderr, helped.returncode, helped.stderr) == (0, "", 0, "")
+    assert place(trainer) in "".join(helped.stdout.split())
+    assert "the trainer speaks" not in listed.stdout + helped.stdout
+
+
+def test_the_doctor_finds_it_on_the_path_and_notes_it_in_the_folder(python, trainer):
+    on_path, beside = (python(*safe, "-m", "quirks_core.cli", "doctor", "--json") for safe in ([], ["-P"]))
+
+    for done, code, level in ((on_path, 1, "error"), (beside, 0, "note")):
+        (finding,) = [finding for finding in json.loads(done.stdout) if finding["subject"] == "worker"]
+        assert (done.returncode, finding["level"], place(trainer) in finding["message"]) == (code, level, True)
+
+
+def test_a_process_of_an_engine_does_not_start_with_it_and_acknowledges_nothing(python, trainer, tmp_path):
+    plan = ProcessPlan(context="c").model_dump_json()
+    (tmp_path / "acknowledged").mkdir()
+
+    done = python("-c", BOOTSTRAP, **{PLAN_VARIABLE: plan, FOLDER_VARIABLE: str(tmp_path / "acknowledged")})
+
+    assert done.returncode == 1
+    assert f"HiddenPackageError: {place(trainer)} is imported" in done.stderr.splitlines()[-1]
+    assert list((tmp_path / "acknowledged").iterdir()) == []
+
+
+def test_an_engine_without_a_plan_of_ours_does_without_our_transfer_and_gets_one_warning(python, trainer):
+    done = python("-c", REGISTER)
+
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (0, "registered\n")
+    assert line.startswith(f"{place(trainer)} is imported as 'worker'")
+
+
+def test_a_trainer_s_own_tests_import_its_own_worker(python, trainer):
+    test = Path(place(trainer)).parent / "test_own.py"
+    test.write_text("def test_own():\n    import worker\n    assert worker.VllmWorker\n", encoding="utf-8")
+
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:model_quirks_engine", test)  # the name it once had
+
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True)
+
+
+def test_no_entry_point_that_others_load_by_themselves_is_in_the_package_that_can_be_hidden():
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+
+    for group in ("pytest11", "vllm.general_plugins"):
+        assert [value for value in points[group].values() if value.startswith("worker")] == []
+
+
+def test_our_own_package_is_in_nobody_s_way_and_neither_is_a_mere_folder(tmp_path):
+    (tmp_path / "worker").mkdir()
+
+    assert (in_the_way(), in_the_way(ROOT), in_the_way(tmp_path)) == (None, None, None)

@@ -1,0 +1,129 @@
+"""The wheel alone, without an engine: what cannot run says what is missing, and everything else works."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from quirks_core.installation import needs
+
+PROJECT = "model-quirks"
+ROOT = Path(__file__).parents[2]
+RUN = "import sys; sys.path.append(sys.argv.pop(1)); from quirks_core.cli import main; sys.exit(main())"
+ENGINE = "pip install 'model-quirks[cpu]' (or [cuda])"
+
+
+def needed():
+    """The distributions that the wheel alone brings."""
+    names, found = [PROJECT], {}
+    while names:
+        if (name := canonicalize_name(names.pop())) not in found:
+            found[name] = distribution(name)
+            needs = map(Requirement, found[name].requires or ())
+            names += [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+    return found.values()
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory):
+    """Runs ``quirks`` with nothing on the path but Python's own library and what the wheel alone brings."""
+    site = tmp_path_factory.mktemp("light")
+    for item in needed():
+        for top in {file.parts[0] for file in item.files if file.parts[0] not in ("..", "__pycache__")}:
+            if "__editable__" not in top:
+                (site / top).symlink_to(Path(item.locate_file(top)).resolve())
+    for package in ("quirks_core", "quirks_plugins", "worker"):
+        if not (site / package).exists():  # of an editable installation
+            (site / package).symlink_to(ROOT / package)
+
+    def run(*arguments):
+        command = [sys.executable, "-S", "-P", "-c", RUN, str(site), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model's folder."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3", "vocab_size": 8}', encoding="utf-8")
+    (tmp_path / "model.safetensors").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["generate", "hello", "--model", "."], f"torch is not installed: {ENGINE}"),
+        (["demo"], f"torch is not installed: {ENGINE}"),
+        (["audit", "--model", "."], f"torch is not installed: {ENGINE}"),
+        (["parity", "--model", "."], "numpy is not installed: pip install 'model-quirks[cpu,parity]' (or [cuda,parity])"),
+        (
+            ["migrate", "--from", "0.30", "--to", "0.31", "--model", "."],
+            "numpy is not installed: pip install 'model-quirks[cpu,",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_command_that_needs_an_engine_is_one_line_with_what_is_missing_and_the_extra_that_brings_it(
+    light, folder, command, message
+):
+    command = [str(folder) if word == "." else word for word in command]
+
+    done, as_json = light(*command), light(*command, "--json")
+
+    assert (done.returncode, as_json.returncode) == (2, 2)
+    assert done.stderr.splitlines()[-1].startswith(f"error: this command cannot run here: {message}")
+    assert "Traceback" not in done.stderr
+    assert message in json.loads(as_json.stdout)["error"]
+
+
+def test_the_doctor_says_once_that_there_is_no_engine(light):
+    done = light("doctor", "--json")
+
+    findings = json.loads(done.stdout)
+    (note,) = [finding["message"] for finding in findings if finding["level"] != "ok"]
+    assert done.returncode == 0
+    assert note.startswith("no engine here, so that ")
+    assert note.endswith(ENGINE)
+    assert any(finding["message"].endswith("quirks loaded, 0 plugins broken") for finding in findings)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["--help"], ["list"], ["show", "v1-runtime"], ["plan", "--assume", "vllm==0.32.0"], ["validate", PROJECT]],
+    ids=str,
+)
+def test_what_needs_no_engine_works(light, folder, command):
+    done = light(*command, *(["--model", folder] if command[0] == "plan" else []))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "broken" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "engine", "remedy"),
+    [
+        ("matplotlib.figure", False, "pip install 'model-quirks[parity]'"),
+        ("ray", False, "pip install 'model-quirks[ray]'"),
+        ("zmq", False, "pip install 'model-quirks[cpu]' (or [cuda], [train])"),
+        ("acme", False, "pip install acme"),
+        ("acme", True, "pip install acme"),
+    ],
+)
+def test_the_remedy_for_a_missing_module_is_the_extra_that_has_it(monkeypatch, module, engine, remedy):
+    monkeypatch.setattr("quirks_core.installation._is_there", lambda _: False)
+
+    assert needs(ModuleNotFoundError(name=module), engine=engine) == f"{module.partition('.')[0]} is not installed: {remedy}"
+
+
+@pytest.mark.parametrize("module", ["vllm.no_such_module", "json", "worker.no_such_module", None])
+def test_a_module_that_a_package_of_this_installation_lacks_is_no_missing_package(module):
+    assert needs(ModuleNotFoundError(name=module), engine=True) is None

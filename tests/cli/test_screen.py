@@ -1,0 +1,203 @@
+"""What a terminal and a pipe get: foreign text cannot steer them, and lines fit or do not wrap."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+from rich.text import Text
+
+from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.errors import UsageError
+from quirks_core.text import printable
+
+#: A window title, a link, cleared screen, 8-bit CSI, reversed writing, hidden letters, and a line as if it were ours.
+EVIL = "a\x1b]0;x\x07\x1b]8;;https://e.example\x1b\\b\x1b[2J\x9b31m\u202etxt\u2066\u200b\U000e0041\r:x:[bold]\nerror: forged"
+#: What none of it may leave in an output; the last is the line that would be taken for one of ours.
+UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]|❌|^error: forged", re.M
+)
+PLUGIN = f"""
+from quirks_core import Advise, Default, Quirk, Refuse, Severity, purpose, report, setting
+QUIRK = Quirk(
+    id="acme-evil", title={EVIL!r}, flag="runtime", match=purpose("rollout"), severity=Severity.NOISE, cost={EVIL!r},
+    adjustments=[
+        Advise({EVIL!r}),
+        Default("engine.tokenizer", {EVIL!r}, reason={EVIL!r}),
+        Refuse({EVIL!r}, remedy={EVIL!r}, when=setting("engine.seed").one_of(666)),
+    ],
+    references=report("https://example.org"),
+)
+"""
+OTHER = f'match=setting("engine.tokenizer").one_of({EVIL!r})'
+WANTED = PLUGIN.replace("acme-evil", "acme-wanted").replace('match=purpose("rollout")', OTHER)
+RAISES = f"raise RuntimeError({EVIL!r})\n"
+
+
+@pytest.fixture
+def evil(install, model):
+    """Installs plugins whose texts are hostile, and makes a model whose configuration is."""
+    install("acme-evil", PLUGIN)
+    install("acme-wanted", WANTED)
+    install("acme-broken", f"raise RuntimeError({EVIL!r})\n")
+    install(
+        "acme-verb", {"acme": "acme_verb:COMMAND"}, group="model_quirks.commands", acme_verb=f"raise RuntimeError({EVIL!r})\n"
+    )
+    folder = model("qwen3")
+    values = {"model_type": EVIL, "architectures": [EVIL], "num_experts": EVIL}
+    (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    return folder
+
+
+COMMANDS = [
+    ["plan"],
+    ["plan", "--set", "engine.seed=666"],
+    ["plan", "--set", f"engine.dtype={EVIL}"],
+    ["explain", "acme-evil"],
+    ["explain", "acme-wanted"],
+    ["explain", "gemma-normalizer-dummy-load"],
+    ["matrix", "--vllm", "0.31,0.32"],
+    ["show", "acme-evil"],
+    ["show", "acme-broken"],
+    ["show", EVIL],
+    ["list"],
+    ["doctor"],
+    ["lifecycle"],
+    ["validate"],
+    ["diff", EVIL, "b.json"],
+    ["--help"],
+    ["acme"],
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda words: " ".join(words)[:30])
+def test_no_text_of_a_plugin_a_model_or_a_user_steers_the_terminal_or_forges_a_line(quirks, evil, arguments):
+    more = ["--model", evil] if arguments[0] in ("plan", "explain", "matrix") else []
+
+    outcome = quirks(*arguments, *more)
+
+    assert UNSAFE.findall(outcome.out + outcome.err) == []
+
+
+def test_json_has_foreign_text_as_it_is(quirks, evil):
+    verdicts = quirks("plan", "--model", evil, "--json").json["verdicts"]
+    error = quirks("diff", EVIL, "b.json", "--json").json["error"]
+
+    assert [verdict["title"] for verdict in verdicts if verdict["id"] == "acme-evil"] == [EVIL]
+    assert error.startswith(f"{EVIL} cannot be read: ")
+
+
+def test_an_error_that_a_trainer_prints_is_as_harmless():
+    assert str(UsageError(EVIL)) == printable(EVIL)
+    assert UNSAFE.sub("", printable(EVIL)).count("\\x1b") == EVIL.count("\x1b")
+
+
+def test_what_did_not_go_through_our_functions_is_escaped_as_well(capsys):
+    screen = Screen()
+    table = Table(title=EVIL)
+    table.add_row(EVIL, Text(EVIL))
+    for thing in (EVIL, Text(EVIL), table):
+        screen.print(thing)
+
+    assert UNSAFE.sub("", capsys.readouterr().out.replace("error: forged", "")).count("\\x1b") >= 12
+
+
+def test_letters_of_every_script_stay_what_they_are(capsys):
+    text = "Größe 日本 شكرا क्‍ष 👩‍👩 :x: [b] \\["
+
+    Screen().say(line(text))
+    Screen().say(lines(text))
+
+    assert capsys.readouterr().out == f"{text}\n{text}\n"
+
+
+@given(st.text(st.sampled_from("a/b\\[]#:x")), st.sampled_from(["{}", "[bold]{}[/]", "{}[dim]x[/]", "({})"]))
+def test_brackets_and_backslashes_are_text_whatever_markup_is_around_them(text, around):
+    shown = Screen().render_str(around.format(line(text)))
+
+    assert shown.plain == re.sub(r"\[(bold|dim|/)\]", "", around).format(text)
+
+
+def test_a_pipe_gets_every_line_whole(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    text = "word " * 1000
+
+    Screen().say(text)
+    Screen().entries([("name", text)])
+
+    assert [len(row) for row in capsys.readouterr().out.splitlines()] == [4999, 5007]
+
+
+def test_words_and_paths_stay_whole_and_rows_fit_the_terminal_at_any_width(quirks, model, monkeypatch):
+    everything = {}
+    for width in (40, 60, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        outcomes = [quirks(*words) for words in (["list"], ["plan", "--model", model("gemma3_text")], ["show", "cp-gemma3"])]
+        everything[width] = " ".join(outcome.out for outcome in outcomes).split()
+        rows = [row for outcome in outcomes for row in outcome.out.splitlines()]
+        assert [row for row in rows if len(row) > width and len(row.split()) > 2] == []
+        assert [row for row in rows if row != row.rstrip()] == []
+
+    assert everything[40] == everything[60] == everything[80]
+
+
+def test_a_matrix_of_many_versions_keeps_its_names_and_loses_no_column(quirks, model, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    versions = [f"0.{minor}" for minor in range(20, 32)]
+
+    shown = quirks("matrix", "--model", model(), "--vllm", ",".join(versions)).out
+
+    headings = [row.split()[1:] for row in shown.splitlines() if row.startswith("quirk ")]
+    assert [version for heading in headings for version in heading] == versions
+    assert len([row for row in shown.splitlines() if row.startswith("async-rollout-timeout ")]) == len(headings) > 1
+    assert max(map(len, shown.partition("active: ")[0].splitlines())) <= 80
+
+
+def _on_a_terminal(*arguments: str, **variables: str) -> str:
+    """What ``quirks`` writes to a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "TERM")}
+    command = [sys.executable, "-m", "quirks_core.cli", *arguments]
+    with subprocess.Popen(command, env={**environ, "TERM": "xterm", **variables}, stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        written = b""
+        try:
+            while block := os.read(ours, 4096):
+                written += block
+        except OSError:  # how Linux says that nobody writes any more
+            pass
+    os.close(ours)
+    return written.decode()
+
+
+def test_a_terminal_gets_colours_and_with_no_color_no_emphasis_of_any_kind(model: object) -> None:
+    folder = str(model("gemma3_text"))  # type: ignore[operator]
+
+    coloured, plain = _on_a_terminal("plan", "--model", folder), _on_a_terminal("plan", "--model", folder, NO_COLOR="1")
+
+    assert "\x1b[32mapplied" in coloured
+    assert "\x1b" not in plain
+    assert max(len(row) for row in plain.split("\r\n") if " " in row.strip()) <= 80
+
+
+def test_no_command_writes_foreign_text_past_the_screen():
+    """The console and the escaping of markup are taken from one module."""
+    root = Path(__file__).resolve().parents[2]
+    sources = [file for folder in ("quirks_core", "worker/cli") for file in (root / folder).rglob("*.py")]
+
+    wrong = [file.name for file in sources if re.search(r"rich\.(markup|console) import", file.read_text(encoding="utf-8"))]
+
+    assert wrong == ["screen.py"]

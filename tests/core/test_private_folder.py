@@ -1,0 +1,86 @@
+"""Temporary folders: private, known as somebody's while the owner runs, and removed by the next run after that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from quirks_core import private_folder
+from quirks_core.errors import QuirksError
+
+#: Makes a folder, says where, and waits.
+_OWNER = """
+import sys, time
+from quirks_core import private_folder
+print(private_folder.make("acme-", sys.argv[1]), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def owner(tmp_path):
+    """A process that has made a folder, and the folder's name; old enough to be settled."""
+    process = subprocess.Popen([sys.executable, "-c", _OWNER, tmp_path], stdout=subprocess.PIPE, text=True)
+    folder = tmp_path / os.path.basename(process.stdout.readline().strip())  # noqa: PTH119 - a name
+    os.utime(folder / ".owner", (1, 1))
+    yield process, folder
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda how: how.name)
+def test_a_folder_is_removed_once_its_owner_was_killed_and_not_before(owner, how, tmp_path):
+    process, folder = owner
+
+    assert list(private_folder.abandoned(["acme-"], tmp_path)) == []
+    assert folder.is_dir()
+
+    process.send_signal(how)
+    process.wait()
+
+    assert list(private_folder.abandoned(["other-"], tmp_path)) == []
+    assert list(private_folder.abandoned(["acme-"], tmp_path)) == [folder]
+    assert not folder.exists()
+
+
+def test_a_folder_that_says_nothing_of_an_owner_and_a_new_one_are_left_alone(owner, tmp_path):
+    process, folder = owner
+    (tmp_path / "acme-by-hand").mkdir()
+    (folder / ".owner").touch()  # its owner may not have locked it yet
+    process.kill()
+    process.wait()
+
+    assert list(private_folder.abandoned(["acme-"], tmp_path)) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["acme-by-hand", folder.name])
+
+
+def test_a_link_to_somebody_elses_folder_is_left_alone(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".owner").touch()
+    os.utime(elsewhere / ".owner", (1, 1))
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "acme-link").symlink_to(elsewhere)
+
+    assert list(private_folder.abandoned(["acme-"], place)) == []
+    assert elsewhere.is_dir()
+
+
+def test_nobody_else_can_enter_and_the_end_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    with private_folder.temporary("acme-") as folder:
+        assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_where_no_folder_can_be_made_is_named_with_the_remedy(tmp_path):
+    with pytest.raises(QuirksError, match=r"temporary folder in .*none: .*No such file or directory.* set TMPDIR"):
+        private_folder.make("acme-", tmp_path / "none")

@@ -1,0 +1,131 @@
+"""Requests that the engine ends before their replies are complete, or that take too long: an error, never half a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from worker.errors import RefitError
+from worker.refit.scope import gathered
+
+HELLO = [{"role": "user", "content": "hello there"}]
+LONG = {"messages": HELLO, "max_tokens": 200}
+#: Plain requests and streams, some of several choices.
+ASKED = [{**LONG, "stream": stream, "n": n} for stream in (False, True) for n in (1, 3) for _ in range(4)]
+
+
+@pytest.fixture
+def asking(http):
+    """Sends requests; says of each, once it is over, with which error it ended, None for a whole reply."""
+
+    async def one(body):
+        reply = await http.post("/v1/chat/completions", json=body)
+        if reply.headers["content-type"] == "application/json":
+            assert reply.json().get("error", {"code": 200})["code"] == reply.status_code
+            return reply.json().get("error")
+        events = [json.loads(line.removeprefix("data: ")) for line in reply.text.splitlines() if line.startswith("data: {")]
+        ends = [choice["finish_reason"] for event in events for choice in event.get("choices", ()) if choice["finish_reason"]]
+        failures = [event["error"] for event in events if "error" in event]
+        assert reply.text.endswith("data: [DONE]\n\n")
+        assert len(failures) == 1 or ends == ["length"] * body.get("n", 1), reply.text
+        return failures[0] if failures else None
+
+    return lambda bodies: [asyncio.create_task(one(body)) for body in bodies]
+
+
+@pytest.fixture
+def under_way(served, settled):
+    """Waits until the engine has made some tokens of so many sequences."""
+    states = served.llm.output_processor.request_states
+
+    async def wait(sequences):
+        await settled(
+            lambda: len(states) == sequences and any(state.detokenizer.num_output_tokens() > 3 for state in states.values())
+        )
+
+    return wait
+
+
+async def test_what_a_pause_aborts_is_an_error_and_who_comes_meanwhile_is_answered_afterwards(served, asking, under_way, idle):
+    requests = asking(ASKED)
+    await under_way(32)
+
+    await served.worker.pause_async("abort")
+    late = asking([{**LONG, "max_tokens": 4, "stream": stream} for stream in (False, True)])
+    errors = await asyncio.gather(*requests)
+    await asyncio.wait(late, timeout=0.3)
+    waited = [not request.done() for request in late]
+    await served.worker.resume_async()
+
+    assert [error and error["code"] for error in errors] == [503] * len(ASKED)
+    assert all("the engine ended the request before its reply was complete" in error["message"] for error in errors)
+    assert waited == [True, True]
+    assert await asyncio.gather(*late) == [None, None]
+    await idle()
+
+
+async def test_what_a_failed_refit_ends_gets_the_refits_reason_and_so_does_who_comes_until_the_next_one(
+    served, model, lab, asking, under_way, idle, monkeypatch
+):
+    policy = lab.trainer(model)
+
+    def broken(state):
+        for index, item in enumerate(gathered(state)):
+            if index == 6:
+                raise RuntimeError("the optimizer has gone")
+            yield item
+
+    monkeypatch.setattr("worker.refit.sending.gathered", broken)
+    sender = served.worker.refitting.sender
+    monkeypatch.setattr(sender, "section", sender.section.model_copy(update={"buffer_mb": 0}))
+    requests = asking(ASKED)
+    await under_way(32)
+
+    refit = asyncio.create_task(served.worker.refit_async(policy))
+    during = asking([LONG, {**LONG, "stream": True}])
+    with pytest.raises(RefitError, match="a refit failed half-way"):
+        await refit
+    errors = [await request for request in (*requests, *during, *asking([LONG, {**LONG, "stream": True}]))]
+    monkeypatch.undo()
+    await served.worker.refit_async(policy)
+
+    assert [error and error["code"] for error in errors] == [503] * len(errors)
+    assert all("a refit failed half-way" in error["message"] for error in errors)
+    assert await asyncio.gather(*asking(ASKED[:1])) == [None]
+    await idle()
+
+
+async def test_a_request_that_takes_too_long_is_a_504_that_says_how_to_allow_more(second, served, raw, settled, idle):
+    async with second(request={"timeout_s": 2}) as server, raw(server.base_url) as http:
+        begun = []
+
+        async def stream():
+            async with http.stream("POST", "/v1/chat/completions", json={**LONG, "n": 4, "stream": True}) as reply:
+                begun.extend([line async for line in reply.aiter_lines() if line])
+
+        await served.worker.pause_async("keep")
+        waiting = [http.post("/v1/chat/completions", json={**LONG, "stream": stream}) for stream in (False, True)]
+        replies = await asyncio.gather(*waiting)
+        await served.worker.resume_async()
+        streaming = asyncio.create_task(stream())
+        await settled(lambda: served.llm.get_num_unfinished_requests() > 0)
+        await settled(lambda: any(state.detokenizer.num_output_tokens() for state in _states(served)))
+        await served.worker.pause_async("keep")
+        await streaming
+        await served.worker.resume_async()
+
+    last = json.loads(begun[-2].removeprefix("data: "))
+    assert [reply.status_code for reply in replies] == [504, 504]
+    for error in (*(reply.json()["error"] for reply in replies), last["error"]):
+        assert error["code"] == 504
+        assert error["type"] == "timeout"
+        assert "longer than request.timeout_s = 2 s, and was aborted" in error["message"]
+        assert "export NRL_VLLM_ASYNC_TIMEOUT_SECONDS=4" in error["message"]
+    assert len(begun) > 2
+    await idle()
+
+
+def _states(served):
+    return list(served.llm.output_processor.request_states.values())

@@ -1,0 +1,108 @@
+"""From where images, audio and videos of a request may be fetched; vLLM's own connector against a server of this machine."""
+
+from __future__ import annotations
+
+import base64
+import io
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from PIL import Image
+
+from worker.server.media import allow_media
+
+HELLO = {"type": "text", "text": "what is it"}
+
+
+def picture():
+    found = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(found, "PNG")
+    return found.getvalue()
+
+
+@pytest.fixture
+def pictures():
+    """A server of pictures that notes who asks; ``/away`` sends on to another name of this machine."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            if self.path == "/away":
+                self.send_response(302)
+                self.send_header("Location", f"http://localhost:{self.server.server_port}/inside")
+                self.end_headers()
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(picture())
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server.asked, server.url = asked, f"http://127.0.0.1:{server.server_port}"
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def fetched(served, monkeypatch):
+    """Fetches an image as vLLM's renderer does for a request, after a server allowed some hosts."""
+    from vllm.renderers.chat_utils import AsyncMultiModalContentParser, AsyncMultiModalItemTracker
+
+    config = served.llm.model_config
+    monkeypatch.setattr(config, "allowed_media_domains", config.allowed_media_domains)
+
+    async def fetch(url, *, domains=(), engines=None):
+        config.allowed_media_domains = engines
+        allow_media(config, domains)
+        connector = AsyncMultiModalContentParser(AsyncMultiModalItemTracker(config))._connector
+        return await connector.fetch_image_async(url)
+
+    return fetch
+
+
+async def test_no_url_is_fetched_by_default_and_the_error_names_the_setting(fetched, pictures):
+    with pytest.raises(ValueError, match=r"server\.allowed_media_domains is empty.*domain: 127\.0\.0\.1"):
+        await fetched(f"{pictures.url}/a.png")
+
+    assert not pictures.asked
+
+
+async def test_an_allowed_host_is_fetched_from_and_no_other(fetched, pictures):
+    image = await fetched(f"{pictures.url}/a.png", domains=("127.0.0.1",))
+
+    assert image.size == (2, 2)
+    with pytest.raises(ValueError, match="must be from one of the allowed domains"):
+        await fetched(f"http://localhost:{pictures.server_port}/b.png", domains=("127.0.0.1",))
+    assert pictures.asked == ["/a.png"]
+
+
+async def test_an_allowed_host_cannot_send_on_to_another(fetched, pictures):
+    with pytest.raises(Exception, match=r"302|identify"):
+        await fetched(f"{pictures.url}/away", domains=("127.0.0.1",))
+
+    assert pictures.asked == ["/away"]
+
+
+async def test_pictures_within_the_request_need_no_host(fetched):
+    image = await fetched("data:image/png;base64," + base64.b64encode(picture()).decode())
+
+    assert image.size == (2, 2)
+
+
+async def test_the_engines_own_argument_counts_where_the_server_says_nothing(fetched, pictures):
+    assert (await fetched(f"{pictures.url}/a.png", engines=["127.0.0.1"])).size == (2, 2)
+
+
+async def test_a_request_with_a_url_is_a_4xx_and_nothing_is_fetched(http, pictures):
+    part = {"type": "image_url", "image_url": {"url": f"{pictures.url}/a.png"}}
+
+    reply = await http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": [HELLO, part]}]})
+
+    assert 400 <= reply.status_code < 500
+    assert not pictures.asked

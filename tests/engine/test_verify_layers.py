@@ -1,0 +1,68 @@
+"""What verification asks vLLM's own layers; no engine runs here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from worker.errors import RefitError
+from worker.refit.verify import differences
+
+WIDTH = 64
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """Puts this process into a tensor-parallel group of its own, without which vLLM makes no layer."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
+
+    with set_current_vllm_config(VllmConfig()):
+        parallel_state.init_distributed_environment(1, 0, f"file://{tmp_path}/group", 0, backend="gloo")
+        parallel_state.initialize_model_parallel()
+        yield
+    parallel_state.destroy_model_parallel()
+    parallel_state.destroy_distributed_environment()
+
+
+@pytest.fixture
+def layer(alone):  # noqa: ARG001 - the group
+    """Makes a linear layer as an engine on the CPU has it: its weight is packed, and no tensor shows it."""
+    from vllm.model_executor.layers.linear import ReplicatedLinear
+
+    def make(shape=(WIDTH, WIDTH), value=1.0):
+        made = ReplicatedLinear(WIDTH, WIDTH, bias=False, params_dtype=torch.float32)
+        made.weight.data = torch.full(shape, value)
+        made.quant_method.process_weights_after_loading(made)
+        return torch.nn.ModuleDict({"layer": made})
+
+    return make
+
+
+def test_packed_weights_are_compared_by_what_the_layer_computes(layer):
+    assert layer()["layer"].weight.numel() == 0
+    assert differences(layer(), layer()) == {}
+    assert list(differences(layer(value=2.0), layer())) == ["layer (as it computes)"]
+
+
+def test_a_layer_that_only_holds_the_weight_of_a_convolution_is_compared_by_value(layer):
+    shape = (WIDTH, 1, 4)
+
+    assert differences(layer(shape), layer(shape)) == {}
+    assert list(differences(layer(shape, 2.0), layer(shape))) == ["layer.weight"]
+
+
+def test_a_layer_that_does_not_compute_any_more_differs(layer):
+    held = layer()
+    del held["layer"].cpu_linear
+
+    assert "does not compute: AttributeError" in differences(held, layer())["layer (as it computes)"]
+
+
+def test_a_layer_whose_weight_is_not_visible_and_that_does_not_compute_cannot_be_verified(layer):
+    held, fresh = layer(), layer()
+    for one in (held, fresh):
+        del one["layer"].cpu_linear
+
+    with pytest.raises(RefitError, match="layer cannot be compared: its weight is packed"):
+        differences(held, fresh)

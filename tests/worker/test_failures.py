@@ -1,0 +1,115 @@
+"""What an engine's error says, and which quirks it can have to do with."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import pytest
+from pydantic import BaseModel, ValidationError, model_validator
+
+from quirks_core import Default, Patch, Quirk, Severity, model_type, report
+from worker.engine import failures
+
+TARGET = "pluggy._manager:PluginManager.register"
+NOTHING = "no quirk changed anything that this error names"
+
+
+@pytest.fixture
+def plan(quirk_registry, quirk_context):
+    """The plan of two quirks: one sets the KV cache's dtype, one patches."""
+    wanted = {
+        "sets": Default("engine.kv_cache_dtype", "fp8"),
+        "patches": Patch(TARGET, wrapper="acme.fixes:make", expects="0" * 12),
+    }
+    for name, adjustment in wanted.items():
+        quirk_registry.add(
+            Quirk(
+                id=f"acme-{name}", title=f"It {name}", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
+                adjustments=adjustment, references=report("https://example.org"),
+            )
+        )  # fmt: skip
+    plan = quirk_registry.resolve(quirk_context("acme"))
+    assert {verdict.id for verdict in plan.active} == {"acme-sets", "acme-patches"}
+    return plan
+
+
+def named(notes):
+    """The quirks that notes name."""
+    return {note.split()[1] for note in notes if note.startswith("quirk ")}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "kv_cache_dtype: Input should be 'auto'",
+        "engine.kv_cache_dtype is 'auto' in the engine",
+        "unrecognized --kv-cache-dtype",
+    ],
+)
+def test_a_quirk_that_set_what_an_error_names_is_named_with_what_it_set_and_its_switch(plan, message):
+    (note,) = failures.notes(RuntimeError(message), plan, "")
+
+    assert note.startswith("quirk acme-sets (It sets) set engine.kv_cache_dtype = fp8")
+    assert note.endswith("--disable acme-sets")
+
+
+def test_a_quirk_whose_code_was_running_is_named(plan):
+    traceback = '  File "/site/acme/fixes.py", line 3, in make\n'
+
+    assert named(failures.notes(RuntimeError("no memory"), plan, traceback)) == {"acme-patches"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["dtype: Input should be 'auto'", "Worker ended", "Dumping input data for engine (v1) with config: kv_cache_dtype=fp8"],
+)
+def test_without_either_no_quirk_is_blamed(plan, message):
+    traceback = '  File "/site/other/fixes.py", line 3, in make\n'
+
+    (note,) = failures.notes(RuntimeError(message), plan, traceback)
+
+    assert note.startswith(f"{NOTHING} (2 are active")
+
+
+class ModelConfig(BaseModel):
+    """Of the shape of vLLM's: a field that takes one of several kinds, and a check of the whole."""
+
+    dtype: Literal["auto", "float32"] | int = "auto"
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        raise ValueError("the whole is wrong\nhere")
+
+
+@pytest.mark.parametrize(
+    ("values", "lines"),
+    [
+        (
+            {"dtype": "flaot32", "seed": 1},
+            ["dtype: Input should be 'auto' or 'float32', not 'flaot32'", "dtype: Input should be a valid integer, "],
+        ),
+        ({"seed": 1}, ["the whole is wrong here"]),
+    ],
+)
+def test_an_error_of_pydantics_gives_each_field_and_what_was_given_and_not_all_other_arguments(values, lines):
+    with pytest.raises(ValidationError) as caught:
+        ModelConfig(**values)
+
+    first, *found = failures.reasons(caught.value)
+
+    assert first == f"{len(lines)} validation error{'s' if len(lines) > 1 else ''} in ModelConfig:"
+    assert [said[: len(line)] for said, line in zip(found, lines, strict=True)] == lines
+    assert "seed" not in " ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (RuntimeError("cannot\n\n  load it\n"), ["cannot", "load it"]),
+        (RuntimeError(), ["RuntimeError"]),
+        (RuntimeError("\n".join(map(str, range(100)))), [str(n) for n in range(12)]),
+    ],
+)
+def test_any_other_error_keeps_its_first_lines(error, lines):
+    assert failures.reasons(error) == lines

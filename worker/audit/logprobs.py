@@ -1,0 +1,61 @@
+"""Logprobs that engines are compared by: those of an engine that loaded the checkpoint, on tokens that it continued itself."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from quirks_core.config import SamplingSection
+from worker.audit.records import Logits
+from worker.batch import padded
+from worker.engine import vllm_adapter
+
+if TYPE_CHECKING:
+    from worker.async_worker import VllmAsyncGenerationWorker
+
+#: Prompts that logprobs are compared on, their tokens, and how many greedy tokens follow.
+_PROMPTS, _PROMPT_TOKENS, _NEW_TOKENS = 4, 24, 16
+#: How far the logprobs of equal weights may lie apart, in nats, by dtype; the same kernels see the same batches.
+_TOLERANCE = {"float32": 1e-3}
+_COARSE = 2e-2
+
+
+class Logprobs:
+    """Tokens, and the logprobs that an engine gives them which loaded the checkpoint; false before it was asked.
+
+    Attributes:
+        rows: Token ids of each sequence.
+        expected: The logprob of every token but each sequence's first.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[list[int]] = []
+        self.expected: list[float] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    async def take(self, worker: VllmAsyncGenerationWorker, vocab_size: int) -> None:
+        """Has the engine continue prompts of random tokens greedily, and score all of it."""
+        draw = random.Random(0)  # noqa: S311  # the same prompts every time
+        longest = worker.engine.llm.model_config.max_model_len - 1
+        length = max(1, min(_PROMPT_TOKENS, longest - _NEW_TOKENS))
+        plain = range(vocab_size // 8, vocab_size // 2)  # special tokens and placeholders are at the ends
+        prompts = [[draw.choice(plain) for _ in range(length)] for _ in range(_PROMPTS)]
+        sampling = SamplingSection(max_new_tokens=min(_NEW_TOKENS, max(1, longest - length)), ignore_eos=True)
+        for prompt in prompts:
+            async for _, output in worker.generate_async(padded([prompt]), greedy=True, sampling=sampling):
+                self.rows.append(output["output_ids"][0].tolist())
+        self.expected = await self._score(worker)
+
+    async def compare(self, worker: VllmAsyncGenerationWorker) -> Logits:
+        """Compares what another engine makes of the same tokens."""
+        dtype = vllm_adapter.model_dtype(worker.engine.llm)
+        return Logits.of(await self._score(worker), self.expected, _TOLERANCE.get(dtype, _COARSE))
+
+    async def _score(self, worker: VllmAsyncGenerationWorker) -> list[float]:
+        found: list[float] = []
+        for row in self.rows:  # one by one: other batches may mean other kernels
+            async for _, output in worker.score_async(padded([row])):
+                found += output["logprobs"][0, 1:].tolist()
+        return found

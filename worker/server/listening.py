@@ -1,0 +1,94 @@
+"""The address of a server: a listening socket and the URL that others use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import sys
+
+from quirks_core.config import GenerationConfig
+from worker.server.errors import ServerStartError
+
+#: Connections that may wait to be accepted.
+BACKLOG = 2048
+EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  # compared with, not listened on
+
+
+class Listener:
+    """A listening socket: its port is taken, and clients can connect and wait.
+
+    Args:
+        config: The configuration; ``server`` and ``cluster.num_nodes`` say where to listen.
+
+    Attributes:
+        host: The address that is listened on, as configured.
+        socket: The socket.
+        base_url: ``http://host:port/v1``, reachable from other nodes if the server listens on every interface.
+
+    Raises:
+        ServerStartError: The address cannot be listened on.
+    """
+
+    def __init__(self, config: GenerationConfig) -> None:
+        section = config.server
+        self.host = section.host or ("0.0.0.0" if config.cluster.num_nodes > 1 else "127.0.0.1")  # noqa: S104
+        self.socket = _listen(self.host, section.ports())
+        self._same = self.socket.dup()  # uvicorn closes `socket` when it stops
+        name = section.advertised_host or (_own_address() if self.host in EVERY_INTERFACE else self.host)
+        self.base_url = f"http://{f'[{name}]' if ':' in name else name}:{self.socket.getsockname()[1]}/v1"
+
+    def close(self) -> None:
+        """Frees the port; can be called more than once."""
+        # An engine process that was forked since then has the socket too, and would keep it listening after a close.
+        with contextlib.suppress(OSError):
+            self._same.shutdown(socket.SHUT_RDWR)
+        self._same.close()
+        self.socket.close()
+
+
+def _listen(host: str, ports: range) -> socket.socket:
+    """Returns a socket that listens on the first free one of these ports, tried in random order.
+
+    Raises:
+        ServerStartError: There is none, or the host is no address of this machine.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise ServerStartError(f"server.host = {host!r} cannot be resolved: {error.strerror or error}") from None
+    reason: OSError | None = None
+    for port in random.sample(ports, len(ports)):  # replicas on one machine would all try the first one first
+        # asyncio sets TCP_NODELAY only if the socket has this protocol. Without it each event of a stream waits for an ACK.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((address[0], port, *address[2:]))
+            found.listen(BACKLOG)
+        except OSError as error:
+            found.close()
+            reason = error
+            continue
+        found.setblocking(False)
+        return found
+    tried = f"port {ports[0]}" if len(ports) == 1 else f"none of the ports {ports[0]} to {ports[-1]}"
+    told = reason.strerror if reason is not None and reason.strerror else str(reason)
+    raise ServerStartError(f"the server cannot listen on {host}, {tried}: {told}; change server.host or server.port")
+
+
+def _own_address() -> str:
+    """Finds the address by which other nodes reach this one."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        return str(ray.util.get_node_ip_address())
+    if stated := os.environ.get("VLLM_HOST_IP"):
+        return stated
+    # Connecting a datagram socket sends nothing; it only asks the routing table.
+    for family, beyond in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((beyond, 9))
+            return str(probe.getsockname()[0])
+    with contextlib.suppress(OSError):
+        return socket.gethostbyname(socket.gethostname())
+    return "127.0.0.1"

@@ -1,0 +1,90 @@
+"""Waits for the engine's results of one request: not longer than allowed, not for a dead engine, and never for half a reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any
+
+from worker.errors import GenerationTimeoutError
+from worker.server.errors import RequestError
+from worker.server.record import Record
+
+#: How vLLM's engine says that it took a request out before it was finished.
+_CUT_OFF = {"abort", "error"}
+
+
+class Supervision:
+    """How a server waits for its engine.
+
+    Args:
+        watched: Makes a context in which nobody waits for an engine that died: it raises `EngineDiedError` then.
+        timeout_s: Seconds after which a request is given up; None for never.
+    """
+
+    def __init__(self, watched: Callable[[], AbstractAsyncContextManager[Any]], timeout_s: float | None) -> None:
+        self.watched = watched
+        self._timeout_s = timeout_s
+
+    async def results(
+        self, results: AsyncGenerator[Any, None], record: Record, *, grammar: str | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Passes the engine's results of one request on and notes them; closing it aborts the request in the engine.
+
+        It ends at the first failure, and notes that too: vLLM's handlers would make it into words of their own.
+
+        Args:
+            results: vLLM's ``RequestOutput``s. What was cut off is not passed on.
+            record: Where to note them.
+            grammar: The field of the request that says which grammar the reply follows; None if it follows none.
+        """
+        end = None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
+        async with aclosing(results):
+            while record.failure is None:
+                try:
+                    result = await self._next(results, end)
+                    _check_complete(result, grammar if record.empty else None)
+                except Exception as error:
+                    record.failure = error
+                    return
+                if result is None:
+                    return
+                record.add(result)
+                yield result
+
+    async def _next(self, results: AsyncGenerator[Any, None], end: float | None) -> Any:
+        """Returns the next result; None after the last.
+
+        The limits are around each step, because the steps of a stream run in different tasks.
+        """
+        try:
+            async with self.watched(), asyncio.timeout_at(end) as deadline:
+                result = await anext(results, None)
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # the engine's own
+            limit_s = self._timeout_s or 0.0
+            told = f"the request took longer than request.timeout_s = {limit_s:g} s, and was aborted"
+            raise RequestError(f"{told}; {GenerationTimeoutError.remedy(limit_s)}", status=504) from None
+        return result
+
+
+def _check_complete(result: Any, grammar: str | None) -> None:
+    """Refuses a result that the engine cut off.
+
+    Raises:
+        RequestError: It was cut off, or nothing was generated because the engine cannot compile the grammar.
+    """
+    reasons = {output.finish_reason for output in result.outputs} if result is not None else set()
+    if "error" in reasons and grammar is not None:
+        raise RequestError(
+            f"{grammar}: the engine cannot compile this schema or grammar; look for one that refers to itself without end",
+            parameter=grammar,
+        )
+    if cut_off := reasons & _CUT_OFF:
+        raise RequestError(
+            f"the engine ended the request before its reply was complete (finish reason {min(cut_off)!r}): generation was "
+            "paused with mode 'abort', or a refit failed meanwhile; send the request again",
+            status=503,
+        )
