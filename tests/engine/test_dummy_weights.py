@@ -46,7 +46,7 @@ async def test_no_way_to_generate_is_open_before_a_complete_refit_and_all_are_af
 
     await refused()
     await worker.prepare_refit_info_async({"another.weight": ((1,), "float32")})
-    with pytest.raises(RefitRejectedError):
+    with pytest.raises(RefitRejectedError, match=f"the engine still cannot generate: the engine {_REASON}"):
         await worker.refit_async(trainer)
     await refused()
     worker.refitting.announced = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from worker.engine.readiness import FROM_DUMMY, start_problem
 from worker.engine.serial_lock import SerialLock
 from worker.errors import NotReadyError, RefitError, RefitRejectedError
 from worker.group.actor_set import ActorSet
+from worker.refit.advice import kind_of, main_cause, way_back
 from worker.refit.scope import RefitScope
 from worker.refit.sending import ModelSender
 
@@ -44,6 +45,7 @@ class GroupRefits:
         """
         self._start_problem = start_problem(plan)
         self.problem = self._start_problem
+        self._dummy = plan.value("engine.load_format") == "dummy"
         self.joined = False
         self.sender = ModelSender(self, section, plan.value("refit.scope"))
         self.address = ""
@@ -149,22 +151,34 @@ class GroupRefits:
         self._attempts += 1  # of a failed one, some engines may have the label
         label = version if version is not None else str(self._attempts)
         found = await self._actors().outcomes(method, label, clear_cache)
-        failed = [rank for rank, item in enumerate(found) if isinstance(item, BaseException)]
-        if not failed:
+        errors = {rank: item for rank, item in enumerate(found) if isinstance(item, BaseException)}
+        if not errors:
             self.problem = None
             return
         states = await asyncio.gather(*(rank.state() for rank in self._actors().ranks))
         touched = [state["problem"] not in (None, FROM_DUMMY) or state.get("version") == label for state in states]
-        half = [rank for rank in failed if touched[rank]]
-        if half or len(failed) < len(found):
-            self.problem = (
-                f"the engines may hold weights of different versions: a refit failed on rank {_listed(failed)}"
-                f"{f', half-way on rank {_listed(half)}' if half else ''}; refit once more, completely, or call restart"
-            )
-        errors = [found[rank] for rank in failed]
-        rejected = next((error for error in errors if isinstance(error, RefitRejectedError)), None)
-        self.joined &= rejected is not None
-        raise rejected or errors[0]  # that one rank rejects it is why the others fail
+        self.problem = problem_after(errors, touched, dummy=self._dummy) or self.problem
+        cause = main_cause(errors.values())
+        self.joined &= isinstance(cause, RefitRejectedError)
+        raise cause
+
+
+def problem_after(errors: Mapping[int, BaseException], touched: Sequence[bool], *, dummy: bool) -> str | None:
+    """Says why a group must not generate after a failed refit; None if no engine has new weights.
+
+    Args:
+        errors: What each failed rank raised.
+        touched: By rank, whether the refit has changed its weights, or may have.
+        dummy: The engines start from dummy weights.
+    """
+    half = [rank for rank in errors if touched[rank]]
+    if not half and len(errors) == len(touched):
+        return None
+    return (
+        f"the engines may hold weights of different versions: a refit failed on rank {_listed(errors)}"
+        f"{f', half-way on rank {_listed(half)}' if half else ''}; "
+        f"{way_back(kind_of(main_cause(errors.values())), dummy=dummy, restart='restart')}"
+    )
 
 
 def _listed(ranks: Iterable[int]) -> str:

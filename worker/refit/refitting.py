@@ -17,8 +17,9 @@ from worker.engine import reports, vllm_adapter
 from worker.engine.engine import Engine
 from worker.engine.leftovers import REFITS
 from worker.engine.serial_lock import SerialLock
-from worker.errors import EngineDiedError, RefitError, RefitRejectedError, RefitUnsupportedError, TransferError
+from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
 from worker.refit import receiving
+from worker.refit.advice import kind_of, unchanged, way_back
 from worker.refit.channel import socket_path
 from worker.refit.manifest import Manifest
 from worker.refit.scope import RefitScope
@@ -226,10 +227,11 @@ class Refitting:
         """Finds out what a failed refit has left behind, and closes the engine to requests if it is not whole."""
         self._note_step(error)
         readiness = self._engine.readiness
-        kind = next((kind for kind in (RefitRejectedError, RefitUnsupportedError) if isinstance(error, kind)), RefitError)
+        kind = kind_of(error)
         if not await self._is_touched():
-            return kind(f"{_reason(error)}; the engine goes on with the weights it had (version {readiness.version!r})")
-        why = f"a refit failed half-way ({_reason(error)}); {_way_back(kind, dummy=self._dummy)}"
+            state = unchanged(kind, version=readiness.version, problem=readiness.problem, dummy=self._dummy)
+            return kind(f"{_reason(error)}; {state}")
+        why = f"a refit failed half-way ({_reason(error)}); {way_back(kind, dummy=self._dummy)}"
         readiness.broken(why)
         self._abort(why)
         async with self._engine.watched() as llm:
@@ -268,14 +270,6 @@ class Refitting:
         if self.sockets is None:
             self.sockets = _private_folder(self.sender.section.socket_dir)
         return self.sockets
-
-
-def _way_back(kind: type[RefitError], *, dummy: bool) -> str:
-    """Says what to do after a refit that failed half-way with a kind of error."""
-    if kind is not RefitUnsupportedError:
-        return "refit once more, completely, or call restart_async"
-    cure = "set engine.load_format=auto, which may avoid it, or " if dummy else ""
-    return f"further refits of this engine fail in the same way; {cure}report it to vLLM"
 
 
 def _reason(error: Exception) -> str:

@@ -110,7 +110,7 @@ async def test_a_refit_that_is_not_as_announced_is_rejected_on_both_sides_and_no
 
     told = await trainer.says()
     assert "1 missing: model.extra; 1 different: model.norm.weight is float32 [64]" in str(caught.value)
-    assert "the engine goes on with the weights it had (version 'a')" in str(caught.value)
+    assert "the engine keeps the weights it had (version 'a')" in str(caught.value)
     assert "reject" in told
     assert (await holds(policies.a)).passed
 
@@ -160,7 +160,7 @@ async def test_a_trainer_that_dies_before_its_first_tensor_leaves_the_old_weight
 
     trainer.process.kill()
 
-    with pytest.raises(RefitError, match=r"the engine goes on with the weights it had \(version 'a'\)"):
+    with pytest.raises(RefitError, match=r"the engine keeps the weights it had \(version 'a'\)"):
         await updating
     assert (await holds(policies.a)).passed
 
