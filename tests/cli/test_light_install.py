@@ -63,6 +63,8 @@ def folder(tmp_path):
     [
         (["generate", "hello", "--model", "."], f"torch is not installed: {ENGINE}"),
         (["demo"], f"torch is not installed: {ENGINE}"),
+        (["prove", "gemma4-layer-scalar"], f"vllm is not installed: {ENGINE}; the evidence of gemma4-layer-scalar needs it"),
+        (["prove", "--all"], f"vllm is not installed: {ENGINE}"),
         (["audit", "--model", "."], f"torch is not installed: {ENGINE}"),
         (["parity", "--model", "."], "numpy is not installed: pip install 'model-quirks[cpu,parity]' (or [cuda,parity])"),
         (
@@ -98,7 +100,14 @@ def test_the_doctor_says_once_that_there_is_no_engine(light):
 
 @pytest.mark.parametrize(
     "command",
-    [["--help"], ["list"], ["show", "v1-runtime"], ["plan", "--assume", "vllm==0.32.0"], ["validate", PROJECT]],
+    [
+        ["--help"],
+        ["list"],
+        ["show", "v1-runtime"],
+        ["plan", "--assume", "vllm==0.32.0"],
+        ["validate", PROJECT],
+        ["prove", "cp-vlm"],
+    ],
     ids=str,
 )
 def test_what_needs_no_engine_works(light, folder, command):

@@ -15,12 +15,15 @@ from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import seconds
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.errors import UsageError
+from quirks_core.installation import no_engine
 from quirks_core.loaded import Loaded
+from quirks_core.packages import installed_version
 from quirks_core.registry import Registry
 from worker.testing.evidence import stale
 from worker.testing.proof import Conclusion, Finding, Proof, Report
 from worker.testing.prove import TIMEOUT_S, number_of_runs, prove
 
+_ENGINE = "vllm"
 _COLOURS = {Conclusion.NEEDED: "green", Conclusion.NOT_NEEDED: "bold red", Conclusion.INCONCLUSIVE: "yellow"}
 
 
@@ -36,7 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_prove(options: argparse.Namespace) -> int:
-    """Proves quirks; 1 if one is not needed, contradicts its own evidence, or has a paired run that did not decide."""
+    """Proves quirks; 1 if one is not needed, contradicts its own evidence, or has a paired run that did not decide.
+
+    Raises:
+        UsageError: A quirk is unknown, a file cannot be written, or a quirk's evidence needs an engine and none is installed.
+    """
     registry = Registry.load()
     recorded = _recorded(options, registry)
     for file in filter(None, (options.output, options.markdown)):
@@ -44,6 +51,7 @@ def run_prove(options: argparse.Namespace) -> int:
     # With --json standard output holds the JSON alone.
     console = Screen(stderr=options.json)
     items = _chosen(options, registry, recorded)
+    _check_engine(items)
     report = Report.of(_proofs(items, options.timeout, console))
     if options.json:
         print(_as_json(report))
@@ -129,6 +137,16 @@ def _sides(item: Finding) -> Iterator[tuple[str, str]]:
 
 def _as_json(report: Report) -> str:
     return json.dumps(report.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def _check_engine(items: Iterable[Loaded]) -> None:
+    """Refuses to run evidence without an engine: every run would end as INCONCLUSIVE, with a traceback as the reason."""
+    if installed_version(_ENGINE) is not None:
+        return
+    for item in items:
+        if item.quirk.paired_runs or any(probe.package == _ENGINE for probe in item.quirk.probes):
+            need = f"the evidence of {item.quirk.id} needs it"
+            raise UsageError(f"this command cannot run here: {_ENGINE} is not installed: {no_engine()}; {need}")
 
 
 def _check_writable(file: Path) -> None:
