@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quirks_core.cli.screen import Screen
 from worker import GenerationConfig
 
 
@@ -32,6 +33,26 @@ def parse() -> Callable[..., GenerationConfig]:
         return GenerationConfig.parse({"model": "some/model", **values})
 
     return parse
+
+
+@pytest.fixture
+def screened(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Returns what a terminal of a given width gets from a function that writes to a screen; a pipe for a width of None."""
+
+    def show(write: Callable[[Screen], None], *, width: int | None = 80, colours: bool = False) -> str:
+        with monkeypatch.context() as environment:
+            for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+                environment.delenv(name, raising=False)
+            if width is not None:
+                environment.setenv("COLUMNS", str(width))
+            if colours:
+                environment.setenv("FORCE_COLOR", "1")
+                environment.setenv("TERM", "xterm-256color")
+            capsys.readouterr()
+            write(Screen())
+        return capsys.readouterr().out
+
+    return show
 
 
 @pytest.fixture

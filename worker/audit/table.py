@@ -1,63 +1,57 @@
-"""A refit audit in a terminal."""
+"""A refit audit in a terminal, as lines that also fit into 80 columns."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
+from quirks_core.cli.screen import Screen, line
 from worker.audit.coverage import remedy
 from worker.audit.records import Audit, Disagreement, Hazard, Logits
 
 
-def show_audit(console: Console, audit: Audit) -> None:
-    """Prints an audit: a row for every kind of hazard, the logprobs, what to write if nothing covers it, the verdict."""
+def show_audit(screen: Screen, audit: Audit) -> None:
+    """Prints an audit: each kind of hazard, the logprobs, a declaration to start from if nothing covers it, the verdict."""
     if audit.hazards:
-        console.print(_table(audit))
+        _show_hazards(screen, audit)
     for refit in audit.refits:
         if refit.refused:
-            console.print(f"[yellow]refused[/] after refit '{refit.label}': {escape(refit.refused)}", soft_wrap=True)
+            screen.say(f"[yellow]refused[/] after refit '{line(refit.label)}': {line(refit.refused)}")
     if audit.disagreement is not None:
-        console.print(_disagreement(audit.disagreement), highlight=False, soft_wrap=True)
+        screen.say(_disagreement(audit.disagreement))
     for title, logits in (("without quirks", audit.logits), ("with the plan in force", audit.planned_logits)):
         if logits is not None:
-            console.print(f"logprobs after a refit {title}: {_logits(logits)}", highlight=False, soft_wrap=True)
+            screen.say(f"logprobs after a refit {title}: {_logits(logits)}")
     if audit.skeleton:
-        console.print("to begin a quirk with (quirks new makes the package around it):", soft_wrap=True)
-        console.print(f"[dim]{escape(audit.skeleton)}[/]", highlight=False, soft_wrap=True)
-    console.print(verdict(audit), highlight=False, soft_wrap=True)
+        screen.say("start of a quirk (quirks new makes a package for it):")
+        screen.print(Text(audit.skeleton), soft_wrap=True)  # unwrapped, so that it can be copied
+    screen.say(verdict(audit))
 
 
 def verdict(audit: Audit) -> str:
     """Says in one line how an audit ended, with rich's markup."""
-    model = escape(audit.model)
+    model = line(audit.model)
     if audit.clean:
         return f"[green]clean[/] {model}: a refit of parameters leaves nothing wrong"
     if audit.passed:
         by = ", ".join(sorted({name for hazard in audit.hazards for name in hazard.covered_by})) or "the plan"
-        return f"[green]covered[/] {model}: with the plan in force everything is right ({escape(by)})"
+        return f"[green]covered[/] {model}: with the plan in force everything is right ({line(by)})"
     open_ = [hazard for hazard in audit.hazards if not hazard.is_covered]
     if open_:
         return f"[bold red]hazards[/] {model}: nothing covers {len(open_)} of {len(audit.hazards)}"
     return f"[bold red]hazards[/] {model}: a refit leaves something wrong that no tensor shows, or that the plan brings in"
 
 
-def _table(audit: Audit) -> Table:
+def _show_hazards(screen: Screen, audit: Audit) -> None:
     versions = ", ".join(f"{name} {text}" for name, text in sorted(audit.versions.items()) if name != "ray")
-    table = Table(
-        title=f"{escape(audit.model)} ({escape(audit.model_type)}): what refits without quirks leave wrong",
-        caption=f"{versions}; platform {audit.platform}; plan {audit.plan[:12]}; {audit.seconds:.0f} s",
-        title_justify="left",
-        caption_justify="left",
-    )
-    for heading in ("what", "how it differs", "covered by"):
-        table.add_column(heading, overflow="fold")
+    screen.say(f"[bold]{line(audit.model)}[/] ({line(audit.model_type)}): what refits without quirks leave wrong")
+    screen.say(f"[dim]{line(versions)}; platform {line(audit.platform)}; plan {audit.plan[:12]}; {audit.seconds:.0f} s[/]")
     for group in groups(audit.hazards):
-        table.add_row(*_row(group))
-    return table
+        screen.print()
+        _show_group(screen, group)
+    screen.print()
 
 
 def groups(hazards: Iterable[Hazard]) -> list[list[Hazard]]:
@@ -70,20 +64,21 @@ def groups(hazards: Iterable[Hazard]) -> list[list[Hazard]]:
     return list(found.values())
 
 
-def _row(group: list[Hazard]) -> Iterable[str]:
+def _show_group(screen: Screen, group: list[Hazard]) -> None:
     first = group[0]
     many = f" ({len(group)} of them)" if len(group) > 1 else ""
     kind = f"{'' if first.persistent else 'non-persistent '}{first.kind}"
     shape = f" {list(first.shape)}" if first.kind != "computation" else ""
-    yield f"{escape(first.name)}{many}\n[dim]{kind}{escape(shape)} of {escape(first.module_class.rpartition('.')[2])}[/]"
-    held = escape(", ".join(first.checkpoint)) or ("yes" if first.in_checkpoint else "no")
-    after = f"after refit: {', '.join(first.after)}"
-    yield f"{escape(first.problem)}\n[dim]{after}; in the checkpoint: {held}[/]"
+    what = line(f"{kind}{shape} of {first.module_class.rpartition('.')[2]}")
+    screen.say(f"[bold]{line(first.name)}[/]{many}: {what}", indent=2)
+    held = line(", ".join(first.checkpoint)) or ("yes" if first.in_checkpoint else "no")
+    screen.say(line(first.problem), indent=4)
+    screen.say(f"[dim]after refit: {line(', '.join(first.after))}; in the checkpoint: {held}[/]", indent=4)
     if first.is_covered:
-        yield f"[green]{escape(', '.join(first.covered_by)) or 'the plan'}[/]\n[dim]gone with it[/]"
+        screen.say(f"[green]covered by {line(', '.join(first.covered_by)) or 'the plan'}[/]", indent=4)
     else:
         stays = "no quirk covers it" if first.planned is None else "it stays with the plan in force"
-        yield f"[bold red]{stays}[/]\n[dim]{escape(remedy(first))}[/]"
+        screen.say(f"[bold red]{stays}[/]; {line(remedy(first))}", indent=4)
 
 
 def _disagreement(found: Disagreement) -> str:
@@ -99,12 +94,12 @@ def _disagreement(found: Disagreement) -> str:
     )
     return (
         f"[bold red]not the refit[/]: the engine's model itself, loaded from disk, differs from transformers by {apart} "
-        f"(tolerance {logits.tolerance:g}); {escape(where)}"
+        f"(tolerance {logits.tolerance:g}); {line(where)}"
     )
 
 
 def _logits(logits: Logits) -> str:
-    colour, word = ("green", "as equal weights have them") if logits.close else ("bold red", "other weights")
+    colour, word = ("green", "as with equal weights") if logits.close else ("bold red", "the weights differ")
     if logits.nonfinite == logits.tokens:
         return f"[{colour}]{word}[/]: {logits.tokens} tokens, and no logprob is a number"
     odd = f", {logits.nonfinite} not finite" if logits.nonfinite else ""

@@ -11,14 +11,11 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core.plan import Plan
 from worker.engine.device import device_id
 from worker.errors import TopologyError
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,34 +140,30 @@ class Topology:
         if problems:
             raise TopologyError("the engine did not form the parallel groups of the plan: " + "; ".join(problems))
 
-    def table(self) -> Table:
-        """Shows a line per process."""
-        from rich.table import Table
-
-        table = Table(title="What every process says of itself")
+    def table(self) -> str:
+        """Returns a text with one line per process, in aligned columns under a line of headings."""
         places = {
             "DP": [(row.dp_rank, row.dp_size) for row in self.rows],
             "PP": [(row.pp_rank, row.pp_size) for row in self.rows],
             "TP": [(row.tp_rank, row.tp_size) for row in self.rows],
         }
-        columns: list[tuple[str, list[str]]] = [
-            ("engine", [str(row.engine) for row in self.rows]),
-            ("process", [str(row.pid) for row in self.rows]),
+        columns: list[list[str]] = [
+            ["engine", *(str(row.engine) for row in self.rows)],
+            ["process", *(str(row.pid) for row in self.rows)],
             *(
-                (name, [f"{rank} of {size}" for rank, size in found])
+                [name, *(f"{rank} of {size}" for rank, size in found)]
                 for name, found in places.items()
                 if name == "DP" or any(size > 1 for _, size in found)
             ),
-            ("EP", ["none" if row.ep_rank is None else f"{row.ep_rank} of {row.ep_size}" for row in self.rows]),
-            ("experts", [" / ".join(sorted({_ranges(ids) for ids in row.experts.values()})) or "none" for row in self.rows]),
-            ("MoE layers", [str(len(row.experts)) for row in self.rows]),
-            ("their weights", [f"{row.expert_bytes / 2**20:.1f} MiB" for row in self.rows]),
+            ["EP", *("none" if row.ep_rank is None else f"{row.ep_rank} of {row.ep_size}" for row in self.rows)],
+            ["MoE layers", *(str(len(row.experts)) for row in self.rows)],
+            ["weights", *(f"{row.expert_bytes / 2**20:.1f} MiB" for row in self.rows)],
+            # Last, because it has no limit: experts that are not neighbours are listed one by one.
+            ["experts", *(" / ".join(sorted({_ranges(ids) for ids in row.experts.values()})) or "none" for row in self.rows)],
         ]
-        for name, _ in columns:
-            table.add_column(name, justify="right")
-        for cells in zip(*(cells for _, cells in columns), strict=True):
-            table.add_row(*cells)
-        return table
+        widths = [max(map(len, column)) for column in columns]
+        lines = ("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in zip(*columns, strict=True))
+        return "\n".join(lines)
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Returns the rows as a JSON list."""

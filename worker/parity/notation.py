@@ -36,9 +36,9 @@ def bound(verdict: Verdict) -> str:
 
 
 def plain(value: Any) -> str:
-    """Writes a setting's value on one line: None is ``open``, texts are bare, the rest is JSON."""
+    """Writes a setting's value on one line: None is ``not set``, texts are bare, the rest is JSON."""
     if value is None:
-        return "open"
+        return "not set"
     return visible(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
 
 

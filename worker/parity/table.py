@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
+from quirks_core.cli.screen import Screen, line
 from worker.parity.notation import bound, label, number, visible
 from worker.parity.records import Attribution, Level, Report, Result, worst_level
 from worker.parity.summary import Tried, changes, crossed, headline, limits_of, state_of, tried
@@ -20,47 +18,50 @@ _MARKS: dict[Level, str] = {"ok": " ", "warn": "!", "fail": "✗"}
 _EFFECTS = {"restores": "green", "worsens": "bold red", "moves": "yellow", "none": "dim", "error": "dim"}
 
 
-def show_report(console: Console, report: Report) -> None:
-    """Prints a report: scenarios, what crossed a limit, the ablation, what covers it, and the verdict at the end."""
-    _show_scenarios(console, report)
+def show_report(screen: Screen, report: Report) -> None:
+    """Prints a report: scenarios, crossed limits, the ablation with the quirks that cover it, and the verdict at the end."""
+    _show_scenarios(screen, report)
     for result in report.results:
-        for line in _reasons(result):
-            console.print(f"{_text(result.scenario)}: {line}", soft_wrap=True, highlight=False)
+        for reason in _reasons(result):
+            screen.say(f"{line(result.scenario)}: {reason}")
     if report.steps:
-        console.print()
-        console.print(_ablation(tried(report)))
-    for item in report.attributions:
-        _show_attribution(console, item)
+        screen.say("\n[bold]ablation[/]: one setting changed at a time")
+        for item in tried(report):
+            _show_step(screen, item)
+    for cause in report.attributions:
+        _show_attribution(screen, cause)
     for warning in report.warnings:
-        console.print(f"[yellow]warning:[/] {_text(warning)}", soft_wrap=True)
+        screen.say(f"[yellow]warning:[/] {line(warning)}")
     said = headline(report)
-    console.print(f"[{COLOURS[said.level]}]{_text(said.verdict)}[/] {_text(said.advice)}", soft_wrap=True, highlight=False)
+    screen.print()
+    screen.say(f"[{COLOURS[said.level]}]{line(said.verdict)}[/] {line(said.advice)}")
 
 
-def _show_scenarios(console: Console, report: Report) -> None:
+def _show_scenarios(screen: Screen, report: Report) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
-    table = Table(
-        title=f"parity of {_text(report.model)} ({_text(report.model_type)})",
-        caption=_text(f"{versions}; {report.platform}; thresholds {report.profile}; plan {report.plan[:12]}"),
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=0,
-        show_footer=True,
-    )
-    table.add_column("\nscenario", footer="limit", overflow="fold")
-    table.add_column("\nresult", no_wrap=True)
-    for metric in _METRICS:
-        limits = "\n".join(dict.fromkeys(map(bound, limits_of(report.results, metric))))
-        table.add_column(label(metric).replace(" ", "\n", 1), footer=limits, justify="right", no_wrap=True)
-    for result in report.results:
-        colour = COLOURS[result.level] if result.status != "skipped" else "dim"
-        state = result.status if result.status != "measured" else result.level if result.gates else f"({result.level})"
-        table.add_row(_text(result.scenario), f"[{colour}]{state}[/]", *(_cell(result, metric) for metric in _METRICS))
-    console.print(table)
+    screen.say(f"parity of [bold]{line(report.model)}[/] ({line(report.model_type)})")
+    screen.say(f"[dim]{line(f'{versions}; {report.platform}; thresholds {report.profile}; plan {report.plan[:12]}')}[/]")
+    screen.print()
+    rows = [
+        (line(result.scenario), [_state(result), *(_cell(result, metric) for metric in _METRICS)]) for result in report.results
+    ]
+    screen.grid("scenario", ["result", *(line(label(metric)) for metric in _METRICS)], [*rows, *_limits(report)])
     if any(not result.gates for result in report.measured):
-        console.print("(…): for information, the configuration rules it out", style="dim")
+        screen.say("[dim](…): for information only; the configuration excludes this case[/]")
+
+
+def _state(result: Result) -> str:
+    colour = COLOURS[result.level] if result.status != "skipped" else "dim"
+    state = result.status if result.status != "measured" else result.level if result.gates else f"({result.level})"
+    return f"[{colour}]{state}[/]"
+
+
+def _limits(report: Report) -> list[tuple[str, list[str]]]:
+    """Rows with the limits of each metric below its figures; a metric can have several."""
+    columns = [list(dict.fromkeys(map(bound, limits_of(report.results, metric)))) for metric in _METRICS]
+    rows = range(max(map(len, columns), default=0))
+    cells = [[column[row] if row < len(column) else "" for column in columns] for row in rows]
+    return [("limit" if not row else "", ["", *(f"[dim]{cell}[/]" for cell in cells[row])]) for row in rows]
 
 
 def _cell(result: Result, metric: str) -> str:
@@ -72,49 +73,33 @@ def _cell(result: Result, metric: str) -> str:
 
 
 def _reasons(result: Result) -> list[str]:
-    lines = [f"{result.status}: {_text(result.reason)}"] if result.status != "measured" else []
+    lines = [f"{result.status}: {line(result.reason)}"] if result.status != "measured" else []
     over = crossed(result.verdicts)
     for verdict in over[:_CROSSED]:
         limit = f"{number(verdict.value)}, limit {bound(verdict)}"
         level = f"[{COLOURS[verdict.level]}]{verdict.level}[/]"
-        lines.append(f"{level}: {_text(verdict.metric)} {limit} ({_text(verdict.threshold)})")
+        lines.append(f"{level}: {line(verdict.metric)} {limit} ({line(verdict.threshold)})")
     return [*lines, f"and {len(over) - _CROSSED} more"] if len(over) > _CROSSED else lines
 
 
-def _ablation(steps: list[Tried]) -> Table:
-    table = Table(
-        title="ablation: one setting changed at a time", title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0
-    )
-    for heading, ratio in (("setting", 5), ("metric", 3), ("before", None), ("after", None), ("effect", 4)):
-        if ratio:
-            table.add_column(heading, overflow="fold", ratio=ratio)
-        else:
-            table.add_column(heading, justify="right", no_wrap=True)
-    for item in steps:
-        table.add_row(
-            "\n".join(f"{escape(name)}\n{escape(old)} → {escape(new)}" for name, old, new in changes(item.step)),
-            f"{_text(label(item.metric))}\n{_text(item.scenario)}" if item.metric else "",
-            *((number(item.before), number(item.after)) if item.metric else ("", "")),
-            f"[{_EFFECTS[item.effect]}]{'not tried: ' if item.effect == 'error' else ''}{_text(item.says)}[/]",
-        )
-    return table
+def _show_step(screen: Screen, item: Tried) -> None:
+    setting = "; ".join(f"{line(name)}: {line(old)} → {line(new)}" for name, old, new in changes(item.step))
+    screen.say(setting, indent=2, hang=4)
+    effect = f"[{_EFFECTS[item.effect]}]{'not tried: ' if item.effect == 'error' else ''}{line(item.says)}[/]"
+    values = f"{number(item.before)} → {number(item.after)}"
+    where = f" ({line(label(item.metric))} in {line(item.scenario)}: {values})" if item.metric else ""
+    screen.say(f"{effect}{where}", indent=4)
 
 
-def _show_attribution(console: Console, item: Attribution) -> None:
-    setting = "; ".join(f"{escape(name)}: {escape(old)} → {escape(new)}" for name, old, new in changes(item))
+def _show_attribution(screen: Screen, item: Attribution) -> None:
+    screen.print()
+    screen.say("; ".join(f"[bold]{line(name)}: {line(old)} → {line(new)}[/]" for name, old, new in changes(item)))
     values = f"{number(item.value_before)} → {number(item.value_after)}"
-    lines = ["", f"[bold]{setting}[/]", f"  {_text(item.metric)} in {_text(item.scenario)}: {values}"]
+    screen.say(f"{line(item.metric)} in {line(item.scenario)}: {values}", indent=2)
     for quirk in item.quirks:
-        switch = f". To have it: {_text(quirk.switch)}" if quirk.switch else ""
-        lines.append(f"  quirk {_text(quirk.id)} does so; {_text(state_of(quirk))}: {_text(quirk.because)}{switch}")
+        switch = f". To activate it: {line(quirk.switch)}" if quirk.switch else ""
+        screen.say(f"quirk {line(quirk.id)} sets it; {line(state_of(quirk))}: {line(quirk.because)}{switch}", indent=2)
     if item.skeleton or (item.restores and not item.quirks):
-        lines.append(f"  no quirk does so for this run{'; one could begin like this:' if item.skeleton else ''}")
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
-    if item.skeleton:  # as it is, so that it can be copied
-        text = "\n".join(map(visible, item.skeleton.splitlines()))
-        console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
-
-
-def _text(text: str) -> str:
-    return escape(visible(text))
+        screen.say(f"no quirk sets it for this run{'; a new one could start like this:' if item.skeleton else ''}", indent=2)
+    if item.skeleton:  # unwrapped, so that it can be copied
+        screen.print(Text("\n".join(map(visible, item.skeleton.splitlines()))), soft_wrap=True)

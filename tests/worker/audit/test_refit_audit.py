@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import math
 
 import pytest
-from rich.console import Console
 
 from quirks_core.cli import main
 from quirks_core.errors import UsageError
@@ -88,13 +86,11 @@ def test_an_audit_passes_only_if_all_is_right_or_was_seen_to_be_right_with_the_p
         (None, 0, "--set engine.enforce_eager=true names the first layer"),
     ],
 )
-def test_a_model_that_differs_before_any_refit_is_reported_and_not_held_against_the_refits(layer, compared, says):
+def test_a_model_that_differs_before_any_refit_is_reported_and_not_held_against_the_refits(layer, compared, says, screened):
     found = record(logits=CLOSE, disagreement=Disagreement(logits=FAR, layer=layer, compared=compared))
-    console = Console(file=io.StringIO(), width=500)
 
-    show_audit(console, found)
+    text = screened(lambda screen: show_audit(screen, found), width=None)
 
-    text = console.file.getvalue()
     assert (found.clean, found.passed) == (True, True)
     assert "not the refit: the engine's model itself, loaded from disk, differs from transformers by up to 2 nats" in text
     assert says in text

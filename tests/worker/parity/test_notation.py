@@ -33,7 +33,7 @@ def test_a_limit_is_written_with_its_side():
 
 
 def test_a_setting_that_is_left_open_is_said_to_be_open():
-    assert [plain(value) for value in (None, False, "bfloat16", [1, 2])] == ["open", "false", "bfloat16", "[1, 2]"]
+    assert [plain(value) for value in (None, False, "bfloat16", [1, 2])] == ["not set", "false", "bfloat16", "[1, 2]"]
 
 
 def test_what_does_not_print_is_escaped():

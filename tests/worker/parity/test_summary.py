@@ -143,10 +143,11 @@ def test_settings_that_are_changed_together_are_named_each_with_its_values(make_
 
     said = headline(make_report(results=(make_result("a", 1.0),), attributions=(joint,)))
 
-    assert changes(joint) == [("engine.head_dtype", "open", "float32"), ("train.head_dtype", "open", "float32")]
+    assert changes(joint) == [("engine.head_dtype", "not set", "float32"), ("train.head_dtype", "not set", "float32")]
     assert brief(joint) == "head_dtype = float32, head_dtype = float32"
     assert said.advice.startswith(
-        "Set engine.head_dtype to float32 (now open) and train.head_dtype to float32 (now open): that restores all of them."
+        "Set engine.head_dtype to float32 (now not set) and train.head_dtype to float32 (now not set): "
+        "that restores all of them."
     )
 
 

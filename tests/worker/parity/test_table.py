@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import re
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from worker.parity.records import Report
 from worker.parity.table import show_report
 
 
-def _shown(report: Report, *, colours: bool = False, width: int = 80) -> str:
-    file = io.StringIO()
-    console = Console(file=file, width=width, force_terminal=colours, color_system="truecolor" if colours else None)
-    show_report(console, report)
-    return file.getvalue()
+@pytest.fixture
+def shown(screened):
+    """Returns what a terminal gets of a report."""
+
+    def show(report: Report, **how: object) -> str:
+        return screened(lambda screen: show_report(screen, report), **how)
+
+    return show
 
 
-def test_every_scenario_is_a_row_with_its_result(faulty):
-    lines = _shown(faulty).splitlines()
+def test_every_scenario_is_a_row_with_its_result(faulty, shown):
+    lines = shown(faulty).splitlines()
 
     for result in faulty.results:
         (row,) = (line.split() for line in lines if line.startswith(f"{result.scenario} "))
@@ -29,8 +30,8 @@ def test_every_scenario_is_a_row_with_its_result(faulty):
         assert row[1] == expected
 
 
-def test_figures_stand_beside_their_limits_and_reasons_and_crossed_limits_are_given(faulty):
-    text = _shown(faulty)
+def test_figures_stand_beside_their_limits_and_reasons_and_crossed_limits_are_given(faulty, shown):
+    text = shown(faulty)
 
     assert all(figure in text for figure in ("0.350✗", "0.0547!"))
     assert all(limit in text for limit in ("≤ 0.02", "≤ 0.2", "≤ 0.001", "≤ 1.05", "≤ 0.005", "≤ 0.01", "≤ 0.1"))
@@ -40,49 +41,62 @@ def test_figures_stand_beside_their_limits_and_reasons_and_crossed_limits_are_gi
     assert "temperature: and 3 more\n" in text
 
 
-def test_the_ablation_has_every_step_with_its_effect(crowded):
-    text = _shown(crowded, width=200)
+def test_the_ablation_has_every_step_with_its_effect(crowded, shown):
+    text = shown(crowded, width=None)
 
-    assert [step.setting for step in crowded.steps if f"{step.setting} " not in text] == []
+    assert [step.setting for step in crowded.steps if f"\n  {step.setting}: " not in text] == []
     assert text.count("no effect") == 16
     effects = ("restores temperature", "worsens cold-start", "not tried: EngineStartError: no fp8")
     assert all(effect in text for effect in effects)
 
 
-def test_a_quirk_that_does_the_same_is_named_with_its_switch(faulty):
-    assert "quirk rollout-logprobs-processed does so; disabled: you disabled it. To have it: remove --disable" in _shown(faulty)
+def test_a_quirk_that_does_the_same_is_named_with_its_switch(faulty, shown):
+    text = " ".join(shown(faulty).split())
+
+    assert "quirk rollout-logprobs-processed sets it; disabled: you disabled it. To activate it: remove --disable" in text
 
 
-def test_a_skeleton_can_be_copied_as_it_is(faulty):
+def test_a_skeleton_can_be_copied_as_it_is(faulty, shown):
     (skeleton,) = (item.skeleton for item in faulty.attributions if item.skeleton)
 
-    assert f"\n{skeleton}" in _shown(faulty, colours=True)
+    assert f"\n{skeleton}" in shown(faulty, colours=True)
 
 
-def test_the_last_line_is_the_verdict(faulty, sound, make_report):
+def test_the_last_line_is_the_verdict(faulty, sound, make_report, shown):
     empty = make_report(results=(), steps=(), attributions=(), versions={})
     for report, verdict in (
         (faulty, "Parity is broken in 4 of 9 scenarios"),
         (sound, "Parity holds in the one scenario that counts."),
         (empty, "Nothing that counts was measured"),
     ):
-        assert _shown(report).splitlines()[-1].startswith(verdict)
+        assert shown(report, width=None).splitlines()[-1].startswith(verdict)
 
 
 @pytest.mark.parametrize("name", ["faulty", "crowded"])
-def test_tables_fit_into_80_columns(name, request):
-    tables = [line for line in _shown(request.getfixturevalue(name)).splitlines() if line.endswith(" ") or "─" in line]
+@pytest.mark.parametrize("width", [60, 80])
+def test_everything_fits_the_terminal_without_boxes_and_a_pipe_gets_the_same_words(name, width, request, shown):
+    report = request.getfixturevalue(name)
+    narrow, piped = shown(report, width=width), shown(report, width=None)
 
-    assert tables
-    assert max(map(cell_len, tables)) <= 80
+    skeleton = next(item.skeleton for item in report.attributions if item.skeleton).splitlines()
+    rows = [row for row in narrow.splitlines() if row not in skeleton]
+    assert [row for row in rows if cell_len(row) > width and len(row.split()) > 2] == []
+    assert re.findall("[\u2500-\u257f]", narrow) == []
+    assert set(narrow.split()) == set(piped.split())
 
 
-def test_colours_add_nothing_that_the_words_do_not_say(faulty):
-    assert re.sub(r"\x1b\[[\d;]*m", "", _shown(faulty, colours=True)) == _shown(faulty)
+def test_the_figures_are_one_table_in_80_columns(faulty, shown):
+    headings = [row for row in shown(faulty).splitlines() if row.startswith("scenario ")]
+
+    assert [row.split("  ")[-1].strip() for row in headings] == ["KL k3"]
 
 
-def test_markup_and_terminal_codes_are_shown_and_not_obeyed(hostile):
-    text = _shown(hostile, width=300)
+def test_colours_add_nothing_that_the_words_do_not_say(faulty, shown):
+    assert re.sub(r"\x1b\[[\d;]*m", "", shown(faulty, colours=True)) == shown(faulty)
+
+
+def test_markup_and_terminal_codes_are_shown_and_not_obeyed(hostile, shown):
+    text = shown(hostile, width=None)
 
     assert "\x1b" not in text
     assert all(words in text for words in ("\\x1b[31m[red]", "nan✗", "inf✗"))

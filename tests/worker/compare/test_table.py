@@ -1,0 +1,78 @@
+"""A comparison in a terminal: everything is there, without boxes, and foreign text is neutralised."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from rich.cells import cell_len
+
+from worker.compare.compare import Comparison, compare
+from worker.compare.table import show_comparison
+from worker.parity.records import Coverage
+
+EVIL = "\x1b[31m[red]:x:\nfail forged"
+
+
+@pytest.fixture
+def differing(dumped) -> Comparison:
+    """Two engines that differ in logprobs, versions, quirks, and settings of all kinds; one name is hostile."""
+    a = dumped()
+    effective = {**a.effective, "model_config.logprobs_mode": "raw_logprobs", f"acme.{EVIL}": EVIL}
+    rows = tuple(
+        item.model_copy(update={"logprobs": tuple(value - 0.5 for value in item.logprobs)}) if item.kind == "sampled" else item
+        for item in a.rows
+    )
+    b = dumped(
+        rows, scored_for=a, versions={"vllm": "0.32.0", "torch": "2.13.0"}, quirks=("v1-runtime", "acme/one"),
+        settings={"engine.dtype": "bfloat16", "sampling.temperature": 0.7}, effective=effective,
+    )  # fmt: skip
+    quirk = Coverage(id="acme/mode", state="in force in A", because="", switch="")
+    return compare(a, b, cover=lambda slot: (quirk,) if slot == "engine.logprobs_mode" else ())
+
+
+def test_rows_limits_causes_and_differences_are_lines_of_one_thing_each(differing, screened):
+    text = screened(lambda screen: show_comparison(screen, differing), width=None)
+
+    rows = [" ".join(row.split()) for row in text.splitlines()]
+    assert rows[0] == "tiny: A = vLLM 0.30.0 on cpu, B = vLLM 0.32.0 on cpu"
+    for row in (
+        "rows result same equal tokens mean |Δ| max |Δ| KL k3",
+        "greedy ok 2 of 2 5 of 5 0 0 0",
+        "sampled fail 2 of 2 6 of 6 0.500 0.500 0.107",
+        "teacher-forced ok - 11 scored 0 0 0",
+        "model_config.logprobs_mode: A processed_logprobs, B raw_logprobs",
+        "set it with engine.logprobs_mode",
+        "quirk acme/mode: in force in A",
+        "vllm A 0.30.0, B 0.32.0",
+        "engine.dtype A float32, B bfloat16",
+        "quirk acme/one: in force only in B",
+    ):
+        assert row in rows
+    assert any(row.startswith("fail sampled: mean_abs_delta 0.500, limit ≤ 0.2 (") for row in rows)
+    assert any(row.startswith("settings of the engine that only B has: acme.") for row in rows)
+    assert rows[-1] == differing.reading
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_everything_fits_the_terminal_without_boxes(width, differing, screened):
+    text = screened(lambda screen: show_comparison(screen, differing), width=width)
+
+    assert [row for row in text.splitlines() if cell_len(row) > width and len(row.split()) > 2] == []
+    assert re.findall("[\u2500-\u257f]", text) == []
+
+
+def test_foreign_text_is_shown_and_not_obeyed(differing, screened):
+    text = screened(lambda screen: show_comparison(screen, differing), width=None)
+
+    assert "\x1b" not in text
+    assert "\\x1b[31m[red]:x:\\nfail forged" in text
+    assert not re.search("^fail forged", text, re.MULTILINE)
+
+
+def test_equal_dumps_show_no_differences(dumped, screened):
+    found = compare(dumped(), dumped())
+
+    text = screened(lambda screen: show_comparison(screen, found), width=None)
+
+    assert "differ" not in text.replace("before the first difference", "")
