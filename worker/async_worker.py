@@ -21,7 +21,7 @@ from worker.engine.engine_rank import EngineRank
 from worker.engine.topology import Expected, Topology, read_topology
 from worker.errors import SleepError
 from worker.generation import Requests
-from worker.launch import Bundles, parsed, prepare
+from worker.launch import Bundles, parsed, prepare, sampling_warnings
 from worker.refit.manifest import Manifest
 from worker.refit.refitting import Refitting
 from worker.refit.scope import RefitScope
@@ -59,7 +59,8 @@ class VllmAsyncGenerationWorker:
     Attributes:
         config: The configuration, with what the plan changes.
         plan: What applies and why.
-        warnings: What the user should know: the plan's warnings, those of putting it into force, those of refits.
+        warnings: What the user should know: the plan's warnings, those about sampling, those of applying the plan, those of
+            refits.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class VllmAsyncGenerationWorker:
         )
         self.config: GenerationConfig = launch.config
         self.plan: Plan = launch.plan
-        self.warnings: list[str] = list(launch.plan.warnings)
+        self.warnings: list[str] = [*launch.plan.warnings, *sampling_warnings(launch.config)]
         self._launch = launch
         self._engine_rank = engine_rank
         self._running: _Running | None = None

@@ -85,6 +85,19 @@ def prepare(
     return Launch(config, registry, plan, arguments, environment)
 
 
+def sampling_warnings(config: GenerationConfig) -> tuple[str, ...]:
+    """Returns what a user should know about the sampling settings of a run, given its adjusted configuration."""
+    least = config.sampling.min_new_tokens
+    if config.purpose != "rollout" or not least:
+        return ()
+    text = (
+        f"sampling.min_new_tokens = {least} masks the tokens that end a sample until it has {least} tokens, which shifts the "
+        "logprobs of the tokens before: they are those of the masked distribution, and the trainer's differ; set "
+        "sampling.min_new_tokens: 0, or mask the same tokens in the trainer"
+    )
+    return (text,)
+
+
 def parsed(config: GenerationConfig | Mapping[str, Any]) -> GenerationConfig:
     """Returns the configuration that a caller gives as such or as a nested mapping."""
     return config if isinstance(config, GenerationConfig) else GenerationConfig.parse(config)

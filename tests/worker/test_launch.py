@@ -15,7 +15,7 @@ from quirks_core.errors import UsageError
 from quirks_core.plan import RefusedError
 from quirks_core.planning import PlanOptions
 from quirks_core.slots import NOT_ARGUMENTS
-from worker import VllmAsyncGenerationWorker
+from worker import VllmAsyncGenerationWorker, WorkerGroup
 from worker.engine.engine_rank import EngineRank
 from worker.launch import prepare
 from worker.refit.transfer import BACKEND
@@ -361,3 +361,26 @@ def test_a_place_does_not_make_a_refused_configuration_work(launch, model):
 
     with pytest.raises(RefusedError, match="this one is dense"):
         launch(model(), engine={"data_parallel_size": 2}, parallel={"dp_strategy": "actors"}, engine_rank=place)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "least", "warns"),
+    [("rollout", 5, True), ("rollout", 0, False), ("eval", 5, False), ("serve", 5, False)],
+)
+def test_a_rollout_that_masks_the_tokens_that_end_a_sample_warns_before_anything_starts(model, purpose, least, warns):
+    folder = model()
+    (folder / "model.safetensors").touch()
+
+    worker = VllmAsyncGenerationWorker({"model": str(folder), "purpose": purpose, "sampling": {"min_new_tokens": least}})
+
+    found = [text for text in worker.warnings if "sampling.min_new_tokens" in text]
+    assert len(found) == warns
+    assert not warns or ("= 5 masks the tokens that end a sample" in found[0] and "set sampling.min_new_tokens: 0" in found[0])
+
+
+def test_a_group_warns_of_masked_tokens_as_a_worker_does(model):
+    config = {"model": str(model("qwen3_moe", num_experts=12)), "sampling": {"min_new_tokens": 2}}
+
+    group = WorkerGroup(config)
+
+    assert len([text for text in group.warnings if "sampling.min_new_tokens = 2" in text]) == 1
