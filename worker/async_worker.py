@@ -1,4 +1,4 @@
-"""The generation worker that a trainer holds: one vLLM engine with its quirks applied and proven."""
+"""The generation worker of a trainer: one vLLM engine with its quirks applied and verified."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Running:
-    """What there is while an engine runs."""
+    """The parts that exist while an engine runs."""
 
     engine: Engine
     requests: Requests
@@ -46,7 +46,7 @@ class _Running:
 class VllmAsyncGenerationWorker:
     """Generates with one vLLM engine, and takes new weights from a trainer between two optimiser steps.
 
-    Making the worker resolves the plan, so a configuration that is refused fails here, before any engine starts;
+    The constructor resolves the plan, so a refused configuration fails there, before any engine starts;
     `post_init_async` starts the engine. All calls must come from one event loop::
 
         worker = VllmAsyncGenerationWorker(config)
@@ -83,22 +83,22 @@ class VllmAsyncGenerationWorker:
             config: The configuration, or a nested mapping of one.
             bundle_indices: Bundles of the current Ray placement group that belong to this worker; also ``(node, bundles)``.
             fraction_of_gpus: Share of a GPU that each engine process takes, in (0, 1].
-            seed: Seed of the engine. Replicas that share nothing need different ones, or they sample the same from the same
-                prompts. If None it is the configuration's, else one made of the bundles, else the engine's.
+            seed: Seed of the engine. Independent replicas need different seeds, or they generate the same samples from the same
+                prompts. If None: the configuration's, else one derived from the bundles, else the engine's.
             disable: Names to turn off: quirks, flags, ``distribution:NAME``, ``third-party``, ``all``. Stronger than
                 environment and configuration.
             force: Names to turn on, whatever their match and version ranges say.
-            strict: A broken plugin is an error; it is one, too, if MODEL_QUIRKS_STRICT is 1.
-            locked: Lock file that the loaded quirks must agree with; what MODEL_QUIRKS_LOCKED or else the configuration names
-                if None.
+            strict: Treat a broken plugin as an error, as MODEL_QUIRKS_STRICT=1 does.
+            locked: Lock file that the loaded quirks must match. If None: the file that MODEL_QUIRKS_LOCKED or the configuration
+                names.
             engine_rank: Which engine of a `worker.WorkerGroup` this is; the group gives it.
-            options: What the plan is made with, instead of ``disable``, ``force``, ``strict`` and ``locked``.
+            options: Plan options, instead of ``disable``, ``force``, ``strict`` and ``locked``.
 
         Raises:
             UsageError: Something in the configuration is wrong.
             RefusedError: The configuration cannot work; the error lists all reasons.
             LockError: The loaded quirks are not those of the lock file.
-            BrokenPluginsError: There are broken plugins, and `strict` holds.
+            BrokenPluginsError: There are broken plugins, and `strict` applies.
         """
         config = parsed(config)
         call = SwitchNames(disable, force)
@@ -124,7 +124,7 @@ class VllmAsyncGenerationWorker:
 
     @property
     def receipt(self) -> Receipt:
-        """What every process of the engine has; there from `post_init_async` on, also after `shutdown`.
+        """What every process of the engine acknowledged; available after `post_init_async`, also after `shutdown`.
 
         Raises:
             QuirksError: The engine has not been started.
@@ -135,7 +135,7 @@ class VllmAsyncGenerationWorker:
 
     @property
     def engine(self) -> Engine:
-        """The running engine, for what no call of the worker shows; ``engine.llm`` is vLLM's ``AsyncLLM``.
+        """The running engine, for access that the worker's methods do not offer; ``engine.llm`` is vLLM's ``AsyncLLM``.
 
         Raises:
             QuirksError: The engine does not run.
@@ -154,7 +154,7 @@ class VllmAsyncGenerationWorker:
 
     @property
     def topology(self) -> Topology:
-        """Which parallel ranks the engine's processes are and which experts each of them holds; there once the engine runs.
+        """The parallel ranks of the engine's processes and the experts that each holds; available once the engine runs.
 
         Raises:
             QuirksError: The engine has not been started, or its workers do not report (``worker_extension_cls``).
@@ -169,20 +169,20 @@ class VllmAsyncGenerationWorker:
         An engine that starts from dummy weights (``engine.load_format``) does not generate before a complete refit, unless
         ``engine.generate_from_dummy`` is set.
 
-        The event loop stands still until the engine is up: 20 to 60 s on two CPU cores.
+        Blocks the event loop until the engine runs: 20 to 60 s on two CPU cores.
 
         Raises:
             EngineStartError: The engine died; its last error lines are in the message, the active quirks in the notes.
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
             TopologyError: The engine formed other parallel groups than the plan says.
-            ServerStartError: The server cannot listen; a port that is taken is found before the engine starts.
+            ServerStartError: The server cannot listen. If the port is in use, this is raised before the engine starts.
         """
         if self._running is not None:
             raise QuirksError("the engine is running already; call post_init_async once")
         if self.config.server.enabled:
             from worker.server import Listener
 
-            self._listener = Listener(self.config)  # a port that is taken is found now, not after the engine's start
+            self._listener = Listener(self.config)  # fails here if the port is in use, not after the engine's start
         try:
             await self._create_engine(self._launch.arguments)
             if self.config.server.enabled:
@@ -212,9 +212,9 @@ class VllmAsyncGenerationWorker:
         self._warn(*engine.warnings, *self._launch.registry.observe(self.plan, self.receipt))
 
     async def shutdown(self) -> bool:
-        """Stops server and engine, ends every process that was started and takes the plan out of force; may be called again.
+        """Stops server and engine, ends every process that was started and reverts the plan; may be called again.
 
-        What is still being generated ends with `GenerationAbortedError`.
+        Requests in flight end with `GenerationAbortedError`.
         """
         running, self._running = self._running, None
         if running is None:
@@ -230,10 +230,10 @@ class VllmAsyncGenerationWorker:
         return True
 
     async def restart_async(self) -> None:
-        """Starts a new engine in place of one that died or was left with weights of two versions.
+        """Replaces an engine that died, or whose weights mix two versions, by a new one.
 
-        As after `post_init_async`, an engine from dummy weights does not generate before a refit. What was announced of refits
-        stays so. A collective has to be joined anew; the server gets a new port, and a new key unless one is configured.
+        As after `post_init_async`, an engine from dummy weights does not generate before a refit. Announcements of refits stay
+        valid. A collective must be joined again; the server gets a new port, and a new key unless one is configured.
 
         Raises:
             EngineStartError: As for `post_init_async`.
@@ -255,12 +255,12 @@ class VllmAsyncGenerationWorker:
     ) -> AsyncGenerator[tuple[int, Batch], None]:
         """Generates from a batch of prompts; yields each sample as it finishes.
 
-        Leaving the loop early aborts what is still running.
+        Leaving the loop early aborts the remaining requests.
 
         Args:
             data: ``input_ids`` [B, S] int64, padded on the right; ``input_lengths`` [B] int64; optionally ``stop_strings``, for
                 each row None or a list of texts: together with the configured ones they end every sample of the batch; and
-                ``seeds`` [B], an integer for each sample, which then does not depend on what else is generated beside it.
+                ``seeds`` [B], an integer for each sample, which then does not depend on other requests.
             greedy: Take the most probable token instead of sampling.
             sampling: How to sample this batch; as configured and planned if None.
             data_parallel_rank: Which of the engine's own data-parallel ranks generates; the engine chooses if None.
@@ -295,8 +295,8 @@ class VllmAsyncGenerationWorker:
             data_parallel_rank: As for `generate_async`.
 
         Yields:
-            ``(original_index, {"logprobs": [1, length] float32})``: logprobs of softmax(logits), at temperature 1, whatever
-            is configured; 0.0 for the first token, which nothing comes before.
+            ``(original_index, {"logprobs": [1, length] float32})``: logprobs of softmax(logits), at temperature 1 regardless of
+            the configuration; 0.0 for the first token, which has no context.
 
         Raises:
             BatchError, NotReadyError, GenerationTimeoutError, GenerationAbortedError, EngineDiedError: As for `generate_async`.
@@ -356,17 +356,17 @@ class VllmAsyncGenerationWorker:
     async def update_weights_via_ipc_zmq_async(self, version: str | None = None, clear_cache: bool | None = None) -> bool:
         """Takes new weights from trainers that run `worker.refit.send_ipc_zmq` on this machine.
 
-        Generation pauses meanwhile; requests in flight are kept and go on under the new weights.
+        Generation pauses meanwhile; requests in flight are kept and continue with the new weights.
 
         Args:
             version: Label of the new weights; a running number if None.
-            clear_cache: Drop the KV cache, so that requests in flight are computed anew; ``refit.clear_cache`` if None.
+            clear_cache: Drop the KV cache, so that requests in flight are recomputed; ``refit.clear_cache`` if None.
 
         Returns:
             True.
 
         Raises:
-            RefitRejectedError: What comes is not what was announced; the engine keeps the weights it had.
+            RefitRejectedError: The tensors differ from the announcement; the engine keeps the weights it had.
             RefitError: The transfer failed; the message says whether the engine still has the weights it had. If not, it does
                 not generate until a complete refit or `restart_async`.
             EngineDiedError: A process of the engine died.
@@ -386,7 +386,7 @@ class VllmAsyncGenerationWorker:
             train_world_size: Trainer ranks; they come first.
 
         Raises:
-            RefitError: Not all came within ``refit.timeout_s``.
+            RefitError: Not all ranks joined within ``refit.timeout_s``.
         """
         await self.refitting.join(rank_prefix, ip, port, world_size, train_world_size)
 
@@ -418,19 +418,20 @@ class VllmAsyncGenerationWorker:
     async def verify_refit_async(
         self, model: torch.nn.Module | None = None, scope: RefitScope | str | None = None
     ) -> dict[str, str]:
-        """Compares what the engine holds, fused, sharded and packed as it is, with what the trainer sends.
+        """Compares the engine's weights, in their fused, sharded and packed form, with those that the trainer sends.
 
-        Every engine process receives the weights once more, into a second model, so there must be room for one.
+        Every engine process loads the weights once more into a second model, which needs memory for it.
 
         Args:
-            model: The trainer's model, if it is in this process. Without, the trainer has to send as for the last refit.
+            model: The trainer's model, if it is in this process. If None, the trainer must send the weights as for the last
+                refit.
             scope: As for `refit_async`.
 
         Returns:
-            For each of the engine's tensors that differs, what is different about it; empty if the engine is right.
+            By name of each tensor that differs, how it differs; empty if all are equal.
 
         Raises:
-            RefitError: The transfer failed, or there is no room; the engine's weights are as they were.
+            RefitError: The transfer failed, or there is not enough memory; the engine's weights are unchanged.
         """
         return await self.refitting.verify(model, scope)
 
@@ -440,9 +441,9 @@ class VllmAsyncGenerationWorker:
         """Stops generation until `resume_async`; new requests wait. A refit meanwhile leaves the engine paused.
 
         Args:
-            mode: What becomes of requests in flight: ``keep`` freezes them, ``wait`` finishes them first, ``abort`` ends them
+            mode: How to treat requests in flight: ``keep`` freezes them, ``wait`` finishes them first, ``abort`` ends them
                 with `GenerationAbortedError`.
-            clear_cache: Drop the KV cache, so that requests that were frozen are computed anew.
+            clear_cache: Drop the KV cache, so that frozen requests are recomputed.
 
         Raises:
             QuirksError: There is no such mode.
@@ -454,25 +455,25 @@ class VllmAsyncGenerationWorker:
             await vllm_adapter.pause(llm, clear_cache=clear_cache, mode=mode)
 
     async def resume_async(self) -> None:
-        """Lets generation go on."""
+        """Resumes generation."""
         async with self.engine.watched() as llm:
             await vllm_adapter.resume(llm)
 
     # ---- memory
 
     async def reset_prefix_cache_async(self) -> bool:
-        """Forgets the KV cache of past requests.
+        """Drops the KV cache of past requests.
 
         Returns:
-            False if the engine could not, because requests are running that use it.
+            False if running requests still use it.
         """
         async with self.engine.watched() as llm:
             return bool(await llm.reset_prefix_cache())
 
     async def sleep_async(self, level: int = 1) -> None:
-        """Gives the GPU's memory back: the KV cache, and the weights, which level 1 keeps on the host and level 2 drops.
+        """Frees GPU memory: drops the KV cache; level 1 moves the weights to the host, level 2 drops them.
 
-        What is still being generated is aborted. After level 2 the engine does not generate before a complete refit.
+        Requests in flight are aborted. After level 2 the engine does not generate before a complete refit.
 
         Raises:
             SleepError: The engine cannot sleep: it runs on the CPU, or without ``engine.enable_sleep_mode``.
@@ -490,11 +491,11 @@ class VllmAsyncGenerationWorker:
         engine.readiness.slept(level)
 
     async def wake_up_async(self, **kwargs: Any) -> None:
-        """Takes memory again.
+        """Allocates the memory again.
 
         Args:
-            **kwargs: ``tags``: a list of ``weights`` and ``kv_cache``; both if missing. Around a refit wake the weights first,
-                refit, then wake the KV cache: the trainer's copy and the cache need not fit together.
+            **kwargs: ``tags``: a list of ``weights`` and ``kv_cache``; both if missing. For a refit wake the weights, refit,
+                then wake the KV cache, so that the trainer's copy and the cache need not fit into memory together.
 
         Raises:
             SleepError: A tag is unknown, or the engine does not sleep.
@@ -520,12 +521,12 @@ class VllmAsyncGenerationWorker:
 
     @property
     def openai_api_key(self) -> str | None:
-        """The bearer key that the server asks for; None if it asks for none or there is no server."""
+        """The bearer key that the server requires; None if it requires none or there is no server."""
         server = self._server
         return None if server is None else server.api_key
 
     def _setup_vllm_openai_api_server(self, app: FastAPI) -> FastAPI:
-        """Adds the server's routes to an application of the caller's, who then guards and serves it."""
+        """Adds the server's routes to the caller's application; the caller is responsible for access control and serving."""
         self._openai_server().add_routes(app)
         return app
 
@@ -547,7 +548,7 @@ class VllmAsyncGenerationWorker:
     # ---- parts
 
     async def _prove(self, engine: Engine) -> Topology | None:
-        """Has every process say which parallel ranks it is, and compares that with the plan."""
+        """Reads the parallel ranks of every process and compares them with the plan."""
         if not engine.takes_calls:
             return None
         place = self._engine_rank or EngineRank("engine")
@@ -559,7 +560,7 @@ class VllmAsyncGenerationWorker:
         self.warnings += [text for text in texts if text not in self.warnings]
 
     def _abort(self, why: str) -> None:
-        """Ends every request, from here and over HTTP."""
+        """Aborts every request of this process and of HTTP clients."""
         if self._running is not None:
             self._running.requests.abort(why)
             if self._running.server is not None:

@@ -9,7 +9,7 @@ import torch
 
 from worker.errors import BatchError
 
-#: Tensors and lists by name; the rows of all of them belong together.
+#: Tensors and lists by name; row i of each belongs to sample i.
 Batch = dict[str, Any]
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -26,7 +26,7 @@ def prompts(data: Mapping[str, Any]) -> list[list[int]]:
         B lists of token ids.
 
     Raises:
-        BatchError: The batch does not have that form; the message names everything that is wrong.
+        BatchError: The batch does not have that form; the message lists every problem.
     """
     problems = [f"{name!r} is missing" for name in ("input_ids", "input_lengths") if name not in data]
     if problems:
@@ -48,7 +48,7 @@ def prompts(data: Mapping[str, Any]) -> list[list[int]]:
     if problems:
         raise BatchError("batch: " + "; ".join(problems))
     rows = [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
-    # Only now: what the padding holds is nobody's business, and some trainers fill it with -100.
+    # After the padding is cut off: its values do not matter, and some trainers fill it with -100.
     if negative := [f"row {row}: negative token ids" for row, valid in enumerate(rows) if min(valid) < 0]:
         raise BatchError("batch: " + "; ".join(negative))
     return rows
@@ -110,7 +110,7 @@ def check_encoded(rows: Sequence[Sequence[int]], longest: int) -> None:
 
 
 def stop_strings(data: Mapping[str, Any], rows: int, configured: Sequence[str] = ()) -> tuple[str, ...]:
-    """Puts the stop strings of a batch together: every sample stops at any of them.
+    """Merges the stop strings of a batch: every sample stops at any of them.
 
     Args:
         data: ``stop_strings``, if it is there: for each row None or a list of texts.
@@ -133,7 +133,7 @@ def stop_strings(data: Mapping[str, Any], rows: int, configured: Sequence[str] =
 
 
 def seeds(data: Mapping[str, Any], rows: int) -> dict[int, int]:
-    """Reads the seeds of a batch: with one of its own a sample does not depend on what else is generated beside it.
+    """Reads the seeds of a batch; a sample with its own seed does not depend on other requests.
 
     Args:
         data: ``seeds``, if it is there: [B] integers, tensor or list.
@@ -169,8 +169,8 @@ def sample(
         prompt: P token ids.
         generated: G token ids.
         logprobs: G logprobs, one per generated token.
-        truncated: The generation ended because of its length.
-        weight_versions: Which weights made which of the G tokens: ``(version, start, end)``.
+        truncated: The generation reached its maximum length.
+        weight_versions: Which weights generated which of the G tokens: ``(version, start, end)``.
         cached: How many of the P tokens came from the engine's prefix cache.
 
     Returns:

@@ -10,7 +10,7 @@ class EngineStartError(QuirksError):
 
 
 class EngineDiedError(QuirksError):
-    """A process of the running engine died; the message ends with its last error lines. ``restart_async`` starts anew."""
+    """A process of the running engine died; the message ends with its last error lines. ``restart_async`` starts a new one."""
 
 
 class WorkerCallError(QuirksError):
@@ -18,7 +18,7 @@ class WorkerCallError(QuirksError):
 
 
 class TopologyError(QuirksError):
-    """The engine formed other parallel groups than the plan says; the message lists every process that is not as it should."""
+    """The engine formed other parallel groups than the plan says; the message lists every process that differs."""
 
 
 class RankError(QuirksError):
@@ -26,7 +26,7 @@ class RankError(QuirksError):
 
 
 class NotReadyError(QuirksError):
-    """The engine must not generate: it sleeps, or its weights are not those of one policy. The message says the way back."""
+    """The engine must not generate: it sleeps, or its weights are not those of one policy. The message says what to do."""
 
 
 class GenerationTimeoutError(QuirksError):
@@ -43,7 +43,7 @@ class GenerationAbortedError(QuirksError):
 
 
 class BatchError(QuirksError):
-    """A batch does not have the promised form; nothing was sent to the engine."""
+    """A batch does not have the required form; nothing was sent to the engine."""
 
     exit_code = 2
 
@@ -53,7 +53,7 @@ class RefitError(QuirksError):
 
 
 class RefitRejectedError(RefitError):
-    """What the trainer sends is not what was announced; the model was not touched."""
+    """What the trainer sends differs from its announcement; the model was not changed."""
 
 
 class RefitUnsupportedError(RefitError):

@@ -1,4 +1,4 @@
-"""Requests to one engine: sent, awaited under a time limit, aborted when nobody waits any more, and turned into samples."""
+"""Requests to one engine: sent, awaited under a time limit, aborted when the caller leaves, and turned into samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Requests:
 
     Attributes:
         sampling: How to sample, as planned.
-        timeout_s: Seconds after which a request is given up; None for never.
+        timeout_s: Seconds after which a request is aborted; None for never.
     """
 
     def __init__(self, engine: Engine, sampling: SamplingSection, timeout_s: float | None) -> None:
@@ -43,14 +43,14 @@ class Requests:
         seeds: Mapping[int, int] = MappingProxyType({}),
         sampling: SamplingSection | None = None,
     ) -> AsyncGenerator[tuple[int, Batch], None]:
-        """Returns what yields a sample for each prompt, as it finishes; to be used under `aclosing`, as all of these.
+        """Returns a generator of one sample per prompt, in the order in which they finish; use it under `aclosing`.
 
         Args:
-            rows: Prompts by the number under which to speak of them.
+            rows: Prompts by number; messages refer to these numbers.
             stop: Texts that end every sample.
             greedy: Take the most probable token instead of sampling.
             rank: Which of the engine's own data-parallel ranks; the engine chooses if None.
-            seeds: By the same number, a seed for the sample alone; the engine draws from its own where there is none.
+            seeds: By the same number, the sample's own seed; samples without one use the engine's generator.
             sampling: How to sample; as planned if None.
         """
 
@@ -63,7 +63,7 @@ class Requests:
             completion = output.outputs[0]
             return index, sample(
                 row,
-                list(completion.token_ids),  # the engine's own list is alive
+                list(completion.token_ids),  # a copy, because the engine changes its list
                 vllm_adapter.sampled_logprobs(completion),
                 truncated=completion.finish_reason == "length",
                 weight_versions=vllm_adapter.version_spans(completion, self._engine.readiness.version),
@@ -75,7 +75,7 @@ class Requests:
     def texts(
         self, rows: Mapping[int, list[int]], stop: Sequence[str], *, greedy: bool, rank: int | None = None
     ) -> AsyncGenerator[tuple[int, str], None]:
-        """Returns what yields a text for each prompt, as it finishes; arguments as for `samples`."""
+        """Returns a generator of one text per prompt, in the order in which they finish; arguments as for `samples`."""
 
         async def one(index: int, row: list[int]) -> tuple[int, str]:
             room = self._engine.llm.model_config.max_model_len - len(row)
@@ -87,9 +87,9 @@ class Requests:
     def scores(
         self, rows: Mapping[int, list[int]], *, rank: int | None = None
     ) -> AsyncGenerator[tuple[int, list[float]], None]:
-        """Returns what yields a logprob for each token of a row, computed at once as a prompt; arguments as for `samples`.
+        """Returns a generator of the logprobs of each row, computed as a prompt (prefill); arguments as for `samples`.
 
-        That of the first token is 0.0: nothing comes before it.
+        The first token of a row has 0.0, because it has no context.
         """
 
         async def one(index: int, row: list[int]) -> tuple[int, list[float]]:
@@ -99,12 +99,12 @@ class Requests:
         return self._each(rows, one)
 
     def abort(self, why: str) -> None:
-        """Ends every request; those who wait for one get an error that says why."""
+        """Aborts every request; waiting callers get an error with the reason."""
         for task in self._running:
             task.cancel(why)
 
     async def close(self, why: str) -> None:
-        """Ends every request, and waits until the engine has been told."""
+        """Aborts every request, and waits until the engine has been told."""
         self.abort(why)
         if self._running:
             await asyncio.wait(tuple(self._running))
@@ -124,7 +124,7 @@ class Requests:
         return vllm_adapter.sampling_params(sampling, greedy=greedy, max_tokens=most, stop=stop, seed=seed, text=text)
 
     async def _finish(self, index: int, row: list[int], params: Any, rank: int | None) -> Any:
-        """Sends one request and waits for its end; gives it up after the time limit. Returns vLLM's ``RequestOutput``."""
+        """Sends one request and waits for its end; aborts it after the time limit. Returns vLLM's ``RequestOutput``."""
         prompt = {"prompt_token_ids": row}
         try:
             async with self._engine.watched() as llm:
@@ -145,10 +145,10 @@ class Requests:
     async def _each(
         self, rows: Mapping[int, list[int]], one: Callable[[int, list[int]], Coroutine[Any, Any, _T]]
     ) -> AsyncGenerator[_T, None]:
-        """Yields what comes of every row, in the order in which it comes; leaving early, by error or by choice, ends the rest.
+        """Yields the result of every row as it finishes; leaving early, by error or by choice, aborts the rest.
 
         Raises:
-            GenerationTimeoutError: Once all others are through, if samples took too long.
+            GenerationTimeoutError: After all other samples finished, if some took too long.
             GenerationAbortedError: `abort` was called.
         """
         self._engine.readiness.check()
@@ -165,7 +165,7 @@ class Requests:
                 except asyncio.CancelledError as error:
                     caller = asyncio.current_task()
                     if caller is None or caller.cancelling() or not error.args:
-                        raise  # the caller does not want it any more
+                        raise  # the caller has left
                     raise GenerationAbortedError(f"generation was aborted: {error.args[0]}") from None
                 yield result
         finally:

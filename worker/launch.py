@@ -25,11 +25,11 @@ Bundles = Sequence[int] | tuple[int, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The end of everything pure.
+    """Everything that a start needs.
 
     Attributes:
         config: The configuration, with what the plan changes.
-        registry: The quirks that were asked.
+        registry: The loaded quirks.
         plan: What applies and why.
         arguments: Arguments of vLLM's ``AsyncEngineArgs``.
         environment: Variables for the engine's processes, beside those of the plan.
@@ -99,7 +99,7 @@ def sampling_warnings(config: GenerationConfig) -> tuple[str, ...]:
 
 
 def parsed(config: GenerationConfig | Mapping[str, Any]) -> GenerationConfig:
-    """Returns the configuration that a caller gives as such or as a nested mapping."""
+    """Returns a configuration, parsed if it is a nested mapping."""
     return config if isinstance(config, GenerationConfig) else GenerationConfig.parse(config)
 
 
@@ -118,7 +118,7 @@ def _check_alone(plan: Plan) -> None:
 
 
 def _split(indices: Bundles | None) -> tuple[int, tuple[int, ...] | None]:
-    """Splits what a group gives to a worker into the node's number and the bundles."""
+    """Splits a group's bundle indices into the node's number and the bundles."""
     if indices is None:
         return 0, None
     if len(indices) == 2 and isinstance(indices[1], Sequence):

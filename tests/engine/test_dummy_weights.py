@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 
-from worker.errors import NotReadyError, RefitRejectedError
+from worker.errors import NotReadyError, RefitRejectedError, TransferError
+from worker.refit import Manifest, send_ipc_zmq, tensors
 
 _REASON = r"started from dummy weights .* refit before generating"
 
@@ -46,8 +49,17 @@ async def test_no_way_to_generate_is_open_before_a_complete_refit_and_all_are_af
 
     await refused()
     await worker.prepare_refit_info_async({"another.weight": ((1,), "float32")})
-    with pytest.raises(RefitRejectedError, match=f"the engine still cannot generate: the engine {_REASON}"):
+    with pytest.raises(RefitRejectedError):
         await worker.refit_async(trainer)
+    state = dict(tensors(trainer, "parameters"))
+    addresses = await worker.report_refit_addresses_async()
+    sending = asyncio.create_task(
+        asyncio.to_thread(send_ipc_zmq, state.items, addresses, manifest=Manifest.of(state.items()), timeout_s=60)
+    )
+    with pytest.raises(RefitRejectedError, match=f"the engine still cannot generate: the engine {_REASON}"):
+        await worker.update_weights_via_ipc_zmq_async()
+    with pytest.raises(TransferError, match="refit rejected"):
+        await sending
     await refused()
     worker.refitting.announced = None
 

@@ -1,1 +1,1 @@
-"""Changes one setting at a time, and says which one moves parity."""
+"""Changes one setting at a time, and reports which of them affect parity."""

@@ -1,4 +1,4 @@
-"""What an ablation shows: which settings move parity, which way, and which quirks cover them."""
+"""The result of an ablation: which settings affect parity, in which direction, and which quirks cover them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from worker.ablation.skeleton import skeleton
 from worker.parity.metrics import METRICS
 from worker.parity.records import Attribution, Result, Step, worst_level
 
-#: The metric of a scenario that failed to run, 1 if it did: not one of `METRICS`, as nothing was measured.
+#: Metric of a scenario that failed to run: 1 if it did. Not one of `METRICS`, because nothing was measured.
 FAILED = "failed"
 
-#: What is nearer to its ideal than this is as good as there: the noise of float32.
+#: A metric that is closer to its ideal than this counts as equal to it: the noise of float32.
 _NOISE = 1e-5
 #: A metric whose distance to its ideal changes by less than this factor has not moved, unless it crosses a threshold.
 _LEAST_FACTOR = 1.5
 
 
 class _Move(NamedTuple):
-    """How one metric of one scenario moved; the greatest is what a step is known by."""
+    """How one metric of one scenario moved; a step is reported with its largest move."""
 
     crossed: int  # 2 into or out of failing, 1 another threshold, 0 none
     factor: float
@@ -51,7 +51,7 @@ def distance(before: Result, after: Result) -> float:
 
 
 def attributions(baseline: Sequence[Result], steps: Sequence[Step], plan: Plan, registry: Registry) -> tuple[Attribution, ...]:
-    """Says which steps move parity.
+    """Finds the steps that affect parity.
 
     Args:
         baseline: The results of the user's run.
@@ -75,7 +75,7 @@ def attributions(baseline: Sequence[Result], steps: Sequence[Step], plan: Plan, 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A step beside the user's run: the scenarios that both have, as they were, and with the step's setting."""
+    """A step compared with the user's run: for each scenario of both, the results without and with the step's setting."""
 
     step: Step
     pairs: tuple[tuple[Result, Result], ...]
@@ -92,13 +92,13 @@ class _Seen:
 
     @property
     def greatest(self) -> _Move | None:
-        """The greatest move: of what is restored if something is, else of what is worse. None if all is noise."""
+        """The largest move: among restored scenarios if there are any, else among worse ones. None if all is noise."""
         moves = [move for pair in self.pairs for move in _moves(*pair)]
         for names, nearer in ((self.restores, True), (self.worsens, False)):
             if chosen := [move for move in moves if move.scenario in names and move.nearer is nearer]:
                 moves = chosen
                 break
-        # The first of equals: the scenarios' order, then that of the metrics.
+        # Of equal moves the first, in the order of the scenarios, then of the metrics.
         return max(moves, key=lambda move: (move.crossed, move.factor), default=None)
 
 
@@ -140,7 +140,7 @@ def _moves(before: Result, after: Result) -> Iterator[_Move]:
 
 
 def _is_judged(name: str, *results: Result) -> bool:
-    """A metric that every result has, that some verdict rests on, and that says how far apart the sides are."""
+    """Tells whether every result has a metric, some verdict uses it, and it measures how far apart the sides are."""
     judged = {verdict.metric for result in results for verdict in result.verdicts}
     return name in judged and METRICS[name].better != "any" and all(name in result.metrics for result in results)
 

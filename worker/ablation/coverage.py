@@ -1,4 +1,4 @@
-"""Which quirks set what a step changed, and why the user's run does not have that from them."""
+"""Which quirks set the values that a step changed, and why they have no effect in the user's run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quirks_core.trace import Answer
 from worker.ablation.settings import QUIRK
 from worker.parity.records import Change, Coverage
 
-#: In this order they are shown: those that are nearest to helping first.
+#: The order in which quirks are shown: those that can help most easily first.
 _ORDER = (State.DISABLED, State.ACTIVE, State.SUPERSEDED, State.UNKNOWN, State.DORMANT, State.NOT_MATCHED)
 _SWITCHED_OFF = "switched off by "
 
@@ -47,7 +47,7 @@ def _that_set(name: str, value: Any, plan: Plan, registry: Registry) -> Iterator
     if name.startswith(QUIRK):
         try:
             yield registry.find(name.removeprefix(QUIRK))
-        except UsageError:  # a plan of another installation
+        except UsageError:  # the plan is from another installation
             return
     for item in registry.loaded:
         if any(True for _ in _adjustments(item, name, value, plan)):
@@ -60,7 +60,7 @@ def _adjustments(item: Loaded, slot: str, value: Any, plan: Plan) -> Iterator[De
         if isinstance(adjustment, Default | Require) and adjustment.slot == slot:
             try:
                 operand = computed(plan.context, adjustment.operand)
-            except QuirksError:  # its function does not know this kind of run
+            except QuirksError:  # its function does not support this kind of run
                 continue
             if holds(adjustment.relation, operand, value):
                 yield adjustment
@@ -70,16 +70,16 @@ def _coverage(item: Loaded, slot: str, value: Any, verdict: Verdict, plan: Plan)
     state, because, switch = verdict.state, verdict.because, ""
     if state is State.DISABLED and verdict.verdict is Answer.YES:
         switch = f"remove {_switch(because)}"
-    elif state is State.DISABLED:  # to switch it on would not help
+    elif state is State.DISABLED:  # switching it on would not help
         state = State.NOT_MATCHED if verdict.verdict is Answer.NO else State.UNKNOWN
         decisive = next((leaf for leaf in verdict.trace if leaf.answer is verdict.verdict), None)
-        because, switch = f"{because}, and else: {decisive}", f"--force {verdict.id}"
+        because, switch = f"{because}; without the switch: {decisive}", f"--force {verdict.id}"
     elif state in (State.NOT_MATCHED, State.UNKNOWN, State.DORMANT):
         switch = f"--force {verdict.id}"
     elif state is State.ACTIVE:
         because, switch = _in_the_way(item, slot, value, plan)
     if switch and state is not State.ACTIVE and plan.context.is_typed(slot) and plan.context.value(slot) != value:
-        switch = f"{switch}, and {_remove(slot, plan)}"  # else the quirk would give way, or refuse the run
+        switch = f"{switch}, and {_remove(slot, plan)}"  # otherwise the user's value wins over the quirk, or the run is refused
     return Coverage(id=verdict.id, state=state.value, because=because, switch=switch)
 
 

@@ -1,4 +1,4 @@
-"""Changes one setting at a time, measures what failed anew, and says which setting moves parity."""
+"""Changes one setting at a time, repeats the scenarios that failed, and reports which settings affect parity."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from worker.parity.store import Store
 _MOST_TOGETHER = 3
 #: Most combinations that are tried for one scenario.
 _MOST_TRIES = 4
-#: A setting that brings a scenario no nearer than this share of its distance is no part of a combination.
+#: A setting that reduces a scenario's distance from parity by less than this share is not combined with others.
 _LEAST_GAIN = 0.02
 
-#: Measures scenarios with a variant's change in force; a `QuirksError` says that it cannot, and the ablation goes on.
+#: Measures scenarios with a variant's change applied. If it raises a `QuirksError`, the ablation continues with the next
+#: variant.
 Measure: TypeAlias = Callable[[Variant, Sequence[str]], Awaitable[Sequence[Result]]]
 
 
@@ -35,21 +36,21 @@ async def run(
     state: Path | None = None,
     tell: Tell = lambda _: None,
 ) -> Report:
-    """Measures parity as `worker.parity.run` does, then what each setting, changed alone, does to it.
+    """Measures parity as `worker.parity.run` does, then the effect of each setting, changed alone.
 
     Args:
         config: The configuration.
         options: What to measure.
         settings: Settings to change; all that apply if empty.
-        state: File that keeps what is finished, shared with `worker.parity.run`.
+        state: File that stores finished results, shared with `worker.parity.run`.
         tell: Called with what comes next.
 
     Raises:
-        UsageError, RefusedError, EngineStartError: As for `worker.parity.run`; and there is no setting of a name.
+        UsageError, RefusedError, EngineStartError: As for `worker.parity.run`; also if a setting does not exist.
     """
     async with ParityRun(config, options, state=state, tell=tell) as parity:
         start = Start(parity.config, parity.plan, parity.registry, options.planning)
-        variants(start, only=settings)  # a setting that does not exist is found now
+        variants(start, only=settings)  # fails here if a setting does not exist
         results = await parity.baseline()
         before = {result.scenario: result for result in results}
 
@@ -97,7 +98,7 @@ async def run_variants(
 
 @dataclass(slots=True)
 class _Ablation:
-    """What is known while variants are measured."""
+    """The state of an ablation while variants are measured."""
 
     variants: Sequence[Variant]
     baseline: Sequence[Result]
@@ -105,7 +106,7 @@ class _Ablation:
     tell: Tell
     store: Store
     steps: dict[str, Step] = field(default_factory=dict)  # by the variants' keys
-    measured: dict[tuple[str, str], str] = field(default_factory=dict)  # a variant's key by what it came to
+    measured: dict[tuple[str, str], str] = field(default_factory=dict)  # a variant's key by its effect
 
     @property
     def failing(self) -> list[str]:
@@ -114,7 +115,7 @@ class _Ablation:
 
     @property
     def scenarios(self) -> list[str]:
-        """Those to measure anew: all that count if none failed."""
+        """The scenarios to repeat: those that failed, or all that count if none failed."""
         return self.failing or [result.scenario for result in self.baseline if result.counts]
 
     async def step(self, variant: Variant) -> Step:
@@ -136,7 +137,7 @@ class _Ablation:
             self.tell(f"{variant.key}: cannot be tried: {step.error}")
             return step
         if (same := self.measured.get((variant.how, variant.effect))) is not None:
-            self.tell(f"{variant.key}: comes to the same run as {same}")
+            self.tell(f"{variant.key}: gives the same run as {same}")
             return step.model_copy(update={"results": self.steps[same].results})
         also = ", ".join(f"{slot}: {before} to {after}" for slot, (before, after) in variant.also.items())
         self.tell(f"{variant.key} ({variant.how}){f'; quirks then change {also}' if also else ''}")
@@ -146,7 +147,7 @@ class _Ablation:
             return step.model_copy(update={"error": str(error)})
 
     async def combine(self, scenario: str) -> None:
-        """Puts the settings together that bring a scenario nearest, one more at a time, until it is restored."""
+        """Combines the settings that help a scenario most, adding one at a time, until the scenario is restored."""
         order = self._by_gain(scenario)
         if len(order) < 2 or any(_restores(step, scenario) for step in self.steps.values()):
             return
@@ -165,7 +166,7 @@ class _Ablation:
                 best = together
 
     def _by_gain(self, scenario: str) -> list[Variant]:
-        """The variants that bring a scenario nearer, the nearest first."""
+        """The variants that bring a scenario nearer to parity, the best first."""
         left = [(self._left(self.steps[variant.key], scenario), variant) for variant in self.variants]
         return [variant for share, variant in sorted(left, key=lambda item: item[0]) if share < 1 - _LEAST_GAIN]
 

@@ -1,4 +1,4 @@
-"""The settings that move parity: what to try instead of what is in force, what it takes, and why it matters."""
+"""The settings that affect parity: which values to try, what a try needs, and why the setting matters."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _DTYPES = {"float": "float32", "half": "float16"}
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What a run has before anything is tried."""
+    """The settings of a run before anything is changed."""
 
-    #: by path; what the engine was asked for or, where nobody asked, what it reported. None is unknown.
+    #: by path: the value that the user or a quirk set, else the one that the engine reported; None is unknown
     values: Mapping[str, Any]
     context: RunContext  #: the facts of the run
     compiles: bool  #: whether the environment lets torch compile
@@ -41,7 +41,7 @@ class InForce:
         Args:
             config: The user's configuration.
             plan: The plan for it.
-            engine: Values by slot that the running engine reported; they count where nobody asked for any.
+            engine: Values by slot that the running engine reported; they apply to slots that are not set.
         """
         paths = dict.fromkeys(path for setting in SETTINGS.values() for path in setting.paths)
         asked = {path: plan.value(path) for path in paths}
@@ -56,11 +56,11 @@ class InForce:
 
     @property
     def is_refitted(self) -> bool:
-        """A trainer sends weights."""
+        """Whether a trainer sends weights."""
         return self.context.purpose == "rollout"
 
     def dtype(self, side: str) -> str | None:
-        """What ``engine`` or ``train`` computes in; None if it cannot be told. A trainer left open follows the engine."""
+        """The dtype of ``engine`` or ``train``; None if it is unknown. An unset ``train.dtype`` is the engine's."""
         asked: str | None = self.value(f"{side}.dtype")
         if asked is not None and asked != "auto":
             return _DTYPES.get(asked, asked)
@@ -68,7 +68,7 @@ class InForce:
             return self.dtype("engine")
         text = self.context.model.text_config
         found: str | None = text.get("dtype") or text.get("torch_dtype")
-        return found if found in ("bfloat16", "float16") else None  # what becomes of float32 depends on the platform
+        return found if found in ("bfloat16", "float16") else None  # the dtype for a float32 checkpoint depends on the platform
 
 
 #: Returns the values to try, one for each path of a setting, given what is in force.
@@ -77,16 +77,16 @@ Alternatives: TypeAlias = Callable[[InForce], Iterable[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Something that an ablation changes alone."""
+    """What an ablation changes in one step: a setting, or several together."""
 
     paths: tuple[str, ...]  #: keys of the configuration; several change together
     alternatives: Alternatives  #: the values to try
-    how: How  #: what it takes to try one
+    how: How  #: what is needed to try one
     flag: ModelFlag  #: the flag of a quirk that would set it
-    why: str  #: what it has to do with logprobs, in one line
-    source: str  #: where that is known from
-    lasting: tuple[Any, ...] = ()  #: values that leave a mark on the engine: nothing else may be tried on it afterwards
-    #: values that show only on an engine that was never refitted otherwise, so that they take a restart
+    why: str  #: how it affects logprobs, in one line
+    source: str  #: source of that statement
+    lasting: tuple[Any, ...] = ()  #: values with a lasting effect on the engine: nothing else can be tried on it afterwards
+    #: values whose effect shows only on an engine that had no other refit, so they need a restart
     fresh: tuple[Any, ...] = ()
 
     @property
@@ -95,7 +95,7 @@ class Setting:
         return JOINT.join(self.paths)
 
     def tries(self, now: InForce) -> Iterator[tuple[tuple[Any, ...], How]]:
-        """Yields the values to try, and what each takes. All differ from what is in force; of several paths, each."""
+        """Yields the values to try, and what each needs. All differ from the current values; with several paths, each does."""
         for values in dict.fromkeys(self.alternatives(now)):
             if all(value != now.value(path) for path, value in zip(self.paths, values, strict=True)):
                 yield values, "restart" if set(values) & set(self.fresh) else self.how
@@ -114,7 +114,7 @@ def changed(config: GenerationConfig, values: Mapping[str, Any]) -> GenerationCo
 
 
 def _flipped(path: str, default: bool) -> Alternatives:
-    """The other value of a switch; `default` is what it is if nobody asks."""
+    """The other value of a switch; `default` applies if it is not set."""
 
     def alternatives(now: InForce) -> list[tuple[Any, ...]]:
         value = now.value(path)
@@ -173,7 +173,7 @@ def _generation_configs(now: InForce) -> list[tuple[Any, ...]]:
     value = now.value("engine.generation_config")
     folder = Path(now.context.model.path).expanduser()
     if value in (None, "auto", "vllm") and folder.is_dir() and not (folder / "generation_config.json").is_file():
-        return []  # it has none, so that both mean the same
+        return []  # without that file both values mean the same
     return [("auto" if value == "vllm" else "vllm",)]
 
 
@@ -196,42 +196,42 @@ _HEAD = "the head's rounding is the largest of all; float32 on one side only mak
 
 _SETTINGS = (
     Setting(("engine.logprobs_mode",), _logprobs_modes, "restart", ModelFlag.LOGPROBS,
-            "raw logprobs are those before temperature, penalties and top-k/p: not of the distribution that was sampled from",
+            "raw logprobs are computed before temperature, penalties and top-k/p: not of the sampled distribution",
             "https://github.com/huggingface/trl/issues/4159"),
     Setting(("refit.clear_cache",), _if_refitted(_flipped("refit.clear_cache", False)), "refit", ModelFlag.WEIGHT_SYNC,
-            "a KV cache that outlives a refit was computed by the old weights", "https://github.com/NVIDIA-NeMo/RL/pull/4018"),
+            "a KV cache that is kept over a refit was computed with the old weights", "https://github.com/NVIDIA-NeMo/RL/pull/4018"),
     Setting(("refit.scope",), _if_refitted(_scopes), "refit", ModelFlag.WEIGHT_SYNC,
-            "a refit of parameters leaves persistent buffers as they were, after a dummy load as noise",
+            "a refit of parameters does not update persistent buffers; after a dummy load they are noise",
             "https://github.com/NVIDIA-NeMo/RL/issues/2631", lasting=("state_dict",), fresh=("parameters",)),
     Setting(("engine.load_format",), _load_formats, "restart", ModelFlag.LOAD_FORMAT,
-            "what no refit sends keeps the noise of a dummy load", "https://github.com/NVIDIA-NeMo/RL/pull/298"),
+            "tensors that no refit sends keep the noise of a dummy load", "https://github.com/NVIDIA-NeMo/RL/pull/298"),
     Setting(("engine.enable_prefix_caching",), _flipped("engine.enable_prefix_caching", True), "restart",
             ModelFlag.PREFIX_CACHE,
-            "a prefix that is found in the cache may have been computed by other weights, and by other kernels", _BLOG),
+            "a prefix from the cache may have been computed with other weights or other kernels", _BLOG),
     Setting(("engine.generation_config",), _generation_configs, "restart", ModelFlag.RUNTIME,
-            "the checkpoint's generation_config.json changes how tokens are sampled where a request leaves it open",
+            "the checkpoint's generation_config.json changes sampling parameters that a request does not set",
             "https://github.com/vllm-project/vllm/pull/11164"),
     Setting(("engine.async_scheduling",), _flipped("engine.async_scheduling", True), "restart", ModelFlag.RUNTIME,
-            "the engine plans a step before it has seen the tokens of the last one", _BLOG),
+            "the engine schedules a step before the tokens of the previous one are known", _BLOG),
     Setting(("engine.enable_chunked_prefill",), _flipped("engine.enable_chunked_prefill", True), "restart", ModelFlag.RUNTIME,
-            "a prompt that is split over several steps is summed up in another order, which recurrent models remember",
+            "a prompt split over several steps is summed in another order, and recurrent models carry the difference on",
             "https://github.com/vllm-project/vllm/issues/42259"),
     Setting(("engine.enforce_eager",), _eager_or_compiled, "restart", ModelFlag.ENFORCE_EAGER,
             "eager execution, compiled code and CUDA graphs round differently",
             "https://github.com/vllm-project/vllm/issues/55238"),
     Setting(("engine.dtype",), _dtypes("engine"), "restart", ModelFlag.RUNTIME,
-            "the engine's rounding; a trainer whose dtype is left open follows", _BLOG),
+            "the engine's rounding; an unset train.dtype follows it", _BLOG),
     Setting(("train.dtype",), _dtypes("train"), "rescore", ModelFlag.RUNTIME, "the trainer's rounding", _BLOG),
-    Setting(("engine.dtype", "train.dtype"), _float32_on_both, "restart", ModelFlag.RUNTIME, "rounding as such", _BLOG),
+    Setting(("engine.dtype", "train.dtype"), _float32_on_both, "restart", ModelFlag.RUNTIME, "rounding on both sides", _BLOG),
     Setting(("engine.head_dtype",), _head("engine"), "restart", ModelFlag.LM_HEAD_DTYPE, _HEAD, _ONE_SIDED),
     Setting(("train.head_dtype",), _head("train"), "rescore", ModelFlag.LM_HEAD_DTYPE, _HEAD, _ONE_SIDED),
     Setting(("engine.head_dtype", "train.head_dtype"), _both_heads, "restart", ModelFlag.LM_HEAD_DTYPE,
-            "both heads must round alike, and in float32 they hardly round", "https://github.com/vllm-project/vllm/pull/48390"),
+            "both heads must round in the same way; in float32 rounding is negligible", "https://github.com/vllm-project/vllm/pull/48390"),
     Setting(("engine.kv_cache_dtype",), _kv_cache_dtypes, "restart", ModelFlag.KV_CACHE,
-            "keys and values that are kept in fewer bits come back as others",
+            "keys and values stored in fewer bits are rounded",
             "https://docs.vllm.ai/en/stable/configuration/engine_args/"),
     Setting(("train.attn_implementation",), lambda _: [("eager",), ("sdpa",)], "rescore", ModelFlag.ATTENTION,
-            "the trainer's attention sums up in another order, and may know no sliding window or soft cap",
+            "the trainer's attention sums in another order, and may not support sliding windows or soft caps",
             "https://huggingface.co/docs/transformers/attention_interface"),
     Setting((_BATCH_INVARIANT,), _batch_invariant, "restart", ModelFlag.ENVIRONMENT,
             "a token's logprob depends on what else is in the batch",

@@ -1,4 +1,4 @@
-"""A declaration to begin a new quirk with, where a setting restores parity and no quirk covers it."""
+"""The start of a new quirk, for a setting that restores parity and that no quirk covers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ $fields
 
 async def scenario(lab: Lab) -> Outcome:
     """The logprobs of a rollout are those of the trainer."""
-    # TODO: make of this what the scenario $scenario of quirks parity does, as small as it can be.
+    # TODO: reduce the scenario $scenario of quirks parity to the smallest run that shows the fault.
     model = lab.checkpoint($kind)$todo
     trainer = lab.trainer(model)
     async with lab.worker(model, $values) as worker:
@@ -69,7 +69,7 @@ def skeleton(plan: Plan, step: Change, scenario: str, figures: Mapping[str, tupl
     context = plan.context
     model_type, version = context.model.model_type, _version(plan)
     where, who = f"vLLM {version}" if version else "the installed vLLM", model_type or "a model"
-    was = "; ".join(f"{name} = {'left open' if before is None else before}" for name, before, _ in step.parts)
+    was = "; ".join(f"{name} = {'not set' if before is None else before}" for name, before, _ in step.parts)
     now = "; ".join(f"{slot.name} = {slot.after}" for slot in slots)
     seen = "; ".join(f"{name} is {old:.3g}, and {new:.3g} with {now}" for name, (old, new) in figures.items())
     reasons = "; ".join(SETTINGS[slot.name].why for slot in slots if slot.name in SETTINGS)
@@ -106,7 +106,7 @@ class _Slot:
     name: str  #: the slot
     after: Any  #: what the quirk sets
     typed: Any  #: what the user typed instead; None if nothing
-    rivals: frozenset[str]  #: quirks that require another value; they stand in the way
+    rivals: frozenset[str]  #: quirks that require another value
     required: bool  #: a default of this quirk would not win
 
     @classmethod
@@ -123,7 +123,9 @@ class _Slot:
     def adjustment(self) -> str:
         arguments = f"{_literal(self.name)}, {_literal(self.after)}"
         instead = "" if self.typed is None else f", instead_of={_literal(self.typed)}"
-        if len(arguments) + len(instead) > _WIDTH - len("adjustments=Require(),"):  # a folder; then all others are contrary
+        if len(arguments) + len(instead) > _WIDTH - len(
+            "adjustments=Require(),"
+        ):  # too long for a line (a folder); without instead_of, every other value counts as contrary
             instead = ""
         return f"{self.kind}({arguments}{instead})"
 
@@ -155,11 +157,11 @@ def _fields(plan: Plan, slots: Sequence[_Slot]) -> Iterator[str]:
     yield f"references=report({_literal(known[0].source if known else 'https://example.org')}),  # TODO: yours"
     yield from ("examples=[", *(f"    {example}," for example in _examples(plan)), "],")
     if rivals := sorted({rival for slot in slots for rival in slot.rivals}):
-        yield f"supersedes=[{', '.join(map(_literal, rivals))}],  # they require the contrary"
+        yield f"supersedes=[{', '.join(map(_literal, rivals))}],  # they require another value"
 
 
 def _examples(plan: Plan) -> Iterator[str]:
-    """The run, others that the quirk leaves alone, and one of which too little is known."""
+    """The run itself, runs that the quirk does not concern, and one with missing facts."""
     model_type, version, own = plan.context.model.model_type, _version(plan), plan.context.purpose
 
     def call(answer: str, model: str | None, purpose: str) -> str:
@@ -175,7 +177,7 @@ def _examples(plan: Plan) -> Iterator[str]:
 
 
 def _version(plan: Plan) -> str:
-    """The installed vLLM, without what a build adds; empty if ranges cannot place it."""
+    """The installed vLLM without its build suffix; empty if it cannot be compared with version ranges."""
     found = parse_version(plan.context.packages.get("vllm", ""))
     return found.public if found is not None and any(found.release) else ""
 

@@ -17,13 +17,13 @@ from worker.ablation.settings import QUIRK, SETTINGS, InForce, changed
 from worker.parity.records import JOINT, Change, How
 
 _COSTS: Mapping[How, int] = {"rescore": 0, "refit": 1, "restart": 2}
-#: Slots that have nothing to do with what is computed.
+#: Slots that do not affect the computation.
 _BESIDE = ("cluster.", "request.")
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The user's run, which every variant changes: configuration, the plan for it, the quirks, what plans are made with."""
+    """The user's run, which every variant changes: its configuration, its plan, the quirks, and the plan options."""
 
     config: GenerationConfig
     plan: Plan
@@ -37,10 +37,10 @@ class Variant:
 
     start: Start  #: the user's run
     changes: tuple[Change, ...]  #: what is changed: one thing, or several together
-    how: How  #: what it takes to try it
+    how: How  #: what is needed to try it
     config: GenerationConfig  #: the changed configuration
-    planning: PlanOptions  #: what its plan is made with
-    plan: Plan | None = None  #: the plan for that; None if there is none
+    planning: PlanOptions  #: its plan options
+    plan: Plan | None = None  #: its plan; None if there is none
     error: str = ""  #: why it cannot be tried; empty if it can
 
     @classmethod
@@ -50,7 +50,7 @@ class Variant:
         Args:
             start: The user's run.
             changes: What to change.
-            how: What that takes by itself; what quirks change because of it may take more.
+            how: What the changes themselves need; quirks that react to them may need more.
         """
         planning = start.planning
         on = [change.setting.removeprefix(QUIRK) for change in changes if change.setting.startswith(QUIRK)]
@@ -88,17 +88,17 @@ class Variant:
 
     @property
     def key(self) -> str:
-        """Tells it from every other variant of the same run, also in another process."""
+        """Identifies the variant among those of the same run, also in another process."""
         return f"{self.setting} = {canonical(self.after)}"
 
     @property
     def effect(self) -> str:
-        """The same text for variants that come to the same run: a quirk that is switched on, and the value that it sets."""
+        """A text that is equal for variants with the same result, such as switching a quirk on and setting its value."""
         return "" if self.plan is None else _effect(self.plan, self.config)
 
     @property
     def also(self) -> dict[str, tuple[Any, Any]]:
-        """The slots that quirks set otherwise because of the change: their values before and after."""
+        """The slots that quirks set to another value because of the change: values before and after."""
         if self.plan is None:
             return {}
         old, new = _in_force(self.start.plan), _in_force(self.plan)
@@ -109,12 +109,12 @@ class Variant:
         """Returns both together; None if they change the same setting."""
         if {change.setting for change in self.changes} & {change.setting for change in other.changes}:
             return None
-        # The user's engine may hold what an earlier variant left there, so that a refit of it would show two things.
+        # An earlier variant may have changed the user's engine, so a refit of it would show two effects.
         how: How = "rescore" if self.how == other.how == "rescore" else "restart"
         return Variant.of(self.start, (*self.changes, *other.changes), how)
 
     def _takes(self) -> Iterator[How]:
-        """What it takes to change what quirks change besides; a refit of another scope would leave its mark on the engine."""
+        """What the quirks' own changes need; a refit of another scope would change the engine for later variants."""
         for slot in self.also:
             yield "rescore" if slot.startswith("train.") else "refit" if slot == "refit.clear_cache" else "restart"
         if self.plan is not None and _patches(self.plan) != _patches(self.start.plan):
@@ -127,7 +127,7 @@ def variants(start: Start, *, only: Sequence[str] = (), engine: Mapping[str, Any
     Args:
         start: The user's run.
         only: Names to take; all if empty.
-        engine: Values by slot that the running engine reported, for what nobody asked for.
+        engine: Values by slot that the running engine reported, for slots that are not set.
 
     Raises:
         UsageError: There is no such setting.
@@ -141,12 +141,12 @@ def variants(start: Start, *, only: Sequence[str] = (), engine: Mapping[str, Any
     return [variant for _, variant in sorted(found, key=lambda item: item[0])]
 
 
-#: A variant with what it is sorted by.
+#: A sort key and a variant.
 _Ordered = tuple[tuple[int, ...], Variant]
 
 
 def _of_settings(start: Start, now: InForce, wanted: Collection[str]) -> Iterator[_Ordered]:
-    """Sorted by cost, what leaves a mark last, what somebody asked for first, the list's order."""
+    """Yields variants with their sort key: cost, lasting effects last, settings that are set first, order of the list."""
     asked = start.plan.context.typed | {item.slot for item in start.plan.adjustments if item.in_force}
     for number, setting in enumerate(SETTINGS.values()):
         for values, how in setting.tries(now) if not wanted or setting.name in wanted else ():
@@ -158,7 +158,7 @@ def _of_settings(start: Start, now: InForce, wanted: Collection[str]) -> Iterato
 
 
 def _without_twins(found: Sequence[_Ordered]) -> list[_Ordered]:
-    """Of settings that come to the same run, because a quirk adds the rest, only the one that says all of it."""
+    """Drops variants that give the same run because a quirk adds the rest; keeps the one that names all changes."""
     most: dict[str, int] = {}
     for _, variant in found:
         most[variant.effect] = max(most.get(variant.effect, 0), len(variant.changes))
@@ -166,7 +166,7 @@ def _without_twins(found: Sequence[_Ordered]) -> list[_Ordered]:
 
 
 def _of_quirks(start: Start, wanted: Collection[str]) -> Iterator[_Ordered]:
-    """One for each quirk that would be active, but is switched off, if it would change anything."""
+    """Yields a variant for each quirk that is switched off, would be active, and would change something."""
     active = {verdict.id for verdict in start.plan.active}
     replaced = {name for item in start.registry.loaded if item.quirk.id in active for name in item.quirk.supersedes}
     for number, verdict in enumerate(start.plan.verdicts):
@@ -180,7 +180,7 @@ def _of_quirks(start: Start, wanted: Collection[str]) -> Iterator[_Ordered]:
 
 
 def _in_force(plan: Plan) -> dict[str, Any]:
-    """The slots that decide what is computed, with their values."""
+    """The slots that affect the computation, with their values."""
     values = {**plan.context.settings, **plan.changes}
     return {slot: value for slot, value in values.items() if not slot.startswith(_BESIDE)}
 

@@ -1,4 +1,4 @@
-"""Which quirks could concern what a refit leaves, which of them cover a hazard, and what to write where none does."""
+"""Which quirks could affect the weights after a refit, which of them cover a hazard, and what to declare if none does."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from quirks_core.flags import ModelFlag
 from quirks_core.plan import Contributor, Plan
 from worker.audit.records import AGAIN, COMPLETE, FIRST, Hazard
 
-#: Slots that decide which of an engine's tensors come from where, with the values that a run has without quirks.
+#: Slots that decide where an engine's tensors come from, with their values in a run without quirks.
 OPEN = {"engine.load_format": "dummy", "refit.scope": "parameters"}
 #: Flags of the quirks that concern weights.
 FLAGS = (ModelFlag.LOAD_FORMAT, ModelFlag.WEIGHT_SYNC)
 
 
 def candidates(plan: Plan) -> tuple[str, ...]:
-    """Returns the active quirks that could concern what a refit leaves, in alphabetical order.
+    """Returns the active quirks that could affect the weights after a refit, in alphabetical order.
 
-    Those of `FLAGS`, those that set a slot of `OPEN`, and those that patch something under a flag of their own: what a third
-    party's flag stands for is not known. A patch under another built-in flag may be what lets the engine start.
+    These are the quirks with a flag of `FLAGS`, those that set a slot of `OPEN`, and those that patch something under a third
+    party's flag, whose meaning is unknown. Patches under other built-in flags are not included: the engine may need them to
+    start.
     """
     patching = {patch.quirk.id for patch in plan.patches}
     setting = {quirk.id for slot in OPEN for quirk in _setters(plan, slot)}
@@ -38,13 +39,13 @@ def changes_weights(plan: Plan) -> bool:
 
 
 def covering(hazard: Hazard, plan: Plan) -> tuple[str, ...]:
-    """Names what makes a hazard right that is gone with the plan in force.
+    """Names what covers a hazard that does not occur with the plan in force.
 
-    What a refit of the state dict restores is credited to who sends it, else to who loads the checkpoint, else to those who
-    patch the engine; anything else to those who patch.
+    A hazard that a refit of the state dict restores is credited to the quirks that send the buffers, else to those that load
+    the checkpoint, else to those that patch the engine; any other hazard first to those that patch.
 
     Returns:
-        Ids of quirks; where none sets it, the user's own ``slot=value``; empty if the hazard is not gone.
+        Ids of quirks; where none sets it, the user's own ``slot=value``; empty if the hazard remains.
     """
     if not hazard.is_covered:
         return ()
@@ -54,7 +55,7 @@ def covering(hazard: Hazard, plan: Plan) -> tuple[str, ...]:
 
 
 def _helpful(hazard: Hazard) -> list[str]:
-    """Names the slots that the refits leave as an explanation; the cheaper one first."""
+    """Names the slots that can explain the results of the refits; the cheaper one first."""
     useless = {"refit.scope"} if not hazard.state_dict_restores else {"engine.load_format"} if hazard.is_destroyed else set()
     return [slot for slot in ("refit.scope", "engine.load_format") if slot not in useless]
 
@@ -64,18 +65,18 @@ def _by_slot(plan: Plan, slot: str) -> tuple[str, ...]:
 
 
 def remedy(hazard: Hazard) -> str:
-    """Says what would help against a hazard that nothing covers, as far as the refits show it."""
+    """Returns a remedy for a hazard that nothing covers, as far as the refits show one."""
     if hazard.state_dict_restores:
         return "a refit of the state dict restores it: refit.scope=state_dict"
     if not hazard.in_checkpoint and hazard.kind == "buffer":
-        return "no checkpoint holds it, so no refit can bring it: a patch has to compute it anew"
+        return "no checkpoint holds it, so no refit can send it: a patch must compute it again"
     if {FIRST, COMPLETE, AGAIN} <= set(hazard.after) and hazard.kind != "buffer":
-        return "no refit brings it into force: the engine has to process the layer anew, which takes a patch"
-    return "no refit restores it: try engine.load_format=auto, else it takes a patch"
+        return "no refit takes effect: the engine must process the layer again, which needs a patch"
+    return "no refit restores it: try engine.load_format=auto; if that does not help, it needs a patch"
 
 
 def skeleton(model_type: str, hazards: Sequence[Hazard]) -> str:
-    """Returns a declaration to begin a new quirk with, for what nothing covers; empty without hazards."""
+    """Returns the start of a declaration for hazards that no quirk covers; empty without hazards."""
     if not hazards:
         return ""
     names = ", ".join(sorted({hazard.name.rpartition(".")[2] for hazard in hazards}))

@@ -36,7 +36,7 @@ async def disagreement_of(
     Args:
         worker: The worker of that engine, on which `logprobs` were taken.
         trainer: The same checkpoint, in float32.
-        logprobs: The tokens to compare on, and what the engine made of them.
+        logprobs: The tokens to compare, with the engine's logprobs.
 
     Returns:
         How they differ, and from which layer on; None if they agree.
@@ -48,9 +48,7 @@ async def disagreement_of(
     try:
         expected = [value for row in logprobs.rows for value in _scored(trainer, row)]
     except Exception as error:
-        raise AuditError(
-            f"transformers cannot compute the model: {words(error)}; --no-logits leaves the comparison with it out"
-        ) from error
+        raise AuditError(f"transformers cannot compute the model: {words(error)}; --no-logits skips this comparison") from error
     found = Logits.of(logprobs.expected, expected, _TOLERANCE.get(dtype, _COARSE))
     if found.close:
         return None
@@ -75,7 +73,7 @@ async def _recorded(worker: VllmAsyncGenerationWorker, row: Sequence[int]) -> la
 
 
 def _scored(trainer: PreTrainedModel, row: Sequence[int]) -> list[float]:
-    """Returns the logprob of each token of a row but the first."""
+    """Returns the logprob of each token of a row except the first."""
     ids = torch.tensor([list(row)])
     with torch.inference_mode():
         logprobs = trainer(ids, use_cache=False).logits[0, :-1].double().log_softmax(-1)

@@ -77,7 +77,7 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for path, module in model.named_modules():
         above, _, number = path.rpartition(".")
         stacks = above.split(".")
-        if number.isdecimal() and not any(part.isdecimal() for part in stacks):  # the experts of a layer are no layers
+        if number.isdecimal() and not any(part.isdecimal() for part in stacks):  # experts within a layer are not layers
             yield f"{stacks[-1]}.{number}", module
 
 

@@ -1,4 +1,4 @@
-"""Logprobs that engines are compared by: those of an engine that loaded the checkpoint, on tokens that it continued itself."""
+"""Reference logprobs: those of an engine that loaded the checkpoint, on its own greedy continuations."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from worker.engine import vllm_adapter
 if TYPE_CHECKING:
     from worker.async_worker import VllmAsyncGenerationWorker
 
-#: Prompts that logprobs are compared on, their tokens, and how many greedy tokens follow.
+#: Number of prompts, tokens of each, and greedy tokens generated from each.
 _PROMPTS, _PROMPT_TOKENS, _NEW_TOKENS = 4, 24, 16
-#: How far the logprobs of equal weights may lie apart, in nats, by dtype; the same kernels see the same batches.
+#: Largest difference between logprobs of equal weights, in nats, by dtype; kernels and batches are the same.
 _TOLERANCE = {"float32": 1e-3}
 _COARSE = 2e-2
 
 
 class Logprobs:
-    """Tokens, and the logprobs that an engine gives them which loaded the checkpoint; false before it was asked.
+    """Tokens with their logprobs from an engine that loaded the checkpoint; false before `take`.
 
     Attributes:
         rows: Token ids of each sequence.
-        expected: The logprob of every token but each sequence's first.
+        expected: The logprob of every token except the first of each sequence.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Logprobs:
         self.expected = await self._score(worker)
 
     async def compare(self, worker: VllmAsyncGenerationWorker) -> Logits:
-        """Compares what another engine makes of the same tokens."""
+        """Compares the logprobs of another engine for the same tokens."""
         dtype = vllm_adapter.model_dtype(worker.engine.llm)
         return Logits.of(await self._score(worker), self.expected, _TOLERANCE.get(dtype, _COARSE))
 

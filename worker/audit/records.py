@@ -9,15 +9,15 @@ from quirks_core.errors import QuirksError
 from quirks_core.facts import Record
 from worker.refit.scope import RefitScope
 
-#: The refits of an engine without quirks, in order: what most trainers send, what a checkpoint holds, and the former once
-#: more, now on weights that are right. What is lost then would be lost as well after a start from the checkpoint.
+#: The refits of an engine without quirks, in order: what most trainers send, what a checkpoint holds, and the first once more
+#: on correct weights. What the third one destroys is also lost after a start from the checkpoint.
 REFITS = (
     ("parameters", RefitScope.PARAMETERS),
     ("state_dict", RefitScope.STATE_DICT),
     ("parameters again", RefitScope.PARAMETERS),
 )
 FIRST, COMPLETE, AGAIN = (label for label, _ in REFITS)
-#: The refits with the plan in force; the second is of weights that are there already.
+#: The refits with the plan in force; the second sends the same weights again.
 PLANNED_REFITS = ("plan", "plan again")
 
 
@@ -28,23 +28,23 @@ class AuditError(QuirksError):
 
 
 class Hazard(Record):
-    """A tensor of the engine, or what a layer computes, that a refit without quirks leaves other than the checkpoint's."""
+    """A tensor of the engine, or the output of a layer, that differs from the checkpoint's after a refit without quirks."""
 
     name: str  #: the engine's name of it; of a computation, the module's
-    #: ``parameter``, ``buffer`` or ``computation``: a layer that answers otherwise though its tensors are right
+    #: ``parameter``, ``buffer`` or ``computation``: a layer whose output differs although its tensors are right
     kind: Literal["parameter", "buffer", "computation"]
     module: str  #: path of the module that owns it
     module_class: str  #: its class, with the Python module
     persistent: bool  #: a state dict of the engine's model holds it
     shape: tuple[int, ...]  #: its shape in one engine process
     problem: str  #: how it differs from the checkpoint's, after the first refit that shows it
-    in_checkpoint: bool  #: loading the checkpoint writes it, or the tensors of a layer that computes otherwise
-    #: the checkpoint's names that it is written from, the first few; empty where they cannot be told
+    in_checkpoint: bool  #: loading the checkpoint writes it, or the tensors of a layer whose output differs
+    #: the checkpoint's names that it is written from, the first few; empty if they are unknown
     checkpoint: tuple[str, ...]
     workers: tuple[int, ...]  #: the engine processes that differ
     after: tuple[str, ...]  #: the refits without quirks after which it differs (`REFITS`)
-    #: the refits with the plan in force after which it differs (`PLANNED_REFITS`); None if the plan changes nothing about
-    #: weights, so that there was nothing to try
+    #: the refits with the plan in force after which it differs (`PLANNED_REFITS`); None if the plan does not affect weights, so
+    #: nothing was tried
     planned: tuple[str, ...] | None = None
     covered_by: tuple[str, ...] = ()  #: what makes it right: ids of quirks, or keys of the configuration
 
@@ -55,7 +55,7 @@ class Hazard(Record):
 
     @property
     def is_destroyed(self) -> bool:
-        """A refit of parameters loses it although it was right before, so a start from the checkpoint does not help."""
+        """A refit of parameters destroys it although it was right before, so a start from the checkpoint does not help."""
         return self.state_dict_restores and AGAIN in self.after
 
     @property
@@ -65,7 +65,7 @@ class Hazard(Record):
 
 
 class Refit(Record):
-    """One refit, and what it left."""
+    """One refit and its result."""
 
     label: str  #: one of `REFITS` or `PLANNED_REFITS`
     scope: str  #: what was sent
@@ -74,12 +74,12 @@ class Refit(Record):
 
 
 class Logits(Record):
-    """Logprobs of one and the same tokens: an engine that was refitted against one that loaded the checkpoint."""
+    """Comparison of logprobs of the same tokens: a refitted engine against one that loaded the checkpoint."""
 
     tokens: int  #: how many were compared
     max_abs_delta: float  #: largest difference, in nats
     mean_abs_delta: float  #: mean difference, in nats
-    nonfinite: int  #: how many were NaN or infinite; they count for nothing else
+    nonfinite: int  #: how many were NaN or infinite; the other numbers do not include them
     tolerance: float  #: the largest difference that equal weights explain
 
     @property
@@ -92,7 +92,7 @@ class Logits(Record):
         """Compares N logprobs with N others.
 
         Raises:
-            ValueError: They are not as many.
+            ValueError: The lengths differ.
         """
         apart = [abs(one - other) for one, other in zip(got, expected, strict=True)]
         finite = [delta for delta in apart if delta < float("inf")]  # false for NaN as well
@@ -120,19 +120,21 @@ class Audit(Record):
     model: str  #: name of the model
     model_type: str  #: its ``model_type``
     platform: str  #: ``cpu`` or ``cuda``
-    versions: dict[str, str]  #: versions of the packages that decide
+    versions: dict[str, str]  #: versions of the relevant packages
     plan: str  #: digest of the plan in force
-    quirks: tuple[str, ...]  #: the active quirks that could concern what a refit leaves; the first engine ran without them
+    quirks: tuple[str, ...]  #: the active quirks that could affect the weights after a refit; the first engine ran without them
     refits: tuple[Refit, ...]  #: every refit, in order
     hazards: tuple[Hazard, ...]  #: what differs after one of `REFITS`
-    #: after the first refit without quirks; None if the worker refuses to generate then, or nobody asked
+    #: after the first refit without quirks; None if the worker refuses to generate then, or logprobs were not compared
     logits: Logits | None = None
-    planned_logits: Logits | None = None  #: after the refits with the plan in force; None if there were none, or nobody asked
+    planned_logits: Logits | None = (
+        None  #: after the refits with the plan in force; None if there were none, or logprobs were not compared
+    )
     #: how the engine's model differs from transformers before any refit; it does not count for `passed`, which is about
     #: refits; None if they agree, or without `logits`
     disagreement: Disagreement | None = None
     seconds: float = 0.0  #: how long it took
-    skeleton: str = ""  #: a declaration to begin a new quirk with, if there are hazards that nothing covers; else empty
+    skeleton: str = ""  #: the start of a declaration, if no quirk covers some hazards; else empty
 
     @property
     def clean(self) -> bool:

@@ -1,9 +1,9 @@
-"""Audits refits: what one leaves wrong in an engine that started from dummy weights, and what covers it.
+"""Audits refits: what they leave wrong in an engine that started from dummy weights, and which quirks cover it.
 
 An engine without the quirks of weight transfer is refitted from the checkpoint, as a trainer would do it, and compared with
 the same checkpoint loaded from disk, in the engine's own processes: every parameter and buffer by value, every linear layer and
-embedding by what it computes, and the whole by logprobs. Whatever differs is a hazard. The same is then done with the plan in
-force, so that what is said to be covered has been seen to be right.
+embedding by its output, and the model by logprobs. Every difference is a hazard. The same is repeated with the plan in force,
+so that a hazard is reported as covered only if it did not occur.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from worker.async_worker import VllmAsyncGenerationWorker
 
-_DEAF = "the engine's workers do not answer, because engine.worker_extension_cls takes the place of ours; leave it out"
+_DEAF = "the engine's workers do not answer, because engine.worker_extension_cls replaces ours; remove it"
 
 
 class _Finding(NamedTuple):
@@ -58,10 +58,10 @@ async def audit(
     one on the engine's device (`engine.gpu_memory_utilization`); the transformers model is in this process, in float32.
 
     Args:
-        config: The run that is asked about. Its purpose is taken to be ``rollout``.
-        planning: What plans are made with; quirks that it forces are on with the plan in force only.
-        logits: Compare logprobs too; costs the start of an engine.
-        tell: Is told what happens, before it happens.
+        config: The run to audit. Its purpose is treated as ``rollout``.
+        planning: Plan options; quirks that they force are active only on the engine with the plan in force.
+        logits: Compare logprobs too; needs one more engine.
+        tell: Called with the name of each step before it starts.
 
     Returns:
         The audit.
@@ -77,7 +77,7 @@ async def audit(
     config = config.model_copy(update={"purpose": "rollout"})
     require_weights(config.model.path)
     planning = planning or PlanOptions.gather(config)
-    planned = VllmAsyncGenerationWorker(config, options=planning)  # nothing runs yet; a refusal comes first
+    planned = VllmAsyncGenerationWorker(config, options=planning)  # before anything runs, so that a refusal comes first
     off = planning.switches.under(SwitchNames([*FLAGS, *candidates(planned.plan)]), "the audit")
 
     def bare(load_format: str) -> VllmAsyncGenerationWorker:
@@ -128,10 +128,10 @@ def _record(plan: Plan, findings: Sequence[_Finding], **values: Any) -> Audit:
 def load_trainer(config: GenerationConfig) -> PreTrainedModel:
     """Loads the checkpoint with transformers, as the class that it names, in float32 and on the CPU.
 
-    In float32, because every dtype of a checkpoint fits into it: a difference is then never one of rounding on our side.
+    In float32, which represents every dtype of a checkpoint exactly, so no difference comes from rounding on our side.
 
     Raises:
-        AuditError: transformers cannot; the message says what it said.
+        AuditError: transformers cannot load it; the message has its reason.
     """
     import torch
     import transformers
@@ -140,7 +140,7 @@ def load_trainer(config: GenerationConfig) -> PreTrainedModel:
     try:
         known = transformers.AutoConfig.from_pretrained(config.model.path, **options)
         name = (known.architectures or [""])[0]
-        # A multimodal checkpoint holds more than the language model that the auto class would take out of it.
+        # A multimodal checkpoint holds more than the language model that the auto class would load.
         loader = getattr(transformers, name, transformers.AutoModelForCausalLM)
         model: PreTrainedModel = loader.from_pretrained(config.model.path, dtype=torch.float32, **options)
     except Exception as error:
@@ -152,7 +152,7 @@ def load_trainer(config: GenerationConfig) -> PreTrainedModel:
 
 
 def opened(config: GenerationConfig, load_format: str) -> GenerationConfig:
-    """Returns a configuration in which a refit meets every hazard, whatever the user chose against them."""
+    """Returns a configuration without the user's own settings against hazards, so that a refit shows all of them."""
     return config.overridden({"engine.load_format": load_format, "refit.scope": OPEN["refit.scope"]})
 
 
@@ -207,7 +207,7 @@ async def _ask(worker: VllmAsyncGenerationWorker, step: str) -> list[list[dict[s
 
 
 def _hazards(findings: Sequence[_Finding], plan: Plan) -> Iterator[Hazard]:
-    """Puts together what the refits without quirks showed, and what became of it with the plan in force."""
+    """Joins the results of the refits without quirks with those of the refits with the plan in force."""
     bare = [item for item in findings if item.refit.label not in PLANNED_REFITS]
     planned = [item for item in findings if item.refit.label in PLANNED_REFITS]
     for name in dict.fromkeys(name for item in bare for name in item.rows):

@@ -41,7 +41,7 @@ def verdict(audit: Audit) -> str:
     open_ = [hazard for hazard in audit.hazards if not hazard.is_covered]
     if open_:
         return f"[bold red]hazards[/] {model}: nothing covers {len(open_)} of {len(audit.hazards)}"
-    return f"[bold red]hazards[/] {model}: a refit leaves something wrong that no tensor shows, or that the plan brings in"
+    return f"[bold red]hazards[/] {model}: a refit leaves something wrong that no tensor shows, or that the plan causes"
 
 
 def _show_hazards(screen: Screen, audit: Audit) -> None:
@@ -55,7 +55,7 @@ def _show_hazards(screen: Screen, audit: Audit) -> None:
 
 
 def groups(hazards: Iterable[Hazard]) -> list[list[Hazard]]:
-    """Puts hazards together that differ by numbers in their names alone: layers, and experts."""
+    """Groups hazards whose names differ only in numbers: those of layers and experts."""
     found: dict[tuple[object, ...], list[Hazard]] = {}
     for hazard in hazards:
         name = re.sub(r"\d+", "*", hazard.name)

@@ -1,6 +1,6 @@
 """The engine's side of a refit audit: the running model against one that vLLM loads from the checkpoint beside it.
 
-Imports vLLM for its loader, which is what an engine would have loaded the checkpoint with.
+Imports vLLM for its loader, with which an engine loads a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from worker.audit.records import AuditError
 from worker.errors import RefitError
 from worker.refit import verify
 
-#: Most names of the checkpoint's tensors that one of the engine's is said to come from; experts come from hundreds.
+#: Most names of checkpoint tensors listed as the source of one tensor of the engine; experts have hundreds.
 _NAMES = 8
 #: Where a worker keeps its part of the audit between two steps.
 _AUDIT = "_model_quirks_audit"
-_UNWRITTEN = "uninitialised memory: the refit made it anew, and nobody wrote it"
+_UNWRITTEN = "uninitialised memory: the refit allocated it, and nothing wrote to it"
 
 
 def step(worker: Any, name: str) -> list[dict[str, Any]]:
@@ -35,10 +35,10 @@ def step(worker: Any, name: str) -> list[dict[str, Any]]:
 
 
 class TensorAudit:
-    """One process' part of an audit; it keeps the second model between comparisons, because loading it is what takes time."""
+    """One process' part of an audit; it keeps the second model between comparisons, because loading it is slow."""
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
-        """Keeps what loading the second model takes: the engine's configuration, and where it computes."""
+        """Keeps what loading the second model needs: the engine's configuration and device."""
         self._config = vllm_config
         self._device = device
         self._fresh: nn.Module | None = None
@@ -49,15 +49,16 @@ class TensorAudit:
         """Does one step of an audit.
 
         Args:
-            name: ``poison`` has memory that nobody writes hold NaN from now on, so that garbage cannot be right by accident;
+            name: ``poison`` fills newly allocated memory with NaN from now on, so that uninitialised values cannot match by
+                accident;
                 ``compare`` ends that and compares; ``release`` drops the second model.
-            model: The one that runs.
+            model: The running model.
 
         Returns:
             For ``compare``, what `differing` found; else nothing.
 
         Raises:
-            AuditError: There is no room for the second model.
+            AuditError: There is not enough memory for the second model.
         """
         self._poison.close()
         match name:
@@ -72,14 +73,14 @@ class TensorAudit:
         return []
 
     def _load(self) -> nn.Module:
-        """Loads the checkpoint as an engine does that starts from it."""
-        try:  # what a load leaves unwritten is nobody's value, here and there
+        """Loads the checkpoint as an engine does at its start."""
+        try:  # values that a load does not write are undefined in both models
             with unwritten_is_nan(), verify.fresh_model(self._config, self._device) as fresh:
                 self._written = load_checkpoint(fresh, self._config, self._device)
                 verify.process(fresh, self._config.model_config, self._device)
         except (RefitError, torch.OutOfMemoryError) as error:
             raise AuditError(
-                f"an audit loads the checkpoint beside the engine's model, and there is no room for it on {self._device}; "
+                f"an audit loads the checkpoint beside the engine's model, and there is no memory for it on {self._device}; "
                 "lower engine.gpu_memory_utilization, or shard the model (engine.tensor_parallel_size)"
             ) from error
         return fresh
@@ -87,7 +88,7 @@ class TensorAudit:
 
 @contextmanager
 def unwritten_is_nan() -> Iterator[None]:
-    """Has torch fill memory that it hands out with NaN (of integers, the largest), its own means against garbage."""
+    """Makes torch fill the memory that it allocates with NaN (integers with the largest value)."""
     deterministic = torch.utils.deterministic
     filled = deterministic.fill_uninitialized_memory
     mode, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -104,8 +105,8 @@ def load_checkpoint(model: nn.Module, vllm_config: Any, device: torch.device) ->
     """Loads the checkpoint with vLLM's default loader, whatever the engine's, into a model that has no weights yet.
 
     Returns:
-        For every tensor of the model that was written, the checkpoint's names that it was written from, the first few; none
-        where the values were computed on the way.
+        For every tensor of the model that was written, the checkpoint's names that it was written from, the first few; none for
+        values that were computed during the load.
     """
     from vllm.model_executor.model_loader import get_model_loader
     from vllm.utils.torch_utils import set_default_torch_dtype
@@ -131,7 +132,7 @@ def load_checkpoint(model: nn.Module, vllm_config: Any, device: torch.device) ->
 
 
 class _Writes(TorchDispatchMode):  # type: ignore[misc]
-    """Notes which memory is written while weights are loaded, and from which of the checkpoint's tensors."""
+    """Records which memory is written while weights are loaded, and from which of the checkpoint's tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +140,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[misc]
         self._names: dict[int, str] = {}
 
     def named(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Passes weights on and remembers where each lies; later ones may lie where earlier ones were dropped."""
+        """Yields weights and records the address of each; a later one can have the address of one that was freed."""
         for name, tensor in weights:
             self._names[_place(tensor)] = name
             yield name, tensor
@@ -153,7 +154,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _place(value: Any) -> int:
-    """Returns where a tensor's memory begins; 0 for anything else, and for a tensor without memory."""
+    """Returns the address of a tensor's memory; 0 for anything else, and for a tensor without memory."""
     if not isinstance(value, torch.Tensor):
         return 0
     try:
@@ -163,10 +164,10 @@ def _place(value: Any) -> int:
 
 
 def differing(model: nn.Module, fresh: nn.Module, written: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
-    """Compares the model that runs with one from the checkpoint, for which `load_checkpoint` returned what was `written`.
+    """Compares the running model with one from the checkpoint, for which `load_checkpoint` returned `written`.
 
     Yields:
-        For every tensor that differs, and every layer that computes otherwise though its tensors are equal, the fields of
+        For every tensor that differs, and every layer whose output differs although its tensors are equal, the fields of
         `worker.audit.records.Hazard` that a process knows.
     """
     held, expected, modules = dict(_tensors(model)), dict(_tensors(fresh)), dict(fresh.named_modules())
@@ -180,7 +181,7 @@ def differing(model: nn.Module, fresh: nn.Module, written: Mapping[str, tuple[st
         if _nobodys(expected.get(key)) or (tensor is None and name in owners):
             continue
         module = modules.get(owner, nn.Module())
-        # What a layer computes with was written into tensors of its own, which packing may have taken away.
+        # A layer computes with values of its own tensors, which packing may have removed.
         sources = [written[key] for key in written if key == name or (tensor is None and key.startswith(f"{name}."))]
         yield {
             "name": name,
@@ -196,7 +197,7 @@ def differing(model: nn.Module, fresh: nn.Module, written: Mapping[str, tuple[st
 
 
 def _nobodys(tensor: torch.Tensor | None) -> bool:
-    """Tells whether nothing has ever written a tensor of a model that was made of NaN: a buffer to work in."""
+    """Tells whether a tensor of a model that was filled with NaN has never been written: a work buffer."""
     return tensor is not None and tensor.is_floating_point() and tensor.numel() > 0 and bool(tensor.isnan().all())
 
 

@@ -16,9 +16,9 @@ def add_verbose(parser: argparse._ActionsContainer) -> None:
 
 
 def add_prompts(parser: argparse._ActionsContainer) -> None:
-    """Adds what is asked, and how much of it."""
+    """Adds the prompts and the number of tokens."""
     parser.add_argument(
-        "--prompts", metavar="FILE", type=Path, help="texts, one a line, or .jsonl with prompt or prompt_token_ids"
+        "--prompts", metavar="FILE", type=Path, help="texts, one per line, or .jsonl with prompt or prompt_token_ids"
     )
     parser.add_argument("--num-prompts", metavar="N", type=positive, help="take the first N prompts only")
     parser.add_argument("--tokens", metavar="N", type=positive, default=64, help="tokens generated from each (%(default)s)")
@@ -31,7 +31,7 @@ def add_samples(parser: argparse._ActionsContainer) -> None:
 
 
 def add_limits(parser: argparse._ActionsContainer) -> None:
-    """Adds what the figures are held against."""
+    """Adds the thresholds."""
     parser.add_argument(
         "--profile", metavar="NAME", default="peers", help="set of thresholds: peers, bfloat16, float32 (%(default)s)"
     )
@@ -41,7 +41,7 @@ def add_limits(parser: argparse._ActionsContainer) -> None:
 
 
 def output_folder(folder: Path | None) -> Path | None:
-    """Makes the folder of ``--output`` before the work, not after it; None if none was asked for.
+    """Creates the folder of ``--output`` before the work starts; None if the option is not given.
 
     Raises:
         UsageError: It cannot be made or written to.

@@ -13,14 +13,14 @@ from quirks_core.errors import QuirksError, UsageError
 from worker.cli.arguments import add_verbose
 from worker.cli.display import quiet_engine, stages
 
-#: Steps of an audit with everything in it; one that needs less ends early.
+#: Steps of a complete audit; other audits end earlier.
 _STEPS = 9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the model and what to leave out."""
     parser.add_argument("checkpoint", nargs="?", metavar="MODEL", help="model folder or hub id; the same as --model")
-    parser.add_argument("--no-logits", action="store_true", help="compare tensors alone; saves the start of an engine")
+    parser.add_argument("--no-logits", action="store_true", help="compare only tensors; starts one engine less")
     add_verbose(parser)
 
 

@@ -26,7 +26,7 @@ _PROMPTS = ("The capital of France is", "One, two, three,", "import torch", "Onc
 
 #: Title, kind of checkpoint, configuration and assumptions of every plan that is shown.
 _PLANS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
-    ("Gemma-3 on the installed vLLM: an old quirk sleeps", "gemma3", {}, ()),
+    ("Gemma-3 on the installed vLLM: a dormant quirk", "gemma3", {}, ()),
     (
         "Gemma-3 on vLLM 0.9.1, with dummy weights set by hand and context parallelism: refused, with every reason",
         "gemma3",
@@ -39,7 +39,7 @@ _PLANS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
         {"engine": {"data_parallel_size": 2, "enable_expert_parallel": True}},
         (),
     ),
-    ("Gemma-4 on the installed vLLM: a live quirk", "gemma4", {}, ()),
+    ("Gemma-4 on the installed vLLM: an active quirk", "gemma4", {}, ()),
 )
 
 

@@ -14,7 +14,7 @@ from quirks_core.cli.screen import Screen, line
 if TYPE_CHECKING:
     from worker.async_worker import VllmAsyncGenerationWorker
 
-#: Keeps the log of engines and of what they import out of the display; errors still show.
+#: Variables that hide the log of engines and of the packages that they import; errors still show.
 _QUIET = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "PYTHONWARNINGS": "ignore",
@@ -25,7 +25,7 @@ _QUIET = {
 
 
 def quiet_engine(*, verbose: bool) -> None:
-    """Keeps the engine's log out of the display, unless the user asked for it or typed variables of their own."""
+    """Hides the engine's log, unless the user asked for it or set these variables."""
     for name, value in ({} if verbose else _QUIET).items():
         os.environ.setdefault(name, value)
 
@@ -45,10 +45,10 @@ def progress(console: Screen) -> Progress:
 
 @contextmanager
 def stages(console: Screen, total: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Shows what is being done and for how long; a console that is no terminal gets a line for each stage.
+    """Shows what is being done and for how long; a console that is not a terminal gets a line for each stage.
 
     Args:
-        console: Where.
+        console: Where to show it.
         total: How many stages there are, if that is known.
     """
     counted = (BarColumn(), MofNCompleteColumn()) if total else ()

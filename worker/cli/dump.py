@@ -55,7 +55,7 @@ def make_order(options: argparse.Namespace, console: Screen) -> Order:
     config = load_config(options)
     tokens_of = getattr(options, "tokens_of", None)
     if tokens_of is not None:
-        Dump.read(Path(tokens_of))  # now, not after the engine has started
+        Dump.read(Path(tokens_of))  # fails here, before the engine starts
     prompts = load_prompts(config.model, file=options.prompts, count=options.num_prompts, seed=options.seed)
     for warning in prompts.warnings:
         console.say(f"[yellow]warning:[/] {lines(warning)}")

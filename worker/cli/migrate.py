@@ -26,14 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine = "PYTHON|VERSION"
     parser.add_argument(
         "--from", dest="a", metavar=engine, required=True,
-        help="the reference: an environment's interpreter or folder, or a version of vLLM (0.30), for which one is made once",
+        help="the reference: an environment's interpreter or folder, or a version of vLLM (0.30), created once",
     )  # fmt: skip
     parser.add_argument("--to", dest="b", metavar=engine, required=True, help="the candidate, likewise")
     what = parser.add_argument_group("what to generate")
     add_prompts(what)
     add_samples(what)
     add_limits(parser.add_argument_group("verdict"))
-    parser.add_argument("--timeout", metavar="S", type=seconds, default=_TIMEOUT_S, help="limit of each side (%(default)g s)")
+    parser.add_argument(
+        "--timeout", metavar="S", type=seconds, default=_TIMEOUT_S, help="time limit of each side (%(default)g s)"
+    )
     parser.add_argument("--output", metavar="FOLDER", type=Path, help="keep A.json, B.json and comparison.json there")
     add_verbose(parser)
 
@@ -46,7 +48,7 @@ def run_migrate(options: argparse.Namespace) -> int:
     from worker.parity.store import write_text
     from worker.parity.thresholds import chosen_thresholds
 
-    chosen_thresholds(options.profile, options.threshold)  # now, not after half an hour
+    chosen_thresholds(options.profile, options.threshold)  # fails here, not after half an hour
     quiet_engine(verbose=options.verbose)
     console = Screen(stderr=options.json)
     with tempfile.TemporaryDirectory(prefix="quirks-migrate-") as temporary, _ended_by_termination():
@@ -64,7 +66,7 @@ def run_migrate(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _ended_by_termination() -> Iterator[None]:
-    """Lets a termination end the command as Ctrl-C does: it leaves neither processes nor half an environment behind."""
+    """Handles SIGTERM like Ctrl-C, so that no process and no incomplete environment is left behind."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -41,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--epsilon", metavar="E", type=share, default=0.2, help="ratios outside of 1 ± E are clipped (%(default)s)"
     )
     ablation = parser.add_argument_group("attribution")
-    ablation.add_argument("--attribute", action="store_true", help="change one setting at a time; say which moves parity")
+    ablation.add_argument(
+        "--attribute", action="store_true", help="change one setting at a time and report which of them affect parity"
+    )
     ablation.add_argument(
         "--setting", metavar="NAME", action="append", default=[], help="with --attribute: only this setting (repeatable)"
     )
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument(
         "--output", metavar="FOLDER", type=Path,
-        help="write report.json, report.html and report.png; the same call again goes on where one was broken off",
+        help="write report.json, report.html and report.png; rerun the same command to resume an interrupted one",
     )  # fmt: skip
     add_verbose(output)
 
@@ -110,5 +112,8 @@ async def _measure(options: argparse.Namespace, config: GenerationConfig, state:
 
 
 COMMAND = Command(
-    "compare the logprobs of rollout and trainer; say what moves them apart", run_parity, add_arguments, describes_run=True
+    "compare the logprobs of rollout and trainer; find the setting that makes them differ",
+    run_parity,
+    add_arguments,
+    describes_run=True,
 )

@@ -150,7 +150,7 @@ def _check_engine(items: Iterable[Loaded]) -> None:
 
 
 def _check_writable(file: Path) -> None:
-    """Finds out before the work, not after it."""
+    """Fails before the work starts if a file cannot be written."""
     try:
         with file.open("a", encoding="utf-8"):
             pass

@@ -1,4 +1,4 @@
-"""Settings that are known to move tokens or logprobs: what each of them changes, and where a user sets it."""
+"""Settings that are known to change tokens or logprobs: what each of them affects, and where a user sets it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from worker.parity.records import Coverage
 #: What a setting changes: what a logprob *means*, how it is *computed*, or which tokens are *drawn*.
 Concern = Literal["meaning", "computation", "draw"]
 
-_SHAPES = "other batch shapes take other kernels, and sums come in another order"
+_SHAPES = "other batch shapes use other kernels, which sum in another order"
 _CACHE = "keys and values are rounded to another dtype"
-_COMPILED = "compiled and captured code fuses operations, and rounds elsewhere"
+_COMPILED = "compiled and captured code fuses operations and rounds at other places"
 _KERNELS = "another kernel sums in another order"
-_DRAWN = "a request that leaves it open is sampled from another distribution"
+_DRAWN = "requests that do not set it are sampled from another distribution"
 _WEIGHTS = "weights are quantised in another way"
 
-#: Concern and reason by the names of `worker.compare.effective`; the first matter most. A name that ends in a dot or an
-#: underscore stands for all that begin so.
+#: Concern and reason by the names of `worker.compare.effective`; the most important come first. A name that ends in a dot or an
+#: underscore is a prefix.
 KNOWN: Mapping[str, tuple[Concern, str]] = MappingProxyType(
     {
-        "model_config.logprobs_mode": ("meaning", "raw logprobs are those before temperature, penalties and top-k/p"),
+        "model_config.logprobs_mode": ("meaning", "raw logprobs are computed before temperature, penalties and top-k/p"),
         "sampling_defaults.": ("draw", _DRAWN),
         "model_config.generation_config": ("draw", _DRAWN),
         "model_config.override_generation_config": ("draw", _DRAWN),
         "model_config.logits_processors": ("draw", "logits are changed before sampling"),
-        "model_config.seed": ("draw", "requests without a seed of their own draw other numbers"),
+        "model_config.seed": ("draw", "requests without their own seed use other random numbers"),
         "model_config.use_fp64_gumbel": ("draw", "random numbers have another precision"),
         "model_config.dtype": ("computation", "weights and activations are rounded to another dtype"),
         "model_config.head_dtype": ("computation", "logits are computed in another dtype"),
@@ -38,9 +38,9 @@ KNOWN: Mapping[str, tuple[Concern, str]] = MappingProxyType(
         "cache_config.enable_prefix_caching": (
             "computation", "a prefix hit reuses keys and values that were computed in another batch, or under older weights",
         ),
-        "scheduler_config.async_scheduling": ("computation", "steps overlap, so that requests meet in other batches"),
+        "scheduler_config.async_scheduling": ("computation", "steps overlap, so requests are batched in another way"),
         "scheduler_config.enable_chunked_prefill": ("computation", _SHAPES),
-        "model_config.disable_cascade_attn": ("computation", "shared prefixes take another kernel"),
+        "model_config.disable_cascade_attn": ("computation", "shared prefixes use another kernel"),
         "attention_config.": ("computation", _KERNELS),
         "model_config.enforce_eager": ("computation", _COMPILED),
         "compilation_config.": ("computation", _COMPILED),
@@ -53,12 +53,12 @@ KNOWN: Mapping[str, tuple[Concern, str]] = MappingProxyType(
         "cache_config.mamba_": ("computation", _CACHE),
         "scheduler_config.max_num_batched_tokens": ("computation", _SHAPES),
         "scheduler_config.max_num_seqs": ("computation", _SHAPES),
-        "parallel_config.tensor_parallel_size": ("computation", "partial sums of other ranks are added up"),
+        "parallel_config.tensor_parallel_size": ("computation", "partial sums are split over the ranks in another way"),
         "parallel_config.enable_expert_parallel": ("computation", _KERNELS),
         "parallel_config.disable_custom_all_reduce": ("computation", _KERNELS),
-        "speculative_config": ("draw", "draft tokens use up random numbers"),
+        "speculative_config": ("draw", "draft tokens consume random numbers"),
         "env.VLLM_BATCH_INVARIANT": ("computation", _KERNELS),
-        "env.VLLM_USE_FLASHINFER_SAMPLER": ("draw", "another sampler draws other tokens from the same numbers"),
+        "env.VLLM_USE_FLASHINFER_SAMPLER": ("draw", "another sampler selects other tokens for the same random numbers"),
         "env.VLLM_ENFORCE_STRICT_TOOL_CALLING": ("draw", "grammar masks change the sampled distribution"),
         "env.VLLM_USE_V2_MODEL_RUNNER": ("computation", "another model runner builds the batches"),
         "env.VLLM_USE_DEEP_GEMM": ("computation", _KERNELS),
@@ -68,7 +68,7 @@ KNOWN: Mapping[str, tuple[Concern, str]] = MappingProxyType(
         "env.OMP_NUM_THREADS": ("computation", "sums are split over another number of threads"),
     }
 )  # fmt: skip
-#: The slots that have another name than the engine's own setting, by what the setting's name begins with.
+#: The slots whose name differs from the engine's own setting, by prefix of the setting's name.
 _SLOTS = {
     "sampling_defaults.": "engine.generation_config",
     "cache_config.cache_dtype": "engine.kv_cache_dtype",
@@ -87,14 +87,14 @@ _HARMLESS = frozenset(
 
 
 def key(name: str) -> str | None:
-    """Returns the key of `KNOWN` for a setting; None if nothing is known of it."""
+    """Returns the key of `KNOWN` for a setting; None if nothing is known about it."""
     if name in KNOWN:
         return name
     return next((key for key in KNOWN if key.endswith((".", "_")) and name.startswith(key) and name not in _HARMLESS), None)
 
 
 def rank(name: str) -> int:
-    """Returns where a known setting stands among `KNOWN`; the first matter most."""
+    """Returns the position of a known setting in `KNOWN`; the most important come first."""
     found = key(name)
     return len(_ORDER) if found is None else _ORDER.index(found)
 

@@ -1,4 +1,4 @@
-"""Compares what two engines made of the same prompts and seeds: tokens, logprobs, effective settings. Pure.
+"""Compares what two engines generated from the same prompts and seeds: tokens, logprobs, effective settings.
 
 The first dump is the reference (the rollout, in the words of `worker.parity.metrics`), the second one the candidate (the
 trainer), so ``delta`` is A - B.
@@ -40,7 +40,8 @@ class Side(ParityRecord):
 class Compared(ParityRecord):
     """The rows of one kind."""
 
-    #: ``greedy`` and ``sampled``: what both engines made, up to the first token that differs; both values there are those that
+    #: ``greedy`` and ``sampled``: what both engines generated, up to the first token that differs; both values there are those
+    #: that
     #: the engines reported. ``teacher-forced``: all of A's tokens, scored by both engines by prefill.
     kind: Kind
     rows: int  #: rows that were compared
@@ -62,7 +63,7 @@ class Compared(ParityRecord):
 
 
 class Cause(ParityRecord):
-    """A setting that differs and is known to move tokens or logprobs."""
+    """A setting that differs and is known to change tokens or logprobs."""
 
     name: str  #: the engine's name for it
     a: Any  #: A's value; None also where it has no such setting
@@ -85,7 +86,7 @@ class Comparison(ParityRecord):
     settings: tuple[Change, ...]  #: settings of the configurations that differ: slots as in force, and how samples were drawn
     versions: tuple[Change, ...]  #: versions that differ
     quirks: tuple[Change, ...]  #: quirks that are in force on one side alone
-    causes: tuple[Cause, ...]  #: the settings among them that probably moved parity; the likeliest first
+    causes: tuple[Cause, ...]  #: the settings among them that are known causes of differences; the most likely first
     reading: str  #: what the figures say together, in one or two sentences
 
     @property
@@ -111,7 +112,7 @@ def compare(
 
     Args:
         a: The reference.
-        b: The candidate; made ``--tokens-of`` A, it has scored A's tokens too.
+        b: The candidate; if made with ``--tokens-of`` A, it has scored A's tokens too.
         profile: Name of a set of thresholds.
         thresholds: Further ones, as ``metric=limit``.
         cover: Gives the quirks that set a slot.
@@ -124,7 +125,7 @@ def compare(
     if problems := _incomparable(a, b):
         raise UsageError(f"these dumps cannot be compared: {'; '.join(problems)}")
     forced = _forced(a, b, limits, decode)
-    if forced is not None:  # rows that part at their first token leave nothing to compare, and that is no failure then
+    if forced is not None:  # rows that differ from their first token on leave nothing to compare, which is no failure then
         limits = tuple(limit for limit in limits if limit.metric != "tokens")
     generated = [_generated(kind, a, b, limits, decode) for kind in _GENERATED]
     kinds = [found for found in (*generated, forced) if found is not None]
@@ -145,20 +146,20 @@ def compare(
 
 
 def changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Returns the names under which two mappings hold different values, or only one holds any."""
+    """Returns the keys whose values differ, or that only one mapping has."""
     found = []
     for name in sorted(a.keys() | b.keys()):
         if name not in a:
             found.append(Change(name=name, b=b[name], missing="a"))
         elif name not in b:
             found.append(Change(name=name, a=a[name], missing="b"))
-        elif canonical(a[name]) != canonical(b[name]):  # as JSON: true is not 1, and NaN is what it is
+        elif canonical(a[name]) != canonical(b[name]):  # compared as JSON: true differs from 1, and NaN equals NaN
             found.append(Change(name=name, a=a[name], b=b[name]))
     return tuple(found)
 
 
 def _incomparable(a: Dump, b: Dump) -> list[str]:
-    """Why two dumps say nothing about each other; all reasons."""
+    """Yields every reason why two dumps cannot be compared."""
     problems = []
     if a.config_digest != b.config_digest:
         names = f"{shown(a.model)} ({a.model_type}) and {shown(b.model)} ({b.model_type})"
@@ -177,7 +178,7 @@ def _incomparable(a: Dump, b: Dump) -> list[str]:
 def _generated(
     kind: Literal["greedy", "sampled"], a: Dump, b: Dump, limits: Sequence[Threshold], decode: Decode | None
 ) -> Compared | None:
-    """Compares the rows that both engines made up to the first token that differs."""
+    """Compares the rows that both engines generated, up to the first token that differs."""
     pairs = [(x, y) for x, y in zip(a.rows, b.rows, strict=True) if x.kind == kind]
     diverged = [_first_difference(x.tokens, y.tokens) for x, y in pairs]
     samples = [_sample(a, x, x.logprobs[:end], y.logprobs[:end]) for (x, y), end in zip(pairs, diverged, strict=True)]
@@ -185,7 +186,7 @@ def _generated(
 
 
 def _forced(a: Dump, b: Dump, limits: Sequence[Threshold], decode: Decode | None) -> Compared | None:
-    """Compares what both engines make of A's tokens by prefill; None if B has not scored them."""
+    """Compares both engines' prefill logprobs of A's tokens; None if B has not scored them."""
     ours, theirs = a.scored.get(a.digest), b.scored.get(a.digest)
     if ours is None or theirs is None:
         return None
@@ -196,7 +197,7 @@ def _forced(a: Dump, b: Dump, limits: Sequence[Threshold], decode: Decode | None
 
 
 def _sample(a: Dump, row: Row, left: Sequence[float], right: Sequence[float], note: str = "") -> Sample:
-    """Puts logprobs of both engines side by side, as far as there are some of both."""
+    """Pairs the logprobs of both engines, up to the shorter list."""
     end = min(len(left), len(right), len(row.tokens))
     return Sample(
         prompt=a.prompts[row.prompt],
@@ -232,20 +233,21 @@ def _compared(
 
 
 def _first_difference(a: Sequence[Any], b: Sequence[Any]) -> int | None:
-    """Returns where two rows part; None if they are the same. A row that ends before the other parts from it there."""
+    """Returns the first position where two rows differ; None if they are the same. If one row is shorter, that is its end."""
     for index, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return index
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-# ---- what follows
+# ---- conclusions
 
 
 def _causes(effective: Iterable[Change], prefill_agrees: bool, cover: Cover) -> tuple[Cause, ...]:
     """Returns the changed settings that are known to matter.
 
-    Where prefill agrees, what a logprob means or how tokens are drawn is likelier than how it is computed, and goes first.
+    If prefill agrees, the meaning of a logprob or the drawing of tokens is a likelier cause than the computation, and comes
+    first.
     """
     order = ("meaning", "draw", "computation") if prefill_agrees else ("computation", "meaning", "draw")
     found = []
@@ -259,7 +261,7 @@ def _causes(effective: Iterable[Change], prefill_agrees: bool, cover: Cover) -> 
 
 
 def _is_idle(change: Change) -> bool:
-    """A setting that one version alone has says little: off or open it changes nothing, and most serve other models."""
+    """A setting that only one version has is rarely a cause: off or unset it changes nothing, and most are for other models."""
     value = change.a if change.missing == "b" else change.b
     return change.missing is not None and (change.name not in KNOWN or value in (None, False, "auto", 0, [], {}))
 
@@ -274,12 +276,12 @@ def _reading(kinds: Sequence[Compared]) -> str:
     if forced is not None and forced.level == "fail":
         return (
             "The engines disagree on the same tokens, scored at once by prefill: the weights, their dtype or the kernels "
-            "differ. Begin with the settings of computation."
+            "differ. Start with the settings that concern the computation."
         )
     if failed and forced is None:
         return (
-            f"The logprobs of {' and '.join(failed)} tokens differ. Make B with --tokens-of A, and it shows whether the "
-            "computation differs, or what a logprob means."
+            f"The logprobs of {' and '.join(failed)} tokens differ. Make B with --tokens-of A to see whether the "
+            "computation differs or the meaning of a logprob."
         )
     if failed:
         return (
@@ -287,18 +289,18 @@ def _reading(kinds: Sequence[Compared]) -> str:
             f"{' and '.join(failed)} tokens: look at what a logprob means (logprobs_mode), at sampling, and at decoding."
         )
     if not diverged:
-        return f"Both engines make the same tokens in all {rows} rows, with logprobs within the limits."
-    parted = f"Logprobs are within the limits; {diverged} of {rows} rows part at some token"
+        return f"Both engines generate the same tokens in all {rows} rows, with logprobs within the limits."
+    parted = f"Logprobs are within the limits; {diverged} of {rows} rows differ from some token on"
     if _drawn_otherwise(by_kind.get("sampled"), forced):
         return (
-            f"{parted}. Rounding cannot part that many sampled rows: B draws other random numbers from the same seeds. The "
-            "distribution may be the same, but a seed does not carry over."
+            f"{parted}. Rounding cannot explain that many sampled rows: B draws other random numbers from the same seeds. The "
+            "distribution may be the same, but the same seed gives other samples."
         )
-    return f"{parted}, as rows do where two tokens are about equally probable and the engines round differently."
+    return f"{parted}, which is normal where two tokens are about equally probable and the engines round differently."
 
 
 def _drawn_otherwise(sampled: Compared | None, forced: Compared | None) -> bool:
-    """Whether more sampled rows part than rounding explains.
+    """Whether more sampled rows differ than rounding explains.
 
     With the same random numbers, logits that differ by at most e change the choice of a token with a probability of at most
     about 2 e; twice that and two rows more are allowed.

@@ -1,4 +1,4 @@
-"""What one engine makes of given prompts with given seeds, as a file that another engine's can be compared with."""
+"""What one engine generates from given prompts and seeds, as a file to compare with that of another engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker.parity.store import write_text
 
 #: Version of the dumps' format; one of another is refused.
 DUMP_FORMAT = 1
-#: Begins a line by which a process that makes a dump says what it does.
+#: Prefix of the progress lines of a process that makes a dump.
 STAGE = "::stage "
 
 #: Prompt and generated tokens.
@@ -48,7 +48,7 @@ class Row(ParityRecord):
 
 
 class Dump(ParityRecord):
-    """Everything that one engine made, and all that may have decided on it."""
+    """Everything that one engine generated, and every setting that may have affected it."""
 
     format: int = DUMP_FORMAT
     date: str  #: when it was made (ISO)
@@ -56,7 +56,7 @@ class Dump(ParityRecord):
     model_type: str  #: its ``model_type``
     config_digest: str  #: SHA-256 of its ``config.json``
     weights_digest: str = ""  #: SHA-256 of probes of its weights' files; empty if they are not in a folder of the machine
-    platform: str  #: ``cpu``, ``cuda``, …; empty if it cannot be told
+    platform: str  #: ``cpu``, ``cuda``, …; empty if it is unknown
     versions: dict[str, str]  #: versions by package, Python's and the device's name among them
     plan: str  #: the plan's digest
     quirks: tuple[str, ...]  #: ids of the quirks in force
@@ -70,7 +70,7 @@ class Dump(ParityRecord):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """What was edited by hand must not fail in the middle of a comparison."""
+        """Checks a file that may have been edited by hand, so that a comparison does not fail half-way."""
         for number, row in enumerate(self.rows):
             if not 0 <= row.prompt < len(self.prompts):
                 raise ValueError(f"row {number} is of prompt {row.prompt}, and there are {len(self.prompts)}")
@@ -95,7 +95,7 @@ class Dump(ParityRecord):
         """Reads a dump.
 
         Raises:
-            UsageError: The file cannot be read, is no dump, or one of another format.
+            UsageError: The file cannot be read, is not a dump, or has another format.
         """
         expected = "expected a dump as 'quirks parity dump' writes it"
         try:
@@ -105,7 +105,7 @@ class Dump(ParityRecord):
         except ValueError as error:
             raise UsageError(f"{file} is not valid JSON ({error}); {expected}") from None
         if isinstance(values, dict) and "rows" in values and (found := values.get("format")) != DUMP_FORMAT:
-            raise UsageError(f"{file} is a dump of format {found}, and this version reads format {DUMP_FORMAT}; make it anew")
+            raise UsageError(f"{file} is a dump of format {found}, and this version reads format {DUMP_FORMAT}; make it again")
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -114,7 +114,7 @@ class Dump(ParityRecord):
             raise UsageError(f"{file} is not a dump ({where}: {first['msg']}); {expected}") from None
 
     def write(self, file: Path) -> None:
-        """Writes the dump; a reader never sees half of it.
+        """Writes the dump atomically: a reader never sees half of it.
 
         Raises:
             UsageError: It cannot be written there.
@@ -128,15 +128,15 @@ def digest(sequences: Sequences) -> str:
 
 
 class Order(ParityRecord):
-    """What a process of its own is to make a dump of."""
+    """What a separate process is to make a dump of."""
 
     config: dict[str, Any]  #: the configuration: the keys that the user typed
-    switches: SwitchNames = SwitchNames()  #: names of the command line to turn off and on
+    switches: SwitchNames = SwitchNames()  #: names that the command line turns off and on
     strict: bool = False  #: a broken plugin is an error
     locked: str | None = None  #: lock file that the quirks must agree with
     prompts: tuple[tuple[int, ...], ...]  #: token ids of each prompt
     new_tokens: int = 64  #: most tokens to generate from each
     samples: int = 2  #: sampled rows per prompt
     seed: int = 0  #: seed of the first
-    tokens_of: str | None = None  #: a dump whose tokens are scored besides
+    tokens_of: str | None = None  #: a dump whose tokens are scored as well
     output: str  #: where the dump goes

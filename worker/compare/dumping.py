@@ -1,4 +1,4 @@
-"""Makes a dump with a running engine; ``python -m worker.compare.dumping ORDER.json`` with an engine of its own.
+"""Makes a dump with a running engine; ``python -m worker.compare.dumping ORDER.json`` with its own engine.
 
 The latter takes the interpreter of any environment that has model-quirks: `worker.compare.migrate` calls it so.
 """
@@ -39,15 +39,14 @@ async def dump(
     tokens_of: Iterable[Sequences] = (),
     tell: Tell = lambda _: None,
 ) -> Dump:
-    """Has a running engine generate from prompts, greedily and sampled as configured, and score what it made.
+    """Has a running engine generate from prompts, greedily and sampled as configured, and score what it generated.
 
     Args:
         worker: The worker; its engine must run and hold the weights to be judged.
         prompts: Token ids of each prompt.
         samples: Sampled rows per prompt; none where the configured temperature is 0.
-        seed: Seed of the first sampled row; the next has the next. With a seed of its own, a row does not depend on what
-            else is generated beside it.
-        tokens_of: Sequences of other dumps to score besides.
+        seed: Seed of the first sampled row, counted up for the following ones, so that a row does not depend on other requests.
+        tokens_of: Sequences of other dumps to score as well.
         tell: Called with what comes next.
 
     Raises:
@@ -101,7 +100,7 @@ async def _generate(worker: VllmAsyncGenerationWorker, prompts: Sequence[Sequenc
 
 
 def _weights_digest(model: str) -> str:
-    """Returns a digest of probes of a folder's weights: another checkpoint of the same architecture has another."""
+    """Returns a digest of parts of a folder's weight files, which tells checkpoints of one architecture apart."""
     found = hashlib.sha256()
     folder = Path(model).expanduser()
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
@@ -115,11 +114,11 @@ def _weights_digest(model: str) -> str:
     return found.hexdigest() if files else ""
 
 
-# ---- with an engine of its own
+# ---- with its own engine
 
 
 async def carry_out(order: Order, tell: Tell) -> Dump:
-    """Starts an engine, makes the dump and writes it; the engine is stopped whatever happens.
+    """Starts an engine, makes the dump and writes it; the engine is stopped in any case.
 
     Raises:
         QuirksError: The configuration is refused, or the engine does not start or dies.
@@ -137,7 +136,7 @@ async def carry_out(order: Order, tell: Tell) -> Dump:
 
 
 def prepared(config: GenerationConfig, new_tokens: int) -> GenerationConfig:
-    """Returns a configuration whose engine loads the checkpoint, as a rollout's would wait for a trainer's weights.
+    """Returns a configuration whose engine loads the checkpoint; that of a rollout would wait for a trainer's weights.
 
     Args:
         config: The configuration; a load format that the user typed stays.

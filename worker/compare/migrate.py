@@ -1,4 +1,4 @@
-"""Makes the dumps of two environments, one after the other and each in a process of its own."""
+"""Makes the dumps of two environments, one after the other, each in a separate process."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from worker.parity.records import Tell
 TIMEOUT_S = 1800.0
 #: Lines of a failed process that its error shows.
 _LAST_LINES = 12
-#: Seconds that a process gets to stop its engine.
+#: Seconds in which a process must stop its engine.
 _STOP_S = 20.0
 
 
 class DumpFailedError(QuirksError):
-    """A dump in a process of its own failed; the message ends with the last lines of that process."""
+    """A dump in a separate process failed; the message ends with the last lines of that process."""
 
 
 def dumps(
@@ -56,7 +56,7 @@ def dump_in(environment: Environment, order: Order, *, timeout_s: float = TIMEOU
         DumpFailedError: It failed or took longer than `timeout_s`; no process of it is left.
     """
     output = Path(order.output)
-    output.unlink(missing_ok=True)  # what an earlier run left must not pass for this one's
+    output.unlink(missing_ok=True)  # the dump of an earlier run must not be taken for this one's
     with tempfile.TemporaryDirectory(prefix="quirks-dump-") as folder:
         file = Path(folder, "order.json")
         file.write_text(order.model_dump_json(), encoding="utf-8")

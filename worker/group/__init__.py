@@ -1,3 +1,3 @@
-"""One worker per engine, on Ray: started together, proven together, and used as one."""
+"""One worker per engine, on Ray: started together, checked together, and used as one."""
 
 from __future__ import annotations

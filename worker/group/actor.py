@@ -1,4 +1,4 @@
-"""What runs in each Ray actor of a group: one worker, and what tells the driver how it is doing."""
+"""What runs in each Ray actor of a group: one worker, and the methods that report its state to the driver."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 #: Lines of a process' log that go into an error.
 _TAIL = 15
-#: Name of the methods' group that answers while an engine starts, which keeps the actor's own event loop busy.
+#: Concurrency group of the methods that answer while an engine starts, because the start blocks the actor's event loop.
 WATCH = "watch"
-#: Of our own variables, those that hand a plan down to the children of one process.
+#: Our variables that pass a plan on to the children of one process.
 _OF_ONE_PROCESS = (FOLDER_VARIABLE, PLAN_VARIABLE)
 _OWN = "MODEL_QUIRKS_"
 
@@ -43,7 +43,7 @@ class EngineActor:
         self._folder: str | None = None
 
     async def meeting_point(self) -> tuple[str, int]:
-        """Returns this node's address and a port that nobody listens on, for the ranks to meet."""
+        """Returns this node's address and a free port, for the rendezvous of the ranks."""
         import ray
 
         address = ray.util.get_node_ip_address()
@@ -60,15 +60,15 @@ class EngineActor:
         disable: Sequence[str],
         force: Sequence[str],
     ) -> dict[str, Any]:
-        """Starts the engine, on this actor's event loop, which stands still meanwhile.
+        """Starts the engine; this blocks the actor's event loop.
 
         Args:
             config: The group's configuration, as the user typed it.
             engine_rank: Which engine of the group this is.
-            plan: The group's plan, as JSON. The engine makes its own, of what is installed on its node; they must agree.
-            environment: The variables that quirks may ask for, as the driver has them; Ray's processes keep those of the time
-                when Ray was started.
-            asked: Names of the facts that the driver's quirks ask for.
+            plan: The group's plan, as JSON. The engine resolves its own with what is installed on its node; both must be equal.
+            environment: The driver's values of the variables that quirks may read; Ray's processes have those from the start of
+                Ray.
+            asked: Names of the facts that the driver's quirks read.
             disable: As for the group.
             force: As for the group.
 
@@ -87,7 +87,7 @@ class EngineActor:
         wanted = Plan.model_validate_json(plan)
         if worker.plan.digest != wanted.digest:
             raise QuirksError(
-                "this node comes to another plan than the driver, because what is installed or its environment differs: "
+                "this node's plan differs from the driver's, because its installation or its environment differs: "
                 f"{_differences(wanted, worker.plan)}"
             )
         await worker.post_init_async()
@@ -101,12 +101,12 @@ class EngineActor:
         }
 
     async def who(self) -> dict[str, Any]:
-        """Returns where this actor is and what will be left of it; answers also while the engine starts."""
+        """Returns node, process and files of this actor; answers also while the engine starts."""
         import ray
 
         if self._folder is None:
             leftovers.collect()
-            # What is left behind by an engine that is killed lies in one place, which the driver takes away.
+            # All files of a killed engine are in one folder, which the driver removes.
             self._folder = tempfile.tempdir = os.environ["TMPDIR"] = str(private_folder.make(leftovers.ACTORS))
         return {
             "node": ray.util.get_node_ip_address(),
@@ -124,7 +124,7 @@ class EngineActor:
         """Waits until the engine ends.
 
         Raises:
-            EngineDiedError: It did.
+            EngineDiedError: It died.
         """
         raise await self._started().engine.death()
 
@@ -176,7 +176,7 @@ class EngineActor:
 
 
 def plan_variables(environ: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
-    """Returns the variables that plans are made of: those that quirks ask for, and our own switches."""
+    """Returns the variables that affect plans: those that quirks read, and our own switches."""
     ours = {name: value for name, value in environ.items() if name.startswith(_OWN) and name not in _OF_ONE_PROCESS}
     return asked_variables(asked, environ) | {name: value for name, value in ours.items() if not is_secret(name)}
 
@@ -186,11 +186,11 @@ def _differences(there: Plan, here: Plan) -> str:
     known = [f"{change.name} is {change.a!r} there and {change.b!r} here" for change in found.facts]
     slots = [f"{change.slot} becomes {change.a.value!r} there and {change.b.value!r} here" for change in found.slots]
     quirks = [f"quirk {change.id} differs" for change in found.quirks]
-    return "; ".join([*known, *slots, *quirks]) or "its installation carries out other patches"
+    return "; ".join([*known, *slots, *quirks]) or "its installation applies other patches"
 
 
 def reap(pid: int, folder: str, grace_s: float) -> None:
-    """Makes sure, on an actor's own node, that its process is gone and takes away what it left.
+    """Makes sure, on an actor's own node, that its process has ended, and removes its files.
 
     Args:
         pid: The actor's process.

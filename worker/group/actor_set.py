@@ -1,4 +1,4 @@
-"""The running engines of a group: watched, called together, fed with prompts, and stopped."""
+"""The running engines of a group: watches them, calls them together, distributes prompts, and stops them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _END = object()
 
 
 class ActorSet:
-    """Engines that have been started together and are of use only together.
+    """Engines that were started together and can only be used together.
 
     Attributes:
-        ranks: The driver's ends of the engines.
+        ranks: The driver's handles of the engines.
         router: What every engine has in flight.
     """
 
     def __init__(self, ranks: Sequence[Rank], follow_s: float, gcs_address: str) -> None:
-        """Begins to watch engines that run.
+        """Starts to watch running engines.
 
         Args:
-            ranks: The driver's ends of the engines.
+            ranks: The driver's handles of the engines.
             gcs_address: Where Ray's control service is.
-            follow_s: Seconds that the others get when one engine has failed at what all must do together.
+            follow_s: Seconds that the other engines get to finish a common call after one has failed.
         """
         self.ranks = tuple(ranks)
         self.router = Router(len(self.ranks))
@@ -44,7 +44,7 @@ class ActorSet:
 
     @property
     def problem(self) -> str | None:
-        """Why the engines are of no use any more; None if they are."""
+        """Why the engines can no longer be used; None if they can."""
         return str(self._failure.exception()) if self._failure.done() else None
 
     def check(self) -> None:
@@ -91,14 +91,14 @@ class ActorSet:
         return found
 
     async def outcomes(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = (), **named: Any) -> list[Any]:
-        """As `everybody`, but gives what was raised in the place of what was returned."""
+        """As `everybody`, but returns errors instead of raising one."""
         given = each or [arguments] * len(self.ranks)
         calls = [
             asyncio.ensure_future(rank.call("call", method, *own, **named)) for rank, own in zip(self.ranks, given, strict=True)
         ]
         try:
             await self.alive(asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION))
-            # What one engine failed at before the others agreed with it, they may wait for in vain.
+            # If one engine fails before the others, these may wait for it forever.
             await self.alive(asyncio.wait(calls, timeout=self._follow_s))
             if waiting := [number for number, call in enumerate(calls) if not call.done()]:
                 failed = next(call.exception() for call in calls if call.done() and call.exception() is not None)
@@ -114,13 +114,13 @@ class ActorSet:
     async def generate(
         self, method: str, rows: Mapping[int, list[int]], rank: int | None, *arguments: Any
     ) -> AsyncGenerator[Any, None]:
-        """Shares prompts out and yields what comes, from whichever engine; leaving early ends the rest everywhere.
+        """Distributes prompts and yields the results of all engines as they finish; leaving early aborts the rest everywhere.
 
         Args:
             method: The actor's generator.
             rows: Prompts by number.
-            rank: The data-parallel rank that all of them go to; that of one engine if there is one alone.
-            *arguments: What the generator takes beside the prompts and the rank.
+            rank: The data-parallel rank that all of them go to; a rank within the engine if there is only one.
+            *arguments: Further arguments of the generator.
         """
         alone = len(self.ranks) == 1
         shares = self.router.share(rows, None if alone else rank)
@@ -191,4 +191,4 @@ class ActorSet:
     def _fail(self, error: QuirksError) -> None:
         if not self._failure.done():
             self._failure.set_exception(error)
-            self._failure.exception()  # looked at: nobody may be waiting
+            self._failure.exception()  # marks the error as retrieved: nobody may be waiting for it

@@ -1,19 +1,19 @@
-"""Ray's control service (GCS), watched: about a minute after it is gone Ray ends every process that uses it, ours too."""
+"""Watches Ray's control service (GCS): about a minute after it is gone, Ray ends every process that uses it, also ours."""
 
 from __future__ import annotations
 
 import asyncio
 
 _NAME = "Ray's control service (GCS)"
-#: Seconds between two looks, and that an answer may take.
+#: Seconds between two checks, and the time limit of an answer.
 _LOOK_S = 1.0
 _ANSWER_S = 3.0
-#: Seconds without an answer after which it is lost: one that is fault-tolerant is back sooner, and Ray itself waits for 60.
+#: Seconds without an answer after which it is lost: a fault-tolerant one recovers sooner, and Ray itself waits for 60.
 _LOST_S = 10.0
 
 
 async def answers(address: str) -> bool:
-    """Tells whether somebody listens at an address, ``host:port``."""
+    """Tells whether a process listens at an address, ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(_ANSWER_S):
@@ -25,7 +25,7 @@ async def answers(address: str) -> bool:
 
 
 async def missing(address: str) -> str:
-    """Returns what of a cluster does not answer, in words; empty if its control service and a node do.
+    """Returns a message about the part of a cluster that does not answer; empty if its control service and a node do.
 
     Args:
         address: Of the control service.
@@ -42,7 +42,7 @@ async def missing(address: str) -> str:
 
 
 async def lost(address: str) -> str:
-    """Waits until the control service is gone; returns that in words.
+    """Waits until the control service is gone; returns a message that says so.
 
     Args:
         address: ``host:port``, as Ray knows it.
@@ -55,5 +55,5 @@ async def lost(address: str) -> str:
             answered = loop.time()
     return (
         f"{_NAME} at {address} has not answered for {_LOST_S:g} s, and about a minute after its end Ray ends this process as "
-        "well: call shutdown; if the group started Ray, restart brings both back, else call ray.shutdown and start both anew"
+        "well: call shutdown; if the group started Ray, restart brings both back, else call ray.shutdown and start both again"
     )

@@ -1,4 +1,4 @@
-"""The group that a trainer holds: one worker per engine on Ray, used as one."""
+"""The group of a trainer: one worker per engine on Ray, used as one."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ from worker.server.server import bearer_key
 if TYPE_CHECKING:
     import torch
 
-#: Seconds that engines get to stop by themselves before they are killed; vLLM's own limit is 15.
+#: Seconds in which engines must stop by themselves before they are killed; vLLM's own limit is 15.
 _STOP_S = 30.0
 
 
 class WorkerGroup:
     """Generates with several vLLM engines, each in a Ray actor, and takes new weights from a trainer.
 
-    How the engines belong together says ``parallel.dp_strategy``. Making the group resolves the plan, so a configuration that
-    is refused fails here; `start` makes the actors, starts all engines at the same time and has every process prove which
-    parallel ranks it is. All calls must come from one event loop::
+    ``parallel.dp_strategy`` defines how the engines belong together. The constructor resolves the plan, so a refused
+    configuration fails there; `start` creates the actors, starts all engines at the same time and checks the parallel ranks of
+    every process. All calls must come from one event loop::
 
         async with WorkerGroup(config) as group:
             async for index, output in group.generate_async(batch):
                 ...
             await group.refit_async(policy)
 
-    An engine that dies ends the group: whoever waits gets a `RankError` with its rank, and `restart` brings all of it back.
+    An engine that dies ends the group: waiting callers get a `RankError` with its rank, and `restart` starts all engines again.
 
     Attributes:
         config: The configuration, with what the plan changes.
         plan: What applies and why; every process of every engine acknowledges this plan.
         strategy: How the engines belong together.
         warnings: What the user should know: the plan's warnings, and those of the engines.
-        receipts: What every process of each engine has; there once the engines run.
+        receipts: What every process of each engine acknowledged; available once the engines run.
         refits: The refits of all engines together.
-        openai_api_key: The bearer key that all servers ask for; None if there are none, or they ask for none.
+        openai_api_key: The bearer key that all servers require; None if there are none, or they require none.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class WorkerGroup:
             disable: Names to turn off, as for the worker.
             force: Names to turn on, as for the worker.
             strict: As for the worker.
-            locked: As for the worker; read here, every engine's plan is then held against this one.
+            locked: As for the worker; read only here, because every engine's plan is compared with the group's.
 
         Raises:
             UsageError: Something in the configuration is wrong.
@@ -120,7 +120,7 @@ class WorkerGroup:
 
     @property
     def topology(self) -> Topology:
-        """Which parallel ranks all processes are and which experts each of them holds.
+        """The parallel ranks of all processes and the experts that each holds.
 
         Raises:
             QuirksError: The group has not been started.
@@ -133,8 +133,8 @@ class WorkerGroup:
         """Makes the actors and starts all engines at the same time.
 
         Raises:
-            RankError: An engine did not come up, or not within ``cluster.start_timeout_s``; the message has its last lines and
-                the reason, which may be a process that does not carry out the plan.
+            RankError: An engine did not start, or not within ``cluster.start_timeout_s``; the message has its last lines and
+                the reason, which may be a process that does not apply the plan.
             TopologyError: The processes did not form the parallel groups of the plan, or an expert is missing.
         """
         async with self._changing:
@@ -143,9 +143,9 @@ class WorkerGroup:
             await self._start_or_nothing()
 
     async def shutdown(self) -> None:
-        """Stops every engine, ends the actors and gives their place back; may be called again.
+        """Stops every engine, ends the actors and releases their placement; may be called again.
 
-        What is still being generated ends with `GenerationAbortedError`.
+        Requests in flight end with `GenerationAbortedError`.
         """
         if self._starting is not None:
             self._starting.cancel()
@@ -153,10 +153,10 @@ class WorkerGroup:
             await to_the_end(self._stop("the group was shut down"))
 
     async def restart(self) -> None:
-        """Starts all engines anew, on nodes that are there, after one has died or has been left with weights of two versions.
+        """Starts all engines again, on available nodes, after one has died or their weights mix two versions.
 
-        Of several callers at the same time, one does it. Engines that start from dummy weights do not generate before the next
-        refit. What was announced of refits stays so; a collective has to be joined anew.
+        Of several concurrent callers only one does it. Engines that start from dummy weights do not generate before the next
+        refit. Announcements of refits stay valid; a collective must be joined again.
 
         Raises:
             RankError, TopologyError: As for `start`.
@@ -178,7 +178,7 @@ class WorkerGroup:
         await self.shutdown()
 
     async def health(self) -> list[dict[str, Any]]:
-        """Returns how every engine is doing, in a few seconds whatever that is; nothing if the group does not run.
+        """Returns the state of every engine within a few seconds, whatever it is; nothing if the group does not run.
 
         Returns:
             For each ``rank``, ``node``, ``pid`` of its actor, ``in_flight`` requests, ``alive``, ``problem``: why it may not
@@ -289,26 +289,26 @@ class WorkerGroup:
         """
         return await self.refits.verify(model, scope)
 
-    # ---- all ranks together: those of one data-parallel group agree on each of these, and one alone would wait for ever
+    # ---- all ranks together: the ranks of a data-parallel group synchronise in each of these, so one alone would wait forever
 
     async def pause_async(self, mode: str = "keep", clear_cache: bool = False) -> None:
-        """Stops generation everywhere until `resume_async`; arguments as for the worker."""
+        """Stops generation on all engines until `resume_async`; arguments as for the worker."""
         await self._running().everybody("pause_async", mode, clear_cache)
 
     async def resume_async(self) -> None:
-        """Lets generation go on."""
+        """Resumes generation."""
         await self._running().everybody("resume_async")
 
     async def sleep_async(self, level: int = 1) -> None:
-        """Gives the GPUs' memory back, as the worker does."""
+        """Frees GPU memory, as the worker does."""
         await self._running().everybody("sleep_async", level)
 
     async def wake_up_async(self, **kwargs: Any) -> None:
-        """Takes memory again, as the worker does."""
+        """Allocates the memory again, as the worker does."""
         await self._running().everybody("wake_up_async", **kwargs)
 
     async def reset_prefix_cache_async(self) -> bool:
-        """Forgets the KV cache of past requests; False if an engine could not."""
+        """Drops the KV cache of past requests; False if an engine could not."""
         return all(await self._running().everybody("reset_prefix_cache_async"))
 
     async def report_dp_openai_server_base_urls(self) -> list[str]:
@@ -321,7 +321,7 @@ class WorkerGroup:
     # ---- parts
 
     async def _start_or_nothing(self) -> None:
-        """Starts the engines; leaves nothing behind if that fails or is given up."""
+        """Starts the engines; leaves nothing behind if that fails or is cancelled."""
         self._starting = asyncio.ensure_future(self._start())
         try:
             await self._starting
@@ -378,17 +378,17 @@ class WorkerGroup:
                 self._ranks.disconnect()
 
     def _config_of(self, number: int) -> dict[str, Any]:
-        """What the user typed, for one engine: of the servers, all have one key, and each has a port of its own."""
+        """The user's configuration for one engine: all servers have the same key, and each has its own port."""
         typed = self._typed.model_dump(mode="json", exclude_unset=True)
         server = self.config.server
         if self.openai_api_key is not None:
-            typed["server"]["api_key"] = self.openai_api_key  # a dump hides it
+            typed["server"]["api_key"] = self.openai_api_key  # a dump hides the key
         if server.port:
             typed["server"]["port"] = server.port + number
         return typed
 
     async def _all_up(self, ranks: Sequence[Rank], calls: Sequence[Coroutine[Any, Any, Any]]) -> list[dict[str, Any]]:
-        """Waits until every engine is up; the first that fails ends the wait, because the others would wait for it."""
+        """Waits until every engine runs; the first failure ends the wait, because the others would wait for that engine."""
         starting = [asyncio.ensure_future(call) for call in calls]
         limit_s = self.config.cluster.start_timeout_s
         try:
@@ -401,7 +401,7 @@ class WorkerGroup:
             for task in starting:
                 task.cancel()
             await asyncio.gather(*starting, return_exceptions=True)
-        what = f"is not up within cluster.start_timeout_s = {limit_s:g} s; raise it, or see what it last said"
+        what = f"did not start within cluster.start_timeout_s = {limit_s:g} s; raise it, or see its last lines"
         reasons = {number: str(error) for number, error in failed.items()} or {n: f"rank {n} {what}" for n in late}
         logs = await asyncio.gather(*(ranks[number].tail() for number in reasons))
         problems = [_with_log(reason, log) for reason, log in zip(reasons.values(), logs, strict=True)]

@@ -1,4 +1,4 @@
-"""A group's engines as Ray sees them: where they are placed, the actors that run them, and how one is called."""
+"""The Ray side of a group's engines: their placement, the actors that run them, and calls to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.errors import EngineDiedError, RankError
 from worker.group import gcs
 from worker.group.actor import WATCH, EngineActor, last_lines, plan_variables, reap
 
-#: Variables, beside those that plans are made of, that processes read before any code of ours runs, or that name caches.
+#: Further variables than those that affect plans: processes read them before our code runs, or they name caches.
 _TRAVELLING = ("HF_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
 #: Calls that an actor answers at once, beside the one that starts its engine.
 _WATCHERS = 4
@@ -31,13 +31,13 @@ _ANSWER_S = 3.0
 #: Seconds that a killed actor's process gets to end before it is killed by the system's means.
 _GRACE_S = 5.0
 _HOST_AND_PORT = re.compile(r"([^/]+):(\d+)")
-#: What a worker that is alone says to do.
+#: The advice of a worker that is not in a group.
 _WORKERS_REMEDY = "call restart_async, or make a new worker"
 _LOGGER = logging.getLogger("model_quirks")
 
 
 class Rank:
-    """The driver's end of one engine.
+    """The driver's handle of one engine.
 
     Attributes:
         number: Which engine of the group.
@@ -59,7 +59,7 @@ class Rank:
         self._streams = asyncio.Semaphore(_CALLS - _RESERVED)
 
     async def meet(self) -> None:
-        """Waits until the actor is there and says where.
+        """Waits until the actor runs and reports its node.
 
         Raises:
             RankError: It died.
@@ -69,10 +69,10 @@ class Rank:
             setattr(self, name, value)
 
     async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls the actor on its own event loop, which stands still while the engine starts.
+        """Calls the actor on its own event loop, which is blocked while the engine starts.
 
         Raises:
-            RankError: The actor died, or raised something that is not ours.
+            RankError: The actor died, or raised an error that is not a `QuirksError`.
             QuirksError: The worker raised it; the message begins with the rank.
         """
         return await self._result(lambda: getattr(self.actor, method).remote(*arguments, **named))
@@ -104,7 +104,7 @@ class Rank:
                     ray.cancel(items)
 
     async def state(self) -> dict[str, Any]:
-        """Returns how the engine is doing, in a few seconds whatever its state."""
+        """Returns the state of the engine within a few seconds, whatever it is."""
         where = {"rank": self.number, "node": self.node, "pid": self.pid}
         try:
             async with asyncio.timeout(_ANSWER_S):
@@ -147,12 +147,12 @@ class Ranks:
     """The actors of a group on one placement group.
 
     Attributes:
-        all: The driver's ends of the engines, in the order of their ranks; empty before `create`.
+        all: The driver's handles of the engines, in the order of their ranks; empty before `create`.
         gcs_address: Where Ray's control service is; empty before `create`.
     """
 
     def __init__(self, section: ClusterSection, *, engines: int, gpus: int, environment: Mapping[str, str]) -> None:
-        """Keeps what starting needs.
+        """Keeps the settings of a start.
 
         Args:
             section: What to ask of Ray.
@@ -170,9 +170,9 @@ class Ranks:
         self._started_ray = False
 
     async def create(self) -> None:
-        """Makes the actors, each where it belongs; Ray is started if it does not run yet.
+        """Creates the actors, each on its place; starts Ray if it does not run yet.
 
-        Returns once each of them has said where it is.
+        Returns once each of them has reported its node.
 
         Raises:
             RankError: Ray has no room for them within the time limit, or one died.
@@ -230,7 +230,7 @@ class Ranks:
         for rank in ranks:
             ray.kill(rank.actor)
         await asyncio.gather(*(self._reap(rank) for rank in ranks if rank.pid))
-        if self._placement is not None:  # its nodes need not be there any more
+        if self._placement is not None:  # its nodes may be gone
             ray.util.remove_placement_group(self._placement)
             self._placement = None
 
@@ -254,7 +254,7 @@ class Ranks:
         typed = self._section.address
         if ray.is_initialized() and (gone := await gcs.missing(ray.get_runtime_context().gcs_address)):
             if not self._started_ray:
-                raise RankError(f"{gone}; call ray.shutdown, start Ray anew, and make a new group")
+                raise RankError(f"{gone}; call ray.shutdown, start Ray again, and make a new group")
             self.disconnect()  # this process can start another one
         if ray.is_initialized():
             found = ray.get_runtime_context().gcs_address
@@ -263,7 +263,7 @@ class Ranks:
             return
         address = typed or os.environ.get("RAY_ADDRESS") or "local"
         own: dict[str, Any] = {}
-        if address == "local":  # left open, Ray would join whatever cluster was last started on this machine
+        if address == "local":  # without an address Ray would join the cluster that was last started on this machine
             cpus = self._bundle["CPU"] * self._engines
             own = {"num_cpus": max(os.cpu_count() or 1, ceil(cpus)), "include_dashboard": False}
         try:
@@ -310,7 +310,7 @@ class Ranks:
                 )
 
     async def _reap(self, rank: Rank) -> None:
-        """Waits until nothing is left of an actor; what comes next needs its memory."""
+        """Waits until nothing is left of an actor, because the next step needs its memory."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -322,7 +322,7 @@ class Ranks:
         try:
             await ray.remote(reap).options(num_cpus=0, scheduling_strategy=there).remote(*left)
         except Exception as error:
-            _LOGGER.warning("rank %d: what is left of it on node %s was not taken away: %s", rank.number, rank.node, error)
+            _LOGGER.warning("rank %d: its files on node %s were not removed: %s", rank.number, rank.node, error)
 
 
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:
@@ -332,7 +332,7 @@ def travelling(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _resolved(address: str) -> object:
-    """What an address stands for: two that are written differently may be the same."""
+    """Resolves an address: two spellings may mean the same."""
     plain = _HOST_AND_PORT.fullmatch(address)
     if plain is None:
         return address
@@ -341,5 +341,5 @@ async def _resolved(address: str) -> object:
 
 
 def _retold(error: QuirksError, text: str) -> QuirksError:
-    """The same kind of error with another text; kinds that are made of more than a text become a `RankError`."""
+    """Returns an error of the same class with another text; classes that need more than a text become a `RankError`."""
     return RankError(text) if "__init__" in vars(type(error)) else type(error)(text)

@@ -32,7 +32,7 @@ class GroupRefits:
             None if they have those of one policy.
         joined: Whether all processes are still in the group that they joined last.
         sender: Sends models of this process.
-        address: This machine's, as the engines reach it; empty before they are up.
+        address: The address by which the engines reach this machine; empty before they run.
     """
 
     def __init__(self, section: RefitSection, plan: Plan, actors: Callable[[], ActorSet]) -> None:
@@ -56,7 +56,7 @@ class GroupRefits:
         self._devices: list[list[str]] = []
 
     def started(self, nodes: Iterable[str], devices: Iterable[list[str]]) -> None:
-        """The engines are up, and nobody has joined a collective.
+        """Resets the state after a start of the engines: no collective is joined.
 
         Args:
             nodes: Addresses of the engines' nodes.
@@ -81,7 +81,7 @@ class GroupRefits:
             raise NotReadyError(self.problem)
 
     async def receive(self, transport: str, version: str | None, clear_cache: bool | None) -> bool:
-        """Has every engine take a refit that a trainer elsewhere sends.
+        """Has every engine receive a refit from a trainer in another process.
 
         Args:
             transport: ``ipc_zmq`` or ``collective``.

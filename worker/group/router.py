@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class Router:
-    """Counts what every engine has in flight, and gives the next prompt to the one with the least.
+    """Counts the requests in flight of every engine, and gives the next prompt to the engine with the fewest.
 
     Attributes:
         in_flight: Requests of every engine.
@@ -16,7 +16,7 @@ class Router:
         self.in_flight = [0] * engines
 
     def share(self, rows: Mapping[int, list[int]], engine: int | None = None) -> dict[int, dict[int, list[int]]]:
-        """Shares prompts out, and counts them as in flight.
+        """Distributes prompts, and counts them as in flight.
 
         Args:
             rows: Prompts by number.
@@ -33,5 +33,5 @@ class Router:
         return shares
 
     def done(self, engine: int, count: int = 1) -> None:
-        """Requests have ended, whatever became of them."""
+        """Counts requests as ended, whatever their result."""
         self.in_flight[engine] -= count

@@ -1,1 +1,1 @@
-"""Whether the rollout engine and the trainer mean the same by a log-probability, and which setting breaks it."""
+"""Measures whether the rollout engine and the trainer compute the same logprobs, and which setting makes them differ."""

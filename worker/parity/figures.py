@@ -1,4 +1,4 @@
-"""The figures of a report, each drawn once: as SVG for the page, which gives it its colours, and the overview as PNG, too."""
+"""The figures of a report, as SVG in the colours of the page, and the overview also as PNG."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Colours by role; the page has variables of these names. Blue and orange stay apart for every kind of colour blindness.
+#: Colours by role; the page has variables of these names. Blue and orange differ with every kind of colour blindness.
 _COLOURS = {
     "ink": "#1b1f24", "muted": "#5c6670", "line": "#d5dae0", "good": "#2a6f9e", "bad": "#c8500a", "paper": "#ffffff",
     "h0": "#f3f7fa", "h1": "#e3eef6", "h2": "#c6ddec", "h3": "#9fc7e1", "h4": "#fbdcbc", "h5": "#f2a766", "h6": "#b84708",
 }  # fmt: skip
 _MARKS = {"fail": " ✗", "warn": " !", "ok": ""}
-#: Metrics of the heat map, those that tell most first.
+#: Metrics of the heat map, the most informative first.
 _TELLING = ("mean_abs_delta", "max_abs_delta", "mean_exp_abs_delta", "mean_abs_dprob", "kl_k3", "ratio_mean", "clip_rate")
 _COLUMNS, _STEPS = 6, 6
 
@@ -41,7 +41,7 @@ class Overview(NamedTuple):
 
 
 def overview(report: Report) -> Overview:
-    """Draws the heat map, ratios where they are worst, and what each setting does if some were tried.
+    """Draws the heat map, the ratios of the worst scenario, and the effect of each setting that was tried.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -77,7 +77,7 @@ def breakdown(result: Result, name: str) -> str:
 
     Args:
         result: The scenario.
-        name: Name of the figure; no other one of the page has it.
+        name: Name of the figure, unique on the page.
 
     Returns:
         An ``<svg>`` element in the colours of the page.
@@ -98,14 +98,16 @@ def breakdown(result: Result, name: str) -> str:
 
 @contextmanager
 def _figure(size: tuple[float, float], text: float) -> Iterator[Figure]:
-    """Gives an empty figure that comes out with the same bytes every time, whatever the user has in a matplotlibrc."""
+    """Yields an empty figure whose file is the same every time, whatever the user's matplotlibrc says."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UsageError("the figures need matplotlib: pip install 'model-quirks[parity]'") from error
     style: Any = {
-        **{name: value for name, value in mpl.rcParamsDefault.items() if not name.startswith("backend")},  # not ours to touch
+        **{
+            name: value for name, value in mpl.rcParamsDefault.items() if not name.startswith("backend")
+        },  # stays as the caller has it
         "svg.hashsalt": "parity",
         "svg.fonttype": "none",
         "font.family": ["DejaVu Sans"],
@@ -125,7 +127,7 @@ def _figure(size: tuple[float, float], text: float) -> Iterator[Figure]:
         "legend.labelcolor": _COLOURS["muted"],
     }
     with mpl.rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box will do
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a missing glyph is drawn as a box
         yield Figure(figsize=size, layout="constrained")
 
 
@@ -136,7 +138,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _svg(figure: Figure, name: str, says: str) -> str:
-    """Returns the figure as an element of a page: in the page's colours, and with names that no other figure has."""
+    """Returns the figure as an element of a page: in the page's colours, and with unique ids."""
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = file.getvalue().partition("<svg ")[2]
@@ -180,7 +182,7 @@ def _draw_bins(axes: Axes, bins: Sequence[Bin], axis: str) -> None:
         return
     for name, colour in (("max", "bad"), ("mean", "good")):
         axes.plot(range(len(bins)), rows[name], "o", color=_COLOURS[colour], markersize=4, label=name)
-    # At least a power of ten: on a closer look every constant is a landscape.
+    # At least a power of ten, because a smaller range would magnify rounding.
     middle, half = math.sqrt(min(shown) * max(shown)), max(math.sqrt(max(shown) / min(shown)) * 1.6, 10**0.5)
     axes.set(yscale="log", ylim=(middle / half, middle * half), xlim=(-0.6, len(bins) - 0.4), xlabel=axis, ylabel="|Δ|, nats")
     axes.yaxis.set_major_formatter("{x:g}")
@@ -192,7 +194,7 @@ def _draw_bins(axes: Axes, bins: Sequence[Bin], axis: str) -> None:
 
 
 def _draw_heat_map(axes: Axes, report: Report) -> None:
-    """Draws scenarios by the metrics that tell most; a colour says how much of its limit a value takes."""
+    """Draws scenarios by the metrics that tell most; the colour shows the share of the limit that a value reaches."""
     results = report.results
     judged = {verdict.metric for verdict in limits_of(results)} or set(metrics_of(results))
     names = [*(name for name in _TELLING if name in judged), *sorted(judged - set(_TELLING))][:_COLUMNS]
@@ -228,7 +230,7 @@ def _draw_cell(axes: Axes, place: int, row: int, result: Result, name: str) -> N
 
 
 def _draw_steps(axes: Axes, steps: Sequence[Tried]) -> None:
-    """Draws how much of its limit a metric takes before and after each change."""
+    """Draws the share of its limit that a metric reaches before and after each change."""
     strains = [(item.strain_before, item.strain_after) for item in steps]
     values = [value for pair in strains for value in pair if value > 0 and math.isfinite(value)]
     low, high = min([*values, 0.5]) / 2, max([*values, 2.0]) * 2
@@ -253,7 +255,7 @@ def _name(item: Tried) -> str:
 
 
 def _say(axes: Axes, text: str) -> None:
-    """Writes what is to be said instead of a plot."""
+    """Writes a message in the place of a plot."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=_COLOURS["muted"])
 
@@ -278,7 +280,7 @@ def _origin(report: Report) -> str:
 
 
 def _focus(report: Report) -> Result | None:
-    """Returns the scenario to look at: the one of the strongest cure, or the most strained among those that count."""
+    """Returns the scenario to show: that of the strongest restoring setting, else the one nearest to its limits that counts."""
     found = {result.scenario: result for result in report.measured if result.histogram is not None}
     for item in report.attributions:
         if item.restores and item.scenario in found:

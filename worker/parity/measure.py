@@ -1,4 +1,4 @@
-"""Runs scenarios on a running engine and holds what they see against thresholds."""
+"""Runs scenarios on a running engine and compares their metrics with thresholds."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ async def measure(
     Args:
         session: The engine and the trainer.
         names: Names of scenarios.
-        thresholds: What metrics are held against.
+        thresholds: The limits of the metrics.
         epsilon: Ratios outside of 1 ± epsilon count as clipped.
         tell: Called before each scenario.
-        done: Called with each result as it is there.
+        done: Called with each result as soon as it is known.
 
     Returns:
-        A result for each, also for those that do not concern the session or failed.
+        A result for each, also for those that are skipped or failed.
 
     Raises:
-        EngineDiedError: The engine is gone, and with it every scenario that is left.
+        EngineDiedError: The engine died, so the remaining scenarios cannot run.
     """
     results = []
     for name in chosen(names):

@@ -1,8 +1,8 @@
-"""What the logprobs of two sides are compared by: one number per metric, and the breakdowns that say where they differ.
+"""Metrics of the difference between the logprobs of two sides, and breakdowns that show where they differ.
 
 Throughout, ``delta`` is rollout - trainer per generated token in nats, ``r`` the log ratio trainer - rollout, and the
 ratio ``exp(r)`` what a policy gradient sees as pi_train / pi_rollout before its first step. Nothing is truncated, masked
-or reweighted: an importance-sampling correction would hide what this is here to find.
+or reweighted: an importance-sampling correction would hide the differences that this measures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Booleans: TypeAlias = NDArray[np.bool_]
 _Floats: TypeAlias = NDArray[np.float64]
 _Integers: TypeAlias = NDArray[np.int64]
 
-#: Largest exponent that `exp` is given, in nats: a mean of 1e260 still fits a float, and no sound ratio comes near.
+#: Largest exponent that `exp` is given, in nats: a mean of 1e260 still fits a float, and no correct ratio comes near.
 _LARGEST_EXPONENT = 600.0
 #: Largest log ratio, in nats: beyond the range of float32, and its square still fits.
 _LARGEST_LOG_RATIO = 1e100
@@ -43,13 +43,13 @@ _CONTEXT = 16
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What one number means."""
+    """The definition of one metric."""
 
     name: str  #: its name in `Measured.metrics`
     label: str  #: its heading; Δ is rollout - trainer
     help: str  #: what it is, in one line
     unit: str  #: ``nats``, ``probability``, ``share``, ``tokens``, or empty for a ratio
-    #: ``low``, ``high``, near ``zero`` or near ``one``; ``any`` if it judges nothing
+    #: ``low``, ``high``, near ``zero`` or near ``one``; ``any`` if no value is better
     better: Literal["low", "high", "zero", "one", "any"]
     ideal: float = 0.0  #: its value if both sides are equal
 
@@ -140,7 +140,7 @@ def measured(samples: Sequence[Sample], *, epsilon: float = 0.2, decode: Decode 
         decode: Turns token ids into text, for the worst tokens.
 
     Raises:
-        ValueError: A sample has not as many logprobs as tokens on both sides.
+        ValueError: A sample does not have as many logprobs as tokens on both sides.
     """
     tokens = _Tokens.of(samples)
     finite = tokens.where(tokens.finite)
@@ -202,7 +202,7 @@ def _by_position(tokens: _Tokens) -> tuple[Bin, ...]:
 
 def _by_probability(tokens: _Tokens) -> tuple[Bin, ...]:
     numbers = np.searchsorted(_PROBABILITIES, _exp(tokens.trainer), side="right") - 1
-    numbers = np.minimum(numbers, len(_PROBABILITIES) - 2)  # 1, and what rounding puts above it, is in the last bin
+    numbers = np.minimum(numbers, len(_PROBABILITIES) - 2)  # the last bin includes 1 and values above it by rounding
     labels = [f"{low:.15g}-{high:.15g}" for low, high in itertools.pairwise(_PROBABILITIES)]
     bins = [_bin(label, tokens.where(numbers == number)) for number, label in enumerate(labels)]
     return tuple(part for part in bins if part.tokens)
@@ -230,7 +230,7 @@ def _histogram(log_ratio: _Floats) -> Histogram:
 
 
 def _rounded_up(value: float) -> float:
-    """Returns the next of …, 1, 2, 5, 10, 20, …: an axis that can be read."""
+    """Returns the next of …, 1, 2, 5, 10, 20, …: a readable end of an axis."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * factor for factor in (1, 2, 5, 10) if value <= power * factor * (1 + 1e-9))
 

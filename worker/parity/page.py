@@ -1,4 +1,4 @@
-"""The report as files: JSON, a picture, and one page that fetches and runs nothing, for light and dark, screen and phone."""
+"""The report as files: JSON, an image, and one HTML page without scripts and external resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine is asked: prompts as token ids, checked before any engine starts."""
+"""The prompts of a run as token ids, checked before any engine starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quirks_core.config import ModelSection
 from quirks_core.errors import UsageError, words
 from quirks_core.facts import ModelFacts
 
-#: Asked where the user names no file: different lengths, languages and kinds of text.
+#: Used if the user names no file: different lengths, languages and kinds of text.
 TEXTS = (
     "Explain in two sentences why the sky is blue during the day and red in the evening.",
     "Solve step by step: a train leaves at 9:40 and arrives at 13:05. How long does it travel?",
@@ -24,7 +24,7 @@ TEXTS = (
     "If x + y = 10 and x - y = 4, then x times y equals",
     "Once upon a time, in a village by the sea, there lived an old clockmaker who",
 )
-#: Tokens of a prompt that is made up because there is no tokenizer.
+#: Tokens of a random prompt, which is used if there is no tokenizer.
 _RANDOM_LENGTHS = (8, 13, 21, 34, 17, 26, 11, 40)
 
 
@@ -34,7 +34,7 @@ class Prompts:
 
     rows: tuple[tuple[int, ...], ...]  #: token ids of each prompt
     tokenizer: Any = None  #: a transformers tokenizer; None if the model has none
-    warnings: tuple[str, ...] = ()  #: what the user should know of tokenizer and vocabulary
+    warnings: tuple[str, ...] = ()  #: warnings about tokenizer and vocabulary
 
     def decode(self, ids: Sequence[int]) -> str | None:
         """Returns the tokens as text; None without a tokenizer."""
@@ -53,7 +53,7 @@ class Prompts:
             )
 
     def long(self, length: int, count: int) -> tuple[tuple[int, ...], ...]:
-        """Returns prompts of exactly that many tokens, made of these one after the other; each begins with another one."""
+        """Returns prompts of exactly that many tokens, made by joining these; each begins with another one."""
         found = []
         for first in range(count):
             start = first % len(self.rows)
@@ -63,13 +63,13 @@ class Prompts:
 
 
 def load_prompts(model: ModelSection, *, file: Path | None = None, count: int | None = None, seed: int = 0) -> Prompts:
-    """Reads or makes up prompts.
+    """Reads prompts, or generates random ones.
 
     Args:
         model: The model, and whose tokenizer it has.
-        file: Texts, one a line, or JSON lines with ``prompt`` or ``prompt_token_ids``; `TEXTS` if None.
+        file: Texts, one per line, or JSON lines with ``prompt`` or ``prompt_token_ids``; `TEXTS` if None.
         count: How many to take at most.
-        seed: Seed of token ids that are made up for a model without a tokenizer.
+        seed: Seed of the random token ids for a model without a tokenizer.
 
     Raises:
         UsageError: The file cannot be read, or prompts are empty or hold tokens that the model does not have; all are named.
@@ -97,9 +97,13 @@ def _tokenizer(name: str, revision: str | None) -> tuple[Any, str]:
         from transformers import AutoTokenizer
 
         found = AutoTokenizer.from_pretrained(name, revision=revision)
-        # Where there are no files of one, transformers may make up a tokenizer that knows nothing.
-        return (found, "") if found.encode("a", add_special_tokens=False) else (None, "the one that is found knows no text")
-    except Exception as error:  # transformers raises what its parts raise
+        # Without a tokenizer's files, transformers may create a tokenizer with an empty vocabulary.
+        return (
+            (found, "")
+            if found.encode("a", add_special_tokens=False)
+            else (None, "the one that was found has an empty vocabulary")
+        )
+    except Exception as error:  # transformers raises errors of many kinds
         return None, words(error)
 
 
@@ -110,7 +114,7 @@ def _read(file: Path) -> list[Any]:
         raise UsageError(f"prompts {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not numbered:
-        raise UsageError(f"prompts {file} holds no prompt; write one a line")
+        raise UsageError(f"prompts {file} holds no prompt; write one per line")
     if file.suffix != ".jsonl":
         return [line for _, line in numbered]
     items, problems = [], []
@@ -138,7 +142,7 @@ def _encoded(items: Sequence[Any], tokenizer: Any, problem: str) -> list[list[in
 
 
 def _check_vocabulary(rows: Sequence[Sequence[int]], tokenizer: Any, vocab_size: int) -> list[str]:
-    """Returns what to warn of."""
+    """Returns warnings."""
     if wrong := [str(index) for index, row in enumerate(rows) if not all(0 <= token < vocab_size for token in row)]:
         known = f" (the tokenizer knows {len(tokenizer)})" if tokenizer is not None else ""
         raise UsageError(

@@ -11,19 +11,19 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-#: Version of the format of what is kept between runs.
+#: Version of the format of stored results.
 FORMAT: Final = 2
-#: Between the names of settings that are changed together.
+#: Separates the names of settings that are changed together.
 JOINT: Final = " + "
 #: Labels of the checkpoint's weights, and of those that stand for the policy after an optimizer step.
 OLD, NEW = "a", "b"
 
-#: Tells the user what comes next.
+#: Called with the name of the next step.
 Tell: TypeAlias = Callable[[str], object]
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 #: What a limit bounds: the value from above (``high``), from below (``low``), or its absolute value (``size``).
 Side: TypeAlias = Literal["high", "low", "size"]
-#: What it takes to try a value, from cheap to dear: another pass of the trainer, another refit, another engine.
+#: What is needed to try a value, from cheap to expensive: another pass of the trainer, another refit, another engine.
 How: TypeAlias = Literal["rescore", "refit", "restart"]
 
 _LEVELS: tuple[Level, ...] = ("ok", "warn", "fail")
@@ -41,7 +41,7 @@ class Scoring(ParityRecord):
     temperature: float = 1.0  #: divides the logits; 1 for none, also of greedy samples
     top_p: float = 1.0  #: smallest share of probability that was sampled from; 1 for all
     top_k: int = -1  #: number of most probable tokens that were sampled from; -1 for all
-    weights: tuple[tuple[str, int, int], ...] = ()  #: which weights made which tokens: (label, start, end) spans in order
+    weights: tuple[tuple[str, int, int], ...] = ()  #: which weights generated which tokens: (label, start, end) spans in order
 
 
 class Sample(ParityRecord):
@@ -68,7 +68,7 @@ class Bin(ParityRecord):
 class Histogram(ParityRecord):
     """Tokens by log ratio, trainer - rollout."""
 
-    edges: tuple[float, ...]  #: [N + 1], rising; the outermost bins also hold what lies beyond
+    edges: tuple[float, ...]  #: [N + 1], rising; the outermost bins also hold values beyond them
     counts: tuple[int, ...]  #: [N]
 
 
@@ -90,7 +90,7 @@ class Verdict(ParityRecord):
 
     metric: str
     value: float
-    threshold: str  #: the threshold's name; limit, side and source are its, too
+    threshold: str  #: the threshold's name; limit, side and source are also the threshold's
     limit: float
     side: Side = "high"
     level: Level
@@ -109,7 +109,7 @@ class Result(ParityRecord):
     title: str  #: what it asks, in one line
     status: Literal["measured", "skipped", "failed"] = "measured"
     reason: str = ""  #: why it was skipped (it does not concern this run) or failed
-    gates: bool = True  #: a crossed threshold counts; what the configuration rules out is measured for information
+    gates: bool = True  #: a crossed threshold counts; cases that the configuration excludes are measured for information only
     seconds: float = 0.0
     metrics: dict[str, float] = {}  #: by the names of `worker.parity.metrics.METRICS`
     verdicts: tuple[Verdict, ...] = ()  #: one per threshold whose metric was measured
@@ -127,7 +127,7 @@ class Result(ParityRecord):
 
     @property
     def counts(self) -> bool:
-        """It decides on the report's verdict."""
+        """It counts for the report's verdict."""
         return self.gates and self.status != "skipped"
 
 
@@ -135,7 +135,7 @@ class Change(ParityRecord):
     """Settings with their values before and after; of several, values are lists."""
 
     setting: str  #: path in the configuration (``engine.logprobs_mode``), or ``quirk ID``; of several, joined by `JOINT`
-    before: Any  #: the value in the user's run, as in force; None if it is left open
+    before: Any  #: the value in the user's run, as in force; None if it is not set
     after: Any  #: the value that was tried
 
     @property
@@ -152,7 +152,7 @@ class Step(Change):
     """Settings that were changed from the user's configuration: one alone, or several that help together."""
 
     how: How
-    results: tuple[Result, ...] = ()  #: the scenarios that were measured anew
+    results: tuple[Result, ...] = ()  #: the scenarios that were measured again
     error: str = ""  #: why it could not be tried
 
 
@@ -162,20 +162,20 @@ class Coverage(ParityRecord):
     id: str
     state: str  #: in the user's plan: ``active``, ``disabled``, ``not_matched``, …
     because: str  #: why it has that state
-    switch: str = ""  #: what the user does to have it: the option or key to remove or add; empty if nothing is in its way
+    switch: str = ""  #: what to do to activate it: the option or key to remove or add; empty if nothing prevents it
 
 
 class Attribution(Change):
-    """A setting that moves parity."""
+    """A setting that affects parity."""
 
-    scenario: str  #: the one that it moves most
-    metric: str  #: the metric by which
+    scenario: str  #: the scenario that it changes most
+    metric: str  #: the metric that it changes most
     value_before: float
     value_after: float
     restores: tuple[str, ...] = ()  #: the scenarios that failed and no longer do
     worsens: tuple[str, ...] = ()  #: the scenarios that failed only with the setting changed
     quirks: tuple[Coverage, ...] = ()
-    skeleton: str = ""  #: a declaration to begin a new quirk with, if it restores something and no quirk covers it
+    skeleton: str = ""  #: the start of a declaration, if it restores something and no quirk covers it
 
 
 class Report(ParityRecord):
@@ -187,13 +187,13 @@ class Report(ParityRecord):
     model_type: str
     platform: str  #: ``cpu`` or ``cuda``
     versions: dict[str, str]  #: of vllm, torch, transformers and model-quirks, and the device's name under ``device``
-    settings: dict[str, Any]  #: the slots as in force: asked for, or what the engine reported where nobody asked
+    settings: dict[str, Any]  #: the effective slots: as set, else as the engine reported them
     active_quirks: tuple[str, ...]
     plan: str  #: the plan's digest
     profile: str  #: name of the set of thresholds
     results: tuple[Result, ...]
     steps: tuple[Step, ...] = ()  #: the steps of the ablation
-    attributions: tuple[Attribution, ...] = ()  #: what these show; the strongest first
+    attributions: tuple[Attribution, ...] = ()  #: the settings that affect parity; the strongest first
     warnings: tuple[str, ...] = ()
 
     @property

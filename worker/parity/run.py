@@ -29,9 +29,9 @@ from worker.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 #: Slots whose value in force the report shows.
 _SHOWN = ("engine.", "refit.", "sampling.", "train.")
-#: Under which name a run keeps what its engine said of itself.
+#: Key under which a run stores what its engine reported.
 _ENGINE = "engine"
-#: Scenarios whose other side is the engine itself, so that no trainer's setting moves them.
+#: Scenarios that compare the engine with itself, so that settings of the trainer do not affect them.
 _WITHOUT_TRAINER = frozenset({"decode-prefill"})
 
 
@@ -45,19 +45,19 @@ class Options:
     new_tokens: int = 64  #: tokens generated from each prompt
     seed: int = 0  #: seed of the samples
     profile: str = DEFAULT_PROFILE  #: name of the set of thresholds
-    thresholds: tuple[str, ...] = ()  #: further ones, as ``metric=limit``; they take the place of the profile's for that metric
+    thresholds: tuple[str, ...] = ()  #: further ones, as ``metric=limit``; they replace the profile's for that metric
     epsilon: float = 0.2  #: ratios outside of 1 ± epsilon count as clipped
     trainer_device: str | None = None  #: where the trainer computes; a GPU if there is one, if None
-    planning: PlanOptions = field(default_factory=PlanOptions)  #: what plans are made with
+    planning: PlanOptions = field(default_factory=PlanOptions)  #: plan options
 
 
 async def run(config: GenerationConfig, options: Options, *, state: Path | None = None, tell: Tell = lambda _: None) -> Report:
-    """Measures parity of a configuration; `worker.ablation.run` also says which setting moves it.
+    """Measures parity of a configuration; `worker.ablation.run` also finds the settings that affect it.
 
     Args:
         config: The configuration of the rollout engine, and of the trainer under ``train``.
         options: What to measure.
-        state: File that keeps what is finished, so that a second call goes on where the first was broken off.
+        state: File that stores finished results, so that a second call resumes an interrupted one.
         tell: Called with what comes next.
 
     Raises:
@@ -70,20 +70,20 @@ async def run(config: GenerationConfig, options: Options, *, state: Path | None 
 
 
 class EngineValues(ParityRecord):
-    """What the engine of the user's configuration reported: values by slot, and what it computes in, as ``bfloat16``."""
+    """What the engine of the user's configuration reported: values by slot, and its dtype, such as ``bfloat16``."""
 
     values: dict[str, Any]
     dtype: str
 
 
 class ParityRun:
-    """One run: everything is checked while it is made, before any engine starts; one engine runs at a time.
+    """One run. The constructor checks everything, before any engine starts; one engine runs at a time.
 
     Attributes:
         config: The configuration; its engine loads the checkpoint if there is no trainer's model.
         plan: The plan for it.
         registry: The quirks.
-        store: What is finished.
+        store: The finished results.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ParityRun:
         self.plan = worker.plan
         self.registry = options.planning.registry()
         self._prompts = load_prompts(self.config.model, file=options.prompts, count=options.num_prompts, seed=options.seed)
-        if longest := self.plan.value("engine.max_model_len"):  # else the engine says it
+        if longest := self.plan.value("engine.max_model_len"):  # otherwise the engine reports it
             self._prompts.check(longest, options.new_tokens)
         self._warnings += [*self._prompts.warnings, *worker.warnings]
         self.store = Store(state, self._identity())
@@ -118,9 +118,9 @@ class ParityRun:
     # ---- measuring
 
     async def baseline(self) -> list[Result]:
-        """Measures what an earlier run has not left in the store."""
+        """Measures what the store does not contain yet."""
         if self.store.found:
-            self._tell(f"going on where an earlier run stopped; {self.store.found} pieces are there")
+            self._tell(f"resuming an earlier run; {self.store.found} results are stored")
         found = {name: self._judged(piece) for name in self._names if (piece := self.store.get(name, Result)) is not None}
         if missing := [name for name in self._names if name not in found]:
             session = await self._start(self.config, self._options.planning)
@@ -135,23 +135,23 @@ class ParityRun:
         return await self._measure(await self._start(config, planning), names)
 
     async def with_other_refits(self, plan: Plan, names: Sequence[str]) -> list[Result]:
-        """Measures scenarios on the user's engine, to which weights are sent as another plan says."""
+        """Measures scenarios on the user's engine, with refits as another plan says."""
         session = await self._start(self.config, self._options.planning)
         async with session.with_refits(Refits.of(plan)):
             return await self._measure(session, names)
 
     async def rescored(self, results: Iterable[Result], plan: Plan) -> list[Result]:
-        """Has the trainer, computing as another plan says, score what the engine made already."""
+        """Has the trainer, configured by another plan, score the samples that the engine has generated already."""
         options = self._trainer_options(plan)
         return [await self._rescored(result, replace(options, dtype=options.dtype or self.engine.dtype)) for result in results]
 
     @property
     def engine(self) -> EngineValues:
-        """What the user's engine reported; there once the baseline is."""
+        """What the user's engine reported; available after the baseline."""
         return self.store.get(_ENGINE, EngineValues) or EngineValues(values={}, dtype="auto")
 
     def report(self, results: Sequence[Result], steps: Sequence[Step] = (), attributions: Sequence[Attribution] = ()) -> Report:
-        """Puts together what was found."""
+        """Builds the report."""
         context = self.plan.context
         return Report(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -190,7 +190,7 @@ class ParityRun:
     async def _start(self, config: GenerationConfig, planning: PlanOptions) -> Session:
         """Returns the session of an engine with this configuration; starts one if it does not run."""
         if self._session is None or self._running != (config, planning):
-            worker = VllmAsyncGenerationWorker(config, options=planning)  # before the engine that runs is given up
+            worker = VllmAsyncGenerationWorker(config, options=planning)  # before the running engine is stopped
             await self._stop()
             self._tell("starting an engine")
             await self._stack.enter_async_context(running(worker))
@@ -215,19 +215,18 @@ class ParityRun:
         except TrainerLoadError as error:
             if config.engine.load_format == "dummy":
                 raise UsageError(
-                    f"engine.load_format is dummy, and {error}; nobody could give the engine its weights: "
-                    "set engine.load_format: auto"
+                    f"engine.load_format is dummy, and {error}; the engine would get no weights: set engine.load_format: auto"
                 ) from error
             self._warnings.append(f"{error}; only the scenarios that compare the engine with itself are run")
         return None, config.overridden({"engine.load_format": "auto"})
 
     def _trainer_options(self, plan: Plan) -> TrainerOptions:
-        """How the trainer computes: as configured, and as quirks ask of it."""
+        """How the trainer computes: as configured, and as quirks require."""
         keys = ("dtype", "attn_implementation", "head_dtype")
         return TrainerOptions(**{key: plan.value(f"train.{key}") for key in keys}, device=self._device)
 
     def _identity(self) -> dict[str, Any]:
-        """Everything that decides what is measured; thresholds do not."""
+        """Everything that affects the measurement; thresholds do not."""
         options = self._options
         return {
             "plan": self.plan.digest,
@@ -240,7 +239,7 @@ class ParityRun:
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
-    """The slots as in force."""
+    """The effective slots."""
     values = {**plan.context.settings, **plan.changes}
     return {slot: value for slot, value in sorted(values.items()) if slot.startswith(_SHOWN)}
 

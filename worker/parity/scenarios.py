@@ -1,7 +1,7 @@
 """The situations in which rollout and trainer are compared.
 
-A scenario makes samples with the running engine and says who the other side is: the trainer, or the engine itself on another
-path. It never corrects anything, and it leaves no request behind.
+A scenario makes samples with the running engine and states the other side: the trainer, or the engine itself on another path.
+It corrects nothing, and leaves no request behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from worker.parity.session import Session, prefilled
 _TEMPERATURES = (0.7, 1.3)
 #: Pairs of top-p and top-k.
 _TRUNCATIONS = ((0.9, -1), (1.0, 20), (0.9, 20))
-#: Tokens that a request has made when new weights come, and at least makes after them.
+#: Tokens that a request has generated when new weights arrive, and the fewest that it generates afterwards.
 _BEFORE, _AFTER = 8, 64
 #: How many long prompts are sent at once.
 _LONG_ROWS = 3
@@ -30,7 +30,7 @@ _LONG_ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a scenario saw: samples, of which those without ``trainer`` are still to be scored by it, and further facts."""
+    """The output of a scenario: samples (the trainer must still score those without ``trainer``) and further facts."""
 
     samples: list[Sample]
     notes: dict[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Scenario:
     title: str  #: what it asks, in one line
     #: makes the samples; the engine has the checkpoint's weights when it begins
     observe: Callable[[Session], Awaitable[Observed]]
-    concern: Callable[[Session], str] = lambda _: ""  #: says why it does not concern a session; empty if it does
+    concern: Callable[[Session], str] = lambda _: ""  #: says why it does not apply to a session; empty if it does
     counts: Callable[[Session], bool] = lambda _: True  #: whether a crossed threshold counts, given how the run is configured
     needs_trainer: bool = True  #: it cannot run with the engine alone
 
@@ -88,7 +88,7 @@ async def _prefix_cache(session: Session) -> Observed:
     missed, _ = await session.generate(rows, rank=_one_rank(session), note="miss")
     hit, cached = await session.generate(rows, rank=_one_rank(session), note="hit")
     if not cached:
-        raise QuirksError("no token of a prompt came from the prefix cache the second time, so that nothing was shown")
+        raise QuirksError("no token of a prompt came from the prefix cache the second time, so the scenario shows nothing")
     notes = {"prompt tokens": sum(map(len, rows)), "from the prefix cache": cached}
     if session.trainer is not None:
         return Observed([*missed, *hit], notes)
@@ -128,7 +128,7 @@ def _in_flight(clear_cache: bool) -> Callable[[Session], Awaitable[Observed]]:
         after = sum(end - start for sample in samples for label, start, end in sample.scoring.weights if label == NEW)
         if not after:
             raise RefitError(
-                f"all requests had made their {new_tokens} tokens before the new weights came; ask for more (--tokens)"
+                f"all requests had generated their {new_tokens} tokens before the new weights arrived; generate more (--tokens)"
             )
         await session.hold(OLD)
         return Observed(samples, {"tokens under the new weights": after, "of": sum(len(sample.tokens) for sample in samples)})
@@ -175,13 +175,13 @@ def _labelled(sample: Sample, label: str) -> Sample:
 
 
 def _against(one: Sample, other: Sample) -> Sample:
-    """Compares a sample with another run of the same prompt, as far as both have the same tokens."""
+    """Compares a sample with another run of the same prompt, up to the first token that differs."""
     pairs = zip(one.tokens, other.tokens, strict=True)
     return _with_trainer(one, other.rollout[: next((index for index, (a, b) in enumerate(pairs) if a != b), len(one.tokens))])
 
 
 def _with_trainer(sample: Sample, logprobs: tuple[float, ...]) -> Sample:
-    """Puts logprobs of the engine itself in the trainer's place, for as many tokens as there are."""
+    """Uses logprobs of the engine itself in the trainer's place, for as many tokens as it has."""
     end = len(logprobs)
     return sample.model_copy(update={"tokens": sample.tokens[:end], "rollout": sample.rollout[:end], "trainer": logprobs})
 
@@ -204,7 +204,7 @@ def _ranks(session: Session) -> int:
 
 
 def _one_rank(session: Session) -> int | None:
-    """Data-parallel ranks have caches of their own: who asks twice must ask the same one."""
+    """Data-parallel ranks have separate caches, so both requests must go to the same rank."""
     return 0 if _ranks(session) > 1 else None
 
 
@@ -220,7 +220,7 @@ def _no_long_prompts(session: Session) -> str:
     needed = session.block_size + session.sampling.max_new_tokens + 2
     return (
         f"engine.max_model_len = {session.max_model_len} leaves no room for a prompt above the KV cache's block of "
-        f"{session.block_size} tokens; {needed} would"
+        f"{session.block_size} tokens; set it to at least {needed}"
     )
 
 
@@ -235,7 +235,7 @@ def _no_sleep(session: Session) -> str:
 
 
 def _no_versions(_: Session) -> str:
-    return "" if vllm_adapter.labels_tokens() else "this vLLM does not say which weights made a token (0.32 does)"
+    return "" if vllm_adapter.labels_tokens() else "this vLLM does not report which weights generated a token (0.32 does)"
 
 
 def _in_flight_scenario(name: str, what: str, clear_cache: bool) -> Scenario:
@@ -247,19 +247,21 @@ def _in_flight_scenario(name: str, what: str, clear_cache: bool) -> Scenario:
 
 
 _SCENARIOS = (
-    Scenario("cold-start", "as the run begins, before anything was updated", _cold_start),
+    Scenario("cold-start", "the engine after its start, before any update", _cold_start),
     Scenario("temperature", "sampled at temperatures other than 1", _temperature),
-    Scenario("top-p-top-k", "sampled from a part of the vocabulary; the trainer masks its logits alike", _top_p_top_k),
+    Scenario(
+        "top-p-top-k", "sampled from a part of the vocabulary; the trainer masks its logits in the same way", _top_p_top_k
+    ),
     Scenario("decode-prefill", "the engine's own tokens, computed again as a prompt", _decode_prefill, needs_trainer=False),
     Scenario(
         "prefix-cache", "the same prompts, found in the prefix cache", _prefix_cache, _no_prefix_cache, needs_trainer=False
     ),
     Scenario("long-context", "prompts beyond a sliding window, or as long as fits", _long_context),
     Scenario("data-parallel", "every data-parallel rank", _data_parallel, _no_ranks),
-    Scenario("after-refit", "new weights, and prompts that the old ones have seen", _after_refit),
+    Scenario("after-refit", "new weights, and prompts that the engine has already seen with the old weights", _after_refit),
     _in_flight_scenario("in-flight-cleared", "dropped", clear_cache=True),
     _in_flight_scenario("in-flight-kept", "kept", clear_cache=False),
-    Scenario("sleep-wake", "after sleep and wake, of both levels", _sleep_wake, _no_sleep),
+    Scenario("sleep-wake", "after sleep and wake-up, both levels", _sleep_wake, _no_sleep),
 )
 
 #: Every scenario by name, in the order in which they run.

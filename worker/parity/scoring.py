@@ -16,7 +16,7 @@ from worker.parity.records import Sample, Scoring
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Most tokens of a batch, padding included; a longer row is alone.
+#: Most tokens of a batch, padding included; a longer row has a batch of its own.
 MOST_TOKENS = 8192
 #: Most logits that one forward pass may return: 1 GiB in bfloat16.
 _MOST_LOGITS = 2**29
@@ -70,9 +70,9 @@ def token_logprobs(logits: torch.Tensor, tokens: torch.Tensor, scoring: Scoring)
 
 
 def truncated(logits: torch.Tensor, tokens: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
-    """Returns logits with -inf at what top-k and top-p leave out, by the rules of vLLM's sampler.
+    """Returns logits with -inf for the tokens that top-k and top-p exclude, by the rules of vLLM's sampler.
 
-    The given tokens always stay in: the engine did sample them, so at the edge of what it kept the two sides may differ.
+    The given tokens are always kept: the engine sampled them, and at the boundary rounding may exclude them here.
 
     Args:
         logits: [G, V] float32, already divided by the temperature.
@@ -132,7 +132,7 @@ def _head(model: PreTrainedModel, *, float32: bool) -> Iterator[None]:
         return
     weight = head.weight.float()
     bias = None if getattr(head, "bias", None) is None else head.bias.float()
-    head.forward = lambda hidden: linear(hidden.float(), weight, bias)  # on the instance, over the class's
+    head.forward = lambda hidden: linear(hidden.float(), weight, bias)  # on the instance, where it hides that of the class
     try:
         yield
     finally:

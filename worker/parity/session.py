@@ -1,4 +1,4 @@
-"""A running engine with the trainer beside it: what scenarios are made of."""
+"""A running engine and the trainer, as scenarios use them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Refits:
 
     @classmethod
     def of(cls, plan: Plan) -> Refits:
-        """Returns what a plan wants."""
+        """Reads them from a plan."""
         return cls(plan.value("refit.scope"), bool(plan.value("refit.clear_cache")))
 
 
@@ -43,8 +43,8 @@ class Session:
 
     Attributes:
         trainer: The trainer's model; None if transformers cannot load it, and only the engine is compared with itself.
-        trainer_options: How the trainer computes; a dtype that was left open is the engine's.
-        sampling: How samples are drawn: as planned, but always as many tokens as were asked for.
+        trainer_options: How the trainer computes; an unset dtype is the engine's.
+        sampling: How samples are drawn: as planned, but always with the requested number of tokens.
         refits: How weights reach the engine.
     """
 
@@ -102,7 +102,7 @@ class Session:
         if self.trainer is None:
             raise RefitError("no trainer's model was loaded, so nothing can be sent to the engine")
         await asyncio.to_thread(self.trainer.use, label)
-        self._held = None  # until it is through
+        self._held = None  # until the refit has succeeded
         clear = self.refits.clear_cache if clear_cache is None else clear_cache
         await self.worker.refit_async(self.trainer.model, self.refits.scope, version=label, clear_cache=clear)
         self._held = label
@@ -114,7 +114,7 @@ class Session:
 
     @asynccontextmanager
     async def with_refits(self, refits: Refits) -> AsyncIterator[None]:
-        """Has weights sent in another way meanwhile."""
+        """Sends weights in another way within the context."""
         ours, self.refits = self.refits, refits
         self.forget_weights()
         try:
@@ -133,7 +133,7 @@ class Session:
         rank: int | None = None,
         note: str = "",
     ) -> tuple[list[Sample], int]:
-        """Has the engine generate from prompts, by default from all and as the run samples.
+        """Has the engine generate from prompts, by default from all of them and with the run's sampling.
 
         Args:
             rows: The prompts.
@@ -156,7 +156,7 @@ class Session:
 
     @asynccontextmanager
     async def under_way(self, rows: Sequence[Sequence[int]], sampling: SamplingSection, tokens: int) -> AsyncIterator[Any]:
-        """Gives a task that generates, once every request has made so many tokens.
+        """Yields a task that generates, once every request has generated this many tokens.
 
         Raises:
             TimeoutError: They took too long.
@@ -210,7 +210,8 @@ async def prefilled(
         sequences: Prompt and tokens of each.
 
     Returns:
-        Per sequence G logprobs in nats; of one that fills the context all but the last, as vLLM generates a token after it.
+        Per sequence G logprobs in nats; of one that fills the context all but the last, because vLLM generates a token after
+        it.
     """
     longest = int(worker.engine.llm.model_config.max_model_len) - 1
     rows = [(*prompt, *tokens)[:longest] for prompt, tokens in sequences]
@@ -222,7 +223,7 @@ async def prefilled(
 
 @asynccontextmanager
 async def running(worker: VllmAsyncGenerationWorker) -> AsyncIterator[VllmAsyncGenerationWorker]:
-    """Starts a worker's engine and shuts it down whatever happens."""
+    """Starts a worker's engine and shuts it down in any case."""
     try:
         await worker.post_init_async()
         yield worker

@@ -1,4 +1,4 @@
-"""What a parity run has finished, on disk, so that one that was broken off goes on where it stopped."""
+"""The finished results of a parity run on disk, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _R = TypeVar("_R", bound=ParityRecord)
 
 
 class Store:
-    """Finished pieces by name; in memory alone if there is no file.
+    """Finished results by name; only in memory if there is no file.
 
     Attributes:
-        found: How many pieces of an earlier run there were.
+        found: Number of results of an earlier run.
     """
 
     def __init__(self, file: Path | None, run: Mapping[str, Any]) -> None:
-        """Reads what an earlier run of the same kind has left.
+        """Reads the results of an earlier run of the same kind.
 
         Args:
-            file: JSON lines; made when the first piece is finished. One of another run is overwritten then.
-            run: Everything that decides what is measured.
+            file: JSON lines; created with the first result. A file of another run is then overwritten.
+            run: Everything that affects the measurement.
         """
         self._file = file
         self._run = hashlib.sha256(json.dumps(run, sort_keys=True, default=str).encode()).hexdigest()
@@ -38,14 +38,14 @@ class Store:
         self.found = len(self._pieces)
 
     def get(self, name: str, kind: type[_R]) -> _R | None:
-        """Returns a piece; None if it is not there or not readable."""
+        """Returns a result; None if it is missing or unreadable."""
         try:
             return kind.model_validate(self._pieces[name]) if name in self._pieces else None
         except ValidationError:
             return None
 
     def put(self, name: str, piece: ParityRecord) -> None:
-        """Keeps a piece."""
+        """Stores a result."""
         self._pieces[name] = piece.model_dump(mode="json")
         if self._file is None:
             return

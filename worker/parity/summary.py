@@ -1,4 +1,4 @@
-"""What a report comes to: its headline, what crossed a limit, and the ablation with the effect of every step."""
+"""The summary of a report: its headline, the crossed limits, and the ablation with the effect of every step."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _EFFECTS: tuple[Effect, ...] = ("restores", "worsens", "moves", "none", "error")
 
 
 def limit_of(result: Result, metric: str) -> Verdict | None:
-    """Returns the most strained verdict on a metric; None if no threshold asks for it."""
+    """Returns the verdict on a metric that reaches most of its limit; None if the metric has no threshold."""
     return max((verdict for verdict in result.verdicts if verdict.metric == metric), key=strain, default=None)
 
 
 def heat(verdict: Verdict) -> int:
-    """Returns the step of the colour scale, 0 to 6, for how much of its limit a verdict takes."""
+    """Returns the step of the colour scale, 0 to 6, for the share of its limit that a verdict reaches."""
     return sum(strain(verdict) > step for step in HEAT)
 
 
@@ -82,14 +82,14 @@ def _headline(report: Report) -> Headline:
     counted = report.counted
     if not counted:
         unknown = "Nothing that counts was measured, so parity is unknown."
-        return Headline("fail", unknown, "Each scenario says why it was left out.")
+        return Headline("fail", unknown, "Each scenario shows why it was left out.")
     if broken := [result for result in counted if result.level == "fail"]:
         return Headline("fail", _broken(broken, counted), f"{_remedy(report, broken)}{_overridden(report)}")
     where = "in the one scenario that counts" if len(counted) == 1 else f"in all {len(counted)} scenarios that count"
     if warned := [result for result in counted if result.level == "warn"]:
         verdict = f"Parity holds {where}, with warnings in {_names([result.scenario for result in warned])}."
         worst = crossed(warned[0].verdicts)[0]
-        return Headline("warn", verdict, f"Watch {worst.metric}: {_against(worst)} in {warned[0].scenario}.")
+        return Headline("warn", verdict, f"Watch {worst.metric}: {_against(worst)}, in {warned[0].scenario}.")
     nothing = "Nothing to do; measure again after a change of model, version or setting."
     return Headline("ok", f"Parity holds {where}.", nothing)
 
@@ -100,7 +100,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _against(verdict: Verdict) -> str:
-    return f"{number(verdict.value)}, where {bound(verdict)} is asked for"
+    return f"{number(verdict.value)}, limit {bound(verdict)}"
 
 
 def _broken(broken: list[Result], counted: list[Result]) -> str:
@@ -118,9 +118,9 @@ def _remedy(report: Report, broken: list[Result]) -> str:
         restored = "all of them" if {result.scenario for result in broken} == set(cure.restores) else _names(cure.restores)
         return f"Set {settings}: that restores {restored}. {_covering(cure)}"
     if all(result.status == "failed" for result in broken):
-        return f"First make it run; {broken[0].scenario}: {visible(broken[0].reason)}"
+        return f"First fix the failure; {broken[0].scenario}: {visible(broken[0].reason)}"
     if not report.steps:
-        return "Find the setting: run it again with --attribute."
+        return "To find the setting, run it again with --attribute."
     if _wrong_from_disk(report, broken):
         return (
             "Not the refit: the engine's model itself, loaded from disk, differs in cold-start; no setting restores it alone; "
@@ -135,7 +135,7 @@ def _overridden(report: Report) -> str:
     if not typed or any(item.restores for item in report.attributions):
         return ""
     return (
-        f" engine.hf_overrides = {plain(typed)} changes the engine's model and not the trainer's: leave it out, or change the "
+        f" engine.hf_overrides = {plain(typed)} changes the engine's model and not the trainer's: remove it, or change the "
         "checkpoint's config.json, which both read."
     )
 
@@ -149,11 +149,11 @@ def _wrong_from_disk(report: Report, broken: list[Result]) -> bool:
 
 def _covering(cure: Attribution) -> str:
     if cure.skeleton:
-        return "No quirk does so for this run; the report has a skeleton of one."
+        return "No quirk sets it for this run; the report has the start of one."
     if not cure.quirks:
-        return "No quirk does so."
+        return "No quirk sets it."
     quirk = cure.quirks[0]
-    return f"Quirk {quirk.id} does so ({state_of(quirk)}){f': {quirk.switch}' if quirk.switch else ''}".rstrip(".") + "."
+    return f"Quirk {quirk.id} sets it ({state_of(quirk)}){f': {quirk.switch}' if quirk.switch else ''}".rstrip(".") + "."
 
 
 # ---- the ablation
@@ -161,7 +161,7 @@ def _covering(cure: Attribution) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A step with the metric that tells most about it."""
+    """A step with the metric that shows its effect best."""
 
     step: Step  #: the step
     effect: Effect  #: ``restores``, ``worsens``, ``moves`` (a metric, but no verdict), ``none``, or ``error``: not tried
@@ -209,7 +209,7 @@ def _effect(item: Attribution | None) -> tuple[Effect, str]:
     if item is None:
         return "none", "no effect"
     parts = [f"{verb} {', '.join(names)}" for verb, names in (("restores", item.restores), ("worsens", item.worsens)) if names]
-    # What cures one scenario and breaks another is no cure.
+    # A setting that restores one scenario and breaks another does not count as restoring.
     return "worsens" if item.worsens else "restores" if item.restores else "moves", "; ".join(parts) or "moves, within limits"
 
 

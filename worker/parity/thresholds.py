@@ -1,4 +1,4 @@
-"""The limits that metrics are judged by: each has a name and a source, and all can be overridden."""
+"""The limits of the metrics: each has a name and a source, and all can be overridden."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Threshold:
 
     name: str  #: what reports call it
     metric: str  #: a name of `worker.parity.metrics.METRICS`
-    limit: float  #: the last value that is still fine
+    limit: float  #: the last allowed value
     side: Side  #: what the limit bounds
     level: Level  #: what crossing it means: ``warn`` or ``fail``
     source: str  #: where the limit comes from, with a URL if it is somebody else's
@@ -36,7 +36,7 @@ class Threshold:
         return (abs(value) if self.side == "size" else value) <= self.limit
 
     def replaces(self, other: Threshold) -> bool:
-        """Tells whether this one, if a user types it, stands for another one: a limit of the size bounds both sides."""
+        """Tells whether this one, typed by a user, replaces another one: a limit of the absolute value bounds both sides."""
         return self.metric == other.metric and (self.side == other.side or "size" in (self.side, other.side))
 
 
@@ -77,9 +77,9 @@ _PEERS = (
 _FLOAT32 = (Threshold("float32-noise", "max_abs_delta", 1e-3, "high", "fail", f"{_NOISE}: about 1e-5"),)
 _BFLOAT16 = (Threshold("bfloat16-noise", "mean_abs_delta", 0.05, "high", "fail", f"{_NOISE}: 0.027 for qwen3 and gemma3"),)
 
-#: Sets of thresholds by name. ``peers`` holds what other RL frameworks go by; ``float32`` and ``bfloat16`` add the noise of
-#: sound engines in that dtype. A tiny mixture of experts in bfloat16 fails all of them, also against itself: where two
-#: experts are nearly equal, rounding chooses. Compare it in float32.
+#: Sets of thresholds by name. ``peers`` has the limits of other RL frameworks; ``float32`` and ``bfloat16`` add the noise of
+#: correct engines in that dtype. A tiny mixture of experts in bfloat16 fails all of them, also against itself: where two
+#: experts are nearly equal, rounding decides. Compare it in float32.
 PROFILES: Mapping[str, tuple[Threshold, ...]] = MappingProxyType(
     {DEFAULT_PROFILE: _PEERS, "float32": (*_PEERS, *_FLOAT32), "bfloat16": (*_PEERS, *_BFLOAT16)}
 )
@@ -174,11 +174,10 @@ def judge(metrics: Mapping[str, float], thresholds: Sequence[Threshold]) -> tupl
 
 
 def strain(verdict: Verdict, value: float | None = None) -> float:
-    """Says how much of a verdict's limit a value takes, by default the verdict's own.
+    """Returns the share of a verdict's limit that a value reaches, by default the verdict's own value.
 
     Returns:
-        0 where both sides agree or the value is on the other side of that, 1 at the limit, and infinity for NaN. What lies
-        beyond a limit where nothing is allowed takes infinitely much of it.
+        0 at parity and on the safe side of it, 1 at the limit; infinity for NaN, and for a value beyond a limit of zero.
     """
     value = verdict.value if value is None else value
     best = METRICS[verdict.metric].ideal if verdict.metric in METRICS else 0.0

@@ -22,7 +22,7 @@ _SHOWN = 5
 
 
 class TrainerLoadError(QuirksError):
-    """Transformers cannot load the trainer's model; what compares the engine with itself needs none."""
+    """Transformers cannot load the trainer's model; scenarios that compare the engine with itself need none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TrainerOptions:
 
 @dataclass(slots=True)
 class _Scorer:
-    """A module, what it was made with, and which weights it holds."""
+    """A module, its options, and the label of the weights that it holds."""
 
     module: PreTrainedModel
     dtype: str
@@ -55,9 +55,9 @@ class _Scorer:
 class Trainer:
     """A trainer's model that is never trained.
 
-    The model for refits has the checkpoint's dtype, as a trainer's master weights have theirs. Where samples are scored in
-    another dtype or with another attention than that, a second module is loaded that way and given the same weights. It
-    is kept until other options are asked for.
+    The model for refits has the checkpoint's dtype, whatever the dtype of scoring. Where samples are scored in
+    another dtype or with another attention than that, a second module is loaded that way and given the same weights. It is kept
+    until other options are requested.
 
     Attributes:
         model: The live module with the weights in use: what a refit sends.
@@ -77,7 +77,7 @@ class Trainer:
 
     @classmethod
     def load(cls, model: str, options: TrainerOptions, *, revision: str | None = None) -> Trainer:
-        """Loads a checkpoint, without running code that comes with it; `options` hold where a call says nothing else.
+        """Loads a checkpoint, without running code that comes with it; `options` are the defaults of later calls.
 
         Raises:
             TrainerLoadError: Transformers cannot load it, or the checkpoint lacks some of the model's tensors.
@@ -86,7 +86,7 @@ class Trainer:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The weights that there are: those of the checkpoint, and the perturbed ones."""
+        """The labels of all weights: those of the checkpoint, and the perturbed ones."""
         return tuple(dict.fromkeys((OLD, *self._weights)))
 
     @property
@@ -100,7 +100,7 @@ class Trainer:
         Buffers keep their values, since nothing trains them, and tied parameters stay tied. The weights in use do not change.
 
         Args:
-            label: What to call them; those of that label are replaced.
+            label: Their label; other weights with this label are replaced.
             scale: Standard deviation of the noise, in standard deviations of each parameter's own values.
 
         Raises:
@@ -153,7 +153,7 @@ class Trainer:
         if self._live.serves(options):
             return self._live
         if self._second is None or not self._second.serves(options):
-            self._second = None  # its memory first
+            self._second = None  # frees its memory first
             dtype = options.dtype or self._live.dtype
             module = _load(self._source, self._revision, options, dtype)
             self._second = _Scorer(module, dtype, options.attn_implementation, options.device)
@@ -182,7 +182,7 @@ def _perturbed(tensor: torch.Tensor, scale: float, generator: torch.Generator) -
     if not tensor.is_floating_point():
         return tensor
     values = tensor.float()
-    # A single number, or a norm that is still all ones, has no spread; its size stands in for one.
+    # A single number, or a norm that is still all ones, has no standard deviation; its magnitude is used instead.
     spread = values.std(correction=0) or values.abs().mean()
     return (values + scale * spread * torch.randn(values.shape, generator=generator)).to(tensor.dtype)
 
@@ -210,7 +210,7 @@ def _lost(report: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps transformers' progress bar and its report on the loading off the screen; the report is read instead."""
+    """Hides transformers' progress bar and its report on the loading; the caller reads the report instead."""
     logging = transformers.utils.logging
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""The routes: who may use them, what comes in, and what goes out.
+"""The routes: access control, request bodies, and replies.
 
 Import it after the plan is in force, because it imports vLLM. Only these routes exist: vLLM's development routes, which
 let anybody call into the engine, are never added, whatever VLLM_SERVER_DEV_MODE says.
@@ -24,14 +24,14 @@ from worker.server.streams import Running, begun, problem, refusal
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-#: Answers without a key: load balancers ask it.
+#: Served without a key, for load balancers.
 _OPEN = "/health"
-#: What nginx calls a client that closed the connection; nobody reads it.
+#: nginx's status for a client that closed the connection; nobody receives it.
 _CLIENT_GONE = 499
 
 
 class Routes:
-    """What the server answers.
+    """The handlers of the routes.
 
     Args:
         serving: vLLM's serving classes.
@@ -99,7 +99,7 @@ class Routes:
         return await self._replied(finished())
 
     async def _replied(self, work: Coroutine[Any, Any, Any]) -> Response:
-        """Does the work; whatever goes wrong becomes an error body of OpenAI's form."""
+        """Runs a handler; every error becomes an error body of OpenAI's form."""
         try:
             reply = await work
         except ClientDisconnect:
@@ -110,10 +110,10 @@ class Routes:
 
 
 class RequireKey:
-    """Lets nobody in without the bearer key, except for the state of health.
+    """Requires the bearer key, except for the health check.
 
     Args:
-        app: What lies behind.
+        app: The protected application.
         key: The key.
     """
 
@@ -140,8 +140,8 @@ async def _read(request: Request, limits: Limits) -> dict[str, Any]:
     """Reads a request's JSON object.
 
     Raises:
-        RequestError: There is none, or it is too large, or asks for too much.
-        ClientDisconnect: The client left before it was through.
+        RequestError: There is none, it is too large, or it exceeds a limit.
+        ClientDisconnect: The client left before it had sent the request.
     """
     # Also keeps web pages out: a browser asks before it sends this type to another origin.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

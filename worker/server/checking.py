@@ -21,7 +21,7 @@ _INSTANCE = re.compile(r" or (an )?instance of \w+")
 _DETAILS = re.compile(r" \((parameter|value)=.*\)$", re.DOTALL)
 #: Where in its sources xgrammar found the mistake.
 _SOURCE = re.compile(r"\[[\d:]+\] \S+\.cc:\d+: ")
-#: What is said of a request that Python's own stack is too short for.
+#: The message for a request that exceeds Python's recursion limit.
 TOO_DEEP = "the request is nested too deeply, or a schema in it refers to itself without end"
 
 
@@ -33,7 +33,8 @@ def checked(form: type[BaseModel], body: dict[str, Any]) -> Any:
         body: The request, as JSON gives it.
 
     Raises:
-        RequestError: It does not have that form. vLLM's own validators stumble over some shapes; that is no other case.
+        RequestError: It does not have that form. vLLM's own validators raise other errors for some shapes; this converts them
+            too.
     """
     try:
         return form.model_validate(body)
@@ -70,7 +71,7 @@ def _problems(error: ValidationError, *outer: str) -> list[Any]:
 
 
 def _misshapen(form: type[BaseModel], body: dict[str, Any]) -> list[Any]:
-    """Validates each field by its type alone, without the validators that stumbled; returns the problems."""
+    """Validates each field by its type alone, without the validators that failed; returns the problems."""
     found = []
     for name, value in body.items():
         if name in form.model_fields:
@@ -91,7 +92,7 @@ def _refusal(problems: list[Any], body: dict[str, Any]) -> RequestError:
 
 
 def check_integers(body: dict[str, Any]) -> None:
-    """Refuses integers of more than 64 bits: vLLM notes a request before it finds that it cannot send them to its engine.
+    """Refuses integers of more than 64 bits: vLLM registers a request before it finds that it cannot send them to its engine.
 
     Args:
         body: The request, as JSON gives it.
@@ -111,7 +112,7 @@ def check_integers(body: dict[str, Any]) -> None:
 
 
 def check_transfer(request: Any, *, connected: bool) -> None:
-    """Refuses what is meant for a connector of KV caches where the engine has none, and what no connector could read.
+    """Refuses parameters for a KV-cache connector if the engine has none, and those that no connector could read.
 
     Args:
         request: A chat request.
@@ -147,7 +148,7 @@ def check_prefix(request: Any, *, templated: bool) -> None:
 
 
 def check_ids(request: Any, size: int) -> None:
-    """Refuses ids that the model's embedding has no row for, before they get anywhere near the engine.
+    """Refuses ids that the model's embedding has no row for, before they reach the engine.
 
     Args:
         request: A request of any kind.

@@ -13,7 +13,7 @@ class RequestError(QuirksError):
     """A request cannot be served; the client gets the message in an OpenAI-style error body.
 
     Attributes:
-        status: HTTP status, 4xx unless the engine is to blame.
+        status: HTTP status, 4xx unless the engine is the cause.
         parameter: The field of the request that is wrong; None if it is the request as a whole.
     """
 

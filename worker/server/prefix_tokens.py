@@ -1,7 +1,7 @@
-"""Keeps the exact token ids that a model produced when its words come back as chat history.
+"""Keeps the exact token ids that a model produced when its text comes back as chat history.
 
 A chat template renders history from text, and text does not always turn back into the ids that it came from: the model may
-have produced ``" Ski" "nny"`` where the tokenizer would say ``" Skinny"``. A trainer must see the ids that were sampled, so
+have produced ``" Ski" "nny"`` where the tokenizer would encode ``" Skinny"``. A trainer must see the ids that were sampled, so
 the head of the rendered prompt is replaced by them.
 """
 
@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from quirks_core.errors import shortened
 from worker.server.errors import PrefixTokensError, RequestError
 
-#: What a reply's message carries, by which a later request knows the ids that the message was made of.
+#: The fields of a reply's message from which a later request takes the ids of that message.
 CARRIED = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "weight_versions", "routed_experts")
 
 
 class HasEos(Protocol):
-    """The one thing that has to be known of a tokenizer."""
+    """The part of a tokenizer that is needed here."""
 
     @property
     def eos_token_id(self) -> int | None:
@@ -50,7 +50,7 @@ def replace_prefix_tokens(
     end_token_id: int | None = None,
     ends_after: int | None = None,
 ) -> list[int]:
-    """Puts the ids that the model produced in the place of what the chat template made of the same messages.
+    """Replaces the chat template's rendering of earlier messages by the ids that the model produced.
 
     Both renderings hold the same number of end-of-turn tokens up to the last turn of the prefix, also where the template strips
     the reasoning from history and they have different lengths. So the ends are counted: if the rendered prefix holds N of
@@ -76,7 +76,7 @@ def replace_prefix_tokens(
         return list(template_token_ids)
     end = tokenizer.eos_token_id if end_token_id is None else end_token_id
     if end is None:
-        raise PrefixTokensError("the tokenizer has no eos_token_id, so nobody can tell where an assistant's turn ends")
+        raise PrefixTokensError("the tokenizer has no eos_token_id, so the end of an assistant's turn is unknown")
     turns = sum(token == end for token in template_prefix_token_ids)
     if turns == 0:
         raise PrefixTokensError(
@@ -101,7 +101,7 @@ def replace_prefix_tokens(
 
 
 def without_texts(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns messages of the same structure that say nothing, so that no end of turn is spelled in them."""
+    """Returns messages of the same structure with empty texts, so that no end of turn is spelled in them."""
     kept = ("role", "name", "tool_calls", "tool_call_id")
     return [
         {name: message[name] for name in kept if name in message} | {"content": "x" if message.get("content") else ""}

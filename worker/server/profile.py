@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from quirks_core.config import SamplingSection, ServerSection
 
 #: Fields that change the distribution sampled from, and the value at which they do not. What a checkpoint's
-#: ``generation_config.json`` says of them must not come in by the back door either, so none is left open.
+#: ``generation_config.json`` says of them must not apply either, so all of them are set.
 _NEUTRAL = {"min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
-#: More of them, where only empty is neutral.
+#: Further such fields, for which only an empty value is neutral.
 _EMPTY = ("logit_bias", "allowed_token_ids", "bad_words", "use_beam_search", "watermarking")
 
 
 class SamplingProfile:
-    """Fills what a request leaves open, and in a rollout refuses what would make it off-policy.
+    """Sets the parameters that a request does not set, and in a rollout refuses those that would make it off-policy.
 
     Args:
         sampling: What the plan says.
@@ -42,7 +42,7 @@ class SamplingProfile:
         self._validation = {**self._planned, **validation} if validation else None
 
     def complete(self, request: Any) -> None:
-        """Fills a validated chat request, in place.
+        """Completes a validated chat request, in place.
 
         Args:
             request: vLLM's ``ChatCompletionRequest``.
@@ -106,7 +106,7 @@ class SamplingProfile:
             )
 
     def least(self, request: Any) -> int:
-        """Returns the fewest tokens to generate if the request does not say; what room there is cuts it further."""
+        """Returns the fewest tokens to generate if the request does not say; the room in the context limits it further."""
         return 0 if "min_tokens" in request.model_fields_set else self._sampling.min_new_tokens
 
     def _complete_stops(self, request: Any) -> None:

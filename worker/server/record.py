@@ -1,4 +1,4 @@
-"""Notes what the engine makes for a request, so that the reply's message can carry it."""
+"""Records what the engine generates for a request, so that the reply's message can carry it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LOWEST = -9999.0
 
 
 class Record:
-    """What the engine made for one request: token ids and their logprobs, by index of the choice.
+    """What the engine generated for one request: token ids and their logprobs, by index of the choice.
 
     Attributes:
         failure: Why the request ended before its reply was complete; None if it did not.

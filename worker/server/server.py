@@ -41,7 +41,7 @@ class OpenAIServer:
         engine: vLLM's ``AsyncLLM``.
         config: The configuration; its ``server`` section is ours.
         check: Raises a `QuirksError` when the engine must not generate; the client gets its message with status 503.
-        watched: Makes a context in which nobody waits for an engine that died: it raises a `QuirksError` then.
+        watched: Returns a context that raises a `QuirksError` if the engine dies in it.
         listener: The address, if it is reserved already; the server closes it.
 
     Attributes:
@@ -85,7 +85,7 @@ class OpenAIServer:
         return None if self._key is None else self._key.get_secret_value()
 
     def reserve(self) -> str:
-        """Takes the port, so that nobody else can; clients may connect from now on and wait. Returns the base URL.
+        """Reserves the port; from now on clients may connect and wait. Returns the base URL.
 
         Raises:
             ServerStartError: The address cannot be listened on.
@@ -95,7 +95,7 @@ class OpenAIServer:
         return self._listener.base_url
 
     def add_routes(self, app: FastAPI) -> None:
-        """Adds the routes to an app; who serves it guards it, as `start` does with the key.
+        """Adds the routes to an app; its owner is responsible for access control, as `start` is with the key.
 
         Raises:
             ServerStartError: The installed vLLM refuses the configuration.
@@ -128,7 +128,7 @@ class OpenAIServer:
         self._requests = routes.running
 
     async def start(self) -> None:
-        """Serves as a task of the running event loop, the engine's; returns when connections are answered.
+        """Serves in a task of the running event loop, the engine's; returns when connections are accepted.
 
         Raises:
             ServerStartError: The address cannot be listened on, or vLLM refuses the configuration.
@@ -156,12 +156,12 @@ class OpenAIServer:
         self._warn()
 
     def abort(self, reason: str) -> None:
-        """Ends every request that is being answered, in the engine too; its client gets the reason with status 503."""
+        """Aborts every request that is being answered, in the engine too; its client gets the reason with status 503."""
         if self._requests is not None:
             self._requests.abort(reason)
 
     async def stop(self) -> None:
-        """Takes no new connection, gives running requests ``server.shutdown_s``, then aborts them; may be called again."""
+        """Refuses new connections, gives running requests ``server.shutdown_s``, then aborts them; may be called again."""
         running, self._running = self._running, None
         server, self._uvicorn = self._uvicorn, None
         if server is not None and running is not None:
@@ -186,7 +186,7 @@ class OpenAIServer:
             http=bounded_connection(max_header=int(section.max_header_kb * 1e3), read_timeout_s=section.read_timeout_s),
             lifespan="off",
             ws="none",
-            log_config=None,  # the host's logging is not ours to set up
+            log_config=None,  # logging is configured by the host application
             access_log=False,
             server_header=False,
             backlog=BACKLOG,
@@ -211,7 +211,7 @@ class OpenAIServer:
 
 
 def bearer_key(section: ServerSection) -> SecretStr | None:
-    """Returns the configured key, else the environment's, else a new one; None for a server that asks for none."""
+    """Returns the configured key, else the environment's, else a new one; None for a server that requires none."""
     if not section.auth:
         return None
     return section.api_key or SecretStr(os.environ.get("VLLM_API_KEY") or secrets.token_urlsafe(32))

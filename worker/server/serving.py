@@ -1,7 +1,7 @@
-"""The one place that knows vLLM's serving classes: ours under theirs, found where the installed version has them.
+"""The only module that uses vLLM's serving classes; it finds them where the installed version has them.
 
 Imports vLLM to derive from its classes, so import it after the plan is in force. Written for 0.26 to 0.33 and run on 0.32;
-what is only there for 0.26 follows its sources and has not been run.
+code that is only for 0.26 follows its sources and has not been run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ChatRequest(ChatCompletionRequest):  # type: ignore[misc]
-    """A chat request that may say which ids its prompt starts with.
+    """A chat request that may require a prefix of token ids.
 
     Attributes:
         required_prefix_token_ids: Ids that stand for all messages up to the last assistant's.
@@ -71,14 +71,14 @@ class ChatRequest(ChatCompletionRequest):  # type: ignore[misc]
         return params
 
     def build_tok_params(self, model_config: Any) -> Any:
-        """Leaves room to the prompt, not to the reply: that one is cut to what remains."""
+        """Reserves no room for the reply, so that the prompt may fill the context; the reply is cut to what remains."""
         params = replace(super().build_tok_params(model_config), max_output_tokens=0)
-        # Another rendering than the one that counts; the final ids are checked instead.
+        # With a required prefix this rendering is replaced; the final ids are checked instead.
         return replace(params, max_total_tokens=None) if self._prefix else params
 
 
 class TokenizeRequest(TokenizeChatRequest):  # type: ignore[misc]
-    """A tokenize request with messages that may say which ids the prompt starts with."""
+    """A tokenize request with messages that may require a prefix of token ids."""
 
     required_prefix_token_ids: list[int] | None = None
 
@@ -111,7 +111,7 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
         except Exception as error:
             if isinstance(error, QuirksError) or type(error).__module__.startswith("vllm."):
                 raise
-            # Templates are programs; whatever they stumble over, it is the client's messages.
+            # Templates are programs, and their only input is the client's messages.
             raise RequestError(f"the messages cannot be rendered: {said(error)}", parameter="messages") from error
         if isinstance(request, ChatRequest):
             self._leave_room(inputs)
@@ -135,7 +135,7 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
         tokenizer = self.renderer.get_tokenizer()
         end = self._end_of_turn(tokenizer, template_prefix)
         ends_after = None
-        with suppress(Exception):  # a template may insist on words; then only the two renderings are compared
+        with suppress(Exception):  # a template may reject empty texts; then only the two renderings are compared
             plain = without_texts(messages[: prefix.messages])
             pair = await rendered(request, plain + messages[prefix.messages :]), await rendered(shorter, plain)
             ends_after = pair[0].count(end) - pair[1].count(end) if end is not None else None
@@ -146,7 +146,7 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
         inputs[0].pop("prompt", None)  # the text of other ids
 
     def _end_of_turn(self, tokenizer: Any, template_prefix: list[int]) -> int | None:
-        """Finds what the template ends a turn with: mostly the end of sequence, in some families another stop token."""
+        """Finds the token that ends a turn in the template: mostly the end of sequence, in some families another stop token."""
         eos: int | None = tokenizer.eos_token_id
         if eos in template_prefix:
             return eos
@@ -179,7 +179,7 @@ class Chat(OpenAIServingChat):  # type: ignore[misc]
         record = Record()
         async with aclosing(self.supervision.results(results, record, grammar=_grammar(request))) as noted:
             reply = await super().chat_completion_full_generator(request, noted, *args, **kwargs)
-        record.check()  # of what ended early vLLM makes an error of its own
+        record.check()  # vLLM returns an error of its own for a request that ended early
         for choice in getattr(reply, "choices", ()) if request._carries else ():
             for name, value in record.carried(choice.index, choice.routed_experts).items():
                 setattr(choice.message, name, value)
@@ -353,7 +353,9 @@ def _grammar(request: ChatRequest) -> str | None:
 
 def _ids(rendered: list[Any], prefix: Prefix) -> list[int]:
     if any(item.get("type", "token") != "token" for item in rendered):
-        raise RequestError(f"{prefix.source}: only prompts of text alone can keep a model's ids", parameter=prefix.source)
+        raise RequestError(
+            f"{prefix.source}: only prompts without images, audio or video can keep a model's ids", parameter=prefix.source
+        )
     return list(rendered[0]["prompt_token_ids"])
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 Explain = Callable[[Exception], dict[str, Any]]
-#: What errors are called that are nobody's mistake.
+#: The error type of failures that are not the client's.
 _KINDS = {503: "service_unavailable", 504: "timeout"}
 
 
@@ -33,21 +33,21 @@ class Running:
         return len(self._stops)
 
     def abort(self, reason: str) -> None:
-        """Ends all of them; their clients get the reason with status 503."""
+        """Aborts all of them; their clients get the reason with status 503."""
         for stop in self._stops:
             if not stop.done():
                 stop.set_result(reason)
 
     async def finish(self, work: Coroutine[Any, Any, _T], receive: Receive) -> _T:
-        """Does the work unless the client leaves or the request is aborted; then it is cancelled, once, and waited for.
+        """Awaits the work; if the client leaves or the request is aborted, cancels it once and waits for its end.
 
         Args:
             work: What to do.
-            receive: Where the news of the client comes from.
+            receive: The ASGI channel of the client.
 
         Raises:
             ClientDisconnect: The client left.
-            RequestError: The request was aborted. The reason comes before whatever the engine makes of the same abort.
+            RequestError: The request was aborted. Its reason takes precedence over the engine's own result of the abort.
         """
         stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._stops.add(stop)
@@ -68,7 +68,7 @@ class Running:
 
 
 class EventStream(Response):
-    """Server-sent events; a client that leaves closes their source, at once and in every case.
+    """Server-sent events; if the client leaves, their source is closed, at once and in every case.
 
     Starlette's own response leaves a source that waits for the network to the garbage collector, and its cancel scope
     interrupts the abort that the engine is being sent.
@@ -110,7 +110,7 @@ class EventStream(Response):
 
 
 async def begun(events: AsyncGenerator[str, None], running: Running, explain: Explain) -> Response:
-    """Waits for the first event, so that what the engine refuses still gets a status of its own.
+    """Waits for the first event, so that a request that the engine refuses still gets its own status.
 
     Args:
         events: Server-sent events.

@@ -1,4 +1,4 @@
-"""Waits for the engine's results of one request: not longer than allowed, not for a dead engine, and never for half a reply."""
+"""Waits for the engine's results of one request: with a time limit, an error for a dead engine, and no incomplete replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worker.errors import GenerationTimeoutError
 from worker.server.errors import RequestError
 from worker.server.record import Record
 
-#: How vLLM's engine says that it took a request out before it was finished.
+#: The finish reasons of requests that vLLM's engine removed before they were finished.
 _CUT_OFF = {"abort", "error"}
 
 
@@ -19,8 +19,8 @@ class Supervision:
     """How a server waits for its engine.
 
     Args:
-        watched: Makes a context in which nobody waits for an engine that died: it raises `EngineDiedError` then.
-        timeout_s: Seconds after which a request is given up; None for never.
+        watched: Returns a context that raises `EngineDiedError` if the engine dies in it.
+        timeout_s: Seconds after which a request is aborted; None for never.
     """
 
     def __init__(self, watched: Callable[[], AbstractAsyncContextManager[Any]], timeout_s: float | None) -> None:
@@ -30,12 +30,12 @@ class Supervision:
     async def results(
         self, results: AsyncGenerator[Any, None], record: Record, *, grammar: str | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Passes the engine's results of one request on and notes them; closing it aborts the request in the engine.
+        """Yields and records the engine's results of one request; closing it aborts the request in the engine.
 
-        It ends at the first failure, and notes that too: vLLM's handlers would make it into words of their own.
+        It ends at the first failure and records it, because vLLM's handlers would replace its message.
 
         Args:
-            results: vLLM's ``RequestOutput``s. What was cut off is not passed on.
+            results: vLLM's ``RequestOutput``s. Aborted ones are not yielded.
             record: Where to note them.
             grammar: The field of the request that says which grammar the reply follows; None if it follows none.
         """

@@ -178,7 +178,7 @@ async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothi
     os.kill(ranks[1].pid, signal.SIGSTOP)
 
     async with asyncio.timeout(HUNG_S):
-        with pytest.raises(RankError, match=rf"rank 1 is not up within cluster\.start_timeout_s = {limit_s} s") as caught:
+        with pytest.raises(RankError, match=rf"rank 1 did not start within cluster\.start_timeout_s = {limit_s} s") as caught:
             await starting
 
     assert str(caught.value).startswith("the group did not start: rank 0 is not up")
@@ -210,7 +210,7 @@ async def test_a_node_that_comes_to_another_plan_is_refused_with_what_differs(ch
     monkeypatch.setattr("worker.group.group.plan_variables", lambda *_: {"VLLM_USE_V1": "1"})
 
     async with asyncio.timeout(HUNG_S):
-        with pytest.raises(RankError, match=r"rank [01]: this node comes to another plan than the driver") as caught:
+        with pytest.raises(RankError, match=r"rank [01]: this node's plan differs from the driver's") as caught:
             await group.start()
 
     assert "VLLM_USE_V1 is None there and '1' here" in str(caught.value)

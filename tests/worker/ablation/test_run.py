@@ -144,7 +144,7 @@ async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
 
     assert len(table.calls) == 1
     assert steps[0].results == steps[1].results != ()
-    assert any("comes to the same run as" in line for line in told)
+    assert any("gives the same run as" in line for line in told)
 
 
 async def test_what_quirks_change_besides_is_said(user):

@@ -25,7 +25,7 @@ FIGURES = {"mean_abs_delta": (0.31, 2e-6), "ess": (0.2, 1.0)}
 _SCOPE = {"settings": {"refit.scope": "parameters"}, "typed": ()}
 #: The run, and what was tried.
 CASES: dict[str, tuple[dict[str, Any], str, Any, Any]] = {
-    "left open": ({}, "engine.enable_prefix_caching", None, False),
+    "not set": ({}, "engine.enable_prefix_caching", None, False),
     "a default of the configuration": (_SCOPE, "refit.scope", "parameters", "state_dict"),
     "of the trainer": ({}, "train.attn_implementation", None, "eager"),
     "a variable": ({"platform": "cuda"}, "env.VLLM_BATCH_INVARIANT", None, "1"),
@@ -113,7 +113,7 @@ def test_it_is_written_as_ruff_formats_it_and_passes_its_checks(planned, tmp_pat
 
 
 def test_other_models_versions_and_purposes_are_left_alone(planned, imported, quirk_context):
-    registry = IsolatedRegistry().add(imported(_text(planned(), *CASES["left open"][1:])).QUIRK)
+    registry = IsolatedRegistry().add(imported(_text(planned(), *CASES["not set"][1:])).QUIRK)
     same = {"model": "qwen3", "vllm": "0.32.0"}
 
     states = [
@@ -147,7 +147,7 @@ def test_a_quirk_that_set_the_value_in_force_does_not_stand_in_the_way(kind, pla
 
 
 def test_it_says_what_was_measured_and_where_and_its_scenario_is_its_paired_run(planned, imported):
-    module = imported(_text(planned(), *CASES["left open"][1:]))
+    module = imported(_text(planned(), *CASES["not set"][1:]))
 
     text = " ".join(inspect.getdoc(module).split())
     assert "in the scenario after-refit on vLLM 0.32.0 (cpu)" in text

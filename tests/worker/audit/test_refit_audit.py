@@ -195,7 +195,7 @@ def test_without_a_quirk_the_users_own_setting_is_credited_if_the_refits_leave_i
             "no checkpoint holds it",
             'Require("engine.load_format", "auto")',
         ),
-        (hazard(after=LASTING, kind="computation"), "process the layer anew", "Patch("),
+        (hazard(after=LASTING, kind="computation"), "process the layer again", "Patch("),
     ],
 )
 def test_what_nothing_covers_comes_with_what_to_write(found, words, adjustment):

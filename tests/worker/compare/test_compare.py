@@ -180,7 +180,7 @@ def test_rows_that_part_within_the_limits_are_no_failure(a, b) -> None:
     found = compare(a, b((4, 8, 6)))
 
     assert found.passed
-    assert "1 of 4 rows part" in found.reading
+    assert "1 of 4 rows differ" in found.reading
 
 
 def test_more_sampled_rows_that_part_than_rounding_explains_were_drawn_otherwise(dumped, row) -> None:

@@ -72,7 +72,9 @@ async def test_a_setting_that_does_not_exist_is_told_at_once(model):
 # ---- what is kept
 
 RUN = {"plan": "abc", "tokens": 32}
-RESULT = Result(scenario="cold-start", title="as the run begins", metrics={"max_abs_delta": float("nan")})
+RESULT = Result(
+    scenario="cold-start", title="the engine after its start, before any update", metrics={"max_abs_delta": float("nan")}
+)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def test_the_headline_names_what_is_broken_and_the_strongest_cure_with_its_quirk
     assert said.verdict.startswith("Parity is broken in 4 of 9 scenarios: temperature, top-p-top-k, in-flight-kept, sleep-wake")
     assert said.advice == (
         "Set engine.logprobs_mode to processed_logprobs (now raw_logprobs): that restores temperature. "
-        "Quirk rollout-logprobs-processed does so (disabled): remove --disable."
+        "Quirk rollout-logprobs-processed sets it (disabled): remove --disable."
     )
 
 
@@ -32,7 +32,7 @@ def test_without_an_ablation_the_headline_asks_for_one_and_says_if_it_cures_noth
 @pytest.mark.parametrize("steps", [False, True], ids=["without an ablation", "with one"])
 def test_overrides_of_the_checkpoints_configuration_are_named_unless_a_setting_restores_parity(make_report, steps):
     settings = {"engine.hf_overrides": {"rope_theta": 5.0}}
-    named = "engine.hf_overrides = {\"rope_theta\": 5.0} changes the engine's model and not the trainer's: leave it out"
+    named = "engine.hf_overrides = {\"rope_theta\": 5.0} changes the engine's model and not the trainer's: remove it"
 
     uncured = make_report(settings=settings, attributions=(), **({} if steps else {"steps": ()}))
     assert named in headline(uncured).advice
@@ -65,7 +65,7 @@ def test_a_warning_is_said_with_its_limit(make_report, make_result):
 
     assert said.level == "warn"
     assert "with warnings in cold-start" in said.verdict
-    assert said.advice == "Watch kl_k3: 0.0200, where ≤ 0.01 is asked for in cold-start."
+    assert said.advice == "Watch kl_k3: 0.0200, limit ≤ 0.01, in cold-start."
 
 
 def test_a_scenario_that_does_not_count_breaks_nothing(make_report, make_result):
@@ -90,7 +90,7 @@ def test_a_scenario_that_did_not_run_has_to_run_first(make_report):
 
     said = headline(make_report(results=(failed,), attributions=()))
 
-    assert said.advice == "First make it run; sleep-wake: EngineDiedError: signal 9"
+    assert said.advice == "First fix the failure; sleep-wake: EngineDiedError: signal 9"
 
 
 def test_the_headline_fails_exactly_where_the_report_does(faulty, sound, hostile):
@@ -157,4 +157,4 @@ def test_a_quirk_of_other_runs_covers_nothing_where_there_is_a_skeleton(make_rep
 
     said = headline(make_report(results=(make_result("a", 1.0),), attributions=(cure,)))
 
-    assert "No quirk does so for this run" in said.advice
+    assert "No quirk sets it for this run" in said.advice
