@@ -50,10 +50,10 @@ def test_a_person_sees_rows_the_limit_that_is_crossed_and_the_likely_cause(quirk
     expected = (
         "tiny[b]: A = vLLM 0.30.0 on cpu, B = vLLM 0.32.0 on cpu",
         "fail sampled: mean_abs_delta 0.500, limit ≤ 0.2",
-        "settings that differ and can move tokens or logprobs",
+        "settings that differ and can change tokens or logprobs",
         "model_config.logprobs_mode",
         "quirk rollout-logprobs-processed: in force in neither",
-        "only B has 1: acme.new",
+        "only B has: acme.new",
         "v1-runtime",
         "look at what a logprob means",
     )

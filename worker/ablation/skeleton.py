@@ -123,9 +123,8 @@ class _Slot:
     def adjustment(self) -> str:
         arguments = f"{_literal(self.name)}, {_literal(self.after)}"
         instead = "" if self.typed is None else f", instead_of={_literal(self.typed)}"
-        if len(arguments) + len(instead) > _WIDTH - len(
-            "adjustments=Require(),"
-        ):  # too long for a line (a folder); without instead_of, every other value counts as contrary
+        # Too long for a line, such as a folder: without instead_of, every other value counts as contrary.
+        if len(arguments) + len(instead) > _WIDTH - len("adjustments=Require(),"):
             instead = ""
         return f"{self.kind}({arguments}{instead})"
 

@@ -127,9 +127,8 @@ class Audit(Record):
     hazards: tuple[Hazard, ...]  #: what differs after one of `REFITS`
     #: after the first refit without quirks; None if the worker refuses to generate then, or logprobs were not compared
     logits: Logits | None = None
-    planned_logits: Logits | None = (
-        None  #: after the refits with the plan in force; None if there were none, or logprobs were not compared
-    )
+    #: after the refits with the plan in force; None if there were none, or logprobs were not compared
+    planned_logits: Logits | None = None
     #: how the engine's model differs from transformers before any refit; it does not count for `passed`, which is about
     #: refits; None if they agree, or without `logits`
     disagreement: Disagreement | None = None

@@ -40,9 +40,8 @@ class Side(ParityRecord):
 class Compared(ParityRecord):
     """The rows of one kind."""
 
-    #: ``greedy`` and ``sampled``: what both engines generated, up to the first token that differs; both values there are those
-    #: that
-    #: the engines reported. ``teacher-forced``: all of A's tokens, scored by both engines by prefill.
+    #: ``greedy`` and ``sampled``: what both engines generated, up to the first token that differs, with the logprobs that they
+    #: reported. ``teacher-forced``: all of A's tokens, scored by both engines by prefill.
     kind: Kind
     rows: int  #: rows that were compared
     identical: int  #: rows with the same tokens on both sides

@@ -105,9 +105,8 @@ def _figure(size: tuple[float, float], text: float) -> Iterator[Figure]:
     except ImportError as error:
         raise UsageError("the figures need matplotlib: pip install 'model-quirks[parity]'") from error
     style: Any = {
-        **{
-            name: value for name, value in mpl.rcParamsDefault.items() if not name.startswith("backend")
-        },  # stays as the caller has it
+        # The backend stays as the caller has it.
+        **{name: value for name, value in mpl.rcParamsDefault.items() if not name.startswith("backend")},
         "svg.hashsalt": "parity",
         "svg.fonttype": "none",
         "font.family": ["DejaVu Sans"],

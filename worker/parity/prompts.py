@@ -98,11 +98,7 @@ def _tokenizer(name: str, revision: str | None) -> tuple[Any, str]:
 
         found = AutoTokenizer.from_pretrained(name, revision=revision)
         # Without a tokenizer's files, transformers may create a tokenizer with an empty vocabulary.
-        return (
-            (found, "")
-            if found.encode("a", add_special_tokens=False)
-            else (None, "the one that was found has an empty vocabulary")
-        )
+        return (found, "") if found.encode("a", add_special_tokens=False) else (None, "the one found has an empty vocabulary")
     except Exception as error:  # transformers raises errors of many kinds
         return None, words(error)
 
