@@ -16,10 +16,11 @@ NOTHING = "no quirk changed anything that this error names"
 
 @pytest.fixture
 def plan(quirk_registry, quirk_context):
-    """The plan of two quirks: one sets the KV cache's dtype, one patches."""
+    """The plan of three quirks: one sets the KV cache's dtype, two patch, with functions of one file."""
     wanted = {
         "sets": Default("engine.kv_cache_dtype", "fp8"),
         "patches": Patch(TARGET, wrapper="acme.fixes:make", expects="0" * 12),
+        "wraps": Patch(TARGET, wrapper="acme.fixes:wrap", expects="0" * 12),
     }
     for name, adjustment in wanted.items():
         quirk_registry.add(
@@ -29,7 +30,7 @@ def plan(quirk_registry, quirk_context):
             )
         )  # fmt: skip
     plan = quirk_registry.resolve(quirk_context("acme"))
-    assert {verdict.id for verdict in plan.active} == {"acme-sets", "acme-patches"}
+    assert {verdict.id for verdict in plan.active} == {f"acme-{name}" for name in wanted}
     return plan
 
 
@@ -53,10 +54,14 @@ def test_a_quirk_that_set_what_an_error_names_is_named_with_what_it_set_and_its_
     assert note.endswith("--disable acme-sets")
 
 
-def test_a_quirk_whose_code_was_running_is_named(plan):
-    traceback = '  File "/site/acme/fixes.py", line 3, in make\n'
+@pytest.mark.parametrize(
+    ("function", "quirks"),
+    [("make", {"acme-patches"}), ("wrap", {"acme-wraps"}), ("<lambda>", {"acme-patches", "acme-wraps"})],
+)
+def test_a_quirk_whose_code_was_running_is_named(plan, function, quirks):
+    traceback = f'EngineCore:   File "/site/acme/fixes.py", line 3, in {function}\n'
 
-    assert named(failures.notes(RuntimeError("no memory"), plan, traceback)) == {"acme-patches"}
+    assert named(failures.notes(RuntimeError("no memory"), plan, traceback)) == quirks
 
 
 @pytest.mark.parametrize(
@@ -68,7 +73,7 @@ def test_without_either_no_quirk_is_blamed(plan, message):
 
     (note,) = failures.notes(RuntimeError(message), plan, traceback)
 
-    assert note.startswith(f"{NOTHING} (2 are active")
+    assert note.startswith(f"{NOTHING} (3 are active")
 
 
 class ModelConfig(BaseModel):

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from quirks_core.errors import QuirksError, shortened, shown
-from quirks_core.plan import Plan, Status
+from quirks_core.plan import Plan, PlannedPatch, Status
 from quirks_core.slots import ENV, is_engine_argument
 from worker import errors
 from worker.errors import EngineDiedError, EngineStartError, WorkerCallError
@@ -86,9 +86,20 @@ def _set(plan: Plan, message: str) -> Iterator[tuple[str, str]]:
 
 def _patched(plan: Plan, running: str) -> Iterator[tuple[str, str]]:
     for patch in plan.patches:
-        file = "/" + patch.source.partition(":")[0].replace(".", "/")
-        if f"{file}.py" in running or f"{file}/__init__.py" in running:
+        # Another function of the same file may be the other quirk's; a nested function's name says nothing.
+        others = {other.source for other in plan.patches if _file(other) == _file(patch)}
+        named = [source for source in others if re.search(rf"{_file(patch)}\S* line \d+, in {_function(source)}\n", running)]
+        if re.search(_file(patch), running) and (not named or patch.source in named):
             yield patch.quirk.id, f"patches {patch.target}, and its code was running"
+
+
+def _file(patch: PlannedPatch) -> str:
+    """A pattern for the file of a patch's code, as a traceback shows it."""
+    return re.escape("/" + patch.source.partition(":")[0].replace(".", "/")) + r"(/__init__)?\.py\","
+
+
+def _function(source: str) -> str:
+    return re.escape(source.rpartition(":")[2].rpartition(".")[2])
 
 
 def _names(slot: str) -> Iterator[str]:
