@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ async def run(
     options: Options,
     *,
     settings: Sequence[str] = (),
+    every: bool = False,
     state: Path | None = None,
     tell: Tell = lambda _: None,
 ) -> Report:
@@ -42,6 +44,8 @@ async def run(
         config: The configuration.
         options: What to measure.
         settings: Settings to change; all that apply if empty.
+        every: Start an engine also for settings that are left when others have restored every scenario that failed. Always
+            so if `settings` are given.
         state: File that stores finished results, shared with `worker.parity.run`.
         tell: Called with what comes next.
 
@@ -64,7 +68,8 @@ async def run(
 
         reported = {**parity.engine.values, "engine.dtype": parity.engine.dtype}
         found = variants(start, only=settings, engine=reported)
-        steps = await run_variants(found, results, measure, tell=tell, store=parity.store)
+        every = every or bool(settings)
+        steps = await run_variants(found, results, measure, every=every, tell=tell, store=parity.store)
         return parity.report(results, steps, attributions(results, steps, parity.plan, parity.registry))
 
 
@@ -73,6 +78,7 @@ async def run_variants(
     baseline: Sequence[Result],
     measure: Measure,
     *,
+    every: bool = False,
     tell: Tell = lambda _: None,
     store: Store | None = None,
 ) -> list[Step]:
@@ -82,6 +88,7 @@ async def run_variants(
         variants: What to try, in this order.
         baseline: The results of the user's run.
         measure: Measures scenarios.
+        every: Start an engine also for what is left when every scenario that failed is restored.
         tell: Called before each variant.
         store: Keeps steps that were measured; those that could not be are tried again.
 
@@ -89,8 +96,11 @@ async def run_variants(
         A step for each variant and each combination, in the order in which they were tried.
     """
     ablation = _Ablation(variants, baseline, measure, tell, store or Store(None, {}))
-    for variant in variants:
-        await ablation.step(variant)
+    for number, variant in enumerate(variants, start=1):
+        ablation.place = f"{number}/{len(variants)} "
+        restored = "" if every or variant.how != "restart" else ablation.restored_by
+        await ablation.step(variant, unless=restored)
+    ablation.place = ""
     for scenario in ablation.failing:
         await ablation.combine(scenario)
     return list(ablation.steps.values())
@@ -107,6 +117,7 @@ class _Ablation:
     store: Store
     steps: dict[str, Step] = field(default_factory=dict)  # by the variants' keys
     measured: dict[tuple[str, str], str] = field(default_factory=dict)  # a variant's key by its effect
+    place: str = ""  # which of how many variants is tried, as the beginning of a line
 
     @property
     def failing(self) -> list[str]:
@@ -118,12 +129,28 @@ class _Ablation:
         """The scenarios to repeat: those that failed, or all that count if none failed."""
         return self.failing or [result.scenario for result in self.baseline if result.counts]
 
-    async def step(self, variant: Variant) -> Step:
-        """Tries a variant, unless an earlier run did."""
+    @property
+    def restored_by(self) -> str:
+        """The settings that together restore every scenario that failed, each alone some of them; empty if one is left."""
+        names: dict[str, None] = {}
+        for scenario in self.failing:
+            setting = next((step.setting for step in self.steps.values() if _restores(step, scenario)), None)
+            if setting is None:
+                return ""
+            names[setting] = None
+        return " and ".join(names)
+
+    async def step(self, variant: Variant, *, unless: str = "") -> Step:
+        """Tries a variant, unless an earlier run did.
+
+        Args:
+            variant: The variant.
+            unless: The settings that made it unnecessary; it is not tried then.
+        """
         name = f"ablation: {variant.key}: {', '.join(self.scenarios)}"
         found = self.store.get(name, Step)
         if found is None:
-            found = await self._step(variant)
+            found = await self._step(variant, unless)
             if not found.error:
                 self.store.put(name, found)
         self.steps[variant.key] = found
@@ -131,20 +158,29 @@ class _Ablation:
             self.measured.setdefault((variant.how, variant.effect), variant.key)
         return found
 
-    async def _step(self, variant: Variant) -> Step:
+    async def _step(self, variant: Variant, unless: str) -> Step:
         step = Step(setting=variant.setting, before=variant.before, after=variant.after, how=variant.how, error=variant.error)
         if step.error:
-            self.tell(f"{variant.key}: cannot be tried: {step.error}")
+            self.tell(f"{self.place}{variant.key}: cannot be tried: {step.error}")
             return step
         if (same := self.measured.get((variant.how, variant.effect))) is not None:
-            self.tell(f"{variant.key}: gives the same run as {same}")
+            self.tell(f"{self.place}{variant.key}: gives the same run as {same}")
             return step.model_copy(update={"results": self.steps[same].results})
+        if unless:
+            return step.model_copy(update={"error": f"all that failed is restored by {unless}; --every-setting tries it"})
         also = ", ".join(f"{slot}: {before} to {after}" for slot, (before, after) in variant.also.items())
-        self.tell(f"{variant.key} ({variant.how}){f'; quirks then change {also}' if also else ''}")
+        self.tell(f"{self.place}{variant.key} ({self._cost(variant)}){f'; quirks then change {also}' if also else ''}")
+        begun = time.monotonic()
         try:
-            return step.model_copy(update={"results": tuple(await self.measure(variant, self.scenarios))})
+            results = tuple(await self.measure(variant, self.scenarios))
         except QuirksError as error:
             return step.model_copy(update={"error": str(error)})
+        return step.model_copy(update={"results": results, "seconds": time.monotonic() - begun})
+
+    def _cost(self, variant: Variant) -> str:
+        """What a variant takes; if such ones were timed, with the seconds of the last."""
+        took = [step.seconds for step in self.steps.values() if step.how == variant.how and step.seconds >= 1]
+        return f"{variant.how}, about {took[-1]:.0f} s" if took else variant.how
 
     async def combine(self, scenario: str) -> None:
         """Combines the settings that help a scenario most, adding one at a time, until the scenario is restored."""

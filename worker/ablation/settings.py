@@ -16,6 +16,7 @@ from quirks_core.flags import ModelFlag
 from quirks_core.plan import Plan
 from quirks_core.slots import checked_value
 from worker.parity.records import JOINT, How
+from worker.parity.session import COMPILATION_SWITCHES
 
 #: Before the id of a quirk that is switched on.
 QUIRK = "quirk "
@@ -47,7 +48,7 @@ class InForce:
         asked = {path: plan.value(path) for path in paths}
         reported = {path: value for path, value in (engine or {}).items() if asked.get(path) in (None, "auto")}
         variables = {**os.environ, **config.env}
-        off = any(variables.get(name) == "1" for name in ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"))
+        off = any(variables.get(name) == "1" for name in COMPILATION_SWITCHES)
         return cls({**asked, **reported}, plan.context, compiles=not off)
 
     def value(self, path: str) -> Any:

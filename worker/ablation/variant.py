@@ -146,15 +146,16 @@ _Ordered = tuple[tuple[int, ...], Variant]
 
 
 def _of_settings(start: Start, now: InForce, wanted: Collection[str]) -> Iterator[_Ordered]:
-    """Yields variants with their sort key: cost, lasting effects last, settings that are set first, order of the list."""
-    asked = start.plan.context.typed | {item.slot for item in start.plan.adjustments if item.in_force}
+    """Yields variants with their sort key: cost, lasting effects last, likelihood (typed, not set, set by a quirk), the list's order."""
+    typed, planned = start.plan.context.typed, {item.slot for item in start.plan.adjustments if item.in_force}
     for number, setting in enumerate(SETTINGS.values()):
         for values, how in setting.tries(now) if not wanted or setting.name in wanted else ():
             pairs = zip(setting.paths, values, strict=True)
             changes = [Change(setting=path, before=now.value(path), after=value) for path, value in pairs]
             variant = Variant.of(start, changes, how)
             lasting = variant.how == "refit" and bool(set(values) & set(setting.lasting))
-            yield (_COSTS[variant.how], int(lasting), int(not asked & set(setting.paths)), number), variant
+            likely = 0 if typed & set(setting.paths) else 2 if planned & set(setting.paths) else 1
+            yield (_COSTS[variant.how], int(lasting), likely, number), variant
 
 
 def _without_twins(found: Sequence[_Ordered]) -> list[_Ordered]:

@@ -47,6 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ablation.add_argument(
         "--setting", metavar="NAME", action="append", default=[], help="with --attribute: only this setting (repeatable)"
     )
+    ablation.add_argument(
+        "--every-setting", action="store_true",
+        help="with --attribute: start an engine for every setting, also when others have restored all scenarios that failed",
+    )  # fmt: skip
     dump = parser.add_argument_group("dump")
     add_samples(dump)
     dump.add_argument("--tokens-of", metavar="FILE", type=Path, help="score the tokens of that dump, too")
@@ -71,6 +75,8 @@ def run_parity(options: argparse.Namespace) -> int:
         return run_dump(options)
     if options.setting and not options.attribute:
         raise UsageError("--setting says which settings --attribute changes; give --attribute as well")
+    if options.every_setting and not options.attribute:
+        raise UsageError("--every-setting says which settings --attribute changes; give --attribute as well")
     config, folder = load_config(options), output_folder(options.output)
     console = Screen(stderr=options.json)
     with stages(console) as tell:
@@ -107,7 +113,8 @@ async def _measure(options: argparse.Namespace, config: GenerationConfig, state:
         planning=plan_options(options, config),
     )
     if options.attribute:
-        return await ablation.run(config, chosen, settings=options.setting, state=state, tell=tell)
+        every = options.every_setting
+        return await ablation.run(config, chosen, settings=options.setting, every=every, state=state, tell=tell)
     return await parity.run(config, chosen, state=state, tell=tell)
 
 

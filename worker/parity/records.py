@@ -153,7 +153,8 @@ class Step(Change):
 
     how: How
     results: tuple[Result, ...] = ()  #: the scenarios that were measured again
-    error: str = ""  #: why it could not be tried
+    error: str = ""  #: why it was not tried
+    seconds: float = 0.0  #: how long it took, an engine's start included
 
 
 class Coverage(ParityRecord):

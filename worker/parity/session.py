@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from worker.parity.records import OLD, Sample, Scoring
 if TYPE_CHECKING:
     from worker.parity.trainer import Trainer, TrainerOptions
 
+#: Variables that keep torch from compiling, if they are 1.
+COMPILATION_SWITCHES = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 #: Seconds until requests must have made their first tokens.
 _UNDER_WAY_S = 120.0
 
@@ -223,9 +226,29 @@ async def prefilled(
 
 @asynccontextmanager
 async def running(worker: VllmAsyncGenerationWorker) -> AsyncIterator[VllmAsyncGenerationWorker]:
-    """Starts a worker's engine and shuts it down in any case."""
+    """Starts a worker's engine and shuts it down in any case; an eager engine on the CPU starts `_without_compilation`."""
     try:
-        await worker.post_init_async()
+        with _without_compilation(worker):
+            await worker.post_init_async()
         yield worker
     finally:
         await worker.shutdown()
+
+
+@contextmanager
+def _without_compilation(worker: VllmAsyncGenerationWorker) -> Iterator[None]:
+    """Keeps the processes that start meanwhile from compiling anything, if the engine is eager and on the CPU.
+
+    Also in eager execution vLLM compiles a few helpers (ranks of logprobs, seedless sampling, some routers) with torch. On two
+    CPU cores the first request of every engine then takes up to 20 s longer than all scenarios together.
+    """
+    decided = any(name in os.environ or name in worker.config.env for name in COMPILATION_SWITCHES)
+    if decided or worker.plan.context.platform != "cpu" or not worker.plan.value("engine.enforce_eager"):
+        yield
+        return
+    name = COMPILATION_SWITCHES[0]
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]  # a plan that is made meanwhile, for another engine, must not see it

@@ -152,7 +152,57 @@ async def test_what_quirks_change_besides_is_said(user):
 
     await tried(user("gemma4"), Table(STALE), "refit.scope", tell=told.append)
 
-    assert told == ['refit.scope = "parameters" (restart); quirks then change engine.load_format: dummy to auto']
+    assert told == ['1/1 refit.scope = "parameters" (restart); quirks then change engine.load_format: dummy to auto']
+
+
+# ---- when no further engine is started
+
+
+async def test_no_engine_is_started_for_what_is_left_when_every_failed_scenario_is_restored(user):
+    start, table = user(**RAW_MODE), Table(RAW)
+
+    _, steps = await tried(start, table)
+
+    restarts = [step for step in steps if step.how == "restart"]
+    assert (restarts[0].setting, restarts[0].error) == ("engine.logprobs_mode", "")
+    assert len(restarts) > 5
+    reason = "all that failed is restored by engine.logprobs_mode; --every-setting tries it"
+    assert {step.error for step in restarts[1:]} == {reason}
+    assert [setting for setting, _ in table.calls if setting.startswith("engine.")] == ["engine.logprobs_mode"]
+    assert all(not step.error for step in steps if step.how != "restart")
+
+
+async def test_engines_are_started_until_every_failed_scenario_is_restored_by_some_setting(user):
+    start, table = user(**RAW_MODE), Table(RAW, STALE)
+
+    _, steps = await tried(start, table)
+
+    tried_settings = [setting for setting, _ in table.calls]
+    last = max(tried_settings.index(name) for name in ("engine.logprobs_mode", "engine.enable_prefix_caching"))
+    assert last == len(tried_settings) - 1
+    left = {step.error for step in steps if step.error}
+    both = "engine.logprobs_mode and engine.enable_prefix_caching"
+    assert left == {f"all that failed is restored by {both}; --every-setting tries it"}
+
+
+async def test_every_setting_is_tried_on_demand_and_when_nothing_failed(user):
+    demanded, healthy = Table(RAW), Table()
+
+    _, all_steps = await tried(user(**RAW_MODE), demanded, every=True)
+    _, steps = await tried(user(), healthy)
+
+    assert [step.error for step in (*all_steps, *steps) if step.error] == []
+
+
+async def test_what_was_left_is_tried_by_a_later_run_that_wants_every_setting(user, tmp_path):
+    start, first, second = user(**RAW_MODE), Table(RAW), Table(RAW)
+
+    await tried(start, first, store=Store(tmp_path / "s", {}))
+    _, steps = await tried(start, second, every=True, store=Store(tmp_path / "s", {}))
+
+    assert [step.error for step in steps if step.error] == []
+    assert {setting for setting, _ in first.calls}.isdisjoint(setting for setting, _ in second.calls)
+    assert len(second.calls) > 5
 
 
 # ---- combinations

@@ -1,0 +1,55 @@
+"""What a parity run gives an engine beside its configuration. No engine runs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from quirks_core.planning import PlanOptions
+from worker import GenerationConfig, VllmAsyncGenerationWorker
+from worker.parity.session import COMPILATION_SWITCHES, _without_compilation
+from worker.testing.lab import Lab, configuration
+
+
+@pytest.fixture
+def worker(tmp_path_factory, monkeypatch):
+    """Makes a worker for a tiny model; its engine is not started."""
+    for name in COMPILATION_SWITCHES:
+        monkeypatch.delenv(name, raising=False)
+    model = Lab(tmp_path_factory.mktemp("checkpoints")).checkpoint("qwen3")
+
+    def make(platform="cpu", **values):
+        config = GenerationConfig.parse(configuration(model, values))
+        return VllmAsyncGenerationWorker(config, options=PlanOptions(assume=(f"platform=={platform}",)))
+
+    return make
+
+
+def switches():
+    return {name: os.environ[name] for name in COMPILATION_SWITCHES if name in os.environ}
+
+
+def test_an_eager_engine_on_the_cpu_starts_without_compilation_and_no_later_plan_sees_that(worker):
+    with _without_compilation(worker()):
+        assert switches() == {"TORCHDYNAMO_DISABLE": "1"}
+
+    assert switches() == {}
+
+
+@pytest.mark.parametrize(
+    ("platform", "values"),
+    [("cuda", {}), ("cpu", {"engine": {"enforce_eager": False}}), ("cpu", {"env": {"TORCHDYNAMO_DISABLE": "0"}})],
+)
+def test_an_engine_that_compiles_one_on_a_gpu_and_one_whose_user_decided_start_as_they_are(worker, platform, values):
+    with _without_compilation(worker(platform, **values)):
+        assert switches() == {}
+
+
+def test_what_the_environment_says_stays(worker, monkeypatch):
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "0")
+
+    with _without_compilation(worker()):
+        assert switches() == {"TORCH_COMPILE_DISABLE": "0"}
+
+    assert switches() == {"TORCH_COMPILE_DISABLE": "0"}
