@@ -86,6 +86,11 @@ def find_argument(name: str) -> EngineArgument | None:
     )
 
 
+def annotated_type(annotation: ast.expr, module: str) -> Any:
+    """Returns what an annotation in a module of vLLM stands for; ``Any`` where the source does not tell."""
+    return _type(annotation, module)
+
+
 @lru_cache(maxsize=1)
 def _fields() -> Mapping[str, ast.AnnAssign] | None:
     tree = sources.parsed(_MODULE)

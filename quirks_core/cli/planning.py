@@ -4,25 +4,70 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import load_config, plan_for, plan_options
+from quirks_core.cli.options import load_config, plan_options
 from quirks_core.cli.render import show_plan, show_refusal
 from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.config import GenerationConfig
+from quirks_core.errors import UsageError
 from quirks_core.plan import Plan, State
+from quirks_core.plan_formats import FORMATS
 from quirks_core.planning import make_plan
 from quirks_core.registry import Registry
+from quirks_core.serve_command import read_serve_command
+from quirks_core.text import one_line
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the form of the output, and the command line of a server."""
+    parser.add_argument(
+        "--format", choices=tuple(FORMATS),
+        help="print only what quirks change: vllm-args (options to append to 'vllm serve'), env (exports), python (arguments "
+        "of LLM or EngineArgs); what does not fit into it goes to standard error",
+    )  # fmt: skip
+    parser.add_argument(
+        "cmd", nargs="*", metavar="CMD",
+        help="after --: the command line of a server (vllm serve MODEL …), which describes the run instead of --model and "
+        "--config; its purpose is serve, unless --purpose says otherwise",
+    )  # fmt: skip
 
 
 def run_plan(options: argparse.Namespace) -> int:
     """Shows what applies to a run and why; 1 if the run is refused."""
-    plan = plan_for(options)
+    if options.json and options.format:
+        raise UsageError("--json prints the whole plan, and --format a part of it; choose one of them")
+    config = _of_command(options) if options.cmd else load_config(options)
+    plan = make_plan(config, plan_options(options, config))
     if options.json:
         print(plan.to_json(indent=2))
+    elif options.format:
+        _print_format(options.format, plan)
     else:
         show_plan(Screen(), plan)
     return 1 if plan.refusals else 0
+
+
+def _of_command(options: argparse.Namespace) -> GenerationConfig:
+    if options.model or options.config:
+        raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
+    return read_serve_command(options.cmd).config(purpose=options.purpose or "serve", settings=options.set)
+
+
+def _print_format(name: str, plan: Plan) -> None:
+    """Prints what can be pasted on standard output, the rest as comments on standard error; of a refused run, the refusals."""
+    if plan.refusals:
+        screen = Screen(stderr=True)
+        for refusal in plan.refusals:
+            show_refusal(screen, refusal)
+        return
+    found = FORMATS[name](plan)
+    for text in found.lines:
+        print(text)
+    for text in found.notes:
+        print(f"# {one_line(text)}", file=sys.stderr)
 
 
 def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,5 +115,5 @@ def _effects(plan: Plan, quirk_id: str) -> Iterator[str]:
     yield from (warning for warning in plan.warnings if warning.startswith(f"{quirk_id}: "))
 
 
-PLAN = Command("show what applies to a run and why", run_plan, describes_run=True)
+PLAN = Command("show what applies to a run and why", run_plan, add_plan_arguments, describes_run=True)
 EXPLAIN = Command("say why one quirk applies to a run or does not", run_explain, add_explain_arguments, describes_run=True)

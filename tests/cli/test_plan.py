@@ -127,3 +127,70 @@ def test_a_broken_plugin_is_a_warning_in_every_plan(quirks, model, install):
 
     assert planned.code == 0
     assert any("acme-broken" in warning for warning in planned.json["warnings"])
+
+
+# ---- forms to paste, and command lines of servers
+
+STALE_CACHE = ("--set", "refit.clear_cache=false", "--set", "engine.enable_prefix_caching=true")
+
+
+def test_options_to_paste_are_alone_on_standard_output_and_the_rest_is_on_standard_error(quirks, model):
+    planned = quirks("plan", "--model", model(), "--format", "vllm-args")
+
+    assert (planned.code, len(planned.out.splitlines())) == (0, 1)
+    assert "--logprobs-mode processed_logprobs" in planned.out
+    assert planned.err
+    assert all(line.startswith("# ") for line in planned.err.splitlines())
+
+
+def test_python_and_env_print_their_form(quirks, model):
+    shown = [quirks("plan", "--model", model(), "--format", name) for name in ("python", "env")]
+
+    assert "logprobs_mode='processed_logprobs'," in shown[0].out.splitlines()
+    assert shown[1].out == ""
+    assert "engine.logprobs_mode" in shown[1].err
+
+
+def test_nothing_of_a_refused_run_can_be_pasted(quirks, model):
+    refused = quirks("plan", "--model", model(), *STALE_CACHE, "--format", "vllm-args")
+
+    assert (refused.code, refused.out) == (1, "")
+    assert "refused: prefix-cache-after-update" in " ".join(refused.err.split())
+
+
+def test_a_form_and_the_whole_plan_as_json_exclude_each_other(quirks, model):
+    assert quirks("plan", "--model", model(), "--format", "env", "--json").code == 2
+
+
+def test_the_command_line_of_a_server_describes_a_run(quirks, model):
+    folder = str(model())
+
+    command = ("--", "vllm", "serve", folder, "--enforce-eager", "-tp", "2", "--port", "80")
+    plan = quirks("plan", "--json", *command).json
+    for_training = quirks("plan", "--purpose", "rollout", "--json", *command).json
+
+    assert set(plan["context"]["typed"]) == {"engine.enforce_eager", "engine.tensor_parallel_size"}
+    assert (plan["context"]["purpose"], plan["changes"].get("engine.logprobs_mode")) == ("serve", None)
+    assert for_training["changes"]["engine.logprobs_mode"] == "processed_logprobs"
+    assert for_training["context"]["settings"]["engine.load_format"] == "auto"
+
+
+def test_settings_are_laid_over_a_command_and_switches_hold_for_it(quirks, model):
+    command = ("--", "vllm", "serve", model())
+
+    laid = quirks("plan", "--json", "--set", "refit.scope=state_dict", *command).json
+    off = quirks("plan", "--json", "--purpose", "rollout", "--disable", "rollout-logprobs-processed", *command).json
+
+    assert laid["context"]["settings"]["refit.scope"] == "state_dict"
+    assert "engine.logprobs_mode" not in off["changes"]
+
+
+def test_a_command_and_a_model_exclude_each_other_and_what_is_no_server_is_an_error(quirks, model):
+    twice = quirks("plan", "--model", model(), "--", "vllm", "serve", model())
+    other = quirks("plan", "--json", "--", "vllm", "bench", "latency")
+    wrong = quirks("plan", "--", "vllm", "serve", model(), "--enforce-eagr")
+
+    assert (twice.code, other.code, wrong.code) == (2, 2, 2)
+    assert "leave out --model" in twice.err
+    assert "starts no server" in other.json["error"]
+    assert "did you mean '--enforce-eager'" in " ".join(wrong.err.split())

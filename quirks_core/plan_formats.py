@@ -1,0 +1,139 @@
+"""What a plan changes, in a form that can be pasted: options of ``vllm serve``, exports for a shell, arguments in Python.
+
+A form holds only what the quirks change; what the user typed is there already. What a form cannot express is a note: patches,
+which need the hook in the engine's processes, and what the trainer or the client has to do.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from quirks_core.plan import Plan
+from quirks_core.serve_options import Shape, option_of, serve_options
+from quirks_core.slots import ENGINE, ENV, is_engine_argument
+
+_HEAD, _OVERRIDES = "engine.head_dtype", "hf_overrides"
+#: The variable that has vLLM's processes apply a plan, patches included.
+_HOOK = "MODEL_QUIRKS"
+_OTHERS: Mapping[str, str] = MappingProxyType(
+    {
+        "cluster": "the launcher",
+        "parallel": "the launcher",
+        "refit": "the trainer",
+        "request": "the client",
+        "sampling": "the client",
+        "train": "the trainer",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Formatted:
+    """A plan's changes in some form.
+
+    Attributes:
+        lines: What can be pasted; empty if nothing changes.
+        notes: What the form cannot express, one sentence each, and the plan's warnings.
+    """
+
+    lines: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def vllm_args(plan: Plan) -> Formatted:
+    """Returns options to append to ``vllm serve``, quoted for a shell, on one line: the last of several counts.
+
+    Args:
+        plan: A plan without refusals.
+    """
+    words, notes = [], []
+    for name, value in _engine_arguments(plan).items():
+        found = _option(name, value)
+        if isinstance(found, str):
+            notes.append(found)
+        else:
+            words += found
+    exports = [f"{line}, before the server starts" for line in _exports(plan)]
+    return Formatted((shlex.join(words),) if words else (), (*notes, *exports, *_notes(plan)))
+
+
+def env(plan: Plan) -> Formatted:
+    """Returns exports of variables for a POSIX shell, one on each line.
+
+    Args:
+        plan: A plan without refusals.
+    """
+    arguments = [f"engine.{name} = {_json(value)}: --format vllm-args" for name, value in _engine_arguments(plan).items()]
+    return Formatted(tuple(_exports(plan)), (*arguments, *_notes(plan)))
+
+
+def python(plan: Plan) -> Formatted:
+    """Returns keyword arguments for ``LLM(...)`` or ``EngineArgs(...)`` as Python literals, one on each line.
+
+    Args:
+        plan: A plan without refusals.
+    """
+    lines = tuple(f"{name}={value!r}," for name, value in _engine_arguments(plan).items())
+    variables = [f"os.environ[{name!r}] = {value!r}, before vllm is imported" for name, value in _variables(plan).items()]
+    return Formatted(lines, (*variables, *_notes(plan)))
+
+
+#: The forms by name.
+FORMATS: Mapping[str, Callable[[Plan], Formatted]] = MappingProxyType({"vllm-args": vllm_args, "env": env, "python": python})
+
+
+def _engine_arguments(plan: Plan) -> dict[str, Any]:
+    """The engine arguments that quirks change; the head's dtype is one of the changes to the checkpoint's configuration."""
+    found = {slot.removeprefix(ENGINE): value for slot, value in sorted(plan.changes.items()) if is_engine_argument(slot)}
+    if _HEAD in plan.changes or (_OVERRIDES in found and plan.value(_HEAD)):
+        found[_OVERRIDES] = {**(plan.value(f"{ENGINE}{_OVERRIDES}") or {}), "head_dtype": plan.value(_HEAD)}
+    return found
+
+
+def _option(name: str, value: Any) -> list[str] | str:
+    """The words that set an engine argument; a note if there are none."""
+    option = option_of(name)
+    if option is None and serve_options() is not None:
+        return (
+            f"engine.{name} = {_json(value)}: 'vllm serve' of the installed vLLM has no option for it; --format python has it"
+        )
+    typed, shape = (option.name, option.shape) if option else (f"--{name.replace('_', '-')}", None)
+    if isinstance(value, bool):
+        if shape is Shape.SWITCH and not value:
+            return f"engine.{name} = false: leave out {typed}"
+        return [typed] if value else [f"--no-{typed.removeprefix('--')}"]
+    if isinstance(value, list | tuple) and shape in (None, Shape.VALUES):
+        return [typed, *(item if isinstance(item, str) else _json(item) for item in value)]
+    text = value if isinstance(value, str) else _json(value)
+    return [f"{typed}={text}"] if isinstance(value, str) and text.startswith("-") else [typed, text]
+
+
+def _variables(plan: Plan) -> dict[str, str]:
+    return {slot.removeprefix(ENV): str(value) for slot, value in sorted(plan.changes.items()) if slot.startswith(ENV)}
+
+
+def _exports(plan: Plan) -> Iterator[str]:
+    return (f"export {name}={shlex.quote(value)}" for name, value in _variables(plan).items())
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """What no form can express."""
+    for slot, value in sorted(plan.changes.items()):
+        family = slot.partition(".")[0]
+        if family in _OTHERS:
+            yield f"{slot} = {_json(value)}: {_OTHERS[family]} has to do that"
+        elif slot.startswith(ENGINE) and not is_engine_argument(slot) and slot != _HEAD:
+            yield f"{slot} = {_json(value)}: a choice of model-quirks' worker, no argument of vLLM"
+    for patch in plan.patches:
+        hook = f"{_HOOK}={plan.context.purpose}"
+        yield f"{patch.quirk.id} patches {patch.target}; no option does that, {hook} does: {patch.quirk.reason}"
+    yield from (f"warning: {warning}" for warning in plan.warnings)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

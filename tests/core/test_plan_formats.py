@@ -1,0 +1,143 @@
+"""A plan's changes as options, exports and Python arguments: read back by a shell, by Python and by the parser of commands."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+import subprocess
+
+import pytest
+
+from quirks_core import Advise, Default, ModelFlag, Patch, Quirk, Require, Severity, purpose, report
+from quirks_core.config import GenerationConfig
+from quirks_core.plan_formats import env, python, vllm_args
+from quirks_core.planning import PlanOptions, make_plan
+from quirks_core.serve_command import read_serve_command
+from quirks_core.testing.isolated_registry import IsolatedRegistry
+
+pytest.importorskip("vllm", reason="the options are read from the installed vLLM")
+
+NASTY = 'it\'s "$(x)" `y` \\ ; &'
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Plans a rollout with one quirk that asks for these adjustments."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+
+    def make(*adjustments, **values):
+        config = GenerationConfig.parse({"model": str(tmp_path), **values})
+        quirk = Quirk(
+            id="a",
+            title="-",
+            flag=ModelFlag.RUNTIME,
+            match=purpose("rollout"),
+            adjustments=adjustments,
+            severity=Severity.WRONG_OUTPUT,
+            references=report("https://example.org"),
+        )
+        registry = IsolatedRegistry().add(quirk)._registry
+        return make_plan(config, PlanOptions(), registry=registry)
+
+    return make
+
+
+def shell(script):
+    return subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True).stdout
+
+
+def read_back(found):
+    """What the options say, after a shell has split them and the parser has read them."""
+    (line,) = found.lines
+    words = shell(f"printf '%s\\0' {line}").split("\0")
+    return read_serve_command(["vllm", "serve", "M", *words[:-1]]).arguments
+
+
+CHANGES = {
+    "engine.enforce_eager": True,
+    "engine.enable_prefix_caching": False,
+    "engine.max_num_seqs": 8,
+    "engine.gpu_memory_utilization": 0.5,
+    "engine.logprobs_mode": "processed_logprobs",
+    "engine.generation_config": NASTY,
+    "engine.compilation_config": {"mode": 0, "note": NASTY, "sizes": [1, 2]},
+    "engine.served_model_name": ["one", NASTY],
+    "engine.seed": -1,
+    "engine.tokenizer_mode": "-slow",
+}
+
+
+def test_options_that_a_shell_has_split_say_what_the_plan_changes(plan):
+    found = vllm_args(plan(*(Require(slot, value) for slot, value in CHANGES.items())))
+
+    assert read_back(found) == {"model": "M"} | {slot.removeprefix("engine."): value for slot, value in CHANGES.items()}
+    assert found.notes == ()
+
+
+def test_python_arguments_are_literals_that_say_the_same(plan):
+    found = python(plan(*(Require(slot, value) for slot, value in CHANGES.items())))
+
+    (call,) = ast.parse(f"LLM({' '.join(found.lines)})").body
+    arguments = {word.arg: ast.literal_eval(word.value) for word in call.value.keywords}
+    assert arguments == {slot.removeprefix("engine."): value for slot, value in CHANGES.items()}
+
+
+def test_the_heads_dtype_is_a_change_to_the_checkpoints_configuration_beside_those_of_the_user(plan):
+    found = plan(Require("engine.head_dtype", "float32"), engine={"hf_overrides": {"rope": {"factor": 2.0}}})
+
+    whole = {"rope": {"factor": 2.0}, "head_dtype": "float32"}
+    assert read_back(vllm_args(found))["hf_overrides"] == whole
+    assert python(found).lines == (f"hf_overrides={whole!r},",)
+
+
+def test_a_quirk_that_changes_the_overrides_keeps_the_heads_dtype_of_the_user(plan):
+    found = plan(Require("engine.hf_overrides", {"x": 1}), engine={"head_dtype": "float32"})
+
+    assert read_back(vllm_args(found))["hf_overrides"] == {"x": 1, "head_dtype": "float32"}
+
+
+def test_exports_give_a_shell_the_exact_values_and_the_other_forms_name_them(plan):
+    found = plan(Require("env.NCCL_ALGO", NASTY))
+
+    lines = env(found).lines
+    script = "\n".join([*lines, 'printf %s "$NCCL_ALGO"'])
+    assert shell(script) == NASTY
+    assert shlex.split(lines[0]) == ["export", f"NCCL_ALGO={NASTY}"]
+    assert vllm_args(found) == (type(env(found))((), (f"{lines[0]}, before the server starts",)))
+    assert python(found).notes == (f"os.environ['NCCL_ALGO'] = {NASTY!r}, before vllm is imported",)
+
+
+def test_what_no_form_expresses_is_a_note(plan):
+    patch = Patch("json.encoder:JSONEncoder.encode_all", adds="json:dumps", reason="adds a call")
+    found = plan(Require("refit.clear_cache", True), Default("request.timeout_s", 60.0), patch, Advise("look at it"))
+
+    for form in (vllm_args, env, python):
+        shown = form(found)
+        assert shown.lines == ()
+        assert [note.partition(":")[0] for note in shown.notes] == [
+            "refit.clear_cache = true",
+            "request.timeout_s = 60.0",
+            "a patches json.encoder",
+            *("warning" for _ in found.warnings),
+        ]
+        assert "look at it" in shown.notes[-1]
+        assert "MODEL_QUIRKS=rollout" in shown.notes[2]
+
+
+def test_what_the_user_typed_and_what_a_quirk_would_not_change_is_in_no_form(plan):
+    found = plan(Default("engine.seed", 1), Require("engine.enforce_eager", True), engine={"seed": 2, "enforce_eager": True})
+
+    assert [form(found).lines for form in (vllm_args, env, python)] == [(), (), ()]
+
+
+def test_an_argument_without_an_option_is_a_note_that_names_the_form_that_has_it(plan, monkeypatch):
+    from quirks_core import serve_options
+
+    known = tuple(option for option in serve_options.serve_options() if option.argument != "seed")
+    monkeypatch.setattr(serve_options, "serve_options", lambda: known)
+
+    found = vllm_args(plan(Require("engine.seed", 1)))
+
+    assert (found.lines, len(found.notes)) == ((), 1)
+    assert "engine.seed = 1" in found.notes[0]
+    assert "--format python" in found.notes[0]

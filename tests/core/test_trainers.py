@@ -1,0 +1,70 @@
+"""Presets of facts about trainers: found by variable or by import, made of slots that exist, and typed by nobody."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quirks_core.config import GenerationConfig
+from quirks_core.errors import UsageError
+from quirks_core.planning import make_plan
+from quirks_core.slots import SLOTS, checked_value
+from quirks_core.trainers import TRAINERS, VARIABLE, find
+
+NAMES = ("trl", "verl", "nemo-rl", "openrlhf", "skyrl", "prime-rl", "ms-swift")
+
+
+def test_the_trainers_are_those_that_the_variable_promises():
+    assert tuple(TRAINERS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_facts_are_values_of_slots_and_say_where_they_were_read(name):
+    trainer = TRAINERS[name]
+
+    assert {checked_value(slot, value) is not None for slot, value in trainer.facts.items()} == {True}
+    assert set(trainer.facts) <= set(SLOTS)
+    assert "refit.scope" in trainer.facts
+    repository, version = trainer.source.split()
+    assert repository.count("/") == 1
+    assert len(version) == 40 or version.count(".") == 2
+    assert trainer.evidence
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trainer_is_found_by_its_variable_and_by_what_is_imported(name):
+    trainer = TRAINERS[name]
+
+    assert find({VARIABLE: name}, ()) is trainer
+    assert all(find({}, {"vllm": 1, "torch": 1, module: 1}) is trainer for module in trainer.modules)
+
+
+def test_nothing_is_found_where_no_trainer_or_several_are_imported():
+    assert find({}, {"vllm"}) is None
+    assert find({VARIABLE: ""}, {"vllm"}) is None
+    assert find({}, {"verl", "openrlhf"}) is None
+
+
+def test_trl_is_a_library_of_others_and_the_variable_is_stronger_than_imports():
+    assert find({}, {"trl", "swift"}) is TRAINERS["ms-swift"]
+    assert find({VARIABLE: "trl"}, {"trl", "swift"}) is TRAINERS["trl"]
+
+
+def test_an_unknown_trainer_is_an_error_with_the_nearest():
+    with pytest.raises(UsageError, match=r"MODEL_QUIRKS_TRAINER='nemorl': no such trainer; did you mean 'nemo-rl'\?"):
+        find({VARIABLE: "nemorl"}, {"trl"})
+
+
+@pytest.mark.parametrize(("name", "asked"), [("verl", None), ("openrlhf", "state_dict")])
+def test_what_a_trainer_sends_decides_whether_a_quirk_asks_for_more(name, asked, tmp_path):
+    """Gemma-4 after a dummy start: a refit of parameters alone leaves its buffers as noise."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4"}))
+    config = GenerationConfig.parse({"model": str(tmp_path), "engine": {"load_format": "dummy"}})
+
+    config = config.overridden(TRAINERS[name].facts)
+    plan = make_plan(config)
+
+    assert config.typed_slots() == {"engine.load_format"}
+    assert plan.refusals == ()
+    assert plan.changes.get("refit.scope") == asked
