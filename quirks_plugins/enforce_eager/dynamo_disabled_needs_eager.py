@@ -1,0 +1,57 @@
+"""``TORCHDYNAMO_DISABLE=1`` without eager execution: the engine does not start.
+
+What happens: vLLM compiles the model ahead of time (``aot_compile``, with torch 2.10 or newer). If the variable turns torch's
+Dynamo off, ``torch.compile`` returns the function as it is, which has no ``aot_compile``, and every engine process dies with
+"aot_compile is not supported by the current configuration", after the weights were loaded. vLLM looks at the variable
+``TORCH_COMPILE_DISABLE``, which turns its compilation off, but not at this one (pytorch/pytorch#174607).
+
+What this changes: ``engine.enforce_eager`` is true where it was left open. Who typed false is told before the start.
+
+When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`` returns the plain function. The source was
+read in vLLM 0.30.0, 0.31.0 and 0.32.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, environment, no, report, unknown, yes
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_OFF = {"TORCHDYNAMO_DISABLE": "1"}
+
+QUIRK = Quirk(
+    id="dynamo-disabled-needs-eager",
+    title="An engine that compiles does not start where TORCHDYNAMO_DISABLE=1",
+    flag=ModelFlag.ENFORCE_EAGER,
+    match=environment("TORCHDYNAMO_DISABLE").one_of("1") & ~environment("VLLM_USE_AOT_COMPILE").one_of("0"),
+    affected=Affected("vllm", introduced="0.30.0"),
+    adjustments=Require(
+        "engine.enforce_eager",
+        True,
+        reason="TORCHDYNAMO_DISABLE=1 turns off what vLLM compiles the model with",
+        remedy="unset TORCHDYNAMO_DISABLE, or set engine.enforce_eager: true (or leave it open)",
+    ),
+    severity=Severity.CRASH,
+    crash="aot_compile is not supported by the current configuration",
+    references=report("https://github.com/pytorch/pytorch/issues/174607"),
+    examples=[
+        yes("qwen3", vllm="0.32.0", env=_OFF),
+        yes("qwen3", vllm="0.32.0", env=_OFF, purpose="serve"),
+        no("qwen3", vllm="0.32.0"),
+        no("qwen3", vllm="0.32.0", env={"TORCHDYNAMO_DISABLE": "0"}),
+        no("qwen3", vllm="0.32.0", env={**_OFF, "VLLM_USE_AOT_COMPILE": "0"}),
+        unknown("qwen3", env=_OFF),
+    ],
+    cost="no compilation and no CUDA graphs; the variable asks for the former",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """With the variable set, an engine whose execution was left open starts, and generates the model's tokens."""
+    model = lab.checkpoint("qwen3")
+    values = {"engine": {"enforce_eager": None, "load_format": "auto"}, "env": _OFF}
+    async with lab.worker(model, values) as worker:
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(model))
