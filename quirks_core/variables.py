@@ -10,6 +10,8 @@ from quirks_core.errors import shown
 _SECRET = ("CREDENTIAL", "CREDENTIALS", "KEY", "KEYS", "PASSWD", "PASSWORD", "SECRET", "SECRETS", "TOKEN")
 #: Variables that tell Python, the dynamic linker, a shell or vLLM which code to run.
 _CODE = re.compile(r"PATH|PYTHON.*|LD_.*|DYLD_.*|BASH_ENV|ENV|VLLM_PLUGINS")
+#: Variables that keep torch from compiling, if they are 1.
+COMPILATION_SWITCHES = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 #: Our own switches: a quirk that sets them would switch quirks on or off.
 _OURS = "MODEL_QUIRKS_"
 

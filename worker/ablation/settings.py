@@ -15,8 +15,8 @@ from quirks_core.facts import RunContext
 from quirks_core.flags import ModelFlag
 from quirks_core.plan import Plan
 from quirks_core.slots import checked_value
+from quirks_core.variables import COMPILATION_SWITCHES
 from worker.parity.records import JOINT, How
-from worker.parity.session import COMPILATION_SWITCHES
 
 #: Before the id of a quirk that is switched on.
 QUIRK = "quirk "

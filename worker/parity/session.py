@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quirks_core.config import SamplingSection
 from quirks_core.plan import Plan
+from quirks_core.variables import COMPILATION_SWITCHES
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.batch import Batch, padded
 from worker.engine import vllm_adapter
@@ -22,8 +23,6 @@ from worker.parity.records import OLD, Sample, Scoring
 if TYPE_CHECKING:
     from worker.parity.trainer import Trainer, TrainerOptions
 
-#: Variables that keep torch from compiling, if they are 1.
-COMPILATION_SWITCHES = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 #: Seconds until requests must have made their first tokens.
 _UNDER_WAY_S = 120.0
 

@@ -7,8 +7,9 @@ import os
 import pytest
 
 from quirks_core.planning import PlanOptions
+from quirks_core.variables import COMPILATION_SWITCHES
 from worker import GenerationConfig, VllmAsyncGenerationWorker
-from worker.parity.session import COMPILATION_SWITCHES, _without_compilation
+from worker.parity.session import _without_compilation
 from worker.testing.lab import Lab, configuration
 
 
