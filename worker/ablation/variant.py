@@ -30,6 +30,11 @@ class Start:
     registry: Registry
     planning: PlanOptions
 
+    @property
+    def compiles(self) -> bool:
+        """The engine compiles the model."""
+        return not self.plan.value("engine.enforce_eager")
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -75,6 +80,11 @@ class Variant:
     def values(self) -> dict[str, Any]:
         """The values to type, by path; a quirk that is switched on is none of them."""
         return {change.setting: change.after for change in self.changes if not change.setting.startswith(QUIRK)}
+
+    @property
+    def compiles(self) -> bool:
+        """Its engine compiles the model."""
+        return self.plan is not None and not self.plan.value("engine.enforce_eager")
 
     @property
     def before(self) -> Any:
@@ -146,7 +156,11 @@ _Ordered = tuple[tuple[int, ...], Variant]
 
 
 def _of_settings(start: Start, now: InForce, wanted: Collection[str]) -> Iterator[_Ordered]:
-    """Yields variants with their sort key: cost, lasting effects last, likelihood (typed, not set, set by a quirk), the list's order."""
+    """Yields variants with their sort key: cost, likelihood (typed, not set, set by a quirk), the order of the list.
+
+    Among equal costs, what has a lasting effect comes last, and so does compilation if the user's engine is eager: such a
+    start takes several times as long.
+    """
     typed, planned = start.plan.context.typed, {item.slot for item in start.plan.adjustments if item.in_force}
     for number, setting in enumerate(SETTINGS.values()):
         for values, how in setting.tries(now) if not wanted or setting.name in wanted else ():
@@ -154,8 +168,9 @@ def _of_settings(start: Start, now: InForce, wanted: Collection[str]) -> Iterato
             changes = [Change(setting=path, before=now.value(path), after=value) for path, value in pairs]
             variant = Variant.of(start, changes, how)
             lasting = variant.how == "refit" and bool(set(values) & set(setting.lasting))
+            later = lasting or (variant.compiles and not start.compiles)
             likely = 0 if typed & set(setting.paths) else 2 if planned & set(setting.paths) else 1
-            yield (_COSTS[variant.how], int(lasting), likely, number), variant
+            yield (_COSTS[variant.how], int(later), likely, number), variant
 
 
 def _without_twins(found: Sequence[_Ordered]) -> list[_Ordered]:
