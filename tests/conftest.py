@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from quirks_core import data_file, engine_arguments, sources
+from quirks_core import data_file, engine_arguments, serve_options, sources
 from quirks_core.cli import main
 
 _OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
@@ -101,7 +101,7 @@ def model(tmp_path: Path) -> Callable[..., Path]:
 
 def _forget_sources() -> None:
     arguments = (engine_arguments.argument_names, engine_arguments.find_argument, engine_arguments._fields)
-    for cached in (sources.module_source, sources.parsed, data_file._read, *arguments):
+    for cached in (sources.module_source, sources.parsed, data_file._read, *arguments, serve_options.serve_options):
         cached.cache_clear()
     importlib.invalidate_caches()
 

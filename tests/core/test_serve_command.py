@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
+from quirks_core.engine_arguments import argument_names
 from quirks_core.errors import UsageError
 from quirks_core.serve_command import read_serve_command
 from quirks_core.serve_options import Shape, serve_options
 
-pytest.importorskip("vllm", reason="the options are read from the installed vLLM")
+pytestmark = pytest.mark.skipif(argument_names() is None, reason="the options are read from the installed vLLM")
 
 #: Prints, for command lines in JSON on standard input, what vLLM's parser makes of each; and every option that it has.
 _REFERENCE = """
@@ -248,3 +249,66 @@ def test_an_unknown_key_of_a_file_is_an_error_with_the_nearest(tmp_path):
 
     with pytest.raises(UsageError, match="max-model-length; did you mean '--max-model-len'"):
         command(f"vllm serve --config {tmp_path}/serve.yaml")
+
+
+# ---- other installations
+
+
+def test_without_a_vllm_the_options_are_unknown_and_the_error_says_what_to_type_instead(monkeypatch, forget_sources):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    forget_sources()
+
+    with pytest.raises(UsageError, match="describe the run by --model and --set instead"):
+        command("vllm serve M")
+
+    monkeypatch.undo()
+    forget_sources()
+
+
+def test_options_of_an_older_vllm_are_read_from_where_that_keeps_them(site, forget_sources):
+    """A tiny package laid out as vLLM before 0.29: the server's options are in another module."""
+    files = {
+        "vllm/__init__.py": "",
+        "vllm/engine/arg_utils.py": _OLD_ENGINE,
+        "vllm/entrypoints/openai/cli_args.py": _OLD_SERVER,
+    }
+    for name, text in files.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+    forget_sources()
+
+    read = command("vllm serve M -bs 16 --flag --port 1 --hosts a b")
+
+    assert read.arguments == {"model": "M", "block_size": 16, "flag": True}
+    assert {option.name for option in serve_options()} == {
+        "--model",
+        "--block-size",
+        "--flag",
+        "--port",
+        "--hosts",
+        "--headless",
+    }
+
+
+_OLD_ENGINE = """
+class EngineArgs:
+    model: str = "default/model"
+    block_size: int | None = None
+    flag: bool = False
+
+    @staticmethod
+    def add_cli_args(parser):
+        group = parser.add_argument_group()
+        group.add_argument("--model", **kwargs["model"])
+        group.add_argument("--block-size", "-bs", **kwargs["block_size"])
+        group.add_argument("--flag", **kwargs["flag"])
+"""
+_OLD_SERVER = """
+class FrontendArgs:
+    port: int = 8000
+    hosts: list[str] | None = None
+
+def make_arg_parser(parser):
+    parser.add_argument("model_tag", nargs="?")
+    parser.add_argument("--headless", action="store_true")
+"""
