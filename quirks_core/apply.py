@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quirks_core import bootstrap, private_folder
+from quirks_core import bootstrap, private_folder, process
 from quirks_core.errors import QuirksError, UsageError
 from quirks_core.plan import Plan, Status
 from quirks_core.receipt import Effect
@@ -49,7 +49,7 @@ class Applied:
 
     def undo(self) -> None:
         """Restores the environment, takes patches off in this process and removes the folder."""
-        bootstrap.undo()
+        process.undo()
         for variable, before in self._before.items():
             if before is None:
                 self._environ.pop(variable, None)
@@ -74,7 +74,7 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
         QuirksError: Another plan is in force in this process, or no temporary folder can be made; nothing was changed.
     """
     plan.check()
-    if (other := bootstrap.in_force()) is not None:
+    if (other := process.in_force()) is not None:
         raise QuirksError(
             f"plan {other[:12]}… is in force in this process, and an environment holds one plan at a time; "
             "shut that worker down first, or run the other one in a process of its own"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core import bootstrap
+from quirks_core import bootstrap, process
 from quirks_core.apply import apply
 from quirks_core.errors import QuirksError, ReceiptError
 from quirks_core.receipt import ReadBack, collect, read_acknowledgements
@@ -100,13 +100,12 @@ def test_without_a_plan_or_a_folder_nothing_happens(monkeypatch, tmp_path):
     before = dict(os.environ)
 
     bootstrap.bootstrap()
-    bootstrap.report_configuration({"engine.seed": 3})
+    process.report_configuration({"engine.seed": 3})
 
     assert dict(os.environ) == before
-    monkeypatch.setenv(bootstrap.PLAN_VARIABLE, "not even JSON")
     bootstrap.bootstrap()
     assert list(tmp_path.glob("**/ack-*.json")) == []
-    bootstrap.undo()  # of what was reported
+    process.undo()  # of what was reported
 
 
 def test_patches_are_installed_variables_set_and_both_acknowledged_with_the_digest(applied):
@@ -117,7 +116,7 @@ def test_patches_are_installed_variables_set_and_both_acknowledged_with_the_dige
     assert (step_and_stop(), os.environ["FAKE_VARIABLE"]) == (PATCHED, "1")
     (acknowledgement,) = read_acknowledgements(applied.folder)
     assert (acknowledgement.pid, acknowledgement.process) == (os.getpid(), "MainProcess")
-    assert acknowledgement.digest == applied.plan.digest == bootstrap.in_force()
+    assert acknowledgement.digest == applied.plan.digest == process.in_force()
     assert [effect.slot for effect in acknowledgement.effects] == SLOTS
     assert [effect.after for effect in acknowledgement.effects] == ["1", "fake_plugin:wrap", "fake_plugin:wrap"]
 
@@ -151,7 +150,7 @@ def test_another_plan_replaces_the_first_and_undoes_its_patches(plan_for, hand_d
 
     bootstrap.bootstrap()
 
-    assert (step_and_stop(), bootstrap.in_force()) == (("step", "patched stop"), second.digest)
+    assert (step_and_stop(), process.in_force()) == (("step", "patched stop"), second.digest)
     assert [ack.digest for ack in read_acknowledgements(folder)] == [second.digest]
 
 
@@ -198,7 +197,7 @@ def test_undoing_the_plan_takes_patches_and_what_keeps_errors_off(applied, impor
         step_and_stop()
     written = read_acknowledgements(applied.folder)
 
-    bootstrap.undo()
+    process.undo()
 
     assert (step_and_stop(), read_acknowledgements(applied.folder)) == (("step", "stop"), written)
     assert logging.getLogger("vllm").handlers == handlers
@@ -254,7 +253,7 @@ def test_what_vllm_logs_as_an_error_is_kept_for_the_driver(applied):
 def test_a_process_reports_the_configuration_that_it_runs_with(applied):
     bootstrap.bootstrap()
 
-    bootstrap.report_configuration({"engine.seed": 3})
+    process.report_configuration({"engine.seed": 3})
 
     (acknowledgement,) = read_acknowledgements(applied.folder)
     assert (acknowledgement.engine, len(acknowledgement.effects)) == ({"engine.seed": 3}, 3)
@@ -268,16 +267,16 @@ def start(site):
     def run(body, **environment):
         text = "import time\nfrom quirks_core.bootstrap import bootstrap\n" + textwrap.dedent(body)
         environ = {**os.environ, "PYTHONPATH": str(site), **environment}
-        process = subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, "-c", text], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        started.append(process)
-        return process
+        started.append(child)
+        return child
 
     yield run
-    for process in started:
-        process.kill()
-        process.communicate()
+    for child in started:
+        child.kill()
+        child.communicate()
 
 
 def test_processes_of_their_own_carry_out_the_same_plan_and_whoever_is_late_is_waited_for(applied, start):
@@ -293,8 +292,8 @@ def test_processes_of_their_own_carry_out_the_same_plan_and_whoever_is_late_is_w
         collect(applied.folder, applied.plan.digest, names, wait_s=0.1)
 
     assert [(item.slot, item.pending) for item in receipt.processes[0].effects] == [(slot, False) for slot in SLOTS]
-    for process, name in zip(silent, ("worker 1", "worker 2"), strict=True):
-        assert f"{name} (process {process.pid}) did not acknowledge the plan within 0.1 s" in str(error.value)
+    for child, name in zip(silent, ("worker 1", "worker 2"), strict=True):
+        assert f"{name} (process {child.pid}) did not acknowledge the plan within 0.1 s" in str(error.value)
     assert "worker 0" not in str(error.value)
 
 
@@ -303,13 +302,13 @@ def test_a_process_with_another_plan_or_configuration_stops_the_run(applied, mak
     astray = start("bootstrap()", **{bootstrap.PLAN_VARIABLE: other.for_processes.model_dump_json()})
     changed = start(
         """
-        from quirks_core.bootstrap import report_configuration
+        from quirks_core.process import report_configuration
         bootstrap()
         report_configuration({"engine.seed": 3})
         """
     )
-    for process in (astray, changed):
-        process.communicate(timeout=60)
+    for child in (astray, changed):
+        child.communicate(timeout=60)
     values = [ReadBack(slot="engine.seed", planned=1, engine=1, binding=True)]
 
     with pytest.raises(ReceiptError) as error:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from quirks_core import private_folder
-from quirks_core.bootstrap import in_force
+from quirks_core.process import in_force
 from quirks_core.errors import ReceiptError
 from quirks_core.planning import make_plan
 from worker import GenerationConfig
