@@ -9,16 +9,8 @@ import os
 import sys
 from typing import Any
 
-#: Hands down what every process carries out, as JSON.
-PLAN_VARIABLE = "MODEL_QUIRKS_PLAN"
-#: Hands down the folder in which the processes of our own worker acknowledge.
-FOLDER_VARIABLE = "MODEL_QUIRKS_FOLDER"
-#: Puts quirks in force in every engine of vLLM, without a line of code (`quirks_core.hook`).
-HOOK_VARIABLE = "MODEL_QUIRKS"
-#: Our names in the entry-point group ``vllm.general_plugins``.
-VLLM_PLUGINS = ("model_quirks", "model_quirks_transfer")
-#: Our key in vLLM's ``additional_config``, in which a plan travels to every process of an engine.
-CARRIED = "model_quirks"
+from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+
 #: Calls between vLLM's function that has a configuration and ours, at most: it loads plugins in the first lines.
 _NEAR = 8
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,7 @@ def acknowledgement(engine: dict[str, Any] | None = None) -> Acknowledgement:
         digest=_in_force.digest,
         effects=(*_in_force.variables, *patches),
         engine=_in_force.engine if engine is None else engine,
+        host=socket.gethostname(),
     )
 
 

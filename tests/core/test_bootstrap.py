@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core import bootstrap, process
+from quirks_core import bootstrap, handed_down, process
 from quirks_core.apply import apply
 from quirks_core.errors import QuirksError, ReceiptError
 from quirks_core.receipt import ReadBack, collect, read_acknowledgements
@@ -83,8 +83,8 @@ def hand_down(monkeypatch, tmp_path):
 
     def hand(plan):
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        monkeypatch.setenv(bootstrap.PLAN_VARIABLE, plan.for_processes.model_dump_json())
-        monkeypatch.setenv(bootstrap.FOLDER_VARIABLE, str(folder))
+        monkeypatch.setenv(handed_down.PLAN_VARIABLE, plan.for_processes.model_dump_json())
+        monkeypatch.setenv(handed_down.FOLDER_VARIABLE, str(folder))
         return folder
 
     return hand
@@ -96,7 +96,7 @@ def step_and_stop():
     return engine.step(), engine.stop()
 
 
-def test_without_a_plan_or_a_folder_nothing_happens(monkeypatch, tmp_path):
+def test_without_a_plan_or_a_folder_nothing_happens(tmp_path):
     before = dict(os.environ)
 
     bootstrap.bootstrap()
@@ -202,7 +202,7 @@ def test_undoing_the_plan_takes_patches_and_what_keeps_errors_off(applied, impor
     assert (step_and_stop(), read_acknowledgements(applied.folder)) == (("step", "stop"), written)
     assert logging.getLogger("vllm").handlers == handlers
     applied.undo()
-    assert bootstrap.PLAN_VARIABLE not in os.environ
+    assert handed_down.PLAN_VARIABLE not in os.environ
 
 
 def test_a_forked_process_acknowledges_for_itself(applied):
@@ -219,10 +219,10 @@ def test_a_forked_process_acknowledges_for_itself(applied):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"context": 3}', '{"context": "x", "colour": "red"}'])
 def test_a_plan_that_cannot_be_read_is_a_clear_error(monkeypatch, tmp_path, text):
-    monkeypatch.setenv(bootstrap.PLAN_VARIABLE, text)
-    monkeypatch.setenv(bootstrap.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(handed_down.PLAN_VARIABLE, text)
+    monkeypatch.setenv(handed_down.FOLDER_VARIABLE, str(tmp_path))
 
-    with pytest.raises(QuirksError, match=f"handed down in {bootstrap.PLAN_VARIABLE} cannot be read"):
+    with pytest.raises(QuirksError, match=f"handed down in {handed_down.PLAN_VARIABLE} cannot be read"):
         bootstrap.bootstrap()
 
     assert list(tmp_path.iterdir()) == []
@@ -230,9 +230,9 @@ def test_a_plan_that_cannot_be_read_is_a_clear_error(monkeypatch, tmp_path, text
 
 @pytest.mark.parametrize("changes", [{"distribution": "other-dist"}, {"version": "9.9"}, {"id": "other-quirk"}])
 def test_a_quirk_that_this_process_does_not_have_is_an_error_that_names_it(applied, changes):
-    plan = json.loads(os.environ[bootstrap.PLAN_VARIABLE])
+    plan = json.loads(os.environ[handed_down.PLAN_VARIABLE])
     plan["patches"][0]["quirk"].update(changes)
-    os.environ[bootstrap.PLAN_VARIABLE] = json.dumps(plan)
+    os.environ[handed_down.PLAN_VARIABLE] = json.dumps(plan)
 
     with pytest.raises(QuirksError, match=f"this process cannot load quirk .*{next(iter(changes.values()))}"):
         bootstrap.bootstrap()
@@ -299,7 +299,7 @@ def test_processes_of_their_own_carry_out_the_same_plan_and_whoever_is_late_is_w
 
 def test_a_process_with_another_plan_or_configuration_stops_the_run(applied, make_plan, start):
     other = make_plan()
-    astray = start("bootstrap()", **{bootstrap.PLAN_VARIABLE: other.for_processes.model_dump_json()})
+    astray = start("bootstrap()", **{handed_down.PLAN_VARIABLE: other.for_processes.model_dump_json()})
     changed = start(
         """
         from quirks_core.process import report_configuration

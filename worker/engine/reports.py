@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from quirks_core import process
-from worker.engine.device import device_id
 from quirks_core.read_back import read_configuration
+from worker.engine.device import device_id
 
 
 def configuration(worker: Any, slots: list[str]) -> None:
