@@ -18,12 +18,14 @@ from quirks_core.hook.typed import Typed, typed_in
 from quirks_core.plan import canonical, sha256
 from quirks_core.slots import ENGINE, ENV, NOT_ARGUMENTS, SLOTS, engine_problem, is_slot
 
-#: Sections whose slots belong to the trainer or the client: the engine cannot know them.
-_OTHERS = ("refit", "request", "sampling", "train")
-#: Arguments that say which model, or place one node in a group of several: the nodes of one run have the same plan.
+#: Sections whose slots belong to the client or the trainer: the engine cannot know them.
+_CLIENT, _TRAINER = ("request", "sampling"), ("refit", "train")
+#: Arguments that say which model, place one node in a group of several (the nodes of one run have the same plan), or that vLLM
+#: sets by itself.
 _NO_SETTINGS = frozenset(
     {
-        *("additional_config", "api_server_count", "headless", "hf_token", "model", "port", "revision", "tokenizer"),
+        *("additional_config", "api_server_count", "headless", "hf_token", "model", "port"),
+        *("logging_config", "revision", "tokenizer"),
         *("data_parallel_address", "data_parallel_rank", "data_parallel_rpc_port", "data_parallel_size_local"),
         *("data_parallel_external_lb", "data_parallel_hybrid_lb", "data_parallel_multi_port_external_lb"),
         *("data_parallel_start_rank", "master_addr", "master_port", "node_rank"),
@@ -39,12 +41,13 @@ class EngineRun(GenerationConfig):
     Our own defaults are left out, because nobody applies them: weights are loaded as ``load_format`` says, and an argument that
     nobody typed is the engine's choice. The ranks of a data-parallel engine are its own (``parallel.dp_strategy: engine``).
 
-    What belongs to the trainer or the client (``refit.*``, ``request.*``, ``sampling.*``, ``train.*``) is *unknown* unless
-    somebody tells it, in MODEL_QUIRKS_SET or by a preset for the trainer. The other choice, our defaults, would assert what
-    nobody checked: with ``refit.scope: parameters`` as a fact the plan would require loaded weights of trainers that send
-    buffers, and with ``sampling.top_p: 1`` it would stay silent about trainers that do not. Nor are they taken for left open: a
-    quirk that asks for them would then silently not concern the run, though it may well. Unknown, it does nothing and the plan
-    says which fact it wants.
+    What belongs to the client and, of a rollout, to the trainer (``request.*``, ``sampling.*``; ``refit.*``, ``train.*``) is
+    *unknown* unless somebody tells it, in MODEL_QUIRKS_SET or by a preset for the trainer. The other choice, our defaults,
+    would assert what nobody checked: with ``refit.scope: parameters`` as a fact the plan would require loaded weights of
+    trainers that send buffers, and with ``sampling.top_p: 1`` it would stay silent about trainers that use another. Nor are
+    they taken for left open: a quirk that asks for them would then silently not concern the run, though it may well. Unknown,
+    it does nothing and the plan says which fact it wants. An engine that is no rollout has no trainer, and what that one would
+    say is absent.
     """
 
     _typed: frozenset[str] = PrivateAttr(default=frozenset())
@@ -86,8 +89,9 @@ class EngineRun(GenerationConfig):
         return super().typed_slots() & self._typed
 
     def untold_slots(self) -> frozenset[str]:
-        """Returns the slots of the trainer and the client that nobody told."""
-        return frozenset(slot for slot in SLOTS if slot.partition(".")[0] in _OTHERS) - self.slots().keys()
+        """Returns the slots of the client and the trainer that nobody told."""
+        sections = (*_CLIENT, *_TRAINER) if self.purpose == "rollout" else _CLIENT
+        return frozenset(slot for slot in SLOTS if slot.partition(".")[0] in sections) - self.slots().keys()
 
 
 def is_asynchronous(arguments: Any) -> bool:
@@ -115,7 +119,8 @@ def signs_of_a_trainer(arguments: Any) -> list[str]:
 
 def identity(arguments: Any) -> str:
     """Returns a digest of all arguments, the same in a process that was started with the same command line."""
-    values = {field.name: _readable(getattr(arguments, field.name)) for field in fields(arguments)}
+    names = [field.name for field in fields(arguments) if not field.name.startswith("_")]  # those count API servers
+    values = {name: _readable(getattr(arguments, name)) for name in names}
     return sha256({name: value for name, value in values.items() if name not in _NO_SETTINGS - {"model", "revision"}})
 
 
@@ -210,5 +215,6 @@ def _all_or_none(values: dict[str, Any]) -> Any:
 
 
 def _readable(value: Any) -> Any:
-    plain = _plain(value)
+    # vLLM changes its configuration objects while it makes an engine's configuration of them, also those of a command line.
+    plain = _UNREADABLE if is_dataclass(value) else _plain(value)
     return f"a {type(value).__qualname__}" if plain is _UNREADABLE else plain

@@ -62,15 +62,12 @@ def prove(executor: Any) -> EngineReceipt | None:
     """Asks every worker of an engine what it carries out; returns the receipt, or None if the engine has no plan.
 
     Raises:
-        ReceiptError: A process carries out another plan, or none, or has another value than a quirk set; or the engine has no
-            plan and must have a receipt.
+        ReceiptError: A process carries out another plan, or none, or has another value than a quirk set.
     """
     config = executor.vllm_config
     plan = plan_of(config)
     settings = HookSettings.read() or HookSettings()
     if plan is None:
-        if os.environ.get(FOLDER_VARIABLE) is None:  # else our own worker proves its plan by itself
-            _say_why_not(settings)
         return None
     core = process.acknowledgement(values_of(plan, config))
     workers = [Acknowledgement.model_validate(row) for row in executor.collective_rpc(acknowledged)]
@@ -96,7 +93,11 @@ def _problems(plan: ProcessPlan, rows: Iterable[Acknowledgement]) -> Iterable[st
 
 
 def _say_why_not(settings: HookSettings) -> None:
-    """An engine has no plan: says why; one that must have a receipt does not start."""
+    """An engine has no plan: says why; one that must have a receipt does not start.
+
+    Raises:
+        ReceiptError: It must have one.
+    """
     is_loaded = "quirks_core.hook.start" in sys.modules  # the front end has said already why it made no plan
     reason = "no plan was made for it, because its configuration was made by something that the hook does not reach"
     if not is_loaded:
@@ -124,6 +125,10 @@ def _wrap_executor(module: ModuleType) -> None:
 
     @functools.wraps(init)
     def with_plan(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        if (
+            plan_of(vllm_config) is None and os.environ.get(FOLDER_VARIABLE) is None
+        ):  # else our own worker proves its plan itself
+            _say_why_not(HookSettings.read() or HookSettings())
         _into_force(vllm_config)
         init(self, vllm_config, *args, **kwargs)
 

@@ -29,6 +29,8 @@ _ARGUMENTS = "vllm/engine/arg_utils.py"
 _LLM = "vllm/entrypoints/llm.py"
 #: Keywords of a call that passes on every field of an ``EngineArgs``, and so types none of them.
 _ALL_FIELDS = 150
+#: What ``vllm serve`` sets on its namespace by itself.
+_SET_BY_VLLM = frozenset({"api_server_count", "logging_config", "model"})
 #: What LLM adds to its keywords by itself.
 _BY_LLM = "disable_log_stats"
 
@@ -87,17 +89,20 @@ def look_at_first_call() -> None:
         return
     arguments = frame.f_locals["self"]
     made_by = frame.f_back.f_back if frame.f_back is not None else None  # between them is the ``__init__`` of the dataclass
-    told = _told_by_caller.get()
-    if told is None and made_by is not None:
-        parsed = made_by.f_locals.get("args")
-        if _is(made_by, "from_cli_args", _ARGUMENTS) and (found := _in_namespace(parsed, arguments)) is not None:
-            _remember(arguments, found)
-            return
-        if _is(made_by, "__init__", _LLM) and len(given := made_by.f_locals.get("kwargs", {})) < _ALL_FIELDS:
+    told = _told_by_caller.get() or (_told_by_frame(made_by, arguments) if made_by is not None else None)
+    if told is None and made_by is not None and _is(made_by, "__init__", _LLM):
+        given = made_by.f_locals.get("kwargs", {})
+        if len(given) < _ALL_FIELDS:
             told = Typed(frozenset(given), "what LLM got as **kwargs exactly")
-    told = told or Typed(frozenset())
-    names = told.names | _by_value(arguments)
-    _remember(arguments, told._replace(names=names if told.exact else names - {_BY_LLM}))
+    if told is None or not told.exact:
+        told = told or Typed(frozenset())
+        told = told._replace(names=(told.names | _by_value(arguments)) - {_BY_LLM})
+    _remember(arguments, told)
+
+
+def _told_by_frame(frame: FrameType, arguments: Any) -> Typed | None:
+    """Returns what was typed if the arguments are made from a namespace by vLLM's ``from_cli_args``."""
+    return _in_namespace(frame.f_locals.get("args"), arguments) if _is(frame, "from_cli_args", _ARGUMENTS) else None
 
 
 def _is(frame: FrameType, function: str, file: str) -> bool:
@@ -119,7 +124,7 @@ def _in_namespace(parsed: Any, arguments: Any) -> Typed | None:
     if names is None:
         return None
     before = getattr(parsed, _PARSED, {})
-    ours = {field.name for field in dataclasses.fields(arguments)} - {"model"}  # that one vLLM sets by itself
+    ours = {field.name for field in dataclasses.fields(arguments)} - _SET_BY_VLLM
     later = {name for name in ours if not _same(getattr(parsed, name, None), before.get(name))}
     if later - names:
         return Typed(names | later, "a command line exactly, what was set after it was parsed by value")
@@ -169,22 +174,9 @@ def _watch_parser(module: ModuleType) -> None:
 
 
 def _watch_engine_args(module: ModuleType) -> None:
-    if hasattr(module.EngineArgs.from_cli_args, _MARK):
-        return
     for kind in (module.EngineArgs, module.AsyncEngineArgs):
-        _watch_init(kind)
-    original = module.EngineArgs.from_cli_args.__func__
-
-    @functools.wraps(original)
-    def from_cli_args(cls: Any, args: argparse.Namespace, *more: Any, **named: Any) -> Any:
-        token = _told_by_caller.set(_in_namespace(args, cls))
-        try:
-            return original(cls, args, *more, **named)
-        finally:
-            _told_by_caller.reset(token)
-
-    setattr(from_cli_args, _MARK, True)
-    module.EngineArgs.from_cli_args = classmethod(from_cli_args)
+        if not hasattr(kind.__init__, _MARK):
+            _watch_init(kind)
 
 
 def _watch_init(kind: Any) -> None:
@@ -193,12 +185,13 @@ def _watch_init(kind: Any) -> None:
     @functools.wraps(original)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        told = _told_by_caller.get()
+        told = _told_by_caller.get() or _told_by_frame(sys._getframe(1), self)
         if told is not None:
             _remember(self, told)
         elif not args and len(kwargs) < _ALL_FIELDS:
             _remember(self, Typed(frozenset(kwargs), "keywords", exact=True))
 
+    setattr(recorded, _MARK, True)
     kind.__init__ = recorded
 
 
