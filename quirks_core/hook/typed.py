@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from quirks_core.hook.imports import when_imported
 
-#: Attributes of a parsed namespace: what was typed, and what the parser made of it. They are copied with the namespace, and travel
-#: to vLLM's API servers.
+#: Attributes of a parsed namespace: what was typed, and what the parser made of it. They are copied with the namespace, and
+#: travel to vLLM's API servers.
 _NAMES, _PARSED = "_model_quirks_typed", "_model_quirks_parsed"
 _MARK = "_model_quirks_recorder"
 _ARGUMENTS = "vllm/engine/arg_utils.py"

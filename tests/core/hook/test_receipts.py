@@ -1,4 +1,4 @@
-"""The file of receipts: written by several processes, free of what earlier runs left, and never overwritten if it is another's."""
+"""The file of receipts: written by several processes, free of what earlier runs left, and never another's."""
 
 from __future__ import annotations
 

@@ -116,7 +116,8 @@ COMMAND_LINES = """
     show("nested", AsyncEngineArgs.from_cli_args(parsed("--compilation-config.mode", "0", "-O1")))
 
     given = argparse.Namespace(model=model, max_model_len=128, logprobs_mode="raw_logprobs")
-    show("namespace", AsyncEngineArgs.from_cli_args(make_arg_parser(FlexibleArgumentParser()).parse_args(args=[], namespace=given)))
+    handed_over = make_arg_parser(FlexibleArgumentParser()).parse_args(args=[], namespace=given)
+    show("namespace", AsyncEngineArgs.from_cli_args(handed_over))
 
     later = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(args=[])
     later.model, later.max_model_len, later.logprobs_mode, later.generation_config = model, 128, "raw_logprobs", "vllm"
