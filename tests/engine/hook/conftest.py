@@ -61,12 +61,13 @@ class Programs:
     count: int = field(default=0)
 
     def environ(self, variables: dict[str, str]) -> dict[str, str]:
-        kept = {
-            name: text for name, text in os.environ.items() if not name.startswith(("MODEL_QUIRKS", "VLLM_", "NCCL_", "NRL_"))
-        }
+        """Returns the environment of a program: nothing of the developer's that could count."""
+        others = ("MODEL_QUIRKS", "VLLM_", "NCCL_", "NRL_")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(others)}
         return {**kept, **self.environment, **variables}
 
     def start(self, command: Sequence[str | Path], **variables: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """Starts a program; returns it with the file that gets its output."""
         self.count += 1
         log = self.folder / f"program-{self.count}.log"
         with log.open("wb") as output:
@@ -133,13 +134,16 @@ class Server:
 
     @property
     def url(self) -> str:
+        """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def said(self) -> list[str]:
+        """The lines of ours."""
         return said(self.log.read_text(errors="replace"))
 
     def wait_until_healthy(self) -> None:
+        """Waits until it answers; a server that ends before is an error."""
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             assert self.program.poll() is None, self.log.read_text(errors="replace")[-6000:]
