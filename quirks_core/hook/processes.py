@@ -125,9 +125,8 @@ def _wrap_executor(module: ModuleType) -> None:
 
     @functools.wraps(init)
     def with_plan(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        if (
-            plan_of(vllm_config) is None and os.environ.get(FOLDER_VARIABLE) is None
-        ):  # else our own worker proves its plan itself
+        # Our own worker proves its plan by itself.
+        if plan_of(vllm_config) is None and os.environ.get(FOLDER_VARIABLE) is None:
             _say_why_not(HookSettings.read() or HookSettings())
         _into_force(vllm_config)
         init(self, vllm_config, *args, **kwargs)

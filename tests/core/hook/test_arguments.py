@@ -27,7 +27,8 @@ def seen(tmp_path_factory):
 
         found, model = {}, sys.argv[1]
         args = EngineArgs(model=model, dtype="float32", max_num_seqs=8, data_parallel_size_local=1)
-        typed.tell(args, typed.Typed(frozenset({"dtype", "max_num_seqs", "gpu_memory_utilization", "data_parallel_size_local"})))
+        names = {"dtype", "max_num_seqs", "gpu_memory_utilization", "data_parallel_size_local"}
+        typed.tell(args, typed.Typed(frozenset(names)))
         settings = HookSettings(told={"refit.scope": "parameters", "env.ACME": "1"})
         for purpose in ("rollout", "serve"):
             run = a.EngineRun.of(args, settings, purpose)

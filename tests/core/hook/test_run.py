@@ -30,18 +30,9 @@ def run(shell):  # noqa: ARG001 - for its effect
 
 def test_the_command_gets_the_variables_and_a_repaired_list_of_plugins(run, tmp_path):
     options = ["--purpose", "rollout", "--set", "refit.scope=parameters", "--set", "engine.seed=3"]
+    options += ["--receipt", str(tmp_path / "r.json")]
 
-    ended = run(
-        *options,
-        "--receipt",
-        tmp_path / "r.json",
-        "--",
-        sys.executable,
-        "-c",
-        SHOW,
-        VLLM_PLUGINS="lora",
-        MODEL_QUIRKS_SET="sampling.top_p=0.5;",
-    )
+    ended = run(*options, "--", sys.executable, "-c", SHOW, VLLM_PLUGINS="lora", MODEL_QUIRKS_SET="sampling.top_p=0.5;")
 
     assert json.loads(ended.stdout) == {
         "MODEL_QUIRKS": "on",
