@@ -28,8 +28,9 @@ class _Finder:
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            for call in self.waiting.pop(name, ()):
-                call(module)
+            while calls := self.waiting.pop(name, None):  # one call can ask for another
+                for call in calls:
+                    call(module)
             if not self.waiting and self in sys.meta_path:
                 sys.meta_path.remove(self)
 

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
 
-#: No ``if __name__ == "__main__"``: it works only where processes are forked.
-FORKED = """
+#: The second engine is not started: what it wants is refused before.
+SCRIPT = """
 import json, os, sys
 from vllm import LLM, SamplingParams
 
-options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True}
-llm = LLM(model=sys.argv[1], logprobs_mode="raw_logprobs", **options)
-output = llm.generate(["once upon"], SamplingParams(max_tokens=4), use_tqdm=False)[0].outputs[0]
-found = {"tokens": len(output.token_ids), "mode": llm.llm_engine.vllm_config.model_config.logprobs_mode}
-os.environ["MODEL_QUIRKS"] = "rollout"  # a tied model's rollout needs one more patch
-try:
-    LLM(model=sys.argv[2], **options)
-except Exception as error:
-    found["second"] = str(error)
-found["again"] = len(llm.generate(["once upon"], SamplingParams(max_tokens=4), use_tqdm=False)[0].outputs[0].token_ids)
-print("RESULT", json.dumps(found), flush=True)
+def tokens(llm):
+    return len(llm.generate(["once upon"], SamplingParams(max_tokens=4), use_tqdm=False)[0].outputs[0].token_ids)
+
+if __name__ == "__main__":
+    options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True}
+    llm = LLM(model=sys.argv[1], logprobs_mode="raw_logprobs", **options)
+    found = {"tokens": tokens(llm), "mode": llm.llm_engine.vllm_config.model_config.logprobs_mode}
+    os.environ["MODEL_QUIRKS"] = "rollout"  # a tied model's rollout needs one more patch
+    try:
+        LLM(model=sys.argv[2], **options)
+    except Exception as error:
+        found["second"] = str(error)
+    found["again"] = tokens(llm)
+    print("RESULT", json.dumps(found), flush=True)
 """
 
 
-def test_a_script_without_a_guard_forks_and_a_second_engine_with_other_patches_is_refused(programs, checkpoint, receipts):
-    variables = {
-        "MODEL_QUIRKS": "on",
-        "MODEL_QUIRKS_RECEIPT": str(receipts.file),
-        "VLLM_WORKER_MULTIPROC_METHOD": "fork",
-    }
+def test_a_script_with_llm_has_the_plan_and_a_second_engine_with_other_patches_is_refused(programs, checkpoint, receipts):
+    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file)}
 
-    ended = programs.script(FORKED, checkpoint("qwen3"), checkpoint("llama_tied"), **variables)
+    ended = programs.script(SCRIPT, checkpoint("qwen3"), checkpoint("llama_tied"), **variables)
 
     result = ended.result()
     assert (result["tokens"], result["again"], result["mode"]) == (4, 4, "raw_logprobs")
@@ -45,6 +45,37 @@ def test_a_script_without_a_guard_forks_and_a_second_engine_with_other_patches_i
     assert "purpose eval (no sign of a trainer, and no server)" in ended.said[0]
     assert "typed: by value (what LLM got as **kwargs exactly)" in ended.said[0]
     assert ended.said[0].endswith("enforce_eager, logprobs_mode, max_model_len, max_num_seqs")
+
+
+#: Without a guard, which works only where processes are forked. The CPU platform asks for spawned ones while it checks the
+#: configuration, so the script asks for forked ones after that.
+FORKED = """
+import json, os, sys
+from vllm import EngineArgs, SamplingParams
+from vllm.v1.engine.llm_engine import LLMEngine
+
+options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "load_format": "dummy"}
+config = EngineArgs(model=sys.argv[1], **options).create_engine_config()
+os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+engine = LLMEngine.from_vllm_config(config)
+engine.add_request("1", "once upon", SamplingParams(max_tokens=4, ignore_eos=True))
+while engine.has_unfinished_requests():
+    outputs = engine.step()
+print("RESULT", len(outputs[0].outputs[0].token_ids), flush=True)
+"""
+
+
+def test_forked_processes_have_the_plan(programs, checkpoint, receipts):
+    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file), "OMP_NUM_THREADS": "1"}
+
+    ended = programs.script(FORKED, checkpoint("qwen3"), **variables)
+
+    assert ended.result() == 4
+    (engine,) = receipts().engines
+    (front_end,) = receipts().front_ends
+    assert {one.digest for one in (*engine.processes, front_end)} == {engine.digest}
+    assert len({one.pid for one in (*engine.processes, front_end)}) == len(engine.processes) + 1
+    assert engine.processes[-1].engine["engine.logprobs_mode"] == "processed_logprobs"
 
 
 DOOR = """
@@ -95,20 +126,20 @@ ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True)
 @ray.remote(num_cpus=1, runtime_env={"env_vars": {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": sys.argv[2]}})
 class Actor:
     def run(self, model):
-        return asyncio.run(self.generate(model))
+        return asyncio.run(generate(model))
 
-    async def generate(self, model):
-        from vllm import AsyncEngineArgs, SamplingParams
-        from vllm.v1.engine.async_llm import AsyncLLM
+async def generate(model):
+    from vllm import AsyncEngineArgs, SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
 
-        options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "load_format": "dummy"}
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **options))
-        try:
-            async for output in engine.generate("once upon", SamplingParams(max_tokens=4, ignore_eos=True), "1"):
-                pass
-            return len(output.outputs[0].token_ids), engine.vllm_config.model_config.logprobs_mode
-        finally:
-            engine.shutdown()
+    options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "load_format": "dummy"}
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **options))
+    try:
+        async for output in engine.generate("once upon", SamplingParams(max_tokens=4, ignore_eos=True), "1"):
+            pass
+        return len(output.outputs[0].token_ids), engine.vllm_config.model_config.logprobs_mode
+    finally:
+        engine.shutdown()
 
 if __name__ == "__main__":
     found = ray.get(Actor.remote().run.remote(sys.argv[1]))
@@ -126,16 +157,22 @@ def test_an_engine_in_a_ray_actor_has_the_plan_of_the_actors_environment(program
     assert any("a sign of a trainer: load_format=dummy" in line for line in ended.said)
 
 
-def test_a_benchmark_of_vllm_has_the_plan(programs, vllm, checkpoint, receipts):
-    command = [vllm, "bench", "latency", "--model", checkpoint("qwen3"), "--max-model-len", "128", "--enforce-eager"]
-    sizes = ["--input-len", "8", "--output-len", "4", "--batch-size", "2", "--num-iters-warmup", "1", "--num-iters", "1"]
+def test_a_batch_of_vllms_own_command_has_the_plan(programs, vllm, checkpoint, receipts, tmp_path):
+    model = str(checkpoint("qwen3"))
+    body = {"model": model, "prompt": "once upon", "max_tokens": 4}
+    request = {"custom_id": "one", "method": "POST", "url": "/v1/completions", "body": body}
+    (tmp_path / "in.jsonl").write_text(json.dumps(request) + "\n", encoding="utf-8")
+    files = ["-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
+    command = [vllm, "run-batch", *files, "--model", model, "--max-model-len", "128", "--enforce-eager"]
 
-    ended = programs.run(*command, *sizes, MODEL_QUIRKS="eval", MODEL_QUIRKS_RECEIPT=str(receipts.file))
+    ended = programs.run(*command, MODEL_QUIRKS="on", MODEL_QUIRKS_RECEIPT=str(receipts.file))
 
-    assert (ended.code, "Avg latency" in ended.text) == (0, True), ended.text[-3000:]
+    assert ended.code == 0, ended.text[-3000:]
+    answer = json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    assert answer["response"]["status_code"] == 200
     (engine,) = receipts().engines
     assert any(effect.slot.endswith("CPUModelRunner.sample_tokens") for effect in engine.processes[-1].effects)
-    assert "purpose eval (MODEL_QUIRKS=eval)" in ended.said[0]
+    assert "purpose eval (no sign of a trainer, and no server)" in ended.said[0]
 
 
 BYPASSED = """
