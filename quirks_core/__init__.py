@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from quirks_core.examples import no, unknown, yes
     from quirks_core.facts import RunContext
     from quirks_core.flags import ModelFlag
+    from quirks_core.hook.door import AppliedQuirks, quirks_for
     from quirks_core.hookspecs import hookimpl
     from quirks_core.match import Fact, Match, environment, model_name, model_type, package, platform, purpose, setting, typed
     from quirks_core.plan import Plan
@@ -26,6 +27,7 @@ _HOMES = {
     "examples": ("no", "unknown", "yes"),
     "facts": ("RunContext",),
     "flags": ("ModelFlag",),
+    "hook.door": ("AppliedQuirks", "quirks_for"),
     "hookspecs": ("hookimpl",),
     "match": (
         "Fact", "Match", "environment", "model_name", "model_type", "package", "platform", "purpose", "setting", "typed",
@@ -40,6 +42,7 @@ _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Advise",
     "Affected",
+    "AppliedQuirks",
     "Default",
     "Fact",
     "FingerprintProbe",
@@ -64,6 +67,7 @@ __all__ = [
     "package",
     "platform",
     "purpose",
+    "quirks_for",
     "report",
     "setting",
     "typed",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quirks_core import bootstrap, private_folder
+from quirks_core import handed_down, private_folder, process
 from quirks_core.errors import QuirksError, UsageError
 from quirks_core.plan import Plan, Status
 from quirks_core.receipt import Effect
@@ -49,7 +49,7 @@ class Applied:
 
     def undo(self) -> None:
         """Restores the environment, takes patches off in this process and removes the folder."""
-        bootstrap.undo()
+        process.undo()
         for variable, before in self._before.items():
             if before is None:
                 self._environ.pop(variable, None)
@@ -74,15 +74,15 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
         QuirksError: Another plan is in force in this process, or no temporary folder can be made; nothing was changed.
     """
     plan.check()
-    if (other := bootstrap.in_force()) is not None:
+    if (other := process.in_force()) is not None:
         raise QuirksError(
             f"plan {other[:12]}… is in force in this process, and an environment holds one plan at a time; "
             "shut that worker down first, or run the other one in a process of its own"
         )
     environ = os.environ if environ is None else environ
     check_engine_environment(environ)
-    handed_down = plan.for_processes.model_dump_json()
-    if (size := len(handed_down.encode())) > _LARGEST_PLAN:
+    text = plan.for_processes.model_dump_json()
+    if (size := len(text.encode())) > _LARGEST_PLAN:
         raise QuirksError(f"what the plan hands down takes {size} bytes, more than fits in an environment variable")
     applied = Applied(plan, private_folder.make(FOLDERS), _environ=environ)
     for slot, value in plan.changes.items():
@@ -92,8 +92,8 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
             applied.set(variable, value)
             if "vllm" in sys.modules:
                 applied.warnings.append(f"{slot} was set after vLLM was imported; this process may not see it")
-    applied.set(bootstrap.PLAN_VARIABLE, handed_down)
-    applied.set(bootstrap.FOLDER_VARIABLE, str(applied.folder))
+    applied.set(handed_down.PLAN_VARIABLE, text)
+    applied.set(handed_down.FOLDER_VARIABLE, str(applied.folder))
     # A forked process takes over its parent's memory, vLLM's note that plugins are loaded included, and loads none.
     applied.set(_START_METHOD, "spawn")
     _log(plan)
@@ -124,7 +124,7 @@ def check_engine_environment(environ: Mapping[str, str]) -> None:
     names = environ.get("VLLM_PLUGINS")
     if names is None:
         return
-    missing = [name for name in bootstrap.VLLM_PLUGINS if name not in names.split(",")]
+    missing = [name for name in handed_down.VLLM_PLUGINS if name not in names.split(",")]
     if missing:
         wanted = ",".join(filter(None, [names, *missing]))
         raise UsageError(

@@ -1,169 +1,60 @@
-"""Runs inside every vLLM process, as a ``vllm.general_plugins`` entry point: carries out the plan and acknowledges it.
+"""Runs inside every vLLM process, as a ``vllm.general_plugins`` entry point: carries out the plan, if there is one.
 
-The plan names quirk ids; each process loads those quirks from its own installation, so no code travels.
+vLLM loads it in each of its processes, with or without a plan, so it imports nothing that it may not need.
 """
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
 import os
-from dataclasses import dataclass, field
-from pathlib import Path
+import sys
 from typing import Any
 
-from pydantic import ValidationError
+from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
 
-from quirks_core.adjustments import Patch
-from quirks_core.errors import QuirksError
-from quirks_core.installation import check_ours
-from quirks_core.parent_watchdog import end_with_parent
-from quirks_core.patching import InstalledPatch, install
-from quirks_core.plan import PlannedPatch, ProcessPlan
-from quirks_core.receipt import Acknowledgement, Effect
-
-#: Hands down what every process carries out, as JSON.
-PLAN_VARIABLE = "MODEL_QUIRKS_PLAN"
-#: Hands down the folder in which processes acknowledge.
-FOLDER_VARIABLE = "MODEL_QUIRKS_FOLDER"
-#: Our names in the entry-point group ``vllm.general_plugins``.
-VLLM_PLUGINS = ("model_quirks", "model_quirks_transfer")
-
-
-@dataclass(slots=True)
-class _InForce:
-    """What this process carries out."""
-
-    digest: str = ""
-    folder: str = ""
-    pid: int = 0  # a forked process inherits this record, but has not acknowledged
-    variables: tuple[Effect, ...] = ()
-    engine: dict[str, Any] = field(default_factory=dict)
-    patches: list[InstalledPatch] = field(default_factory=list)
-    log: logging.Handler | None = None
-
-    def acknowledge(self) -> None:
-        """Tells the driver what this process carries out; once more when a pending patch has come into force."""
-        if not self.digest:
-            return  # still at it
-        patches = (
-            Effect(slot=f"patch.{item.patch.target}", before=item.fingerprint, after=item.patch.source, pending=item.is_pending)
-            for item in self.patches
-        )
-        Acknowledgement(
-            pid=os.getpid(),
-            process=process_name(),
-            digest=self.digest,
-            effects=(*self.variables, *patches),
-            engine=self.engine,
-        ).write(Path(self.folder))
-
-
-_in_force = _InForce()
+#: Calls between vLLM's function that has a configuration and ours, at most: it loads plugins in the first lines.
+_NEAR = 8
 
 
 def bootstrap() -> None:
-    """Carries out the plan found in the environment, if there is one; a second call changes nothing.
+    """Carries out the plan that was handed down to this process; without one, does nothing. A second call changes nothing.
+
+    A plan comes from our own worker, through the environment, or from the hook of an engine that somebody else starts, in the
+    engine's configuration. That hook is put on here, too, if MODEL_QUIRKS asks for it.
 
     Raises:
-        QuirksError: The plan cannot be carried out here. vLLM lets it through, so the engine does not start.
+        QuirksError: The plan cannot be carried out here, or a variable of ours has a value that it cannot have. vLLM lets it
+            through, so the engine does not start.
     """
     text, folder = os.environ.get(PLAN_VARIABLE), os.environ.get(FOLDER_VARIABLE)
-    if text is None or folder is None:
+    if text is not None and folder is not None:
+        from pathlib import Path
+
+        from quirks_core.installation import check_ours
+        from quirks_core.plan import ProcessPlan
+        from quirks_core.process import carry_out
+
+        plan = ProcessPlan.read(text, f"handed down in {PLAN_VARIABLE}")
+        check_ours("worker")
+        carry_out(plan, Path(folder))
         return
-    try:
-        plan = ProcessPlan.model_validate_json(text)
-    except ValidationError as error:
-        raise QuirksError(f"the plan handed down in {PLAN_VARIABLE} cannot be read: {error}") from None
-    if (plan.digest, folder, os.getpid()) == (_in_force.digest, _in_force.folder, _in_force.pid):
-        return
-    undo()
-    check_ours("worker")
-    _in_force.log = _keep_errors(Path(folder))
-    try:
-        _in_force.variables = _set_environment(plan)
-        _install_patches(plan)
-    except BaseException:
-        undo()  # half a plan is worse than none
-        raise
-    _in_force.digest, _in_force.folder, _in_force.pid = plan.digest, folder, os.getpid()
-    end_with_parent()
-    _in_force.acknowledge()
+    carried = _carried()
+    if folder is None and (carried is not None or text is not None or os.environ.get(HOOK_VARIABLE)):
+        from quirks_core.hook.start import start
+
+        start(carried)
 
 
-def process_name() -> str:
-    """Returns this process's name behind its parent's: each data-parallel rank has a worker 0 of its own."""
-    parent, own = multiprocessing.parent_process(), multiprocessing.current_process().name
-    return own if parent is None or parent.name == "MainProcess" else f"{parent.name}/{own}"
+def _carried() -> Any:
+    """Finds what a plan left in the configuration of the engine that is loading plugins; None in any other process.
 
-
-def report_configuration(values: dict[str, Any]) -> None:
-    """Tells the driver what this process's own engine configuration holds.
-
-    Args:
-        values: Values by slot.
+    An engine's core and its workers load plugins first thing, also on nodes whose environment has nothing of ours.
     """
-    _in_force.engine = values
-    _in_force.acknowledge()
-
-
-def in_force() -> str | None:
-    """Returns the digest of the plan that this process carries out; None if there is none."""
-    return _in_force.digest or None
-
-
-def undo() -> None:
-    """Takes every patch off in this process; the environment is the driver's to restore."""
-    while _in_force.patches:
-        _in_force.patches.pop().undo()
-    if _in_force.log is not None:
-        logging.getLogger("vllm").removeHandler(_in_force.log)
-        _in_force.log.close()
-    _in_force.digest, _in_force.folder, _in_force.pid, _in_force.log = "", "", 0, None
-    _in_force.variables, _in_force.engine = (), {}
-
-
-def _set_environment(plan: ProcessPlan) -> tuple[Effect, ...]:
-    effects = []
-    for slot, value in plan.changes.items():
-        family, _, variable = slot.partition(".")
-        if family == "env":
-            effects.append(Effect(slot=slot, before=os.environ.get(variable), after=value))
-            os.environ[variable] = value
-    return tuple(effects)
-
-
-def _install_patches(plan: ProcessPlan) -> None:
-    for planned in plan.patches:
-        patch = _patch_here(planned)
-        _in_force.patches.append(install(patch, planned.quirk.id, when_in_force=_in_force.acknowledge))
-
-
-def _patch_here(planned: PlannedPatch) -> Patch:
-    """Finds the planned patch in this process's own installation."""
-    from quirks_core.discovery import discover
-    from quirks_core.registry import Registry  # most processes have no patch to look for
-
-    wanted = planned.quirk
-    found = [
-        item
-        for item in discover()
-        if (item.distribution, item.version, item.name) == (wanted.distribution, wanted.version, planned.entry_point)
-    ]
-    registry = Registry.load(found)
-    for item in registry.loaded:
-        if item.quirk.id == wanted.id:
-            for adjustment in item.quirk.adjustments:
-                if isinstance(adjustment, Patch) and (adjustment.target, adjustment.source) == (planned.target, planned.source):
-                    return adjustment
-    why = "; ".join(map(str, registry.broken)) or "it is not installed in that version"
-    raise QuirksError(f"this process cannot load quirk {wanted}: {why}")
-
-
-def _keep_errors(folder: Path) -> logging.Handler:
-    """Keeps what vLLM logs as errors, so that the driver can say why an engine died."""
-    handler = logging.FileHandler(folder / f"errors-{os.getpid()}.log", encoding="utf-8", delay=True)
-    handler.setLevel(logging.ERROR)
-    handler.setFormatter(logging.Formatter(f"{process_name()}: %(message)s"))
-    logging.getLogger("vllm").addHandler(handler)
-    return handler
+    frame = sys._getframe(1)
+    for _ in range(_NEAR):
+        if (caller := frame.f_back) is None:
+            return None
+        frame = caller
+        more = getattr(frame.f_locals.get("vllm_config"), "additional_config", None)
+        if isinstance(more, dict) and CARRIED in more:
+            return more[CARRIED]
+    return None

@@ -414,6 +414,10 @@ class GenerationConfig(Section):
             if getattr(getattr(self, section), key) is not None
         )
 
+    def untold_slots(self) -> frozenset[str]:
+        """Returns the slots that nobody could tell. Here none: what is left open has its default, or is the engine's choice."""
+        return frozenset()
+
     def adjusted(self, changes: Mapping[str, Any]) -> Self:
         """Returns the configuration with the values that a plan gives to slots.
 

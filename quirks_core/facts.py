@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, field_serializer, model_serializer
 
 from quirks_core import sources, variables
 from quirks_core.config import GenerationConfig, Purpose
@@ -143,6 +143,8 @@ class RunContext(Record):
         model: Facts of the checkpoint.
         settings: The value of every slot of the configuration before quirks: typed, or the configuration's default.
         typed: The slots whose value the user typed.
+        untold: The slots that belong to a program that did not say what it does (a trainer, a client): they are unknown, which
+            is something else than left open.
         packages: Versions by package; a package that is missing is not installed.
         assumed: The packages whose version was assumed (``--assume``) rather than read.
         platform: Platform of the installed engine; None if it is unknown.
@@ -155,13 +157,20 @@ class RunContext(Record):
     model: ModelFacts
     settings: dict[str, Any] = Field(default_factory=dict)
     typed: frozenset[str] = frozenset()
+    untold: frozenset[str] = frozenset()
     packages: dict[str, str] = Field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     platform: str | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
 
-    @field_serializer("typed", "assumed", when_used="json")
+    @model_serializer(mode="wrap")
+    def _without_what_is_rare(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out `untold` where it is empty: the digests of plans that were made before there was one stay."""
+        found: dict[str, Any] = serialize(self)
+        return found if self.untold else {key: value for key, value in found.items() if key != "untold"}
+
+    @field_serializer("typed", "untold", "assumed", when_used="json")
     def _in_order(self, names: frozenset[str]) -> list[str]:
         """Sorts sets: their order differs between processes, but the JSON and its digest must not."""
         return sorted(names)
@@ -197,6 +206,7 @@ class RunContext(Record):
             model=ModelFacts.read(config.model.path, config.model.revision),
             settings={name: value for name, value in config.slots().items() if is_slot(name)},
             typed=frozenset(filter(is_slot, config.typed_slots())),
+            untold=config.untold_slots(),
             packages={**found, **installed_versions(), **versions},
             assumed=frozenset(versions),
             platform=assumed_platform or installed_platform(),
@@ -217,7 +227,7 @@ class RunContext(Record):
         if name in FACTS:
             return FACTS[name].read(self)
         if name in SLOTS:
-            return self.settings.get(name)
+            return UNKNOWN if name in self.untold else self.settings.get(name)
         family, _, rest = name.partition(".")
         match family:
             case "typed":

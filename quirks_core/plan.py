@@ -7,7 +7,7 @@ import json
 from enum import StrEnum, auto
 from typing import Any
 
-from pydantic import Field, field_serializer
+from pydantic import Field, ValidationError, field_serializer
 
 from quirks_core.adjustments import Relation
 from quirks_core.errors import QuirksError
@@ -154,6 +154,22 @@ class ProcessPlan(Record):
     adjustments: tuple[dict[str, Any], ...] = ()
     patches: tuple[PlannedPatch, ...] = ()
     refused: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, text: str, where: str) -> ProcessPlan:
+        """Reads one from JSON.
+
+        Args:
+            text: The JSON.
+            where: Where it was found, for the message.
+
+        Raises:
+            QuirksError: It cannot be read as a plan.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise QuirksError(f"the plan {where} cannot be read: {error}") from None
 
     @property
     def digest(self) -> str:

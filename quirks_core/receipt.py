@@ -41,6 +41,7 @@ class Acknowledgement(Record):
         digest: Digest of the plan that the process applies, computed in the process from what it received.
         effects: The environment variables and patches, with the values before and after.
         engine: Values by slot in the process's own engine configuration; empty if it has none, or none yet.
+        host: Name of its machine.
     """
 
     pid: int
@@ -48,6 +49,7 @@ class Acknowledgement(Record):
     digest: str
     effects: tuple[Effect, ...] = ()
     engine: dict[str, Any] = Field(default_factory=dict)
+    host: str = ""
 
     def write(self, folder: Path) -> None:
         """Writes the acknowledgement where the driver looks for it, atomically."""

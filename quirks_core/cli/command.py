@@ -44,6 +44,7 @@ BUILT_IN: Mapping[str, str] = {
     "show": "showing:COMMAND",
     "plan": "planning:PLAN",
     "explain": "planning:EXPLAIN",
+    "run": "run:COMMAND",
     "matrix": "matrix:COMMAND",
     "diff": "diff:COMMAND",
     "lock": "lock:COMMAND",

@@ -16,7 +16,6 @@ from packaging.utils import canonicalize_name
 from quirks_core import sources, vllm_metadata
 from quirks_core.adjustments import Patch
 from quirks_core.apply import check_engine_environment
-from quirks_core.bootstrap import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.cli.command import GROUP as COMMANDS
 from quirks_core.cli.command import Command
 from quirks_core.cli.findings import show_findings
@@ -25,6 +24,8 @@ from quirks_core.discovery import PROJECT, Discovered, discover
 from quirks_core.errors import UsageError, nearest
 from quirks_core.evaluate import matches
 from quirks_core.facts import Installation
+from quirks_core.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
 from quirks_core.installation import hidden, in_the_way, no_engine
 from quirks_core.isolated import Seen, look
 from quirks_core.lifecycle import Stage, lifecycle
@@ -36,7 +37,6 @@ from quirks_core.propose import drift_of
 from quirks_core.registry import Registry
 from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.trace import Answer
-from quirks_core.trainers import VARIABLE as TRAINER_VARIABLE
 from quirks_core.trainers import find as find_trainer
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
@@ -45,14 +45,8 @@ _ENGINE = "vllm"
 #: What all of our environment variables begin with, and those that there are.
 _PREFIX = "MODEL_QUIRKS_"
 _VARIABLES = (
-    DISABLE_VARIABLE,
-    FOLDER_VARIABLE,
-    FORCE_VARIABLE,
-    LOCKED_VARIABLE,
-    PLAN_VARIABLE,
-    STRICT_VARIABLE,
-    TRAINER_VARIABLE,
-)
+    DISABLE_VARIABLE, FOLDER_VARIABLE, FORCE_VARIABLE, LOCKED_VARIABLE, PLAN_VARIABLE, STRICT_VARIABLE, *HOOK_VARIABLES,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

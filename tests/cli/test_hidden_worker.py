@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core.bootstrap import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.installation import in_the_way
 from quirks_core.plan import ProcessPlan
 

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from quirks_core import Default, ModelFlag, Quirk, RunContext, Severity, bootstrap, purpose, report
+from quirks_core import Default, ModelFlag, Quirk, RunContext, Severity, handed_down, process, purpose, report
 from quirks_core.config import GenerationConfig
 from quirks_core.discovery import discover
 from quirks_core.facts import ModelFacts
@@ -182,10 +182,10 @@ def own_environment(monkeypatch, tmp_path):
     """Gives the test an os.environ and a temporary folder of its own, without a plan, and takes patches off afterwards."""
     before = dict(os.environ)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for name in (bootstrap.PLAN_VARIABLE, bootstrap.FOLDER_VARIABLE, "VLLM_PLUGINS"):
+    for name in (handed_down.PLAN_VARIABLE, handed_down.FOLDER_VARIABLE, "VLLM_PLUGINS"):
         monkeypatch.delenv(name, raising=False)
-    bootstrap.undo()
+    process.undo()
     yield
-    bootstrap.undo()
+    process.undo()
     os.environ.clear()
     os.environ.update(before)

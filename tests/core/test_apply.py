@@ -9,8 +9,8 @@ import pytest
 
 from quirks_core import Default, Refuse
 from quirks_core.apply import apply
-from quirks_core.bootstrap import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.errors import QuirksError, UsageError
+from quirks_core.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.plan import ProcessPlan, RefusedError
 
 pytestmark = pytest.mark.usefixtures("own_environment")

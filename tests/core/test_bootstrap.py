@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core import bootstrap
+from quirks_core import bootstrap, handed_down, process
 from quirks_core.apply import apply
 from quirks_core.errors import QuirksError, ReceiptError
 from quirks_core.receipt import ReadBack, collect, read_acknowledgements
@@ -83,8 +83,8 @@ def hand_down(monkeypatch, tmp_path):
 
     def hand(plan):
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        monkeypatch.setenv(bootstrap.PLAN_VARIABLE, plan.for_processes.model_dump_json())
-        monkeypatch.setenv(bootstrap.FOLDER_VARIABLE, str(folder))
+        monkeypatch.setenv(handed_down.PLAN_VARIABLE, plan.for_processes.model_dump_json())
+        monkeypatch.setenv(handed_down.FOLDER_VARIABLE, str(folder))
         return folder
 
     return hand
@@ -96,17 +96,16 @@ def step_and_stop():
     return engine.step(), engine.stop()
 
 
-def test_without_a_plan_or_a_folder_nothing_happens(monkeypatch, tmp_path):
+def test_without_a_plan_or_a_folder_nothing_happens(tmp_path):
     before = dict(os.environ)
 
     bootstrap.bootstrap()
-    bootstrap.report_configuration({"engine.seed": 3})
+    process.report_configuration({"engine.seed": 3})
 
     assert dict(os.environ) == before
-    monkeypatch.setenv(bootstrap.PLAN_VARIABLE, "not even JSON")
     bootstrap.bootstrap()
     assert list(tmp_path.glob("**/ack-*.json")) == []
-    bootstrap.undo()  # of what was reported
+    process.undo()  # of what was reported
 
 
 def test_patches_are_installed_variables_set_and_both_acknowledged_with_the_digest(applied):
@@ -117,7 +116,7 @@ def test_patches_are_installed_variables_set_and_both_acknowledged_with_the_dige
     assert (step_and_stop(), os.environ["FAKE_VARIABLE"]) == (PATCHED, "1")
     (acknowledgement,) = read_acknowledgements(applied.folder)
     assert (acknowledgement.pid, acknowledgement.process) == (os.getpid(), "MainProcess")
-    assert acknowledgement.digest == applied.plan.digest == bootstrap.in_force()
+    assert acknowledgement.digest == applied.plan.digest == process.in_force()
     assert [effect.slot for effect in acknowledgement.effects] == SLOTS
     assert [effect.after for effect in acknowledgement.effects] == ["1", "fake_plugin:wrap", "fake_plugin:wrap"]
 
@@ -151,7 +150,7 @@ def test_another_plan_replaces_the_first_and_undoes_its_patches(plan_for, hand_d
 
     bootstrap.bootstrap()
 
-    assert (step_and_stop(), bootstrap.in_force()) == (("step", "patched stop"), second.digest)
+    assert (step_and_stop(), process.in_force()) == (("step", "patched stop"), second.digest)
     assert [ack.digest for ack in read_acknowledgements(folder)] == [second.digest]
 
 
@@ -198,12 +197,12 @@ def test_undoing_the_plan_takes_patches_and_what_keeps_errors_off(applied, impor
         step_and_stop()
     written = read_acknowledgements(applied.folder)
 
-    bootstrap.undo()
+    process.undo()
 
     assert (step_and_stop(), read_acknowledgements(applied.folder)) == (("step", "stop"), written)
     assert logging.getLogger("vllm").handlers == handlers
     applied.undo()
-    assert bootstrap.PLAN_VARIABLE not in os.environ
+    assert handed_down.PLAN_VARIABLE not in os.environ
 
 
 def test_a_forked_process_acknowledges_for_itself(applied):
@@ -220,10 +219,10 @@ def test_a_forked_process_acknowledges_for_itself(applied):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"context": 3}', '{"context": "x", "colour": "red"}'])
 def test_a_plan_that_cannot_be_read_is_a_clear_error(monkeypatch, tmp_path, text):
-    monkeypatch.setenv(bootstrap.PLAN_VARIABLE, text)
-    monkeypatch.setenv(bootstrap.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(handed_down.PLAN_VARIABLE, text)
+    monkeypatch.setenv(handed_down.FOLDER_VARIABLE, str(tmp_path))
 
-    with pytest.raises(QuirksError, match=f"handed down in {bootstrap.PLAN_VARIABLE} cannot be read"):
+    with pytest.raises(QuirksError, match=f"handed down in {handed_down.PLAN_VARIABLE} cannot be read"):
         bootstrap.bootstrap()
 
     assert list(tmp_path.iterdir()) == []
@@ -231,9 +230,9 @@ def test_a_plan_that_cannot_be_read_is_a_clear_error(monkeypatch, tmp_path, text
 
 @pytest.mark.parametrize("changes", [{"distribution": "other-dist"}, {"version": "9.9"}, {"id": "other-quirk"}])
 def test_a_quirk_that_this_process_does_not_have_is_an_error_that_names_it(applied, changes):
-    plan = json.loads(os.environ[bootstrap.PLAN_VARIABLE])
+    plan = json.loads(os.environ[handed_down.PLAN_VARIABLE])
     plan["patches"][0]["quirk"].update(changes)
-    os.environ[bootstrap.PLAN_VARIABLE] = json.dumps(plan)
+    os.environ[handed_down.PLAN_VARIABLE] = json.dumps(plan)
 
     with pytest.raises(QuirksError, match=f"this process cannot load quirk .*{next(iter(changes.values()))}"):
         bootstrap.bootstrap()
@@ -254,7 +253,7 @@ def test_what_vllm_logs_as_an_error_is_kept_for_the_driver(applied):
 def test_a_process_reports_the_configuration_that_it_runs_with(applied):
     bootstrap.bootstrap()
 
-    bootstrap.report_configuration({"engine.seed": 3})
+    process.report_configuration({"engine.seed": 3})
 
     (acknowledgement,) = read_acknowledgements(applied.folder)
     assert (acknowledgement.engine, len(acknowledgement.effects)) == ({"engine.seed": 3}, 3)
@@ -268,16 +267,16 @@ def start(site):
     def run(body, **environment):
         text = "import time\nfrom quirks_core.bootstrap import bootstrap\n" + textwrap.dedent(body)
         environ = {**os.environ, "PYTHONPATH": str(site), **environment}
-        process = subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, "-c", text], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        started.append(process)
-        return process
+        started.append(child)
+        return child
 
     yield run
-    for process in started:
-        process.kill()
-        process.communicate()
+    for child in started:
+        child.kill()
+        child.communicate()
 
 
 def test_processes_of_their_own_carry_out_the_same_plan_and_whoever_is_late_is_waited_for(applied, start):
@@ -293,23 +292,23 @@ def test_processes_of_their_own_carry_out_the_same_plan_and_whoever_is_late_is_w
         collect(applied.folder, applied.plan.digest, names, wait_s=0.1)
 
     assert [(item.slot, item.pending) for item in receipt.processes[0].effects] == [(slot, False) for slot in SLOTS]
-    for process, name in zip(silent, ("worker 1", "worker 2"), strict=True):
-        assert f"{name} (process {process.pid}) did not acknowledge the plan within 0.1 s" in str(error.value)
+    for child, name in zip(silent, ("worker 1", "worker 2"), strict=True):
+        assert f"{name} (process {child.pid}) did not acknowledge the plan within 0.1 s" in str(error.value)
     assert "worker 0" not in str(error.value)
 
 
 def test_a_process_with_another_plan_or_configuration_stops_the_run(applied, make_plan, start):
     other = make_plan()
-    astray = start("bootstrap()", **{bootstrap.PLAN_VARIABLE: other.for_processes.model_dump_json()})
+    astray = start("bootstrap()", **{handed_down.PLAN_VARIABLE: other.for_processes.model_dump_json()})
     changed = start(
         """
-        from quirks_core.bootstrap import report_configuration
+        from quirks_core.process import report_configuration
         bootstrap()
         report_configuration({"engine.seed": 3})
         """
     )
-    for process in (astray, changed):
-        process.communicate(timeout=60)
+    for child in (astray, changed):
+        child.communicate(timeout=60)
     values = [ReadBack(slot="engine.seed", planned=1, engine=1, binding=True)]
 
     with pytest.raises(ReceiptError) as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quirks_core import Default, Fact, Patch, Quirk, Refuse, Require, Severity, bootstrap, hookimpl, model_type, report
+from quirks_core import Default, Fact, Patch, Quirk, Refuse, Require, Severity, hookimpl, model_type, process, report
 from quirks_core.errors import DeclarationError, PatchDriftError, QuirksError, UsageError
 from quirks_core.fingerprints import fingerprint
 from quirks_core.plan import RefusedError
@@ -157,7 +157,7 @@ def unchanged():
     before = dict(os.environ), list(sys.meta_path)
     yield
     assert (dict(os.environ), list(sys.meta_path)) == before
-    assert bootstrap.in_force() is None
+    assert process.in_force() is None
 
 
 @pytest.mark.usefixtures("unchanged")

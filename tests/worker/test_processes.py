@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from quirks_core import private_folder
-from quirks_core.bootstrap import in_force
 from quirks_core.errors import ReceiptError
 from quirks_core.planning import make_plan
+from quirks_core.process import in_force
 from worker import GenerationConfig
 from worker.engine import processes
 from worker.engine.engine import Engine

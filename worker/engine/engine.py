@@ -13,9 +13,9 @@ from quirks_core.apply import Applied, apply
 from quirks_core.bootstrap import bootstrap
 from quirks_core.errors import QuirksError
 from quirks_core.plan import Plan
+from quirks_core.read_back import read_back, slots_to_read
 from quirks_core.receipt import Receipt, collect
 from worker.engine import failures, leftovers, processes, reports, shared_memory, surroundings, vllm_adapter
-from worker.engine.read_back import read_back, slots_to_read
 from worker.engine.readiness import Readiness, start_problem
 from worker.errors import EngineDiedError, EngineStartError, TransferError
 

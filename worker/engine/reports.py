@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from quirks_core import bootstrap
+from quirks_core import process
+from quirks_core.read_back import read_configuration
 from worker.engine.device import device_id
-from worker.engine.read_back import read_configuration
 
 
 def configuration(worker: Any, slots: list[str]) -> None:
     """Acknowledges once more, with the values of these slots in this worker's own configuration."""
-    bootstrap.report_configuration(read_configuration(worker.vllm_config, slots))
+    process.report_configuration(read_configuration(worker.vllm_config, slots))
 
 
 def device(worker: Any) -> str:

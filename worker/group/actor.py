@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quirks_core import private_folder
-from quirks_core.bootstrap import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.diff import diff
 from quirks_core.errors import QuirksError
 from quirks_core.facts import asked_variables
+from quirks_core.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.plan import Plan
 from quirks_core.variables import is_secret
 from worker.engine import leftovers

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
 
+from quirks_core.adjustments import Relation, holds
 from quirks_core.engine_arguments import find_argument
-from quirks_core.plan import Plan
+from quirks_core.plan import Plan, ProcessPlan, Status
 from quirks_core.receipt import ReadBack
 from quirks_core.slots import ENGINE, NOT_ARGUMENTS, SLOTS
 
 #: Slots whose value ``auto`` the engine replaces by what it stands for.
 _RESOLVED = frozenset({"engine.dtype"})
 _MISSING = object()
+#: By slot, the value that the engine replaces by what it stands for.
+_STANDS_FOR = {"engine.dtype": "auto", "engine.head_dtype": "model"}
+_IN_FORCE = (Status.APPLIED.value, Status.ALREADY_SET.value)
 
 
 def slots_to_read(plan: Plan) -> list[str]:
@@ -50,6 +54,22 @@ def read_back(vllm_config: Any, plan: Plan) -> tuple[ReadBack, ...]:
         )
         for slot, value in read_configuration(vllm_config, slots_to_read(plan)).items()
     )
+
+
+def contradictions(plan: ProcessPlan, values: Mapping[str, Any]) -> Iterator[str]:
+    """Says of every value that a quirk put in force, or found in force, and that an engine has otherwise, what is wrong.
+
+    Args:
+        plan: The plan.
+        values: What the engine has, by slot; one that is missing cannot be read.
+    """
+    for line in plan.adjustments:
+        slot, wanted = line["slot"], line["value"]
+        if line["status"] not in _IN_FORCE or slot not in values or wanted == _STANDS_FOR.get(slot):
+            continue
+        relation = Relation(line["relation"])
+        if not holds(relation, wanted, values[slot]):
+            yield f"{slot}: the plan wanted {relation} {wanted!r}, the engine has {values[slot]!r}"
 
 
 def _sections(config: Any) -> Iterator[tuple[str, Any]]:

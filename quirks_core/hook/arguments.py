@@ -1,0 +1,221 @@
+"""Reads the facts of a run from vLLM's ``EngineArgs``, and puts the values of a plan onto them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Self
+
+from pydantic import PrivateAttr
+
+from quirks_core import json_values
+from quirks_core.config import EngineSection, GenerationConfig
+from quirks_core.errors import QuirksError
+from quirks_core.hook.settings import HookSettings
+from quirks_core.hook.typed import Typed, typed_in
+from quirks_core.plan import canonical, sha256
+from quirks_core.slots import ENGINE, ENV, NOT_ARGUMENTS, SLOTS, engine_problem, is_slot
+
+#: Sections whose slots belong to the client or the trainer: the engine cannot know them.
+_CLIENT, _TRAINER = ("request", "sampling"), ("refit", "train")
+#: Arguments that say which model, place one node in a group of several (the nodes of one run have the same plan), or that vLLM
+#: sets by itself.
+_NO_SETTINGS = frozenset(
+    {
+        *("additional_config", "api_server_count", "headless", "hf_token", "model", "port"),
+        *("logging_config", "revision", "tokenizer"),
+        *("data_parallel_address", "data_parallel_rank", "data_parallel_rpc_port", "data_parallel_size_local"),
+        *("data_parallel_external_lb", "data_parallel_hybrid_lb", "data_parallel_multi_port_external_lb"),
+        *("data_parallel_start_rank", "master_addr", "master_port", "node_rank"),
+    }
+)
+_HEAD = "engine.head_dtype"
+_UNREADABLE = object()
+
+
+class EngineRun(GenerationConfig):
+    """A configuration whose facts come from an ``EngineArgs``, for the one way in which plans are made.
+
+    Our own defaults are left out, because nobody applies them: weights are loaded as ``load_format`` says, and an argument that
+    nobody typed is the engine's choice. The ranks of a data-parallel engine are its own (``parallel.dp_strategy: engine``).
+
+    What belongs to the client and, of a rollout, to the trainer (``request.*``, ``sampling.*``; ``refit.*``, ``train.*``) is
+    *unknown* unless somebody tells it, in MODEL_QUIRKS_SET or by a preset for the trainer. The other choice, our defaults,
+    would assert what nobody checked: with ``refit.scope: parameters`` as a fact the plan would require loaded weights of
+    trainers that send buffers, and with ``sampling.top_p: 1`` it would stay silent about trainers that use another. Nor are
+    they taken for left open: a quirk that asks for them would then silently not concern the run, though it may well. Unknown,
+    it does nothing and the plan says which fact it wants. An engine that is no rollout has no trainer, and what that one would
+    say is absent.
+    """
+
+    _typed: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @classmethod
+    def of(cls, arguments: Any, settings: HookSettings, purpose: str) -> Self:
+        """Makes the configuration of an engine.
+
+        Args:
+            arguments: The ``EngineArgs``, with what the user set in MODEL_QUIRKS_SET on them.
+            settings: What the user asks of the hook.
+            purpose: What the engine is for.
+
+        Raises:
+            UsageError: Something that the user told makes no sense.
+        """
+        names = typed_in(arguments).names | {name.removeprefix(ENGINE) for name in settings.told if name.startswith(ENGINE)}
+        values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
+        values["engine"] = {"runtime": "v1", "async_engine": is_asynchronous(arguments), **_engine_values(arguments, names)}
+        preset = settings.trainer.facts if settings.trainer is not None and purpose == "rollout" else {}
+        for slot, value in {**preset, **settings.told}.items():
+            section, _, key = slot.partition(".")
+            if section != "engine":
+                values.setdefault(section, {})[key] = value
+        model = {"path": str(arguments.model), "revision": arguments.revision, "tokenizer": arguments.tokenizer}
+        run = cls.parse({**values, "model": model, "purpose": purpose, "recipe": settings.recipe})
+        mine = {f"{ENGINE}{name}" for name in names}
+        mine |= {_HEAD} if "hf_overrides" in names else set()
+        run._typed = frozenset(mine | set(settings.told))
+        return run
+
+    def slots(self) -> dict[str, Any]:
+        """Returns the values that somebody told, or that the engine starts with."""
+        told = {f"{section}.{key}" for section in self.SLOT_SECTIONS for key in getattr(self, section).model_fields_set}
+        found = super().slots()
+        return {slot: value for slot, value in found.items() if slot in told or slot.startswith(ENGINE)}
+
+    def typed_slots(self) -> frozenset[str]:
+        """Returns the slots that the user typed, as far as it is known."""
+        return super().typed_slots() & self._typed
+
+    def untold_slots(self) -> frozenset[str]:
+        """Returns the slots of the client and the trainer that nobody told."""
+        sections = (*_CLIENT, *_TRAINER) if self.purpose == "rollout" else _CLIENT
+        return frozenset(slot for slot in SLOTS if slot.partition(".")[0] in sections) - self.slots().keys()
+
+
+def is_asynchronous(arguments: Any) -> bool:
+    """Tells whether the arguments are those of an asynchronous engine."""
+    return any(kind.__name__ == "AsyncEngineArgs" for kind in type(arguments).__mro__)
+
+
+def typed_of(arguments: Any) -> Typed:
+    """Returns what the user typed, without what names the model or places a node."""
+    found = typed_in(arguments)
+    return found._replace(names=found.names - _NO_SETTINGS)
+
+
+def signs_of_a_trainer(arguments: Any) -> list[str]:
+    """Returns the arguments that only a trainer that updates weights has a use for."""
+    signs = {
+        "weight_transfer_config": getattr(arguments, "weight_transfer_config", None) is not None,
+        "load_format=dummy": _plain(arguments.load_format) == "dummy",
+        "enable_sleep_mode": bool(arguments.enable_sleep_mode),
+        "worker_extension_cls": bool(arguments.worker_extension_cls),
+        "distributed_executor_backend=external_launcher": arguments.distributed_executor_backend == "external_launcher",
+    }
+    return [name for name, is_there in signs.items() if is_there]
+
+
+def identity(arguments: Any) -> str:
+    """Returns a digest of all arguments, the same in a process that was started with the same command line."""
+    names = [field.name for field in fields(arguments) if not field.name.startswith("_")]  # those count API servers
+    values = {name: _readable(getattr(arguments, name)) for name in names}
+    return sha256({name: value for name, value in values.items() if name not in _NO_SETTINGS - {"model", "revision"}})
+
+
+def put(arguments: Any, changes: Mapping[str, Any]) -> None:
+    """Puts the values of slots onto an ``EngineArgs``; those that are none of its arguments are left out.
+
+    Args:
+        arguments: The arguments.
+        changes: Checked values by slot.
+
+    Raises:
+        QuirksError: A value cannot be put there, because a function of the user's stands in the place of the setting.
+    """
+    for slot, value in changes.items():
+        if not is_enforced(slot) or slot.startswith(ENV):
+            continue
+        if slot == _HEAD:  # vLLM reads it from the checkpoint's configuration
+            if callable(arguments.hf_overrides):
+                raise QuirksError(f"{slot} cannot be set: hf_overrides is a function; have it set head_dtype to {value!r}")
+            arguments.hf_overrides = {**(arguments.hf_overrides or {}), "head_dtype": value}
+            continue
+        name = slot.removeprefix(ENGINE)
+        now = getattr(arguments, name)
+        if is_dataclass(now) and not isinstance(now, type) and isinstance(value, dict):
+            explicit = _explicit(now)
+            value = type(now)(**{**(explicit if isinstance(explicit, dict) else {}), **value})
+        setattr(arguments, name, value)
+
+
+def is_enforced(slot: str) -> bool:
+    """Tells whether the hook can put a slot into force; it cannot for what belongs to the trainer or the client."""
+    return slot.startswith(ENV) or slot == _HEAD or (slot.startswith(ENGINE) and slot not in NOT_ARGUMENTS)
+
+
+@lru_cache(maxsize=1)
+def _always() -> frozenset[str]:
+    """The arguments that are facts also where nobody typed them: quirks count on their sizes and flags."""
+    return frozenset(
+        {"load_format"} | {name for name, field in EngineSection.model_fields.items() if field.default is not None}
+    )
+
+
+def _engine_values(arguments: Any, names: frozenset[str] | set[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in sorted((names | _always()) - _NO_SETTINGS):
+        slot = f"{ENGINE}{name}"
+        value = _plain(getattr(arguments, name, None))
+        if value is None or value is _UNREADABLE or not is_slot(slot) or json_values.problem(value):
+            continue
+        # vLLM has taken the value. Where our reading of its types is narrower, the value is no fact, and no error either.
+        if (slot in SLOTS and SLOTS[slot].problem(value)) or engine_problem(slot, value):
+            continue
+        found[name] = value
+    if not found.get("hf_overrides"):
+        found.pop("hf_overrides", None)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as JSON has it; `_UNREADABLE` if it has none."""
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if type(value).__name__ == "dtype":
+        return str(value).removeprefix("torch.")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return _all_or_none({str(key): _plain(item) for key, item in value.items()})
+    if isinstance(value, list | tuple | set | frozenset):
+        members = [_plain(item) for item in value]
+        if _UNREADABLE in members:
+            return _UNREADABLE
+        return sorted(members, key=canonical) if isinstance(value, set | frozenset) else members
+    return _explicit(value) if is_dataclass(value) and not isinstance(value, type) else _UNREADABLE
+
+
+def _explicit(value: Any) -> Any:
+    """Returns the fields of one of vLLM's configuration objects that are not its defaults."""
+    found = {}
+    for field in fields(value):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        given = getattr(value, field.name, default)
+        if field.init and given is not default:
+            plain = _plain(given)
+            if plain is not _UNREADABLE and plain != _plain(default):
+                found[field.name] = plain
+    return found
+
+
+def _all_or_none(values: dict[str, Any]) -> Any:
+    return _UNREADABLE if any(value is _UNREADABLE for value in values.values()) else values
+
+
+def _readable(value: Any) -> Any:
+    # vLLM changes its configuration objects while it makes an engine's configuration of them, also those of a command line.
+    plain = _UNREADABLE if is_dataclass(value) else _plain(value)
+    return f"a {type(value).__qualname__}" if plain is _UNREADABLE else plain

@@ -1,0 +1,24 @@
+"""What ``quirks run`` puts on in every Python process before vLLM is imported; imports next to nothing itself.
+
+Recorders of what the user typed are then in time for the first ``LLM(...)``, too. And an engine core asks for its receipt also
+where vLLM does not load our plugin, so that nothing keeps quirks out in silence.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from quirks_core.hook import typed
+from quirks_core.hook.imports import when_imported
+
+
+def watch() -> None:
+    """Puts everything on; a second call changes nothing."""
+    typed.watch()
+    when_imported("vllm.v1.executor.abstract", _ask_for_receipts)
+
+
+def _ask_for_receipts(_: ModuleType) -> None:
+    from quirks_core.hook import processes
+
+    processes.install()

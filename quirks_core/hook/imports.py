@@ -1,0 +1,59 @@
+"""Calls a function as soon as a module has been imported: now, if it is imported already."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+Call = Callable[[ModuleType], None]
+
+
+class _Finder:
+    """An import hook that finds modules as usual, and calls what waits for one right after it was executed."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[Call]] = {}
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Finds a module that something waits for; None for any other."""
+        if name not in self.waiting:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next((found for finder in others if (found := finder.find_spec(name, path, target)) is not None), None)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            while calls := self.waiting.pop(name, None):  # one call can ask for another
+                for call in calls:
+                    call(module)
+            if not self.waiting and self in sys.meta_path:
+                sys.meta_path.remove(self)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader, made for this one import
+        return spec
+
+
+_finder = _Finder()
+
+
+def when_imported(name: str, call: Call) -> None:
+    """Calls a function with a module once it is imported; the same function waits only once.
+
+    Args:
+        name: The module's name.
+        call: What to call.
+    """
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        call(module)
+        return
+    waiting = _finder.waiting.setdefault(name, [])
+    if call not in waiting:
+        waiting.append(call)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)

@@ -1,0 +1,161 @@
+"""Puts the plan of an engine into force in each of its processes, and has every engine core prove that it is.
+
+The plan is in the engine's configuration (``additional_config``), which vLLM sends to all of them. After the weights are loaded
+and before anything is computed, the core asks every worker by vLLM's own ``collective_rpc``. Who started the engine need not
+know of it, and ``worker_extension_cls`` stays free.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import sys
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from quirks_core import process
+from quirks_core.errors import ReceiptError
+from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, VLLM_PLUGINS
+from quirks_core.hook import receipts, report
+from quirks_core.hook.arguments import is_enforced
+from quirks_core.hook.imports import when_imported
+from quirks_core.hook.receipts import EngineReceipt
+from quirks_core.hook.settings import HookSettings
+from quirks_core.plan import ProcessPlan
+from quirks_core.read_back import contradictions, read_configuration
+from quirks_core.receipt import Acknowledgement
+from quirks_core.slots import ENGINE
+
+_MARK = "_model_quirks_proven"
+
+
+def install() -> None:
+    """Puts the wrappers on, now or as soon as vLLM's modules are imported; a second call changes nothing."""
+    # Not on EngineCore.__init__: vLLM loads plugins inside of it, so a wrapper would come too late.
+    when_imported("vllm.v1.executor.abstract", _wrap_executor)
+    when_imported("vllm.v1.worker.worker_base", _wrap_worker)
+
+
+def plan_of(config: Any) -> ProcessPlan | None:
+    """Returns the plan that an engine's configuration carries; None if there is none."""
+    more = getattr(config, "additional_config", None)
+    carried = more.get(CARRIED) if isinstance(more, dict) else None
+    return None if carried is None else ProcessPlan.model_validate(carried)
+
+
+def values_of(plan: ProcessPlan, config: Any) -> dict[str, Any]:
+    """Returns, by slot, what an engine's configuration holds of what quirks ask for."""
+    slots = {line["slot"] for line in plan.adjustments} | plan.changes.keys()
+    return read_configuration(config, sorted(slot for slot in slots if slot.startswith(ENGINE)))
+
+
+def acknowledged(worker: Any) -> dict[str, Any]:
+    """Runs in a worker, through ``collective_rpc``: returns what its process carries out, and what its configuration holds."""
+    plan = plan_of(worker.vllm_config)
+    engine = values_of(plan, worker.vllm_config) if plan is not None else {}
+    return process.acknowledgement(engine).model_dump(mode="json")
+
+
+def prove(executor: Any) -> EngineReceipt | None:
+    """Asks every worker of an engine what it carries out; returns the receipt, or None if the engine has no plan.
+
+    Raises:
+        ReceiptError: A process carries out another plan, or none, or has another value than a quirk set.
+    """
+    config = executor.vllm_config
+    plan = plan_of(config)
+    settings = HookSettings.read() or HookSettings()
+    if plan is None:
+        return None
+    core = process.acknowledgement(values_of(plan, config))
+    workers = [Acknowledgement.model_validate(row) for row in executor.collective_rpc(acknowledged)]
+    # Where the core is its own worker, it has answered twice.
+    rows = [core, *(row for row in workers if (row.pid, row.host) != (core.pid, core.host))]
+    if problems := list(_problems(plan, rows)):
+        _refuse("; ".join(problems), settings)
+    changes = {slot: value for slot, value in plan.changes.items() if is_enforced(slot)}
+    receipt = EngineReceipt(digest=plan.digest, host=socket.gethostname(), changes=changes, processes=tuple(rows))
+    if settings.receipt is not None:
+        receipts.add_engine(settings.receipt, receipt)
+    if not settings.is_quiet:
+        report.say_receipt(receipt)
+    return receipt
+
+
+def _problems(plan: ProcessPlan, rows: Iterable[Acknowledgement]) -> Iterable[str]:
+    for row in rows:
+        who = f"{row.process} (process {row.pid} on {row.host})"
+        if row.digest != plan.digest:
+            yield f"{who} carries out {f'plan {row.digest[:12]}…' if row.digest else 'no plan'} instead of {plan.digest[:12]}…"
+        yield from (f"{who}: {text}" for text in contradictions(plan, row.engine))
+
+
+def _say_why_not(settings: HookSettings) -> None:
+    """An engine has no plan: says why; one that must have a receipt does not start.
+
+    Raises:
+        ReceiptError: It must have one.
+    """
+    is_loaded = "quirks_core.hook.start" in sys.modules  # the front end has said already why it made no plan
+    reason = "no plan was made for it, because its configuration was made by something that the hook does not reach"
+    if not is_loaded:
+        names = os.environ.get("VLLM_PLUGINS")
+        reason = "vLLM did not load our plugin; its log says why"
+        if names is not None and VLLM_PLUGINS[0] not in names.split(","):
+            reason = f"VLLM_PLUGINS={names!r} keeps our plugin out; add {','.join(VLLM_PLUGINS)}, or unset it"
+    if settings.needs_receipt:
+        _refuse(reason, settings)
+    if not is_loaded:
+        report.loud(f"THIS ENGINE STARTS WITHOUT QUIRKS: {reason}")
+
+
+def _refuse(problem: str, settings: HookSettings) -> None:
+    if settings.receipt is not None:
+        receipts.add_problem(settings.receipt, problem)
+    raise ReceiptError(f"this engine cannot have a receipt: {problem}")
+
+
+def _wrap_executor(module: ModuleType) -> None:
+    kind = module.Executor
+    if hasattr(kind.initialize_from_config, _MARK):
+        return
+    init, original = kind.__init__, kind.initialize_from_config
+
+    @functools.wraps(init)
+    def with_plan(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        # Our own worker proves its plan by itself.
+        if plan_of(vllm_config) is None and os.environ.get(FOLDER_VARIABLE) is None:
+            _say_why_not(HookSettings.read() or HookSettings())
+        _into_force(vllm_config)
+        init(self, vllm_config, *args, **kwargs)
+
+    @functools.wraps(original)
+    def initialize_from_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        prove(self)
+        return original(self, *args, **kwargs)
+
+    setattr(initialize_from_config, _MARK, True)
+    kind.__init__, kind.initialize_from_config = with_plan, initialize_from_config
+
+
+def _wrap_worker(module: ModuleType) -> None:
+    kind = module.WorkerWrapperBase
+    if hasattr(kind.init_worker, _MARK):
+        return
+    original = kind.init_worker
+
+    @functools.wraps(original)
+    def init_worker(self: Any, all_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
+        _into_force(all_kwargs[self.rpc_rank].get("vllm_config"))
+        return original(self, all_kwargs, *args, **kwargs)
+
+    setattr(init_worker, _MARK, True)
+    kind.init_worker = init_worker
+
+
+def _into_force(config: Any) -> None:
+    """A forked process inherits vLLM's note that plugins are loaded, and our wrappers; the plan is in its configuration."""
+    if (plan := plan_of(config)) is not None:
+        process.carry_out(plan)

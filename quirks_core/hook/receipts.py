@@ -1,0 +1,148 @@
+"""The file that receipts are written to: of every engine that the processes of a run bring up, as JSON.
+
+All processes on a machine that have the same MODEL_QUIRKS_RECEIPT write into one file, each under a lock. Machines that share
+no file system have a file each.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from quirks_core.errors import ReceiptError, UsageError
+from quirks_core.facts import Record
+from quirks_core.receipt import Acknowledgement
+
+
+class EngineReceipt(Record):
+    """What one engine core and its workers carry out.
+
+    Attributes:
+        digest: Digest of the plan.
+        host: The core's machine.
+        changes: The slots that quirks changed, with their values.
+        processes: The core, then its workers; a process that is both is listed once. Their ``engine`` holds the values that
+            were read back from their configuration.
+    """
+
+    digest: str
+    host: str
+    changes: dict[str, Any] = Field(default_factory=dict)
+    processes: tuple[Acknowledgement, ...]
+
+
+class Receipts(Record):
+    """The content of the file.
+
+    Attributes:
+        engines: A receipt for every engine core.
+        front_ends: The processes that planned, or took the plan of the process that started them: scripts and API servers.
+        problems: Why an engine got no receipt.
+    """
+
+    engines: tuple[EngineReceipt, ...] = ()
+    front_ends: tuple[Acknowledgement, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def read(file: Path) -> Receipts:
+    """Reads the file; an empty one, or none, holds nothing.
+
+    Raises:
+        ReceiptError: It holds something else.
+    """
+    try:
+        with file.open(encoding="utf-8") as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH)
+            text = opened.read()
+    except FileNotFoundError:
+        return Receipts()
+    except OSError as error:
+        raise ReceiptError(f"{file} cannot be read: {error.strerror}") from None
+    try:
+        return Receipts.model_validate_json(text) if text.strip() else Receipts()
+    except ValidationError:
+        raise ReceiptError(f"{file} holds no receipts") from None
+
+
+def begin(file: Path, *, keep_problems: bool = False) -> None:
+    """Makes sure that the file can be written, and takes out what is left of processes that have ended.
+
+    Args:
+        file: The file.
+        keep_problems: Somebody watches the whole run, and wants to see the problems of all its engines.
+
+    Raises:
+        UsageError: It cannot be written, or holds something else.
+    """
+    host = socket.gethostname()
+    try:
+        with _changing(file) as found:
+            found["engines"] = [one for one in found["engines"] if one["host"] != host or _is_alive(one["processes"][0]["pid"])]
+            found["front_ends"] = [one for one in found["front_ends"] if _is_alive(one["pid"])]
+            if not keep_problems:
+                found["problems"] = []
+    except OSError as error:
+        raise UsageError(f"MODEL_QUIRKS_RECEIPT={file}: {error.strerror}; name a file that can be written") from None
+    except ValidationError:
+        raise UsageError(f"MODEL_QUIRKS_RECEIPT={file}: the file is there, and holds no receipts; name another one") from None
+
+
+def empty(file: Path) -> None:
+    """Takes everything out of the file.
+
+    Raises:
+        UsageError: As for `begin`.
+    """
+    begin(file)
+    file.write_text("", encoding="utf-8")
+
+
+def add_engine(file: Path, receipt: EngineReceipt) -> None:
+    """Adds the receipt of an engine core."""
+    with _changing(file) as found:
+        found["engines"].append(receipt.model_dump(mode="json"))
+
+
+def add_front_end(file: Path, acknowledgement: Acknowledgement) -> None:
+    """Adds a process that plans, or takes a plan over; in the place of what the same process said before."""
+    with _changing(file) as found:
+        others = [one for one in found["front_ends"] if one["pid"] != acknowledgement.pid]
+        found["front_ends"] = [*others, acknowledgement.model_dump(mode="json")]
+
+
+def add_problem(file: Path, problem: str) -> None:
+    """Adds why an engine got no receipt."""
+    with _changing(file) as found:
+        found["problems"].append(problem)
+
+
+@contextmanager
+def _changing(file: Path) -> Iterator[dict[str, list[Any]]]:
+    with file.open("a+", encoding="utf-8") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        opened.seek(0)
+        text = opened.read()
+        found = (Receipts.model_validate_json(text) if text.strip() else Receipts()).model_dump(mode="json")
+        yield found
+        opened.seek(0)
+        opened.truncate()
+        opened.write(json.dumps(found, indent=1, sort_keys=True) + "\n")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

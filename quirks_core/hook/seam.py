@@ -1,0 +1,268 @@
+"""Plans an engine in ``EngineArgs.create_engine_config``, the one function that every way to an engine of vLLM calls."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from quirks_core import process
+from quirks_core.errors import QuirksError, ReceiptError, UsageError
+from quirks_core.facts import ModelFacts
+from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+from quirks_core.hook import receipts, report, seams
+from quirks_core.hook.arguments import EngineRun, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
+from quirks_core.hook.processes import values_of
+from quirks_core.hook.settings import HookSettings
+from quirks_core.plan import Plan, ProcessPlan
+from quirks_core.planning import make_plan
+from quirks_core.read_back import contradictions
+from quirks_core.slots import ENGINE, ENV
+
+#: Which engine the plan in the environment is for; a process that makes an engine of the same arguments takes the plan over.
+PLANNED_FOR = "MODEL_QUIRKS_PLANNED_FOR"
+#: The workers of vLLM's Ray executor get variables with these prefixes.
+_RAY = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
+_OURS = "MODEL_QUIRKS"
+_MARK = "_model_quirks_planned"
+#: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
+_LARGEST_PLAN = 120_000
+
+
+@dataclass(slots=True)
+class _Here:
+    """What this process has put in force: patches and variables are the same for all engines in it."""
+
+    engines: list[tuple[ProcessPlan, weakref.ref[Any]]] = field(default_factory=list)
+    before: dict[str, str | None] = field(default_factory=dict)
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment as the user set it."""
+        found = {**os.environ, **{name: text for name, text in self.before.items() if text is not None}}
+        return {name: text for name, text in found.items() if self.before.get(name, text) is not None}
+
+    def set(self, variable: str, value: str) -> None:
+        self.before.setdefault(variable, os.environ.get(variable))
+        os.environ[variable] = value
+
+    def restore(self) -> None:
+        """Sets every variable back to what it was."""
+        for variable, text in self.before.items():
+            os.environ.pop(variable, None)
+            if text is not None:
+                os.environ[variable] = text
+        self.before.clear()
+
+    def others(self, plan: ProcessPlan) -> Iterator[ProcessPlan]:
+        """Yields the plans of engines of this process that are still there, and that the plan cannot stand beside."""
+        self.engines = [(one, alive) for one, alive in self.engines if alive() is not None]
+        yield from (one for one, _ in self.engines if _process_wide(one) != _process_wide(plan))
+
+
+_here = _Here()
+
+
+def install(module: ModuleType) -> None:
+    """Wraps ``EngineArgs.create_engine_config``; a second call changes nothing.
+
+    Args:
+        module: ``vllm.engine.arg_utils``.
+    """
+    kind = module.EngineArgs
+    if hasattr(kind.create_engine_config, _MARK):
+        return
+    original = kind.create_engine_config
+
+    @functools.wraps(original)
+    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        usage = args[0] if args else kwargs.get("usage_context")
+        plan = _prepare(self, usage)
+        config = original(self, *args, **kwargs)
+        if plan is not None:
+            check(plan, config)
+        return config
+
+    setattr(create_engine_config, _MARK, True)
+    kind.create_engine_config = create_engine_config
+
+
+def check(plan: ProcessPlan, config: Any) -> None:
+    """Holds an engine's new configuration against its plan, and remembers that the engine is there.
+
+    Raises:
+        ReceiptError: vLLM made something else of what a quirk set.
+    """
+    if wrong := list(contradictions(plan, values_of(plan, config))):
+        raise ReceiptError(f"vLLM changed what a quirk set: {'; '.join(wrong)}")
+    _here.engines.append((plan, weakref.ref(config)))
+
+
+def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
+    """Plans and applies, or takes over what the process that started this one has planned; None if nothing is in force."""
+    settings = HookSettings.read()
+    if settings is None or os.environ.get(FOLDER_VARIABLE) is not None:  # of our own worker, which plans by itself
+        return None
+    if isinstance(more := arguments.additional_config, dict) and CARRIED in more:  # of the library door, or a second call
+        return ProcessPlan.model_validate(more[CARRIED])
+    put(
+        arguments,
+        {slot: value for slot, value in settings.told.items() if slot.startswith(ENGINE) and not settings.only_reports},
+    )
+    mine = identity(arguments)
+    if os.environ.get(PLANNED_FOR) == mine and PLAN_VARIABLE in os.environ and not settings.only_reports:
+        plan = ProcessPlan.read(os.environ[PLAN_VARIABLE], f"handed down in {PLAN_VARIABLE}")
+        put(arguments, plan.changes)
+        _into_force(arguments, plan, settings)
+        return plan
+    if problem := seams.problem():
+        _untouched(problem, settings)
+        return None
+    try:
+        ModelFacts.read(str(arguments.model), arguments.revision)
+    except UsageError as error:
+        _untouched(str(error), settings)
+        return None
+    purpose, why = _purpose(arguments, settings, usage)
+    planned = resolve(arguments, settings, purpose)
+    report.say_plan(planned, typed_of(arguments), why, quiet=settings.is_quiet, only_reports=settings.only_reports)
+    if settings.only_reports:
+        if settings.needs_receipt:
+            _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)
+        return None
+    apply(arguments, planned, settings, mine)
+    return planned.for_processes
+
+
+def resolve(arguments: Any, settings: HookSettings, purpose: str) -> Plan:
+    """Makes the plan of an engine; the environment counts as the user set it.
+
+    Raises:
+        UsageError, BrokenPluginsError, LockError: As for `quirks_core.planning.make_plan`.
+    """
+    return make_plan(EngineRun.of(arguments, settings, purpose), environ=_here.environment())
+
+
+def apply(
+    arguments: Any, plan: Plan, settings: HookSettings, planned_for: str, *, variables: Mapping[str, str] | None = None
+) -> None:
+    """Puts a plan into force in this process, on the arguments of its engine, and for every process of that engine.
+
+    Args:
+        arguments: The ``EngineArgs``.
+        plan: The plan.
+        settings: What the user asks of the hook.
+        planned_for: What `identity` gave of the arguments; the processes of that engine take the plan over.
+        variables: Further variables for those processes.
+
+    Raises:
+        RefusedError: The plan holds refusals; nothing was changed.
+        QuirksError: Another engine of this process has other patches or variables; nothing was changed.
+    """
+    plan.check()
+    handed_down = plan.for_processes
+    text = handed_down.model_dump_json()
+    if len(text.encode()) > _LARGEST_PLAN:
+        raise QuirksError(
+            f"what the plan hands down takes {len(text.encode())} bytes, more than fits in an environment variable"
+        )
+    if settings.receipt is not None:
+        receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
+    _make_room(handed_down)
+    for slot, value in {**settings.told, **plan.changes}.items():
+        if slot.startswith(ENV):
+            _here.set(slot.removeprefix(ENV), value)
+    for variable, text_of_it in (variables or {}).items():
+        _here.set(variable, text_of_it)
+    _here.set(PLAN_VARIABLE, text)
+    _here.set(PLANNED_FOR, planned_for)
+    prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
+    if _OURS not in prefixes:
+        _here.set(_RAY, ",".join([*prefixes, _OURS]))
+    put(arguments, plan.changes)
+    _into_force(arguments, handed_down, settings)
+
+
+def undo() -> None:
+    """Takes patches off in this process and restores its environment."""
+    process.undo()
+    _here.restore()
+    _here.engines.clear()
+
+
+def _make_room(plan: ProcessPlan) -> None:
+    """Takes what an engine left behind that is gone; two that are there must agree.
+
+    Raises:
+        QuirksError: They do not.
+    """
+    if next(_here.others(plan), None) is not None:
+        gc.collect()  # an engine that was deleted may be waiting for it
+    for other in _here.others(plan):
+        raise QuirksError(
+            f"this process has an engine with other patches or variables ({_listed(other)}; this one wants {_listed(plan)}), "
+            "and a process has one set of them: delete that engine first, or start this one in a process of its own"
+        )
+    if not _here.engines:
+        _here.restore()
+
+
+def _into_force(arguments: Any, plan: ProcessPlan, settings: HookSettings) -> None:
+    process.carry_out(plan)
+    more = arguments.additional_config
+    if isinstance(more, dict):
+        # It goes wherever the configuration goes, also to other machines, and is a part of vLLM's configuration hash: patched
+        # code gets a compile cache of its own.
+        arguments.additional_config = {**more, CARRIED: plan.model_dump(mode="json")}
+    else:
+        report.loud(
+            f"additional_config is a {type(more).__name__}, not a mapping: the plan reaches this machine's processes only"
+        )
+    if settings.receipt is not None:
+        receipts.add_front_end(settings.receipt, process.acknowledgement())
+
+
+def _purpose(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str, str]:
+    """Says what an engine is for, and how that is known."""
+    if settings.purpose is not None:
+        purpose, why = settings.purpose, settings.why
+    elif signs := signs_of_a_trainer(arguments):
+        purpose, why = "rollout", f"a sign of a trainer: {', '.join(signs)}"
+    else:
+        return _without_trainer(arguments, usage)
+    facts = f"; facts of {settings.trainer.name}" if settings.trainer is not None and purpose == "rollout" else ""
+    return purpose, f"{why}{facts}"
+
+
+def _without_trainer(arguments: Any, usage: Any) -> tuple[str, str]:
+    context = str(getattr(usage, "value", usage) or "")
+    if context == "OPENAI_API_SERVER" or (context != "OPENAI_BATCH_RUNNER" and is_asynchronous(arguments)):
+        return "serve", "no sign of a trainer"
+    return "eval", "no sign of a trainer, and no server"
+
+
+def _untouched(reason: str, settings: HookSettings) -> None:
+    """Leaves an engine as it is and says so; one that must have a receipt does not start.
+
+    Raises:
+        ReceiptError: It must have one.
+    """
+    if settings.needs_receipt:
+        if settings.receipt is not None:
+            receipts.add_problem(settings.receipt, reason)
+        raise ReceiptError(f"this engine cannot have a receipt: {reason}")
+    report.loud(f"THIS ENGINE STARTS WITHOUT QUIRKS: {reason}")
+
+
+def _process_wide(plan: ProcessPlan) -> Mapping[str, Any]:
+    variables = {slot: value for slot, value in plan.changes.items() if slot.startswith(ENV)}
+    return {**variables, **{patch.target: (patch.source, patch.quirk.id) for patch in plan.patches}}
+
+
+def _listed(plan: ProcessPlan) -> str:
+    names = {patch.quirk.id for patch in plan.patches} | {slot for slot in plan.changes if slot.startswith(ENV)}
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,53 @@
+"""What of vLLM the hook rests on: functions, their first parameters, and the versions that were read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from packaging.version import InvalidVersion, Version
+
+from quirks_core import sources
+from quirks_core.packages import installed_version
+
+#: The oldest and the newest release of vLLM whose seams were read.
+OLDEST, NEWEST = (0, 26), (0, 33)
+#: The functions that are wrapped or called, each with the names of its first parameters.
+SEAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "vllm.engine.arg_utils:EngineArgs.create_engine_config": ("self", "usage_context", "headless"),
+        "vllm.engine.arg_utils:EngineArgs.from_cli_args": ("cls", "args"),
+        "vllm.utils.argparse_utils:FlexibleArgumentParser.parse_args": ("self", "args", "namespace"),
+        "vllm.v1.executor.abstract:Executor.__init__": ("self", "vllm_config"),
+        "vllm.v1.executor.abstract:Executor.initialize_from_config": ("self", "kv_cache_configs"),
+        "vllm.v1.executor.abstract:Executor.collective_rpc": ("self", "method", "timeout", "args", "kwargs"),
+        "vllm.v1.worker.worker_base:WorkerWrapperBase.init_worker": ("self", "all_kwargs"),
+    }
+)
+
+
+def problem() -> str | None:
+    """Says why the hook cannot be put on the installed vLLM; None if it can. Reads source, imports nothing."""
+    text = installed_version("vllm")
+    try:
+        release = Version(text or "").release[:2]
+    except InvalidVersion:
+        release = ()
+    if not OLDEST <= release <= NEWEST:
+        low, high = (".".join(map(str, one)) for one in (OLDEST, NEWEST))
+        return f"vLLM {text or 'of an unknown version'} is none of {low} to {high}, for which the hook was written"
+    for target, wanted in SEAMS.items():
+        found = _parameters(target)
+        if found is None:
+            return f"vLLM {text} has no {target}"
+        if found[: len(wanted)] != wanted:
+            return f"{target} of vLLM {text} takes ({', '.join(found)}) instead of ({', '.join(wanted)})"
+    return None
+
+
+def _parameters(target: str) -> tuple[str, ...] | None:
+    node = sources.statement(target)
+    if not isinstance(node, ast.FunctionDef):
+        return None
+    return tuple(one.arg for one in (*node.args.posonlyargs, *node.args.args))

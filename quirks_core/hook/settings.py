@@ -1,0 +1,165 @@
+"""What the environment asks of the hook: MODEL_QUIRKS and the variables beside it, read and checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import yaml
+
+from quirks_core.config import Purpose
+from quirks_core.errors import UsageError, nearest
+from quirks_core.handed_down import HOOK_VARIABLE
+from quirks_core.slots import ENGINE, SLOTS, engine_problem, find_slot, is_engine_argument
+from quirks_core.text import one_line
+from quirks_core.trainers import TRAINERS, Trainer, find
+from quirks_core.trainers import VARIABLE as TRAINER_VARIABLE
+
+#: Values of slots, of the purpose and of the recipe, as ``slot=value;slot=value``.
+SET_VARIABLE = "MODEL_QUIRKS_SET"
+#: File that receipts are written to.
+RECEIPT_VARIABLE = "MODEL_QUIRKS_RECEIPT"
+#: Set to 1, an engine that cannot have a receipt does not start.
+REQUIRE_VARIABLE = "MODEL_QUIRKS_REQUIRE_RECEIPT"
+#: How much is logged: all, or quiet for one line.
+LOG_VARIABLE = "MODEL_QUIRKS_LOG"
+#: Variables of the hook, all of them the user's to set.
+VARIABLES = (HOOK_VARIABLE, LOG_VARIABLE, RECEIPT_VARIABLE, REQUIRE_VARIABLE, SET_VARIABLE, TRAINER_VARIABLE)
+
+_PURPOSES: tuple[str, ...] = get_args(Purpose)
+#: What MODEL_QUIRKS can be set to.
+MODES = ("on", *_PURPOSES, "report", "off")
+_BESIDE_SLOTS = ("purpose", "recipe")
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """What the user asks of the hook.
+
+    Attributes:
+        purpose: What the engine is for; None if its arguments shall tell.
+        why: Which variable says so; empty if none does.
+        only_reports: Nothing is changed; what would be done is printed.
+        told: Values by slot that the user gave in MODEL_QUIRKS_SET; ``env.NAME`` is a variable.
+        trainer: The trainer that starts the engine, named in MODEL_QUIRKS_TRAINER or found by what is imported; its facts
+            count in a rollout.
+        recipe: Name of the training recipe.
+        receipt: File that receipts are written to.
+        needs_receipt: An engine that cannot have a receipt does not start.
+        is_quiet: One line for each engine.
+    """
+
+    purpose: Purpose | None = None
+    why: str = ""
+    only_reports: bool = False
+    told: Mapping[str, Any] = field(default_factory=dict)
+    trainer: Trainer | None = None
+    recipe: str | None = None
+    receipt: Path | None = None
+    needs_receipt: bool = False
+    is_quiet: bool = False
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> HookSettings | None:
+        """Reads the variables.
+
+        Args:
+            environ: The environment; `os.environ` if None.
+
+        Returns:
+            None if MODEL_QUIRKS is not set, or off.
+
+        Raises:
+            UsageError: One of them has a value that it cannot have; the message lists all, each with the nearest one.
+        """
+        environ = os.environ if environ is None else environ
+        problems: list[str] = []
+        mode = _one_of(environ, HOOK_VARIABLE, MODES, problems) or "off"
+        if mode == "off" and not problems:
+            return None
+        log = _one_of(environ, LOG_VARIABLE, ("all", "quiet"), problems)
+        needs = _one_of(environ, REQUIRE_VARIABLE, ("0", "1"), problems) == "1"
+        trainer = _one_of(environ, TRAINER_VARIABLE, tuple(sorted(TRAINERS)), problems)
+        told = read_told(environ.get(SET_VARIABLE, ""), problems)
+        if problems:
+            raise UsageError("; ".join(problems))
+        purpose, recipe = told.pop("purpose", None), told.pop("recipe", None)
+        why = SET_VARIABLE
+        if not purpose and mode in _PURPOSES:
+            purpose, why = mode, f"{HOOK_VARIABLE}={mode}"
+        elif not purpose and trainer:
+            purpose, why = "rollout", f"{TRAINER_VARIABLE}={trainer}"
+        file = environ.get(RECEIPT_VARIABLE)
+        return cls(
+            purpose=cast("Purpose | None", purpose),
+            why=why if purpose else "",
+            only_reports=mode == "report",
+            told=told,
+            trainer=TRAINERS[trainer] if trainer else find({}, sys.modules),
+            recipe=recipe,
+            receipt=Path(file) if file else None,
+            needs_receipt=needs,
+            is_quiet=log == "quiet",
+        )
+
+
+def read_told(text: str, problems: list[str]) -> dict[str, Any]:
+    """Reads ``slot=value;slot=value``; values are YAML.
+
+    Args:
+        text: The text.
+        problems: Gets a line for everything that is wrong.
+
+    Returns:
+        Checked values by slot, and ``purpose`` and ``recipe``.
+    """
+    found: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, raw = (part.strip() for part in item.partition("="))
+        if not equals:
+            problems.append(f"{SET_VARIABLE}: {item!r} is not of the form slot=value")
+            continue
+        try:
+            value = yaml.safe_load(raw)
+        except yaml.YAMLError:
+            problems.append(f"{SET_VARIABLE}: the value of {name} is no YAML: {one_line(raw)!r}")
+            continue
+        if name.startswith("env.") and isinstance(value, int | float) and not isinstance(value, bool):
+            value = raw  # in an environment it is a text
+        if problem := problem_of_told(name, value):
+            problems.append(f"{SET_VARIABLE}: {problem}")
+        else:
+            found[name] = value
+    return found
+
+
+def problem_of_told(name: str, value: Any) -> str | None:
+    """Says why nobody can tell a slot, or the purpose or the recipe, with that value; None if somebody can."""
+    if name == "purpose":
+        return (
+            None
+            if value in _PURPOSES
+            else f"purpose takes {', '.join(_PURPOSES)}, not {value!r}{nearest(str(value), _PURPOSES)}"
+        )
+    if name == "recipe":
+        return None if isinstance(value, str) else f"recipe takes a text, not {value!r}"
+    if name not in SLOTS and not name.startswith((ENGINE, "env.")):
+        return f"unknown slot {name!r}{nearest(name, (*SLOTS, *_BESIDE_SLOTS))}"
+    try:
+        problem = find_slot(name).problem(value)
+    except UsageError as error:
+        return str(error)
+    return problem or (engine_problem(name, value) if is_engine_argument(name) else None)
+
+
+def _one_of(environ: Mapping[str, str], variable: str, known: tuple[str, ...], problems: list[str]) -> str:
+    """Returns the variable's value in lower case; one that it cannot have becomes a problem."""
+    text = environ.get(variable, "").strip().lower()
+    if text and text not in known:
+        problems.append(f"{variable}={one_line(environ[variable])!r}: it takes {', '.join(known)}{nearest(text, known)}")
+        return ""
+    return text

@@ -1,0 +1,224 @@
+"""Records which engine arguments the user typed: a typed value wins over a quirk's default, and a requirement refuses it.
+
+command line   vLLM's parser calls its ``_get_values`` for every option of a command line or of ``--config``, and for no other.
+               vLLM loads plugins while it builds the parser, so this recorder is always in time.
+keywords       a wrapper of ``__init__`` of ``EngineArgs`` and ``LLM`` sees what was passed. vLLM loads plugins inside of the
+               first ``EngineArgs`` of a process, and for that one the wrapper comes too late, unless ``quirks run`` put it on
+               before vLLM was imported. The frame of ``LLM.__init__`` still tells what came through its ``**kwargs``.
+by value       everything else: what is not the default was typed. A default that somebody typed looks open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import sys
+import weakref
+from contextvars import ContextVar
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
+
+from quirks_core.hook.imports import when_imported
+
+#: Attributes of a parsed namespace: what was typed, and what the parser made of it. They are copied with the namespace, and
+#: travel to vLLM's API servers.
+_NAMES, _PARSED = "_model_quirks_typed", "_model_quirks_parsed"
+_MARK = "_model_quirks_recorder"
+_ARGUMENTS = "vllm/engine/arg_utils.py"
+_LLM = "vllm/entrypoints/llm.py"
+#: Keywords of a call that passes on every field of an ``EngineArgs``, and so types none of them.
+_ALL_FIELDS = 150
+#: What ``vllm serve`` sets on its namespace by itself.
+_SET_BY_VLLM = frozenset({"api_server_count", "logging_config", "model"})
+#: What LLM adds to its keywords by itself.
+_BY_LLM = "disable_log_stats"
+
+
+class Typed(NamedTuple):
+    """The arguments that the user typed.
+
+    Attributes:
+        names: Their names.
+        source: How it is known.
+        exact: Nothing else was typed. Otherwise a default that was typed is missing.
+    """
+
+    names: frozenset[str]
+    source: str = ""
+    exact: bool = False
+
+    def __str__(self) -> str:
+        """Says which of the two it is."""
+        how = "known exactly" if self.exact else "by value"
+        return f"{how} ({self.source})" if self.source else how
+
+
+_told_by_caller: ContextVar[Typed | None] = ContextVar("model_quirks_typed", default=None)
+#: By the id of the arguments; no attribute of theirs, because ``LLM.from_engine_args`` passes all of those on.
+_known: dict[int, tuple[weakref.ref[Any], Typed]] = {}
+
+
+def typed_in(arguments: Any) -> Typed:
+    """Returns what the user typed of an ``EngineArgs``; the first answer stays, as vLLM changes its arguments later on."""
+    found = _known.get(id(arguments))
+    if found is None or found[0]() is not arguments:
+        _remember(arguments, Typed(_by_value(arguments)))
+        found = _known[id(arguments)]
+    return found[1]
+
+
+def tell(arguments: Any, typed: Typed) -> None:
+    """Notes what the user typed of an ``EngineArgs``, for a program that knows."""
+    _remember(arguments, typed)
+
+
+def watch() -> None:
+    """Puts the recorders on, now or as soon as vLLM's modules are imported."""
+    when_imported("vllm.utils.argparse_utils", _watch_parser)
+    when_imported("vllm.engine.arg_utils", _watch_engine_args)
+    when_imported("vllm.entrypoints.llm", _watch_llm)
+
+
+def look_at_first_call() -> None:
+    """Records the first ``EngineArgs`` of this process, if its making is what loads the plugins, and with them us."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not _is(frame, "__post_init__", _ARGUMENTS):
+        frame = frame.f_back
+    if frame is None:
+        return
+    arguments = frame.f_locals["self"]
+    made_by = frame.f_back.f_back if frame.f_back is not None else None  # between them is the ``__init__`` of the dataclass
+    told = _told_by_caller.get() or (_told_by_frame(made_by, arguments) if made_by is not None else None)
+    if told is None and made_by is not None and _is(made_by, "__init__", _LLM):
+        given = made_by.f_locals.get("kwargs", {})
+        if len(given) < _ALL_FIELDS:
+            told = Typed(frozenset(given), "what LLM got as **kwargs exactly")
+    if told is None or not told.exact:
+        told = told or Typed(frozenset())
+        told = told._replace(names=(told.names | _by_value(arguments)) - {_BY_LLM})
+    _remember(arguments, told)
+
+
+def _told_by_frame(frame: FrameType, arguments: Any) -> Typed | None:
+    """Returns what was typed if the arguments are made from a namespace by vLLM's ``from_cli_args``."""
+    return _in_namespace(frame.f_locals.get("args"), arguments) if _is(frame, "from_cli_args", _ARGUMENTS) else None
+
+
+def _is(frame: FrameType, function: str, file: str) -> bool:
+    return frame.f_code.co_name == function and frame.f_code.co_filename.replace("\\", "/").endswith(file)
+
+
+def _remember(arguments: Any, typed: Typed) -> None:
+    key = id(arguments)
+    names = frozenset(field.name for field in dataclasses.fields(arguments))
+    _known[key] = (weakref.ref(arguments, lambda _: _known.pop(key, None)), typed._replace(names=typed.names & names))
+
+
+def _in_namespace(parsed: Any, arguments: Any) -> Typed | None:
+    """Returns what was typed of a namespace that vLLM's parser made; None of any other.
+
+    Frameworks set attributes afterwards. Those that differ from what the parser left there were chosen, too.
+    """
+    names: frozenset[str] | None = getattr(parsed, _NAMES, None)
+    if names is None:
+        return None
+    before = getattr(parsed, _PARSED, {})
+    ours = {field.name for field in dataclasses.fields(arguments)} - _SET_BY_VLLM
+    later = {name for name in ours if not _same(getattr(parsed, name, None), before.get(name))}
+    if later - names:
+        return Typed(names | later, "a command line exactly, what was set after it was parsed by value")
+    return Typed(names, "command line", exact=True)
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # of somebody's own kind of value
+        return False
+
+
+def _by_value(arguments: Any) -> frozenset[str]:
+    names = set()
+    for field in dataclasses.fields(arguments):
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        value = getattr(arguments, field.name, default)
+        if not (_same(value, default) or (not value and not default)):
+            names.add(field.name)
+    return frozenset(names)
+
+
+def _watch_parser(module: ModuleType) -> None:
+    parser = module.FlexibleArgumentParser
+    if hasattr(parser, _MARK):
+        return
+    setattr(parser, _MARK, True)
+    get_values, parse_known_args = parser._get_values, parser.parse_known_args
+
+    def recorded_values(self: Any, action: argparse.Action, strings: list[str]) -> Any:
+        if action.option_strings or strings:  # a positional that is optional is asked for, too
+            self.__dict__.setdefault(_NAMES, set()).add(action.dest)
+        return get_values(self, action, strings)
+
+    @functools.wraps(parse_known_args)
+    def recorded_parse(self: Any, args: Any = None, namespace: Any = None) -> Any:
+        self.__dict__[_NAMES] = set()
+        given = set(vars(namespace)) if namespace is not None else set()  # a configuration handed over as a namespace
+        found, rest = parse_known_args(self, args, namespace)
+        names = given | self.__dict__.pop(_NAMES, set()) | set(getattr(found, _NAMES, ()))  # a subcommand has told its own
+        setattr(found, _NAMES, frozenset(names - {_NAMES, _PARSED}))
+        setattr(found, _PARSED, {name: value for name, value in vars(found).items() if name not in (_NAMES, _PARSED)})
+        return found, rest
+
+    parser._get_values, parser.parse_known_args = recorded_values, recorded_parse
+
+
+def _watch_engine_args(module: ModuleType) -> None:
+    for kind in (module.EngineArgs, module.AsyncEngineArgs):
+        if not hasattr(kind.__init__, _MARK):
+            _watch_init(kind)
+
+
+def _watch_init(kind: Any) -> None:
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        told = _told_by_caller.get() or _told_by_frame(sys._getframe(1), self)
+        if told is not None:
+            _remember(self, told)
+        elif not args and len(kwargs) < _ALL_FIELDS:
+            _remember(self, Typed(frozenset(kwargs), "keywords", exact=True))
+
+    setattr(recorded, _MARK, True)
+    kind.__init__ = recorded
+
+
+def _watch_llm(module: ModuleType) -> None:
+    kind = module.LLM
+    if hasattr(kind, _MARK):
+        return
+    setattr(kind, _MARK, True)
+    init, from_engine_args = kind.__init__, kind.from_engine_args.__func__
+
+    @functools.wraps(init)
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
+        told = _told_by_caller.get()
+        if told is None and len(kwargs) < _ALL_FIELDS:
+            told = Typed(frozenset({"model", *kwargs}), "keywords of LLM", exact=True)
+        token = _told_by_caller.set(told)
+        try:
+            init(self, *args, **kwargs)
+        finally:
+            _told_by_caller.reset(token)
+
+    @functools.wraps(from_engine_args)
+    def of_engine_args(cls: Any, engine_args: Any, *more: Any, **named: Any) -> Any:
+        token = _told_by_caller.set(typed_in(engine_args))
+        try:
+            return from_engine_args(cls, engine_args, *more, **named)
+        finally:
+            _told_by_caller.reset(token)
+
+    kind.__init__, kind.from_engine_args = recorded, classmethod(of_engine_args)

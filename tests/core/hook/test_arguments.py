@@ -1,0 +1,100 @@
+"""Facts of a run from vLLM's arguments, and a plan's values back onto them. vLLM is imported; no engine starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+
+import pytest
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """Runs everything that needs ``EngineArgs`` in one process, as the import of vLLM takes longer than all of it."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}), encoding="utf-8")
+    text = """
+        import json, sys
+        from vllm import AsyncEngineArgs, EngineArgs
+        from quirks_core.hook import arguments as a, typed
+        from quirks_core.hook.settings import HookSettings
+
+        found, model = {}, sys.argv[1]
+        args = EngineArgs(model=model, dtype="float32", max_num_seqs=8, data_parallel_size_local=1)
+        names = {"dtype", "max_num_seqs", "gpu_memory_utilization", "data_parallel_size_local"}
+        typed.tell(args, typed.Typed(frozenset(names)))
+        settings = HookSettings(told={"refit.scope": "parameters", "env.ACME": "1"})
+        for purpose in ("rollout", "serve"):
+            run = a.EngineRun.of(args, settings, purpose)
+            found[purpose] = {"slots": run.slots(), "typed": sorted(run.typed_slots()), "untold": sorted(run.untold_slots())}
+        found["asynchronous"] = [a.is_asynchronous(args), a.is_asynchronous(AsyncEngineArgs(model=model))]
+        signs = {"load_format": "dummy", "enable_sleep_mode": True, "worker_extension_cls": "a.B"}
+        found["signs"] = [a.signs_of_a_trainer(args), a.signs_of_a_trainer(EngineArgs(model=model, **signs))]
+
+        same, other = EngineArgs(model=model, dtype="float32", max_num_seqs=8), EngineArgs(model=model, dtype="float32")
+        found["identity"] = [a.identity(args) == a.identity(same), a.identity(args) == a.identity(other)]
+
+        args.compilation_config.cudagraph_capture_sizes = [1, 2]
+        changes = {"engine.logprobs_mode": "processed_logprobs", "engine.head_dtype": "float32", "refit.clear_cache": True,
+                   "engine.compilation_config": {"mode": 0}, "env.ACME": "1", "engine.async_engine": True}
+        a.put(args, changes)
+        compiled = args.compilation_config
+        found["put"] = [args.logprobs_mode, args.hf_overrides, int(compiled.mode), compiled.cudagraph_capture_sizes,
+                        type(compiled).__name__]
+        args.hf_overrides = lambda config: config
+        try:
+            a.put(args, {"engine.head_dtype": "float32"})
+        except Exception as error:
+            found["function"] = str(error)
+        print("RESULT", json.dumps(found))
+    """
+    environ = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(text), str(folder)]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
+    assert lines, ended.stderr[-4000:]
+    return json.loads(lines[0].removeprefix("RESULT "))
+
+
+def test_only_what_was_told_or_the_engine_starts_with_is_a_fact(seen):
+    slots = seen["rollout"]["slots"]
+
+    assert slots["engine.load_format"] == "auto"  # not our own default of rollouts
+    assert (slots["engine.dtype"], slots["engine.max_num_seqs"], slots["engine.gpu_memory_utilization"]) == ("float32", 8, 0.92)
+    assert (slots["refit.scope"], slots["parallel.dp_strategy"]) == ("parameters", "engine")
+    assert slots["engine.tensor_parallel_size"] == 1
+    assert {name.partition(".")[0] for name in slots} == {"engine", "parallel", "refit"}
+    assert "engine.enable_prefix_caching" not in slots
+    assert "engine.data_parallel_size_local" not in slots  # it places a node
+
+
+def test_what_the_user_chose_is_typed_also_where_it_equals_the_default(seen):
+    assert seen["rollout"]["typed"] == ["engine.dtype", "engine.gpu_memory_utilization", "engine.max_num_seqs", "refit.scope"]
+
+
+def test_what_belongs_to_the_trainer_is_unknown_in_a_rollout_and_absent_elsewhere(seen):
+    rollout, serve = (set(seen[purpose]["untold"]) for purpose in ("rollout", "serve"))
+
+    assert {"refit.clear_cache", "sampling.top_p", "train.backend", "request.timeout_s"} <= rollout
+    assert "refit.scope" not in rollout
+    assert {name.partition(".")[0] for name in serve} == {"request", "sampling"}
+
+
+def test_signs_of_a_trainer_are_named(seen):
+    assert seen["asynchronous"] == [False, True]
+    assert seen["signs"] == [[], ["load_format=dummy", "enable_sleep_mode", "worker_extension_cls"]]
+
+
+def test_arguments_of_one_command_line_have_one_identity(seen):
+    assert seen["identity"] == [True, False]
+
+
+def test_values_are_put_onto_arguments_and_into_configuration_objects(seen):
+    assert seen["put"] == ["processed_logprobs", {"head_dtype": "float32"}, 0, [1, 2], "CompilationConfig"]
+    assert "hf_overrides is a function" in seen["function"]

@@ -1,0 +1,91 @@
+"""The file of receipts: written by several processes, free of what earlier runs left, and never another's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from quirks_core.errors import ReceiptError, UsageError
+from quirks_core.hook import receipts
+from quirks_core.hook.receipts import EngineReceipt
+from quirks_core.receipt import Acknowledgement
+
+
+@pytest.fixture
+def acknowledged():
+    return lambda pid=None: Acknowledgement(pid=pid or os.getpid(), process="EngineCore", digest="d" * 64)
+
+
+@pytest.fixture
+def dead():
+    """The id of a process that has ended."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+@pytest.fixture
+def engine(acknowledged):
+    import socket
+
+    return lambda pid=None: EngineReceipt(digest="d" * 64, host=socket.gethostname(), processes=(acknowledged(pid),))
+
+
+def test_what_processes_add_is_read_back(tmp_path, engine, acknowledged):
+    file = tmp_path / "receipts.json"
+    receipts.begin(file)
+    receipts.add_front_end(file, acknowledged())
+    receipts.add_front_end(file, acknowledged())
+    receipts.add_engine(file, engine())
+    receipts.add_problem(file, "no room")
+
+    found = receipts.read(file)
+
+    assert (found.engines, found.front_ends, found.problems) == ((engine(),), (acknowledged(),), ("no room",))
+
+
+def test_a_new_run_takes_out_processes_that_have_ended_and_their_problems(tmp_path, engine, acknowledged, dead):
+    file = tmp_path / "receipts.json"
+    receipts.add_engine(file, engine(dead))
+    receipts.add_engine(file, engine())
+    receipts.add_front_end(file, acknowledged(dead))
+    receipts.add_problem(file, "no room")
+
+    receipts.begin(file, keep_problems=True)
+    assert receipts.read(file).problems == ("no room",)
+    receipts.begin(file)
+
+    found = receipts.read(file)
+    assert (found.engines, found.front_ends, found.problems) == ((engine(),), (), ())
+    receipts.empty(file)
+    assert receipts.read(file) == receipts.Receipts()
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path):
+    file = tmp_path / "receipts.json"
+    text = "import sys; from pathlib import Path; from quirks_core.hook import receipts\n"
+    text += "for n in range(20): receipts.add_problem(Path(sys.argv[1]), f'{sys.argv[2]}-{n}')"
+    children = [subprocess.Popen([sys.executable, "-c", text, str(file), str(one)]) for one in range(3)]
+
+    assert [child.wait() for child in children] == [0, 0, 0]
+    assert len(set(receipts.read(file).problems)) == 60
+
+
+def test_a_file_of_somebody_elses_is_left_alone(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("dear diary")
+
+    with pytest.raises(UsageError, match="holds no receipts; name another one"):
+        receipts.begin(file)
+    with pytest.raises(ReceiptError, match="holds no receipts"):
+        receipts.read(file)
+
+    assert file.read_text() == "dear diary"
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="name a file that can be written"):
+        receipts.begin(tmp_path / "nowhere" / "receipts.json")

@@ -1,0 +1,95 @@
+"""The lines of the hook: at most ten with the receipt's, what matters most first, and advice for what it cannot enforce."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from quirks_core import Advise, Default, Require, setting
+from quirks_core.hook.receipts import EngineReceipt
+from quirks_core.hook.report import say_plan, say_receipt
+from quirks_core.hook.typed import Typed
+from quirks_core.receipt import Acknowledgement
+
+TYPED = Typed(frozenset({"dtype"}), "command line", exact=True)
+
+
+@pytest.fixture
+def lines(caplog):
+    """Runs something that logs; returns its lines."""
+
+    def run(call, *arguments, **named):
+        with caplog.at_level(logging.INFO, "model_quirks"):
+            caplog.clear()
+            call(*arguments, **named)
+        return [record.getMessage().removeprefix("model-quirks: ") for record in caplog.records]
+
+    return run
+
+
+def test_the_first_line_says_what_for_and_what_was_typed(lines, plan_of):
+    first, second = lines(say_plan, plan_of(), TYPED, "MODEL_QUIRKS=rollout")
+
+    assert first.endswith("to tiny-qwen3, purpose rollout (MODEL_QUIRKS=rollout); typed: known exactly (command line): dtype")
+    assert second == "  no quirk concerns this run"
+
+
+def test_changes_come_with_quirk_and_reason_then_requirements_that_nothing_enforces_then_advice(lines, plan_of):
+    plan = plan_of(
+        Default("engine.enforce_eager", True, reason="it is better"),
+        Default("refit.clear_cache", True, reason="one policy"),
+        Require("refit.scope", "state_dict", reason="buffers get lost"),
+        Default("sampling.top_k", 5, reason="five"),
+        Default("engine.seed", 3),
+        typed={"engine.seed": 4},
+    )
+
+    found = lines(say_plan, plan, TYPED, "told")[1:]
+
+    assert found[0] == "  engine.enforce_eager = True (q0: it is better)"
+    assert found[1].startswith("  warning: nothing here enforces refit.scope = state_dict: send model.state_dict() instead of ")
+    assert found[1].endswith("(q2: buffers get lost); without it: Something goes wrong")
+    assert found[2].startswith("  advice: refit.clear_cache = true: await engine.pause_generation(clear_cache=True)")
+    assert found[3] == "  advice: sampling.top_k = 5: SamplingParams(top_k=5), or 'top_k' in the request (q3: five)"
+    assert found[4].startswith("  kept: the user typed 4, which wins over a default: engine.seed = 3 (q4)")
+
+
+def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, plan_of):
+    undecided = [Advise("careful", when=setting(name).one_of("parameters")) for name in ("refit.scope", "refit.transport")]
+    plan = plan_of(*undecided, untold=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
+
+    assert lines(say_plan, plan, TYPED, "told")[1:] == [
+        "  not decided: q0, q1; nobody said refit.scope, refit.transport (MODEL_QUIRKS_SET='slot=value;…')"
+    ]
+
+
+def test_more_than_nine_lines_are_cut_but_not_in_a_report_and_quiet_is_one(lines, plan_of):
+    plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
+
+    assert len(lines(say_plan, plan, TYPED, "told")) == 9
+    assert lines(say_plan, plan, TYPED, "told")[-1] == "  and 13 more lines, which MODEL_QUIRKS=report prints"
+    assert len(lines(say_plan, plan, TYPED, "told", only_reports=True)) == 21
+    (line,) = lines(say_plan, plan, TYPED, "told", quiet=True)
+    assert "20 settings, 0 patches: q0, q1, q10" in line
+
+
+def test_a_report_says_what_would_be_refused(lines, plan_of):
+    plan = plan_of(Require("engine.seed", 3), typed={"engine.seed": 4})
+
+    first, second, *_ = lines(say_plan, plan, TYPED, "told", only_reports=True)
+
+    assert first.startswith("would apply ")
+    assert second.startswith("  would be refused: q0 ")
+
+
+def test_a_receipt_is_one_line(lines):
+    rows = [
+        Acknowledgement(pid=pid, process=name, digest="d" * 64, engine={"engine.seed": 3, "engine.dtype": "float32"})
+        for pid, name in ((7, "EngineCore"), (8, "Worker"))
+    ]
+    receipt = EngineReceipt(digest="d" * 64, host="here", changes={"engine.seed": 3}, processes=tuple(rows))
+
+    assert lines(say_receipt, receipt) == [
+        "receipt: plan dddddddddddd is in force in EngineCore (7), Worker (8): 0 patches; read back: engine.seed = 3"
+    ]

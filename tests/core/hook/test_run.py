@@ -1,0 +1,106 @@
+"""``quirks run`` up to the command: what it sets, what it refuses, and what it makes of the command's end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).resolve().parents[3]
+SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('MODEL_QUIRKS', 'VLLM_'))}))"
+
+
+@pytest.fixture
+def run(shell):  # noqa: ARG001 - for its effect
+    """Runs the command line in a process of its own, which the command may replace."""
+
+    def start(*arguments, cwd=None, **environment):
+        command = [sys.executable, "-m", "quirks_core.cli", "run", *map(str, arguments)]
+        environ = {**os.environ, **environment}
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, cwd=cwd)
+
+    return start
+
+
+def test_the_command_gets_the_variables_and_a_repaired_list_of_plugins(run, tmp_path):
+    options = ["--purpose", "rollout", "--set", "refit.scope=parameters", "--set", "engine.seed=3"]
+    options += ["--receipt", str(tmp_path / "r.json")]
+
+    ended = run(*options, "--", sys.executable, "-c", SHOW, VLLM_PLUGINS="lora", MODEL_QUIRKS_SET="sampling.top_p=0.5;")
+
+    assert json.loads(ended.stdout) == {
+        "MODEL_QUIRKS": "on",
+        "MODEL_QUIRKS_RECEIPT": str(tmp_path / "r.json"),
+        "MODEL_QUIRKS_SET": "sampling.top_p=0.5;purpose=rollout;refit.scope=parameters;engine.seed=3",
+        "VLLM_PLUGINS": "lora,model_quirks,model_quirks_transfer",
+    }
+
+
+def test_the_commands_own_options_and_its_exit_code_are_its_own(run):
+    ended = run("--report", "--", sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(7)", "--json", "--", "-x")
+
+    assert (ended.returncode, ended.stdout) == (7, "['--json', '--', '-x']\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no command; write it after --"),
+        (["--"], "no command; write it after --"),
+        (["--", "no-such-program"], "no command 'no-such-program' on PATH"),
+        (["--set", "refit.scop=1", "--", "true"], "did you mean 'refit.scope'"),
+        (["--purpose", "rolout", "--", "true"], "invalid choice: 'rolout'"),
+        (["--report", "--require-receipt", "--", "true"], "leave one of the two out"),
+        (["--receipt", "/nowhere/r.json", "--require-receipt", "--", "true"], "name a file that can be written"),
+    ],
+)
+def test_what_cannot_be_is_an_error_and_starts_nothing(run, arguments, message):
+    ended = run(*arguments)
+
+    assert ended.returncode == 2
+    assert message in ended.stderr
+
+
+def test_a_hook_that_is_off_is_an_error(run):
+    assert "MODEL_QUIRKS=off turns off what 'quirks run' is for" in run("--", "true", MODEL_QUIRKS="off").stderr
+
+
+def test_the_next_sitecustomize_runs_too_and_recorders_are_on_before_anything_is_imported(run, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.NEXT = True\n", encoding="utf-8")
+    text = "import sys; print(NEXT, 'quirks_core.hook.typed' in sys.modules, 'pydantic' in sys.modules, 'vllm' in sys.modules)"
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+
+    assert run("--", sys.executable, "-c", text, PYTHONPATH=path).stdout == "True True False False\n"
+
+
+def test_a_python_that_lacks_us_imports_no_engine_where_a_receipt_is_required(run, tmp_path):
+    # -S leaves out what is installed, and so model-quirks, and with it the first look for sitecustomize.
+    program = f"import sys; sys.path = [p for p in sys.path if {str(_ROOT)!r} != p]; import sitecustomize; import vllm"
+
+    ended = run("--require-receipt", "--", sys.executable, "-S", "-c", program, cwd=tmp_path)
+
+    assert ended.returncode == 1
+    assert "ImportError: model-quirks: this Python" in ended.stderr
+    assert "cannot load model-quirks" in ended.stderr
+
+
+def test_signals_reach_the_command_and_its_end_is_told(run, tmp_path):  # noqa: ARG001 - for its environment
+    ready = tmp_path / "ready"
+    text = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+    command = [sys.executable, "-m", "quirks_core.cli", "run", "--require-receipt", "--", sys.executable, "-c", text]
+    parent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while not ready.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    parent.send_signal(signal.SIGTERM)
+    _, error = parent.communicate(timeout=30)
+
+    assert parent.returncode == 128 + signal.SIGTERM
+    assert "no engine of" in error

@@ -1,0 +1,139 @@
+"""What the user typed, for every way to vLLM's arguments. No engine starts; vLLM is imported in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+
+import pytest
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
+
+PRELUDE = """
+import argparse, json, os, sys
+found = {}
+model = sys.argv[1]
+
+def show(name, arguments):
+    from quirks_core.hook.arguments import typed_of
+    typed = typed_of(arguments)
+    found[name] = [sorted(typed.names), typed.exact]
+
+def without_an_engine():
+    from vllm.v1.engine.llm_engine import LLMEngine
+    class Done(BaseException): pass
+    def instead(cls, engine_args, usage_context=None, **named):
+        show(name, engine_args)
+        raise Done
+    LLMEngine.from_engine_args = classmethod(instead)
+    return Done
+"""
+
+
+@pytest.fixture
+def cases(model, shell):  # noqa: ARG001 - for its effect
+    """Runs statements in a process; returns by name what was typed, and whether that is exact."""
+
+    def run(body, **environment):
+        import os
+
+        text = PRELUDE + textwrap.dedent(body) + "\nprint('RESULT', json.dumps(found))\n"
+        environ = {**os.environ, "MODEL_QUIRKS": "rollout", "VLLM_LOGGING_LEVEL": "ERROR", **environment}
+        command = [sys.executable, "-W", "ignore", "-c", text, str(model("qwen3"))]
+        ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        lines = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
+        assert lines, ended.stderr[-4000:]
+        return json.loads(lines[0].removeprefix("RESULT "))
+
+    return run
+
+
+def test_the_first_llm_of_a_process_tells_its_further_keywords_exactly_and_its_parameters_by_value(cases):
+    found = cases("""
+        Done = without_an_engine()
+        from vllm import LLM
+        for name in ("first", "later"):
+            try:
+                LLM(model=model, max_model_len=128, logprobs_mode="raw_logprobs", enforce_eager=False, dtype="float32")
+            except Done:
+                pass
+    """)
+
+    assert found["first"] == [["dtype", "logprobs_mode", "max_model_len"], False]
+    assert found["later"] == [["dtype", "enforce_eager", "logprobs_mode", "max_model_len"], True]
+
+
+def test_the_first_arguments_of_a_process_go_by_value_and_later_ones_are_exact(cases):
+    found = cases("""
+        from vllm import EngineArgs, AsyncEngineArgs, LLM
+        show("first", EngineArgs(model=model, max_model_len=128, logprobs_mode="raw_logprobs"))
+        show("later", EngineArgs(model=model, max_model_len=128, logprobs_mode="raw_logprobs"))
+        show("asynchronous", AsyncEngineArgs(model=model, max_model_len=128, enforce_eager=False))
+        Done = without_an_engine()
+        name = "through LLM"
+        try:
+            LLM.from_engine_args(EngineArgs(model=model, max_model_len=128, logprobs_mode="raw_logprobs"))
+        except Done:
+            pass
+    """)
+
+    assert found == {
+        "first": [["max_model_len"], False],
+        "later": [["logprobs_mode", "max_model_len"], True],
+        "asynchronous": [["enforce_eager", "max_model_len"], True],
+        "through LLM": [["logprobs_mode", "max_model_len"], True],
+    }
+
+
+COMMAND_LINES = """
+    import copy, pickle
+    from pathlib import Path
+    from vllm import AsyncEngineArgs
+    import vllm.entrypoints.cli.serve as serve
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    def parsed(*words):
+        parser = FlexibleArgumentParser()
+        commands = parser.add_subparsers(required=False, dest="subparser")
+        for command in serve.cmd_init():
+            command.subparser_init(commands)
+        found = parser.parse_args(args=["serve", model, *words])
+        found.model = found.model_tag
+        return found
+
+    words = ("--max-model-len", "128", "--logprobs_mode", "raw_logprobs")
+    show("flags", AsyncEngineArgs.from_cli_args(parsed(*words)))
+    show("nothing", AsyncEngineArgs.from_cli_args(parsed()))
+    show("sent", AsyncEngineArgs.from_cli_args(pickle.loads(pickle.dumps(copy.copy(parsed(*words))))))
+    file = Path(model) / "serve.yaml"
+    file.write_text("max-model-len: 128\\nlogprobs-mode: raw_logprobs\\nenforce-eager: true\\n")
+    show("file", AsyncEngineArgs.from_cli_args(parsed("--config", str(file))))
+    show("negated", AsyncEngineArgs.from_cli_args(parsed("--no-enable-prefix-caching", "-tp=1")))
+    show("nested", AsyncEngineArgs.from_cli_args(parsed("--compilation-config.mode", "0", "-O1")))
+
+    given = argparse.Namespace(model=model, max_model_len=128, logprobs_mode="raw_logprobs")
+    handed_over = make_arg_parser(FlexibleArgumentParser()).parse_args(args=[], namespace=given)
+    show("namespace", AsyncEngineArgs.from_cli_args(handed_over))
+
+    later = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(args=[])
+    later.model, later.max_model_len, later.logprobs_mode, later.generation_config = model, 128, "raw_logprobs", "vllm"
+    show("attributes", AsyncEngineArgs.from_cli_args(later))
+"""
+
+
+def test_a_command_line_and_its_file_tell_exactly(cases):
+    found = cases(COMMAND_LINES)
+
+    both = [["logprobs_mode", "max_model_len"], True]
+    assert {name: found[name] for name in ("flags", "sent", "namespace")} == {"flags": both, "sent": both, "namespace": both}
+    assert found["nothing"] == [[], True]
+    assert found["file"] == [["enforce_eager", "logprobs_mode", "max_model_len"], True]
+    assert found["negated"] == [["enable_prefix_caching", "tensor_parallel_size"], True]
+    assert found["nested"][1] is True
+    assert "compilation_config" in found["nested"][0]
+    # Set afterwards: what differs from what the parser left there was chosen, the rest may have been.
+    assert found["attributes"] == [["generation_config", "max_model_len"], False]

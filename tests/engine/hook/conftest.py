@@ -1,0 +1,221 @@
+"""Programs that know nothing of model-quirks, each in processes of its own, on real vLLM engines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quirks_core.hook.receipts import Receipts
+from quirks_core.packages import installed_version
+
+_ROOT = Path(__file__).resolve().parents[3]
+_OURS = "model-quirks: "
+_START_S = 280.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A program that has ended."""
+
+    code: int
+    text: str
+    seconds: float
+
+    @property
+    def said(self) -> list[str]:
+        """The lines of ours."""
+        return said(self.text)
+
+    def result(self) -> Any:
+        """What the program printed after RESULT."""
+        lines = [line for line in self.text.splitlines() if line.startswith("RESULT ")]
+        assert len(lines) == 1, self.text[-4000:]
+        return json.loads(lines[0].removeprefix("RESULT "))
+
+
+def said(text: str) -> list[str]:
+    """Returns the lines of ours of an output."""
+    return [line.partition(_OURS)[2] for line in text.splitlines() if _OURS in line]
+
+
+@dataclass
+class Programs:
+    """Starts programs in an environment without anything of the developer's."""
+
+    folder: Path
+    environment: dict[str, str]
+    count: int = field(default=0)
+
+    def environ(self, variables: dict[str, str]) -> dict[str, str]:
+        """Returns the environment of a program: nothing of the developer's that could count."""
+        others = ("MODEL_QUIRKS", "VLLM_", "NCCL_", "NRL_")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(others)}
+        return {**kept, **self.environment, **variables}
+
+    def start(self, command: Sequence[str | Path], **variables: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """Starts a program; returns it with the file that gets its output."""
+        self.count += 1
+        log = self.folder / f"program-{self.count}.log"
+        with log.open("wb") as output:
+            program = subprocess.Popen(
+                [str(word) for word in command],
+                env=self.environ(variables),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return program, log
+
+    def run(self, *command: str | Path, timeout: float = _START_S, **variables: str) -> Ended:
+        """Runs a program to its end."""
+        started = time.monotonic()
+        program, log = self.start(command, **variables)
+        try:
+            code = program.wait(timeout)
+        finally:
+            end(program)
+        return Ended(code, log.read_text(errors="replace"), time.monotonic() - started)
+
+    def script(self, text: str, *arguments: str | Path, before: Sequence[str] = (), **variables: str) -> Ended:
+        """Runs a Python script to its end."""
+        file = self.folder / f"script_{self.count}.py"
+        file.write_text(textwrap.dedent(text), encoding="utf-8")
+        return self.run(*before, sys.executable, file, *arguments, **variables)
+
+    @contextlib.contextmanager
+    def running(self, command: Sequence[str | Path], **variables: str) -> Iterator[Server]:
+        """Runs a program that serves no port until the end of the block."""
+        program, log = self.start(command, **variables)
+        try:
+            yield Server(program, log, 0)
+        finally:
+            end(program)
+
+    @staticmethod
+    def receipts_in(file: Path) -> Receipts:
+        """Reads a file of receipts."""
+        return Receipts.model_validate_json(file.read_text(encoding="utf-8"))
+
+    @contextlib.contextmanager
+    def server(self, *command: str | Path, port: int, **variables: str) -> Iterator[Server]:
+        """Runs a server until the end of the block."""
+        program, log = self.start([*command, "--port", str(port)], **variables)
+        server = Server(program, log, port)
+        try:
+            server.wait_until_healthy()
+            yield server
+        finally:
+            end(program)
+
+
+@dataclass
+class Server:
+    """A server that is up."""
+
+    program: subprocess.Popen[bytes]
+    log: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def said(self) -> list[str]:
+        """The lines of ours."""
+        return said(self.log.read_text(errors="replace"))
+
+    def wait_until_healthy(self) -> None:
+        """Waits until it answers; a server that ends before is an error."""
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            assert self.program.poll() is None, self.log.read_text(errors="replace")[-6000:]
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:  # noqa: S310
+                if answer.status == 200:
+                    return
+            time.sleep(0.5)
+        raise AssertionError(self.log.read_text(errors="replace")[-6000:])
+
+
+def end(program: subprocess.Popen[bytes]) -> None:
+    """Ends a program with everything that it started."""
+    for number, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.wait(patience)
+            time.sleep(0.5)
+    assert program.poll() is not None
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """Starts programs; where the CPU build has no metadata of the name vllm, its own command needs a stub of it."""
+    folder = tmp_path_factory.mktemp("programs")
+    site = folder / "site"
+    info = site / "vllm-0.dist-info"
+    info.mkdir(parents=True)
+    version = installed_version("vllm")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
+    environment = {
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), str(site)]),
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+    return Programs(folder, environment)
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Path:
+    """The command of that name."""
+    return Path(sys.executable).with_name("vllm")
+
+
+@pytest.fixture(scope="session")
+def quirks_run() -> Callable[..., list[str | Path]]:
+    """The command ``quirks run`` with options, up to what it runs."""
+    return lambda *options: [sys.executable, "-m", "quirks_core.cli", "run", *options, "--"]
+
+
+@pytest.fixture(scope="session")
+def site_of(programs: Programs) -> Path:
+    """Folder on the programs' path; what is laid there is installed for them."""
+    return Path(programs.environment["PYTHONPATH"].split(os.pathsep)[1])
+
+
+@pytest.fixture
+def port() -> int:
+    """A free port."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def receipts(tmp_path: Path) -> Callable[[], Receipts]:
+    """Reads the file of receipts; its path is the attribute ``file``."""
+
+    def read() -> Receipts:
+        return Receipts.model_validate_json(read.file.read_text())  # type: ignore[attr-defined]
+
+    read.file = tmp_path / "receipts.json"  # type: ignore[attr-defined]
+    return read

@@ -1,0 +1,252 @@
+"""Scripts, actors and commands that start engines by themselves."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+#: The second engine is not started: what it wants is refused before.
+SCRIPT = """
+import json, os, sys
+from vllm import LLM, SamplingParams
+
+def tokens(llm):
+    return len(llm.generate(["once upon"], SamplingParams(max_tokens=4), use_tqdm=False)[0].outputs[0].token_ids)
+
+if __name__ == "__main__":
+    options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True}
+    llm = LLM(model=sys.argv[1], logprobs_mode="raw_logprobs", **options)
+    found = {"tokens": tokens(llm), "mode": llm.llm_engine.vllm_config.model_config.logprobs_mode}
+    os.environ["MODEL_QUIRKS"] = "rollout"  # a tied model's rollout needs one more patch
+    try:
+        LLM(model=sys.argv[2], **options)
+    except Exception as error:
+        found["second"] = str(error)
+    found["again"] = tokens(llm)
+    print("RESULT", json.dumps(found), flush=True)
+"""
+
+
+def test_a_script_with_llm_has_the_plan_and_a_second_engine_with_other_patches_is_refused(programs, checkpoint, receipts):
+    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file)}
+
+    ended = programs.script(SCRIPT, checkpoint("qwen3"), checkpoint("llama_tied"), **variables)
+
+    result = ended.result()
+    assert (result["tokens"], result["again"], result["mode"]) == (4, 4, "raw_logprobs")
+    assert "this process has an engine with other patches or variables" in result["second"]
+    assert "cpu-tied-head-refit" in result["second"]
+    (engine,) = receipts().engines
+    (front_end,) = receipts().front_ends
+    assert {one.digest for one in (*engine.processes, front_end)} == {engine.digest}
+    assert len({one.pid for one in (*engine.processes, front_end)}) == len(engine.processes) + 1
+    assert "purpose eval (no sign of a trainer, and no server)" in ended.said[0]
+    assert "typed: by value (what LLM got as **kwargs exactly)" in ended.said[0]
+    assert ended.said[0].endswith("enforce_eager, logprobs_mode, max_model_len, max_num_seqs")
+
+
+#: Without a guard, which works only where processes are forked. The CPU platform asks for spawned ones while it checks the
+#: configuration, so the script asks for forked ones after that.
+FORKED = """
+import json, os, sys
+from vllm import EngineArgs, SamplingParams
+from vllm.v1.engine.llm_engine import LLMEngine
+
+options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "load_format": "dummy"}
+config = EngineArgs(model=sys.argv[1], **options).create_engine_config()
+os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+engine = LLMEngine.from_vllm_config(config)
+engine.add_request("1", "once upon", SamplingParams(max_tokens=4, ignore_eos=True))
+while engine.has_unfinished_requests():
+    outputs = engine.step()
+print("RESULT", len(outputs[0].outputs[0].token_ids), flush=True)
+"""
+
+
+def test_forked_processes_have_the_plan(programs, checkpoint, receipts):
+    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file), "OMP_NUM_THREADS": "1"}
+
+    ended = programs.script(FORKED, checkpoint("qwen3"), **variables)
+
+    assert ended.result() == 4
+    (engine,) = receipts().engines
+    (front_end,) = receipts().front_ends
+    assert {one.digest for one in (*engine.processes, front_end)} == {engine.digest}
+    assert len({one.pid for one in (*engine.processes, front_end)}) == len(engine.processes) + 1
+    assert engine.processes[-1].engine["engine.logprobs_mode"] == "processed_logprobs"
+
+
+DOOR = """
+import asyncio, json, os, sys
+
+async def main():
+    from vllm import AsyncEngineArgs, SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from quirks_core import quirks_for
+
+    engine_args = AsyncEngineArgs(model=sys.argv[1], max_model_len=128, max_num_seqs=8, enforce_eager=True)
+    before = dict(os.environ)
+    with quirks_for(engine_args, purpose="rollout", told={"refit.scope": "parameters", "sampling.top_p": 1.0}) as applied:
+        engine = AsyncLLM.from_engine_args(applied.engine_args)
+        try:
+            async for output in engine.generate("once upon", SamplingParams(max_tokens=4), "1"):
+                pass
+            (receipt,) = applied.receipt()
+        finally:
+            engine.shutdown()
+    return {
+        "tokens": len(output.outputs[0].token_ids),
+        "digests": sorted({applied.plan.digest, receipt.digest, *(one.digest for one in receipt.processes)}),
+        "mode": receipt.processes[-1].engine["engine.logprobs_mode"],
+        "untouched": engine_args.logprobs_mode,
+        "changed": sorted(name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)),
+    }
+
+if __name__ == "__main__":
+    print("RESULT", json.dumps(asyncio.run(main())), flush=True)
+"""
+
+
+def test_the_library_door_applies_a_plan_to_async_llm_and_proves_it(programs, checkpoint):
+    result = programs.script(DOOR, checkpoint("qwen3")).result()
+
+    assert (result["tokens"], len(result["digests"])) == (4, 1)
+    assert (result["mode"], result["untouched"]) == ("processed_logprobs", "raw_logprobs")
+    assert [name for name in result["changed"] if "QUIRKS" in name or "RAY" in name] == []
+
+
+RAY = """
+import asyncio, json, os, sys
+import ray
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True)
+
+@ray.remote(num_cpus=1, runtime_env={"env_vars": {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": sys.argv[2]}})
+class Actor:
+    def run(self, model):
+        return asyncio.run(generate(model))
+
+async def generate(model):
+    from vllm import AsyncEngineArgs, SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "load_format": "dummy"}
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **options))
+    try:
+        async for output in engine.generate("once upon", SamplingParams(max_tokens=4, ignore_eos=True), "1"):
+            pass
+        return len(output.outputs[0].token_ids), engine.vllm_config.model_config.logprobs_mode
+    finally:
+        engine.shutdown()
+
+if __name__ == "__main__":
+    found = ray.get(Actor.remote().run.remote(sys.argv[1]))
+    ray.shutdown()
+    print("RESULT", json.dumps(found), flush=True)
+"""
+
+
+def test_an_engine_in_a_ray_actor_has_the_plan_of_the_actors_environment(programs, checkpoint, receipts):
+    ended = programs.script(RAY, checkpoint("qwen3"), receipts.file)
+
+    assert ended.result() == [4, "processed_logprobs"]
+    (engine,) = receipts().engines
+    assert {one.digest for one in (*engine.processes, *receipts().front_ends)} == {engine.digest}
+    assert any("a sign of a trainer: load_format=dummy" in line for line in ended.said)
+
+
+def test_a_batch_of_vllms_own_command_has_the_plan(programs, vllm, checkpoint, receipts, tmp_path):
+    model = str(checkpoint("qwen3"))
+    body = {"model": model, "prompt": "once upon", "max_tokens": 4}
+    request = {"custom_id": "one", "method": "POST", "url": "/v1/completions", "body": body}
+    (tmp_path / "in.jsonl").write_text(json.dumps(request) + "\n", encoding="utf-8")
+    files = ["-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
+    command = [vllm, "run-batch", *files, "--model", model, "--max-model-len", "128", "--enforce-eager"]
+
+    ended = programs.run(*command, MODEL_QUIRKS="on", MODEL_QUIRKS_RECEIPT=str(receipts.file))
+
+    assert ended.code == 0, ended.text[-3000:]
+    answer = json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    assert answer["response"]["status_code"] == 200
+    (engine,) = receipts().engines
+    assert any(effect.slot.endswith("CPUModelRunner.sample_tokens") for effect in engine.processes[-1].effects)
+    assert "purpose eval (no sign of a trainer, and no server)" in ended.said[0]
+
+
+BYPASSED = """
+import os, sys
+os.environ["VLLM_PLUGINS"] = "lora"
+from vllm import LLM
+
+if __name__ == "__main__":
+    LLM(model=sys.argv[1], max_model_len=128, max_num_seqs=8, enforce_eager=True)
+    print("RESULT 1", flush=True)
+"""
+
+
+def test_a_program_that_keeps_our_plugin_out_gets_no_engine_where_a_receipt_is_required(programs, quirks_run, checkpoint):
+    ended = programs.script(BYPASSED, checkpoint("qwen3"), before=quirks_run("--require-receipt"))
+
+    assert ended.code != 0
+    assert "RESULT" not in ended.text
+    assert "error: an engine could have no receipt: VLLM_PLUGINS='lora' keeps our plugin out" in ended.text
+
+
+CONFIGURED = """
+import sys
+from vllm import EngineArgs
+
+engine_args = EngineArgs(model=sys.argv[1], max_model_len=128, logprobs_mode="raw_logprobs")
+print("RESULT", f'"{engine_args.create_engine_config().model_config.generation_config}"', flush=True)
+"""
+
+
+def test_a_report_changes_nothing_and_prints_what_would_be_done(programs, checkpoint):
+    ended = programs.script(CONFIGURED, checkpoint("qwen3"), MODEL_QUIRKS="report", MODEL_QUIRKS_SET="purpose=rollout")
+
+    assert ended.result() == "auto"
+    assert ended.said[0].startswith("would apply ")
+    assert any("engine.generation_config = vllm (generation-config-leak" in line for line in ended.said)
+
+
+def test_recorders_that_are_on_before_vllm_know_the_first_engine_arguments_exactly(programs, quirks_run, checkpoint):
+    plain = programs.script(CONFIGURED, checkpoint("qwen3"), MODEL_QUIRKS="rollout")
+    early = programs.script(CONFIGURED, checkpoint("qwen3"), before=quirks_run("--purpose", "rollout"))
+
+    assert (plain.result(), early.result()) == ("vllm", "vllm")
+    assert "typed: by value: max_model_len" in plain.said[0]
+    assert "typed: known exactly (keywords): logprobs_mode, max_model_len" in early.said[0]
+
+
+def test_a_command_that_starts_no_engine_has_no_receipt(programs, quirks_run):
+    ended = programs.run(*quirks_run("--require-receipt"), sys.executable, "-c", "pass")
+
+    assert ended.code == 1
+    assert "wrote a receipt: it started none" in ended.text
+
+
+NODE = ("--data-parallel-size", "2", "--data-parallel-size-local", "1", "--data-parallel-address", "127.0.0.1")
+
+
+@pytest.fixture
+def rpc_port(port):
+    """A port for the nodes to meet at."""
+    return str(port + 1 if port < 65000 else port - 1)
+
+
+def test_a_headless_node_plans_for_itself_and_gets_the_plan_of_the_head(programs, vllm, checkpoint, port, rpc_port, tmp_path):
+    files = [tmp_path / "head.json", tmp_path / "headless.json"]
+    common = [vllm, "serve", checkpoint("qwen3_moe"), "--max-model-len", "128", "--max-num-seqs", "8", *NODE]
+    common += ["--data-parallel-rpc-port", rpc_port]
+    variables = {"MODEL_QUIRKS": "on", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    headless = [*common, "--headless", "--data-parallel-start-rank", "1"]
+    with programs.running(headless, **variables, MODEL_QUIRKS_RECEIPT=str(files[1])) as other:
+        with programs.server(*common, "--api-server-count", "1", port=port, MODEL_QUIRKS_RECEIPT=str(files[0]), **variables):
+            found = [programs.receipts_in(file) for file in files]
+        assert other.said
+
+    assert [len(one.engines) for one in found] == [1, 1]
+    assert len({one.engines[0].digest for one in found}) == 1
+    assert len({one.engines[0].processes[0].pid for one in found}) == 2

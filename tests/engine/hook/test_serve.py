@@ -1,0 +1,129 @@
+"""``vllm serve`` with quirks in force: one start shows as much as it can."""
+
+from __future__ import annotations
+
+import signal
+
+import openai
+import pytest
+import yaml
+
+ACME = """
+from quirks_core import Default, ModelFlag, Quirk, Severity, purpose, report
+
+QUIRK = Quirk(
+    id="acme-variable",
+    title="A variable of ACME is wrong",
+    flag=ModelFlag.ENVIRONMENT,
+    match=purpose("rollout"),
+    adjustments=[Default("env.ACME_LEVEL", "7"), Default("engine.max_num_batched_tokens", 96), Default("engine.seed", 11)],
+    severity=Severity.NOISE,
+    references=report("https://example.org/1"),
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def third_party(site_of):
+    """A plugin of somebody else's that changes a variable, and one that is broken."""
+    (site_of / "acme_variable.py").write_text(ACME, encoding="utf-8")
+    (site_of / "acme_broken.py").write_text("raise RuntimeError('no such thing')\n", encoding="utf-8")
+    info = site_of / "acme-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.2\n", encoding="utf-8")
+    points = "[model_quirks]\nacme-variable = acme_variable:QUIRK\nacme-broken = acme_broken:QUIRK\n"
+    (info / "entry_points.txt").write_text(points, encoding="utf-8")
+
+
+def completion(server):
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=60)
+    model = client.models.list().data[0].id
+    answer = client.completions.create(model=model, prompt="once upon", max_tokens=4, temperature=0.5, seed=1, logprobs=0)
+    return answer.choices[0]
+
+
+@pytest.mark.usefixtures("third_party")
+def test_a_server_is_planned_proven_and_answers(programs, vllm, quirks_run, checkpoint, port, receipts, tmp_path):
+    config = tmp_path / "serve.yaml"
+    # A typed value that is vLLM's default: only a recorder tells it from one that was left open.
+    config.write_text(yaml.safe_dump({"max-model-len": 128, "seed": 0, "enforce-eager": True}), encoding="utf-8")
+    command = [*quirks_run("--purpose", "rollout", "--require-receipt"), vllm, "serve", checkpoint("qwen3"), "--config", config]
+    variables = {"MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_PLUGINS": "lora_filesystem_resolver"}
+
+    with programs.server(*command, "--max-num-seqs", "8", port=port, **variables) as server:
+        choice = completion(server)
+        server.program.send_signal(signal.SIGTERM)
+        code = server.program.wait(60)
+
+    assert len(choice.logprobs.token_logprobs) == 4
+    found = receipts()
+    (engine,) = found.engines
+    core, worker = engine.processes
+    assert {core.digest, worker.digest, *(one.digest for one in found.front_ends)} == {engine.digest}
+    assert engine.changes == {
+        "engine.generation_config": "vllm",
+        "engine.logprobs_mode": "processed_logprobs",
+        "engine.max_num_batched_tokens": 96,
+        "env.ACME_LEVEL": "7",
+    }
+    assert worker.engine["engine.logprobs_mode"] == "processed_logprobs"
+    assert worker.engine["engine.max_num_batched_tokens"] == 96
+    effects = {effect.slot: effect for effect in worker.effects}
+    assert effects["env.ACME_LEVEL"].after == "7"
+    assert effects["patch.vllm.v1.worker.cpu_model_runner:CPUModelRunner.sample_tokens"].pending is False
+    lines = server.said
+    assert len(lines) <= 10
+    assert "purpose rollout (MODEL_QUIRKS_SET); typed: known exactly (command line): enforce_eager, max_model_len, " in lines[0]
+    assert any("plugin 'acme-broken' of acme 1.2" in line for line in lines)
+    assert any(line.startswith("receipt: plan") and "engine.logprobs_mode = processed_logprobs" in line for line in lines)
+    assert code in (0, 128 + signal.SIGTERM)
+
+
+def test_data_parallel_ranks_and_api_servers_share_the_plan(programs, vllm, checkpoint, port, receipts):
+    command = [vllm, "serve", checkpoint("qwen3_moe"), "--max-model-len", "128", "--max-num-seqs", "8", "-dp", "2"]
+    variables = {
+        "MODEL_QUIRKS": "on",
+        "MODEL_QUIRKS_LOG": "quiet",
+        "MODEL_QUIRKS_RECEIPT": str(receipts.file),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+
+    with programs.server(*command, port=port, **variables) as server:
+        choices = [completion(server) for _ in range(4)]
+        lines = server.said
+
+    assert [len(choice.logprobs.token_logprobs) for choice in choices] == [4] * 4
+    found = receipts()
+    assert len(found.engines) == 2
+    assert len(found.front_ends) == 3  # the process that was started, and an API server for each rank
+    acknowledgements = [*found.front_ends, *(one for engine in found.engines for one in engine.processes)]
+    assert len({one.pid for one in acknowledgements}) == 7
+    assert len({one.digest for one in acknowledgements}) == 1
+    # vLLM's CPU build cannot do this without the quirk.
+    assert all(engine.changes == {"engine.enforce_eager": True} for engine in found.engines)
+    assert any("all_gatherv" in effect.slot for effect in found.engines[0].processes[-1].effects)
+    (line,) = lines
+    assert "purpose serve (no sign of a trainer)" in line
+    assert "cpu-moe-expert-parallel" in line
+
+
+def test_a_refusal_stops_the_server_at_once_with_all_reasons(programs, vllm, checkpoint, port):
+    variables = {"MODEL_QUIRKS": "serve", "NRL_VLLM_USE_V1": "0", "VLLM_DP_SIZE": "2"}
+
+    ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), **variables)
+
+    assert ended.code != 0
+    assert ended.seconds < 30
+    assert "this configuration is refused for 2 reasons" in ended.text
+    assert "v1-runtime" in ended.text
+    assert "dp-environment" in ended.text
+    assert "EngineCore" not in ended.text
+
+
+def test_a_wrong_value_of_a_variable_starts_nothing_and_names_the_nearest(programs, vllm, checkpoint, port):
+    ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), MODEL_QUIRKS="rolout")
+
+    assert ended.code != 0
+    assert "MODEL_QUIRKS='rolout'" in ended.text
+    assert "did you mean 'rollout'?" in ended.text
+    assert "EngineCore" not in ended.text
