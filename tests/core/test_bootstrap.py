@@ -11,12 +11,14 @@ import sys
 import tempfile
 import textwrap
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from quirks_core import bootstrap, handed_down, process
 from quirks_core.apply import apply
 from quirks_core.errors import QuirksError, ReceiptError
+from quirks_core.hook import imports
 from quirks_core.receipt import ReadBack, collect, read_acknowledgements
 from quirks_core.registry import Registry
 from quirks_core.switches import Switches, SwitchNames
@@ -203,6 +205,65 @@ def test_undoing_the_plan_takes_patches_and_what_keeps_errors_off(applied, impor
     assert logging.getLogger("vllm").handlers == handlers
     applied.undo()
     assert handed_down.PLAN_VARIABLE not in os.environ
+
+
+def test_without_a_plan_and_without_the_hook_nothing_is_imported():
+    text = "import sys\nfrom quirks_core.bootstrap import bootstrap\nbefore = set(sys.modules)\nbootstrap()\n"
+    text += "ours = sorted(name for name in sys.modules if name.startswith('quirks_core'))\n"
+    text += "print(sorted(set(sys.modules) - before), ours, 'pydantic' in sys.modules)"
+
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+
+    assert ended.stdout == "[] ['quirks_core', 'quirks_core.bootstrap', 'quirks_core.handed_down'] False\n"
+
+
+def test_our_own_workers_plan_is_carried_out_and_the_hook_stays_off(applied, start):
+    worker = start("bootstrap()\nimport sys\nprint('quirks_core.hook.start' in sys.modules)", MODEL_QUIRKS="on")
+
+    out, _ = worker.communicate(timeout=60)
+
+    assert out == "False\n"
+    assert worker.pid in {ack.pid for ack in read_acknowledgements(applied.folder)}
+
+
+def test_without_a_folder_a_plan_is_in_force_and_another_with_the_same_patches_takes_its_place_untouched(plan_for):
+    first = plan_for().for_processes
+    second = first.model_copy(update={"context": "another run"})
+    process.carry_out(first)
+    assert step_and_stop() == PATCHED
+    patched = importlib.import_module("fake_engine.module").Engine.step
+
+    process.carry_out(second)
+
+    assert process.in_force() == second.digest != first.digest
+    assert importlib.import_module("fake_engine.module").Engine.step is patched
+    acknowledgement = process.acknowledgement({"engine.seed": 3})
+    assert [effect.slot for effect in acknowledgement.effects] == SLOTS
+    assert (acknowledgement.digest, acknowledgement.engine) == (second.digest, {"engine.seed": 3})
+    process.carry_out(plan_for("fake-step").for_processes)
+    assert step_and_stop() == ("step", "patched stop")
+
+
+@pytest.mark.parametrize("name", ["__init__", "init_worker"])
+def test_a_plan_in_the_configuration_of_the_engine_that_loads_plugins_is_carried_out(plan_for, name, monkeypatch):
+    """Also on a node whose environment has nothing of ours."""
+    monkeypatch.setattr(imports, "_finder", imports._Finder())
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    plan = plan_for().for_processes
+
+    class Config:
+        additional_config: ClassVar = {"model_quirks": plan.model_dump(mode="json"), "other": 1}
+
+    def load_plugins():
+        bootstrap.bootstrap()
+
+    def engine(vllm_config):  # noqa: ARG001 - found by its name
+        load_plugins()
+
+    engine.__name__ = name
+    engine(Config())
+
+    assert (process.in_force(), step_and_stop()) == (plan.digest, PATCHED)
 
 
 def test_a_forked_process_acknowledges_for_itself(applied):
