@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quirks_core.hook import seams
+from quirks_core.packages import PACKAGES
 
 SOURCES = {
     "vllm/__init__.py": "",
@@ -40,7 +41,8 @@ def engine(fake_distribution, write_modules):
     """Installs a vLLM of nothing but seams, with some of them changed."""
 
     def install(version="0.32.0", **changed):
-        fake_distribution("vllm", version)
+        for name in PACKAGES["vllm"]:
+            fake_distribution(name, version)
         files = {**SOURCES}
         for name, (before, after) in changed.items():
             file = next(path for path in files if path.endswith(f"/{name}.py"))

@@ -172,7 +172,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     site = folder / "site"
     info = site / "vllm-0.dist-info"
     info.mkdir(parents=True)
-    version = installed_version("vllm")
+    version = f"{(installed_version('vllm') or '').partition('+')[0]}+cpu"  # vLLM finds its platform by that label
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
     environment = {
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",

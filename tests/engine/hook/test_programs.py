@@ -159,8 +159,8 @@ def test_an_engine_in_a_ray_actor_has_the_plan_of_the_actors_environment(program
 
 def test_a_batch_of_vllms_own_command_has_the_plan(programs, vllm, checkpoint, receipts, tmp_path):
     model = str(checkpoint("qwen3"))
-    body = {"model": model, "prompt": "once upon", "max_tokens": 4}
-    request = {"custom_id": "one", "method": "POST", "url": "/v1/completions", "body": body}
+    body = {"model": model, "messages": [{"role": "user", "content": "once upon"}], "max_tokens": 4}
+    request = {"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": body}
     (tmp_path / "in.jsonl").write_text(json.dumps(request) + "\n", encoding="utf-8")
     files = ["-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
     command = [vllm, "run-batch", *files, "--model", model, "--max-model-len", "128", "--enforce-eager"]
