@@ -57,6 +57,13 @@ class Outcome:
         return json.loads(self.out)
 
 
+@pytest.fixture(autouse=True)
+def compiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What small engines are started with is no fact of the plans that other tests make."""
+    if request.node.get_closest_marker("engine") is None:
+        monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
+
+
 @pytest.fixture
 def shell() -> Iterator[None]:
     """A wide terminal without colours, nothing of the developer's environment that could count, and nothing left behind."""

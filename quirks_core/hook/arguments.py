@@ -76,7 +76,8 @@ class EngineRun(GenerationConfig):
         run = cls.parse({**values, "model": model, "purpose": purpose, "recipe": settings.recipe})
         mine = {f"{ENGINE}{name}" for name in names}
         mine |= {_HEAD} if "hf_overrides" in names else set()
-        run._typed = frozenset(mine | set(settings.told))
+        # The trainer sends what it sends, so a quirk must not ask it for something else where it has another cure.
+        run._typed = frozenset(mine | set(preset) | set(settings.told))
         return run
 
     def slots(self) -> dict[str, Any]:
