@@ -18,6 +18,7 @@ class ModelFlag(StrEnum):
     COMPILATION = auto()
     CONTEXT_PARALLEL = auto()
     DP_EP_STRATEGY = auto()
+    DTYPE = auto()
     ENFORCE_EAGER = auto()
     ENVIRONMENT = auto()
     KV_CACHE = auto()

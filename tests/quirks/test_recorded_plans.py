@@ -40,6 +40,7 @@ _MODELS: dict[str, dict[str, Any]] = {
     "glm4_moe": {"model_type": "glm4_moe", "n_routed_experts": 128},
     "nemotron_h": {"model_type": "nemotron_h", "n_routed_experts": 4},
     "unknown experts": {"model_type": "acme_moe"},
+    "qwen3 in float32": {**_QWEN3, "dtype": "float32"},
     "deepscaler": {"model_type": "qwen2", "tie_word_embeddings": False},
 }
 _VERSIONS = ("0.9.1", "0.11.0", "0.26.0", "0.32.0", "0.1.dev1+g123")

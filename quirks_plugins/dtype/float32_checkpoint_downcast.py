@@ -1,0 +1,71 @@
+"""Rollouts of a float32 checkpoint: vLLM's ``dtype=auto`` computes in bfloat16, while the trainer computes in float32.
+
+What happens: ``auto`` takes the checkpoint's dtype, except for float32, which becomes the platform's preferred one: bfloat16
+on CPUs and current GPUs (before vLLM 0.9.1 float16). vLLM logs that at the level INFO. A trainer that computes in float32 then
+gets logprobs of rounded weights: on a tiny model they differ from its own by 0.05 nats on average, where the same engine in
+float32 differs by 1e-5. Trainers that build their engine without a dtype, as TRL's colocate mode does, give no way to set it.
+
+What this changes: the default of ``engine.dtype`` becomes float32 for a checkpoint whose ``config.json`` says float32, read
+where vLLM reads it: ``dtype`` (or its older name ``torch_dtype``), then that of ``text_config``. A checkpoint that names no
+dtype there is left alone: vLLM then looks into the weight files, this quirk does not. So is a quantized one, and a run whose
+trainer is known to compute in another dtype: set ``train.dtype=bfloat16`` for a trainer that computes in bfloat16 by autocast.
+
+When it can go: when vLLM's ``auto`` takes a float32 checkpoint as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, yes
+
+if TYPE_CHECKING:
+    from quirks_core.match import Match
+    from worker.testing.lab import Lab, Outcome
+
+#: Where vLLM looks for a checkpoint's dtype, the first that is there.
+_KEYS = ("dtype", "torch_dtype", "text_config.dtype", "text_config.torch_dtype")
+
+
+def _is_float32(keys: tuple[str, ...] = _KEYS) -> Match:
+    fact = Fact(f"model.config.{keys[0]}")
+    here = fact.one_of("float32")
+    return here | (~fact.is_set() & _is_float32(keys[1:])) if keys[1:] else here
+
+
+_quantized = Fact("model.config.quantization_config").is_set()
+
+QUIRK = Quirk(
+    id="float32-checkpoint-downcast",
+    title="vLLM turns a float32 checkpoint into bfloat16, and its logprobs differ from a float32 trainer's",
+    flag=ModelFlag.DTYPE,
+    match=purpose("rollout") & _is_float32() & ~_quantized & ~setting("train.dtype").differs_from("float32"),
+    adjustments=Default("engine.dtype", "float32"),
+    severity=Severity.WRONG_OUTPUT,
+    references=report("https://github.com/vllm-project/vllm/pull/18751"),
+    evidence=StaticProbe(
+        "vllm.config.model",
+        r"if config_dtype == torch\.float32:\s+config_dtype = preferred_dtype",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes({"model_type": "qwen3", "dtype": "float32"}),
+        yes({"model_type": "qwen3", "torch_dtype": "float32"}),
+        yes({"model_type": "gemma3", "text_config": {"dtype": "float32"}}),
+        yes({"model_type": "qwen3", "dtype": "float32"}, {"train.dtype": "float32"}),
+        no({"model_type": "qwen3", "dtype": "bfloat16"}),
+        no({"model_type": "gemma3", "dtype": "bfloat16", "text_config": {"dtype": "float32"}}),
+        no({"model_type": "qwen3", "dtype": "float32"}, {"train.dtype": "bfloat16"}),
+        no({"model_type": "qwen3", "dtype": "float32"}, purpose="serve"),
+        no("qwen3"),
+    ],
+    cost="twice the memory for weights and KV cache, and products at float32's rate",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """The logprobs of a rollout are those of the trainer, which has the same checkpoint in float32."""
+    model = lab.checkpoint("qwen3")
+    async with lab.worker(model, {"engine": {"load_format": "auto", "dtype": None}}) as worker:
+        got = await lab.sample(worker)
+    return lab.close_logprobs(got, lab.rescored(lab.trainer(model), got))

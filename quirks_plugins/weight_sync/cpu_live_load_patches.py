@@ -1,0 +1,99 @@
+"""The function that ``cpu-load-into-live-model`` puts into vLLM.
+
+Only engine processes import this module; vLLM is imported when a function runs, because a patch may come into force while vLLM
+is being imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["wrap_load_model"]
+
+#: How many names a message shows.
+_SHOWN = 4
+
+
+def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    """Make every model that a loader returns take new weights through vLLM's own layerwise reload."""
+
+    @wraps(original)
+    def load_model(self: Any, vllm_config: Any, model_config: Any, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        model = original(self, vllm_config, model_config, *args, **kwargs)
+        if hasattr(model, "load_weights"):
+            model.load_weights = _LiveLoad(model, model_config).load_weights
+        return model
+
+    return load_model
+
+
+class _LiveLoad:
+    """One running model, and the reload that is open in it.
+
+    A trainer calls ``load_weights`` once for each tensor and never says which one is the last. So the first call opens a
+    layerwise reload, and the next forward pass closes it. In between, a layer takes effect as soon as it has all its weights.
+    """
+
+    def __init__(self, model: Any, model_config: Any) -> None:
+        self._model = model
+        self._config = model_config
+        self._load = model.load_weights
+        self._hook: Any = None
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
+        """Takes new weights as the model's own method does.
+
+        Args:
+            weights: Tensors in the checkpoint's layout, with the checkpoint's names. They are copied: a fused layer keeps its
+                parts until it has all of them, and a trainer may reuse the memory after the call.
+            *args: Further arguments of the model's own method.
+            **kwargs: The same, by name.
+
+        Returns:
+            What the model's own method returns.
+        """
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        if self._hook is None:
+            if self._is_being_reloaded():  # by somebody who will also close it: vLLM's `reload_weights`, a weight transfer
+                return self._load(weights, *args, **kwargs)
+            initialize_layerwise_reload(self._model)
+            self._hook = self._model.register_forward_pre_hook(lambda *_: self._close())
+        return self._load(_copies(weights), *args, **kwargs)
+
+    def _is_being_reloaded(self) -> bool:
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        return any(get_layerwise_info(layer).can_load() for layer in self._model.modules())
+
+    def _close(self) -> None:
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        if partly := list(self._partly_loaded()):
+            shown = ", ".join(partly[:_SHOWN]) + (f" and {len(partly) - _SHOWN} more" if len(partly) > _SHOWN else "")
+            raise RuntimeError(
+                f"load_weights: {shown} got only a part of their weights, and vLLM's CPU platform does not keep the old values "
+                "of the rest; send all weights of a layer (those of q, k and v, of gate and up) before the next request"
+            )
+        self._hook.remove()
+        self._hook = None
+        finalize_layerwise_reload(self._model, self._config)
+
+    def _partly_loaded(self) -> Iterator[str]:
+        from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        for name, layer in self._model.named_modules():
+            info = get_layerwise_info(layer)
+            is_partly = info.can_load() and 0 < info.load_numel < info.load_numel_total
+            if is_partly and not isinstance(layer, VocabParallelEmbedding):  # its padding never arrives
+                yield name
+
+
+def _copies(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((name, weight.detach().clone()) for name, weight in weights)

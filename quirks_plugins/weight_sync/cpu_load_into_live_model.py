@@ -1,0 +1,111 @@
+"""Trainers that load weights into a running model: on vLLM's CPU platform the model no longer has the weights to load into.
+
+What happens: a trainer that has vLLM in its own process (TRL's colocate mode, online DPO) calls ``load_weights`` of the running
+model, once for each tensor. On GPUs that overwrites the weights in place. vLLM's CPU platform packs the weight of each linear
+layer for its kernels after the first load and replaces the weight itself by an empty tensor that has no ``weight_loader``
+(since 0.10.2, vllm-project/vllm#24150), so the first linear layer raises ``AttributeError``. An embedding would be
+overwritten, but a head that shares it keeps its packed copy.
+
+What this changes: ``load_weights`` of a running model goes through vLLM's own layerwise reload, which restores, loads and packs
+each layer. The first call opens the reload, the next forward pass closes it. Calls inside a reload that somebody else has
+opened (``reload_weights``, a weight transfer) go through as before. A trainer must send all parts of a fused layer (q, k and v;
+gate and up) before the next request; otherwise the request fails with the names of those layers, because the old values are
+gone. No setting keeps the weights unpacked.
+
+When it can go: when vLLM's CPU platform takes ``load_weights`` after the first load. Nobody has reported it for the CPU
+platform, as far as we can see; vllm-project/vllm#34201 is the same error from ``reload_weights`` of an older vLLM. Layerwise
+reload exists since 0.16.0; the patch is written for 0.26.0 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, purpose, report, unknown, yes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import torch
+
+    from worker.testing.lab import Generated, Lab, Outcome
+
+QUIRK = Quirk(
+    id="cpu-load-into-live-model",
+    title="vLLM's CPU platform cannot take weights that a trainer loads into the running model",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=platform("cpu") & purpose("rollout"),
+    affected=Affected("vllm", introduced="0.16.0"),
+    adjustments=Patch(
+        "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
+        wrapper="quirks_plugins.weight_sync.cpu_live_load_patches:wrap_load_model",
+        expects=("939e4d07443b", "8579297b4f00", "39c27f400e70"),
+        reason="vLLM packs linear weights for its CPU kernels and drops the tensors that load_weights writes to",
+    ),
+    severity=Severity.CRASH,
+    crash=r"AttributeError: 'Parameter' object has no attribute 'weight_loader'",
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/24150"),
+        report("https://github.com/vllm-project/vllm/issues/34201"),
+        report("https://github.com/vllm-project/vllm/issues/5723"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.layers.utils",
+        r"if remove_weight:\s+layer\.weight = torch\.nn\.Parameter\(",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("qwen3", vllm="0.32.0", platform="cpu"),
+        no("qwen3", vllm="0.32.0", platform="cuda"),
+        no("qwen3", vllm="0.32.0", platform="cpu", purpose="serve"),
+        no("qwen3", vllm="0.15.1", platform="cpu"),
+        unknown("qwen3", platform="cpu"),
+    ],
+    cost="nothing until a trainer calls load_weights; then one copy of each tensor, and the packing",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine that got the weights of two trainers, one after the other, generates what the second one does.
+
+    What TRL does, in plain vLLM: ``LLM(...)`` in this process, and one call of the running model's ``load_weights`` per tensor.
+    """
+    from quirks_core.apply import apply
+
+    model = lab.checkpoint("qwen3")
+    trainers = [lab.trainer(lab.checkpoint("qwen3", seed=seed)) for seed in (1, 2)]
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    applied = apply(lab.plan(model, {"engine": {"load_format": "auto"}}))
+    try:
+        llm = _engine(model)
+        for trainer in trainers:
+            _load(llm, trainer.named_parameters())
+            got = _greedy(llm)
+    finally:
+        applied.undo()
+    return lab.same_tokens(got, lab.reference(trainers[-1]))
+
+
+def _engine(model: Path) -> Any:
+    from vllm import LLM
+
+    return LLM(str(model), dtype="float32", enforce_eager=True, max_model_len=256)
+
+
+def _load(llm: Any, weights: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
+    running = llm.llm_engine.model_executor.driver_worker.model_runner.model
+    for name, weight in weights:
+        running.load_weights([(name, weight.data)])
+    llm.reset_prefix_cache()
+
+
+def _greedy(llm: Any) -> list[Generated]:
+    from vllm import SamplingParams
+
+    from worker.testing.lab import NEW_TOKENS, PROMPTS, Generated
+
+    sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
+    rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)
+    return [Generated(tuple(row.outputs[0].token_ids), ()) for row in rows]
