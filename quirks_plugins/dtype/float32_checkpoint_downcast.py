@@ -2,8 +2,9 @@
 
 What happens: ``auto`` takes the checkpoint's dtype, except for float32, which becomes the platform's preferred one: bfloat16
 on CPUs and current GPUs (before vLLM 0.9.1 float16). vLLM logs that at the level INFO. A trainer that computes in float32 then
-gets logprobs of rounded weights: on a tiny model they differ from its own by 0.02 to 0.05 nats on average, where the same engine
-in float32 differs by 1e-5. Trainers that build their engine without a dtype, as TRL's colocate mode does, give no way to set it.
+gets logprobs of rounded weights: on a tiny model they differ from its own by 0.02 to 0.05 nats on average, where the same
+engine in float32 differs by 1e-5. Trainers that build their engine without a dtype, as TRL's colocate mode does, give no way
+to set it.
 
 What this changes: the default of ``engine.dtype`` becomes float32 for a checkpoint whose ``config.json`` says float32, read
 where vLLM reads it: ``dtype`` (or its older name ``torch_dtype``), then that of ``text_config``. A checkpoint that names no
