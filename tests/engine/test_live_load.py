@@ -1,0 +1,104 @@
+"""Weights that a trainer loads into a running model (cpu-load-into-live-model), on vLLM's layerwise reload, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from quirks_plugins.weight_sync.cpu_live_load_patches import wrap_load_model
+
+_NAMES = ("first.one", "first.two", "second.one", "second.two")
+
+
+class _Pair(nn.Module):
+    """A layer with two weights, as a fused layer has parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.zeros(2), requires_grad=False)
+        self.two = nn.Parameter(torch.zeros(2), requires_grad=False)
+
+
+class _Model(nn.Module):
+    """Two layers that are loaded as vLLM's models are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = _Pair(), _Pair()
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+
+        parameters, loaded = dict(self.named_parameters()), set()
+        for name, weight in weights:
+            getattr(parameters[name], "weight_loader", default_weight_loader)(parameters[name], weight)
+            loaded.add(name)
+        return loaded
+
+    def forward(self) -> list[float]:
+        return [float(parameter.sum()) for parameter in (self.first.one, self.first.two, self.second.one, self.second.two)]
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    """A running model, with the patch on the loader that made it."""
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+
+    model = _Model()
+    record_metadata_for_reloading(model)
+    return wrap_load_model(lambda *_: model)(None, None, SimpleNamespace(dtype=torch.float32))
+
+
+def test_tensors_that_come_one_by_one_are_in_force_at_the_next_request_and_so_are_those_of_the_next_update(model):
+    found = []
+    for value in (1.0, 2.0):
+        loaded = [model.load_weights([(name, torch.full((2,), value))]) for name in _NAMES]
+        found.append(model())
+
+    assert found == [[2.0] * 4, [4.0] * 4]
+    assert loaded == [{name} for name in _NAMES]
+
+
+def test_layers_that_were_not_sent_keep_their_weights(model):
+    for name in _NAMES:
+        model.load_weights([(name, torch.ones(2))])
+    model()
+
+    model.load_weights([("first.one", torch.full((2,), 5.0)), ("first.two", torch.full((2,), 6.0))])
+
+    assert model() == [10.0, 12.0, 2.0, 2.0]
+
+
+def test_a_trainer_may_reuse_the_memory_of_a_tensor_after_the_call(model):
+    buffer = torch.empty(2)
+    for value, name in enumerate(_NAMES):
+        model.load_weights([(name, buffer.fill_(value))])
+
+    assert model() == [0.0, 2.0, 4.0, 6.0]
+
+
+def test_a_layer_that_got_a_part_of_its_weights_fails_the_request_until_the_rest_comes(model):
+    model.load_weights([("first.one", torch.ones(2))])
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"load_weights: first got only a part of .* send all weights of a layer"):
+            model()
+    model.load_weights([("first.two", torch.ones(2))])
+
+    assert model() == [2.0, 2.0, 0.0, 0.0]
+
+
+def test_a_reload_that_somebody_else_has_opened_is_theirs_to_close(model):
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+    initialize_layerwise_reload(model)
+    model.load_weights([(name, torch.ones(2)) for name in _NAMES])
+    hooks = len(model._forward_pre_hooks)
+    finalize_layerwise_reload(model, SimpleNamespace(dtype=torch.float32))
+
+    assert hooks == 0
+    assert model() == [2.0] * 4
