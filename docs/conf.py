@@ -35,7 +35,10 @@ html_show_sphinx = False
 _MENU = {
     "index": {
         "Start": ("why", "tutorial", "writing-a-quirk", "kit", "hooks"),
-        "Use": ("worker", "dp-ep", "parity", "trainer", "server", "evaluation", "operations", "cli"),
+        "Use": (
+            *("install", "serve", "own-engine", "trainers", "worker", "trainer", "dp-ep", "parity", "evaluation"),
+            *("server", "operations", "cli"),
+        ),
         "Look up": ("catalogue", "slots", "architecture", "reference", "glossary"),
     },
     "catalogue": {"": ("quirks/*",)},

@@ -2,8 +2,8 @@
 
 Quirks about refits need to know whether a trainer sends the parameters alone or its whole state dict, and whether caches of
 older weights are dropped. A trainer does not say so to an engine that it starts itself; these presets do. Each was read in the
-source that its `Trainer.source` names, and holds for what its `Trainer.holds_for` says. Facts of a preset count as typed, because
-nothing in the engine changes what a trainer sends; what the user tells is stronger.
+source that its `Trainer.source` names, and holds for what its `Trainer.holds_for` says. Facts of a preset count as typed:
+nothing in the engine changes what a trainer sends. What the user tells is stronger.
 
 A fact that a trainer's own configuration decides is in no preset: none sets ``refit.transport`` (each trainer has several), and
 those that may keep the KV cache of requests in flight leave ``refit.clear_cache`` open.
