@@ -1,4 +1,4 @@
-"""Weights that a trainer loads into a running model (cpu-load-into-live-model), on vLLM's layerwise reload, without an engine."""
+"""Weights that a trainer loads into a running model (cpu-load-into-live-model): on vLLM's reload, without an engine."""
 
 from __future__ import annotations
 
