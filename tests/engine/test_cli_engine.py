@@ -42,6 +42,10 @@ def test_the_demo_ends_well_within_two_minutes(tmp_path):
 
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
+    log = result["server"]["log"]
+    assert "purpose rollout" in log[0]
+    assert any(line.startswith("receipt: plan") and "engine.logprobs_mode = processed_logprobs" in line for line in log)
+    assert result["server"]["text"]
     states = [{verdict["id"]: verdict["state"] for verdict in plan["verdicts"]} for plan in result["plans"]]
     assert states[0]["gemma-normalizer-dummy-load"] == "dormant"
     assert {refusal["kind"] for refusal in result["plans"][1]["refusals"]} == {"require", "refuse"}

@@ -64,6 +64,17 @@ def test_a_quirk_whose_code_was_running_is_named(plan, function, quirks):
     assert named(failures.notes(RuntimeError("no memory"), plan, traceback)) == quirks
 
 
+@pytest.mark.parametrize(("called", "quirks"), [("register", set()), ("allocate", {"acme-patches"})])
+def test_a_quirk_whose_wrapper_only_called_what_it_wraps_is_not_named(plan, called, quirks):
+    traceback = f"""Traceback (most recent call last):
+  File "/site/acme/fixes.py", line 3, in make
+  File "/site/pluggy/_manager.py", line 9, in {called}
+  File "/site/torch/nn.py", line 7, in allocate
+"""
+
+    assert named(failures.notes(RuntimeError("no memory"), plan, traceback)) == quirks
+
+
 @pytest.mark.parametrize(
     "message",
     ["dtype: Input should be 'auto'", "Worker ended", "Dumping input data for engine (v1) with config: kv_cache_dtype=fp8"],

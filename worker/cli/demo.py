@@ -1,4 +1,4 @@
-"""``quirks demo``: tiny models, their plans, and one of them on a real engine, from dummy weights through a refit."""
+"""``quirks demo``: vLLM's own server with quirks, plans of tiny models, and our worker, from dummy weights through a refit."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from quirks_core.packages import installed_platform
 from quirks_core.plan import Plan
 from quirks_core.planning import PlanOptions, make_plan
 from worker.cli.arguments import add_verbose
+from worker.cli.demo_server import show_server
 from worker.cli.display import progress, quiet_engine, start
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def run_demo(options: argparse.Namespace) -> int:
             for kind in ("gemma3", "gemma4", "qwen3_moe"):
                 models[kind] = checkpoints.build(kind, Path(folder) / kind)
                 bar.advance(task)
+        _small_engines()
+        served = show_server(models["gemma4"], console)
         plans: list[Plan] = []
         for title, kind, values, assume in _PLANS:
             config = GenerationConfig.parse({**values, "model": str(models[kind])})
@@ -64,8 +67,18 @@ def run_demo(options: argparse.Namespace) -> int:
             show_plan(console, plans[-1], title=title)
         outcome = asyncio.run(_rollout(models["gemma4"], console))
     if options.json:
-        print(json.dumps({"plans": [json.loads(plan.to_json()) for plan in plans], **outcome}, indent=2, sort_keys=True))
+        shown = {"plans": [json.loads(plan.to_json()) for plan in plans], "server": served, **outcome}
+        print(json.dumps(shown, indent=2, sort_keys=True))
     return 0
+
+
+def _small_engines() -> None:
+    """Sets what lets tiny models start quickly, unless the user has set it."""
+    if installed_platform() == "cpu":
+        # By default the CPU build takes nearly all memory for its KV cache; a tiny model needs none of it.
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    # Compiling takes longer here than all of the generation.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 
 async def _rollout(model: Path, console: Screen) -> dict[str, Any]:
@@ -74,11 +87,6 @@ async def _rollout(model: Path, console: Screen) -> dict[str, Any]:
 
     from worker import VllmAsyncGenerationWorker
 
-    if installed_platform() == "cpu":
-        # By default the CPU build takes nearly all memory for its KV cache; a tiny model needs none of it.
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    # Compiling takes longer here than all of the generation.
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     worker = VllmAsyncGenerationWorker(
         {
             "model": str(model),
@@ -126,4 +134,4 @@ async def _generate(worker: VllmAsyncGenerationWorker, console: Screen, title: s
     return total / tokens
 
 
-COMMAND = Command("make tiny models, show their plans, run one on a real engine", run_demo, add_verbose)
+COMMAND = Command("vLLM's own server with quirks, plans of tiny models, and one on our worker", run_demo, add_verbose)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from traceback import format_exception
@@ -26,6 +27,8 @@ _REASON_LINES, _LONGEST_LINE = 12, 500
 _DUMP = " with config: "
 #: What vLLM's engine core logs of a worker process that ended: its name and exit code.
 _WORKER_ENDED = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: (-?\d+)\)")
+#: A frame of a traceback: file and function.
+_FRAME = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
 #: What Python writes around the frames of a traceback, which are indented.
 _AROUND = ("Traceback (most recent call last)", "The above exception was", "During handling of the above")
 
@@ -85,21 +88,22 @@ def _set(plan: Plan, message: str) -> Iterator[tuple[str, str]]:
 
 
 def _patched(plan: Plan, running: str) -> Iterator[tuple[str, str]]:
+    """Yields the patches whose code failed, or called what failed; one that called what it wraps is not among them."""
+    stacks = [_FRAME.findall(text) for text in running.split(_AROUND[0])]
     for patch in plan.patches:
-        # Another function of the same file may be the other quirk's; a nested function's name says nothing.
-        others = {other.source for other in plan.patches if _file(other) == _file(patch)}
-        named = [source for source in others if re.search(rf"{_file(patch)}\S* line \d+, in {_function(source)}\n", running)]
-        if re.search(_file(patch), running) and (not named or patch.source in named):
+        others = {other.source.partition(":")[2] for other in plan.patches if other.source != patch.source}
+        if any(
+            file.endswith(_files(patch)) and function not in others and called != patch.target.rpartition(".")[2]
+            for stack in stacks
+            for (file, function), (_, called) in pairwise([*stack, ("", "")])
+        ):
             yield patch.quirk.id, f"patches {patch.target}, and its code was running"
 
 
-def _file(patch: PlannedPatch) -> str:
-    """A pattern for the file of a patch's code, as a traceback shows it."""
-    return re.escape("/" + patch.source.partition(":")[0].replace(".", "/")) + r"(/__init__)?\.py\","
-
-
-def _function(source: str) -> str:
-    return re.escape(source.rpartition(":")[2].rpartition(".")[2])
+def _files(patch: PlannedPatch) -> tuple[str, str]:
+    """How the path of a patch's file can end."""
+    path = "/" + patch.source.partition(":")[0].replace(".", "/")
+    return f"{path}.py", f"{path}/__init__.py"
 
 
 def _names(slot: str) -> Iterator[str]:

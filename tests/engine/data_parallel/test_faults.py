@@ -181,7 +181,7 @@ async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothi
         with pytest.raises(RankError, match=rf"rank 1 did not start within cluster\.start_timeout_s = {limit_s} s") as caught:
             await starting
 
-    assert str(caught.value).startswith("the group did not start: rank 0 is not up")
+    assert str(caught.value).startswith("the group did not start: rank 0 did not start within")
     left = [process for process in psutil.Process().children(recursive=True) if process.pid not in before]
     assert [process for process in left if _is_ours(process)] == []
     assert not any(map(os.path.exists, (rank.folder for rank in ranks)))

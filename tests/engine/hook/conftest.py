@@ -62,7 +62,7 @@ class Programs:
 
     def environ(self, variables: dict[str, str]) -> dict[str, str]:
         """Returns the environment of a program: nothing of the developer's that could count."""
-        others = ("MODEL_QUIRKS", "VLLM_", "NCCL_", "NRL_")
+        others = ("COLUMNS", "MODEL_QUIRKS", "VLLM_", "NCCL_", "NRL_")
         kept = {name: text for name, text in os.environ.items() if not name.startswith(others)}
         return {**kept, **self.environment, **variables}
 
