@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from quirks_plugins.weight_sync.cpu_live_load_patches import wrap_load_model
+from quirks_plugins.runtime.cpu_live_load_patches import wrap_load_model
 
 _NAMES = ("first.one", "first.two", "second.one", "second.two")
 

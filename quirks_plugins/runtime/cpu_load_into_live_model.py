@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 QUIRK = Quirk(
     id="cpu-load-into-live-model",
     title="vLLM's CPU platform cannot take weights that a trainer loads into the running model",
-    flag=ModelFlag.WEIGHT_SYNC,
+    flag=ModelFlag.RUNTIME,  # a refit through vLLM's own reload does not need it
     match=platform("cpu") & purpose("rollout"),
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
-        wrapper="quirks_plugins.weight_sync.cpu_live_load_patches:wrap_load_model",
+        wrapper="quirks_plugins.runtime.cpu_live_load_patches:wrap_load_model",
         expects=("939e4d07443b", "8579297b4f00", "39c27f400e70"),
         reason="vLLM packs linear weights for its CPU kernels and drops the tensors that load_weights writes to",
     ),
