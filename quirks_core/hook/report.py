@@ -16,6 +16,8 @@ _LOGGER = logging.getLogger("model_quirks.hook")
 #: Lines of a plan; with the one of the receipt they are ten.
 _MOST = 9
 _UNDECIDED = "cannot be decided"
+#: How warnings about plugins begin.
+_PLUGIN = "plugin "
 
 
 def say(text: str, *, level: int = logging.INFO) -> None:
@@ -73,19 +75,21 @@ def loud(text: str) -> None:
 
 
 def _lines(plan: Plan, *, only_reports: bool) -> Iterator[str]:
-    """What the plan does, what matters most first."""
+    """Yields what cannot be cut off first: refusals, warnings about plugins, requirements that nothing here enforces."""
     if only_reports:
         for refusal in plan.refusals:
             yield f"would be refused: {refusal}"
+    undecided, others = _sorted_warnings(plan)
+    plugins = [text for text in others if text.startswith(_PLUGIN)]
+    yield from (f"warning: {text}" for text in plugins)
+    advised = [text for _, text in advice(plan)]
+    yield from (text for text in advised if text.startswith("warning"))
     for item in plan.adjustments:
         if item.status is Status.APPLIED and is_enforced(item.slot):
             yield f"{item.wanted} ({', '.join(quirk.id for quirk in item.quirks)}: {item.quirks[0].reason})"
     for patch in plan.patches:
         yield f"patch {patch.target.rpartition(':')[2]} ({patch.quirk.id}: {patch.quirk.reason})"
-    advised = [text for _, text in advice(plan)]
-    yield from (text for text in advised if text.startswith("warning"))
-    undecided, others = _sorted_warnings(plan)
-    yield from (f"warning: {text}" for text in others)
+    yield from (f"warning: {text}" for text in others if text not in plugins)
     if undecided:
         yield undecided
     yield from (text for text in advised if not text.startswith("warning"))

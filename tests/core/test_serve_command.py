@@ -265,8 +265,10 @@ def test_without_a_vllm_the_options_are_unknown_and_the_error_says_what_to_type_
     forget_sources()
 
 
-def test_options_of_an_older_vllm_are_read_from_where_that_keeps_them(site, forget_sources):
+def test_options_of_an_older_vllm_are_read_from_where_that_keeps_them(site, forget_sources, monkeypatch):
     """A tiny package laid out as vLLM before 0.29: the server's options are in another module."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:  # of tests with engines
+        monkeypatch.delitem(sys.modules, name)
     files = {
         "vllm/__init__.py": "",
         "vllm/engine/arg_utils.py": _OLD_ENGINE,

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -70,11 +71,18 @@ async def test_shutdown_leaves_no_process_and_no_environment_behind_and_others_c
     assert not [name for name in changed if name.startswith("MODEL_QUIRKS_")]
 
 
-async def test_a_temporary_folder_that_vanishes_while_an_engine_starts_is_named(checkpoint, running, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+@pytest.fixture
+def place():
+    """A folder with a short path, because engines have sockets there."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+async def test_a_temporary_folder_that_vanishes_while_an_engine_starts_is_named(checkpoint, running, monkeypatch, place):
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
 
     def remove():
-        while len(found := list(tmp_path.glob("model-quirks-*/*.json"))) < 2:  # the driver's, and the engine core's
+        while len(found := list(place.glob("model-quirks-*/*.json"))) < 2:  # the driver's, and the engine core's
             time.sleep(0.05)
         shutil.rmtree(found[0].parent)
 

@@ -68,6 +68,7 @@ def test_a_quirk_whose_code_was_running_is_named(plan, function, quirks):
 def test_a_quirk_whose_wrapper_only_called_what_it_wraps_is_not_named(plan, called, quirks):
     traceback = f"""Traceback (most recent call last):
   File "/site/acme/fixes.py", line 3, in make
+  File "/site/tracing.py", line 5, in traced
   File "/site/pluggy/_manager.py", line 9, in {called}
   File "/site/torch/nn.py", line 7, in allocate
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from traceback import format_exception
@@ -14,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from quirks_core.errors import QuirksError, shortened, shown
-from quirks_core.plan import Plan, PlannedPatch, Status
+from quirks_core.plan import Plan, Status
 from quirks_core.slots import ENV, is_engine_argument
 from worker import errors
 from worker.errors import EngineDiedError, EngineStartError, WorkerCallError
@@ -26,7 +25,7 @@ _REASON_LINES, _LONGEST_LINE = 12, 500
 #: In a line of vLLM's that names every setting, whatever went wrong.
 _DUMP = " with config: "
 #: What vLLM's engine core logs of a worker process that ended: its name and exit code.
-_WORKER_ENDED = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: (-?\d+)\)")
+_WORKER_ENDED = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: (-?\d+|None)\)")
 #: A frame of a traceback: file and function.
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
 #: What Python writes around the frames of a traceback, which are indented.
@@ -92,17 +91,21 @@ def _patched(plan: Plan, running: str) -> Iterator[tuple[str, str]]:
     stacks = [_FRAME.findall(text) for text in running.split(_AROUND[0])]
     for patch in plan.patches:
         others = {other.source.partition(":")[2] for other in plan.patches if other.source != patch.source}
+        own, wrapped = _files(patch.source), _files(patch.target)
+        name = patch.target.rpartition(":")[2].rpartition(".")[2]
         if any(
-            file.endswith(_files(patch)) and function not in others and called != patch.target.rpartition(".")[2]
+            file.endswith(own)
+            and function not in others
+            and not any(called == name and place.endswith(wrapped) for place, called in stack[number + 1 :])
             for stack in stacks
-            for (file, function), (_, called) in pairwise([*stack, ("", "")])
+            for number, (file, function) in enumerate(stack)
         ):
             yield patch.quirk.id, f"patches {patch.target}, and its code was running"
 
 
-def _files(patch: PlannedPatch) -> tuple[str, str]:
-    """How the path of a patch's file can end."""
-    path = "/" + patch.source.partition(":")[0].replace(".", "/")
+def _files(source: str) -> tuple[str, str]:
+    """How the path of the file can end that holds ``module:name``."""
+    path = "/" + source.partition(":")[0].replace(".", "/")
     return f"{path}.py", f"{path}/__init__.py"
 
 
@@ -156,7 +159,8 @@ def last_errors(folder: Path) -> list[str]:
 
 def _endings_of_workers(lines: Iterable[str]) -> list[str]:
     found = (match.groups() for line in lines for match in _WORKER_ENDED.finditer(line))
-    return [f"its process {name} {_ending(int(code))}" for name, code in found]
+    # A process that ended just now may have no exit code yet.
+    return [f"its process {name} {'ended' if code == 'None' else _ending(int(code))}" for name, code in found]
 
 
 def _ending(code: int | None) -> str:

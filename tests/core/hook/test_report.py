@@ -35,7 +35,7 @@ def test_the_first_line_says_what_for_and_what_was_typed(lines, plan_of):
     assert second == "  no quirk concerns this run"
 
 
-def test_changes_come_with_quirk_and_reason_then_requirements_that_nothing_enforces_then_advice(lines, plan_of):
+def test_requirements_that_nothing_enforces_come_first_then_changes_with_quirk_and_reason_then_advice(lines, plan_of):
     plan = plan_of(
         Default("engine.enforce_eager", True, reason="it is better"),
         Default("refit.clear_cache", True, reason="one policy"),
@@ -47,9 +47,9 @@ def test_changes_come_with_quirk_and_reason_then_requirements_that_nothing_enfor
 
     found = lines(say_plan, plan, TYPED, "told")[1:]
 
-    assert found[0] == "  engine.enforce_eager = True (q0: it is better)"
-    assert found[1].startswith("  warning: nothing here enforces refit.scope = state_dict: send model.state_dict() instead of ")
-    assert found[1].endswith("(q2: buffers get lost); without it: Something goes wrong")
+    assert found[1] == "  engine.enforce_eager = True (q0: it is better)"
+    assert found[0].startswith("  warning: nothing here enforces refit.scope = state_dict: send model.state_dict() instead of ")
+    assert found[0].endswith("(q2: buffers get lost); without it: Something goes wrong")
     assert found[2].startswith("  advice: refit.clear_cache = true: await engine.pause_generation(clear_cache=True)")
     assert found[3] == "  advice: sampling.top_k = 5: SamplingParams(top_k=5), or 'top_k' in the request (q3: five)"
     assert found[4].startswith("  kept: the user typed 4, which wins over a default: engine.seed = 3 (q4)")

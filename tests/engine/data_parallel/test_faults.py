@@ -10,6 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import psutil
 import pytest
@@ -56,9 +58,10 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """Where the driver and its engines put temporary files."""
-    return tmp_path_factory.mktemp("t")
+def place():
+    """Where the driver and its engines put temporary files; a short path, because Ray has sockets there."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
