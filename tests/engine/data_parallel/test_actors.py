@@ -300,7 +300,11 @@ async def test_a_rank_whose_engine_is_killed_is_named_and_the_group_comes_back(g
 
 async def test_a_rank_whose_actor_is_killed_is_named_and_leaves_no_process(group, of_group):
     before = of_group(group)
-    running = asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS * 20), rank=1)))
+
+    async def all_samples():
+        return [item async for item in group.generate_async(batch_of(PROMPTS * 200), rank=1)]
+
+    running = asyncio.ensure_future(all_samples())
     await asyncio.sleep(0.05)
 
     before.actors[0].send_signal(signal.SIGKILL)
