@@ -104,6 +104,15 @@ def test_children_that_another_thread_starts_meanwhile_are_none_of_the_engines(s
     assert set(processes.expected_to_acknowledge(before)) == {os.getpid(), core.pid}
 
 
+def test_a_child_that_has_ended_is_none_of_the_next_engines(named):
+    before = processes.descendants()
+    core = named("EngineCore")
+    processes.end(processes.engine_processes(before))
+
+    assert core in multiprocessing.active_children(), "psutil has asked first"
+    assert processes.started(before) == []
+
+
 def test_an_engine_whose_processes_are_not_found_is_an_error():
     with pytest.raises(ReceiptError, match="were not found"):
         processes.expected_to_acknowledge(before=[psutil.Process(os.getpid())])

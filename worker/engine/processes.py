@@ -29,8 +29,9 @@ def started(before: Iterable[psutil.Process]) -> list[BaseProcess]:
     Args:
         before: The processes that were there before the engine.
     """
-    old = {process.pid for process in before}
-    children = [child for child in multiprocessing.active_children() if child.pid not in old]
+    # multiprocessing never learns that a child has ended if psutil asked the system first, as end() does.
+    new = {process.pid for process in psutil.Process().children()} - {process.pid for process in before}
+    children = [child for child in multiprocessing.active_children() if child.pid in new]
     return [child for child in children if child.name.startswith((_ENGINE_CORE, _COORDINATOR))]
 
 
@@ -68,7 +69,7 @@ def expected_to_acknowledge(before: Iterable[psutil.Process]) -> dict[int, str]:
         try:
             workers = [process.pid for process in psutil.Process(core.pid).children() if _is_worker(process)]
         except psutil.NoSuchProcess:
-            continue  # of an earlier engine: who reaps a process through psutil leaves multiprocessing in the dark
+            continue  # it ended just now
         expected[core.pid] = core.name
         expected.update(dict.fromkeys(workers, f"{core.name}'s worker"))
     if len(expected) == 1:
