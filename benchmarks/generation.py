@@ -30,26 +30,6 @@ REQUESTS, PROMPT, NEW = 256, 128, 256
 _notes: list[str] = []
 
 
-def checkpoint(folder: Path) -> Path:
-    """Writes the configuration of the model."""
-    from transformers import Qwen3Config
-
-    Qwen3Config(
-        hidden_size=2048,
-        intermediate_size=6144,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        vocab_size=151936,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        architectures=["Qwen3ForCausalLM"],
-        dtype="bfloat16",
-    ).save_pretrained(folder)
-    return folder
-
-
 def rows() -> list[list[int]]:
     """Prompts that share no prefix."""
     import random
@@ -160,7 +140,7 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
 def measured(rounds: int) -> Iterable[measure.Row]:
     """All rows."""
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(everything(checkpoint(Path(folder)), rounds))
+        return asyncio.run(everything(measure.qwen3(Path(folder), "1.7B"), rounds))
 
 
 if __name__ == "__main__":

@@ -24,11 +24,7 @@ import measure
 WITHOUT, WITH = "LLM() without MODEL_QUIRKS", "LLM() with MODEL_QUIRKS=rollout"
 #: Requests, and tokens of prompt and generation, by platform.
 SIZES = {"cpu": (16, 16, 64), "cuda": (256, 128, 256)}
-_FIELDS = (
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "vocab_size"),
-)
-_SHAPES = {"cpu": (128, 256, 2, 4, 2, 32, 512), "cuda": (2048, 6144, 28, 16, 8, 128, 151936)}
+_SHAPES = {"cpu": "tiny", "cuda": "1.7B"}
 _problems: list[str] = []
 _PROGRAM = """
 import json, os, random, sys, time
@@ -54,21 +50,6 @@ def main():
 if __name__ == "__main__":
     main()
 """
-
-
-def checkpoint(folder: Path, platform: str) -> Path:
-    """Writes the configuration of the model; its weights are dummies."""
-    from transformers import Qwen3Config
-
-    sizes: dict[str, int] = dict(zip(_FIELDS, _SHAPES[platform], strict=True))
-    Qwen3Config(
-        **sizes,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        architectures=["Qwen3ForCausalLM"],
-        dtype="bfloat16",
-    ).save_pretrained(folder)
-    return folder
 
 
 def start(program: Path, model: Path, platform: str, receipt: Path | None) -> dict[str, Any]:
@@ -102,7 +83,7 @@ def measured(rounds: int) -> list[measure.Row]:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program.py"
         program.write_text(_PROGRAM, encoding="utf-8")
-        model, receipt = checkpoint(Path(folder) / "model", platform), Path(folder) / "receipts.json"
+        model, receipt = measure.qwen3(Path(folder) / "model", _SHAPES[platform]), Path(folder) / "receipts.json"
         for number in range(rounds + 1):
             for name in starts:
                 found = start(program, model, platform, receipt if name == WITH else None)

@@ -40,6 +40,41 @@ class Row:
     aim_ms: float = 0.0
 
 
+#: Dense Qwen3 models by name: hidden, intermediate, layers, heads, key-value heads, head, vocabulary; tied embeddings.
+_QWEN3 = {
+    "tiny": (128, 256, 2, 4, 2, 32, 512, True),
+    "1.7B": (2048, 6144, 28, 16, 8, 128, 151936, True),
+    "8B": (4096, 12288, 36, 32, 8, 128, 151936, False),
+}
+
+
+def qwen3(folder: Path, shape: str, *, layers: int | None = None) -> Path:
+    """Writes the configuration of a dense model in bfloat16; its weights exist in memory alone.
+
+    Args:
+        folder: Where to.
+        shape: A name in the table above.
+        layers: Another number of layers.
+    """
+    from transformers import Qwen3Config
+
+    hidden, intermediate, usual, heads, kv_heads, head, vocabulary, tied = _QWEN3[shape]
+    Qwen3Config(
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers or usual,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head,
+        vocab_size=vocabulary,
+        max_position_embeddings=4096,
+        tie_word_embeddings=tied,
+        architectures=["Qwen3ForCausalLM"],
+        dtype="bfloat16",
+    ).save_pretrained(folder)
+    return folder
+
+
 def timed(call: Callable[[], object]) -> float:
     """Milliseconds of one call."""
     start = time.perf_counter()

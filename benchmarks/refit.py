@@ -35,26 +35,6 @@ _PHASES = {"pause_generation": "pause", "collective_rpc": "take", "resume_genera
 _problems: list[str] = []
 
 
-def checkpoint(folder: Path) -> Path:
-    """Writes the configuration of the model; its weights exist in memory alone."""
-    from transformers import Qwen3Config
-
-    Qwen3Config(
-        hidden_size=4096,
-        intermediate_size=12288,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        vocab_size=151936,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        architectures=["Qwen3ForCausalLM"],
-        dtype="bfloat16",
-    ).save_pretrained(folder)
-    return folder
-
-
 def policy(folder: Path, device: str) -> Any:
     """The trainer's model, with random weights."""
     import torch
@@ -292,7 +272,7 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
 def measured(rounds: int) -> Iterable[measure.Row]:
     """All rows."""
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(everything(checkpoint(Path(folder)), rounds))
+        return asyncio.run(everything(measure.qwen3(Path(folder), "8B", layers=LAYERS), rounds))
 
 
 if __name__ == "__main__":

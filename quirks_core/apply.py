@@ -17,8 +17,6 @@ from quirks_core.text import one_line
 
 #: How the name of a run's private folder begins.
 FOLDERS = "model-quirks-"
-#: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
-_LARGEST_PLAN = 120_000
 _LOGGER = logging.getLogger("model_quirks")
 _START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
@@ -81,9 +79,7 @@ def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> App
         )
     environ = os.environ if environ is None else environ
     check_engine_environment(environ)
-    text = plan.for_processes.model_dump_json()
-    if (size := len(text.encode())) > _LARGEST_PLAN:
-        raise QuirksError(f"what the plan hands down takes {size} bytes, more than fits in an environment variable")
+    text = plan.for_processes.to_variable()
     applied = Applied(plan, private_folder.make(FOLDERS), _environ=environ)
     for slot, value in plan.changes.items():
         family, _, variable = slot.partition(".")

@@ -17,6 +17,9 @@ from quirks_core.slots import find_slot
 from quirks_core.text import indented
 from quirks_core.trace import Answer, Leaf
 
+#: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
+_LARGEST = 120_000
+
 
 class Strength(StrEnum):
     """How strongly an adjustment is asked for."""
@@ -154,6 +157,17 @@ class ProcessPlan(Record):
     adjustments: tuple[dict[str, Any], ...] = ()
     patches: tuple[PlannedPatch, ...] = ()
     refused: tuple[str, ...] = ()
+
+    def to_variable(self) -> str:
+        """Returns the plan as JSON for an environment variable.
+
+        Raises:
+            QuirksError: It is larger than a variable can be.
+        """
+        text = self.model_dump_json()
+        if (size := len(text.encode())) > _LARGEST:
+            raise QuirksError(f"what the plan hands down takes {size} bytes, more than fits in an environment variable")
+        return text
 
     @classmethod
     def read(cls, text: str, where: str) -> ProcessPlan:

@@ -13,23 +13,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from quirks_core import advice
 from quirks_core.plan import Plan
 from quirks_core.serve_options import Shape, option_of, serve_options
-from quirks_core.slots import ENGINE, ENV, is_engine_argument
+from quirks_core.slots import ENGINE, ENV, HEAD_DTYPE, NOT_ARGUMENTS, is_enforced, is_engine_argument
 
-_HEAD, _OVERRIDES = "engine.head_dtype", "hf_overrides"
+_OVERRIDES = "hf_overrides"
 #: The variable that has vLLM's processes apply a plan, patches included.
 _HOOK = "MODEL_QUIRKS"
-_OTHERS: Mapping[str, str] = MappingProxyType(
-    {
-        "cluster": "the launcher",
-        "parallel": "the launcher",
-        "refit": "the trainer",
-        "request": "the client",
-        "sampling": "the client",
-        "train": "the trainer",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +81,8 @@ FORMATS: Mapping[str, Callable[[Plan], Formatted]] = MappingProxyType({"vllm-arg
 def _engine_arguments(plan: Plan) -> dict[str, Any]:
     """The engine arguments that quirks change; the head's dtype is one of the changes to the checkpoint's configuration."""
     found = {slot.removeprefix(ENGINE): value for slot, value in sorted(plan.changes.items()) if is_engine_argument(slot)}
-    if _HEAD in plan.changes or (_OVERRIDES in found and plan.value(_HEAD)):
-        found[_OVERRIDES] = {**(plan.value(f"{ENGINE}{_OVERRIDES}") or {}), "head_dtype": plan.value(_HEAD)}
+    if HEAD_DTYPE in plan.changes or (_OVERRIDES in found and plan.value(HEAD_DTYPE)):
+        found[_OVERRIDES] = {**(plan.value(f"{ENGINE}{_OVERRIDES}") or {}), "head_dtype": plan.value(HEAD_DTYPE)}
     return found
 
 
@@ -124,11 +115,10 @@ def _exports(plan: Plan) -> Iterator[str]:
 def _notes(plan: Plan) -> Iterator[str]:
     """What no form can express."""
     for slot, value in sorted(plan.changes.items()):
-        family = slot.partition(".")[0]
-        if family in _OTHERS:
-            yield f"{slot} = {_json(value)}: {_OTHERS[family]} has to do that"
-        elif slot.startswith(ENGINE) and not is_engine_argument(slot) and slot != _HEAD:
+        if slot in NOT_ARGUMENTS - {HEAD_DTYPE}:
             yield f"{slot} = {_json(value)}: a choice of model-quirks' worker, no argument of vLLM"
+        elif not is_enforced(slot):
+            yield f"{slot} = {_json(value)}: {advice.call(slot, value)}"
     for patch in plan.patches:
         hook = f"{_HOOK}={plan.context.purpose}"
         yield f"{patch.quirk.id} patches {patch.target}; no option does that, {hook} does: {patch.quirk.reason}"

@@ -11,20 +11,20 @@ from quirks_core.adjustments import Relation, holds
 from quirks_core.engine_arguments import find_argument
 from quirks_core.plan import Plan, ProcessPlan, Status
 from quirks_core.receipt import ReadBack
-from quirks_core.slots import ENGINE, NOT_ARGUMENTS, SLOTS
+from quirks_core.slots import ENGINE, HEAD_DTYPE, NOT_ARGUMENTS, SLOTS
 
 #: Slots whose value ``auto`` the engine replaces by what it stands for.
 _RESOLVED = frozenset({"engine.dtype"})
 _MISSING = object()
 #: By slot, the value that the engine replaces by what it stands for.
-_STANDS_FOR = {"engine.dtype": "auto", "engine.head_dtype": "model"}
+_STANDS_FOR = {"engine.dtype": "auto", HEAD_DTYPE: "model"}
 _IN_FORCE = (Status.APPLIED.value, Status.ALREADY_SET.value)
 
 
 def slots_to_read(plan: Plan) -> list[str]:
     """Returns the engine's slots of the configuration, and every other engine argument that the plan gives a value."""
     named = {*SLOTS, *plan.context.settings, *plan.changes}
-    chosen = NOT_ARGUMENTS - {"engine.head_dtype"}  # that one the engine keeps, though it is no argument
+    chosen = NOT_ARGUMENTS - {HEAD_DTYPE}  # that one the engine keeps, though it is no argument
     return sorted(slot for slot in named if slot.startswith(ENGINE) and slot not in chosen)
 
 

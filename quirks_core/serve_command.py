@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from quirks_core.config import GenerationConfig, Purpose
 from quirks_core.engine_arguments import find_argument
+from quirks_core.engine_run import EngineRun
 from quirks_core.errors import UsageError, nearest, shown
 from quirks_core.serve_options import ServeOption, Shape, members, serve_options
 from quirks_core.slots import ENGINE, problem_of_name
@@ -69,8 +70,9 @@ class ServeCommand:
     def config(self, *, purpose: Purpose = "serve", settings: Iterable[str] = ()) -> GenerationConfig:
         """Returns the configuration of the engine that the command starts.
 
-        What was typed counts as typed, and nothing else does; what was left open is vLLM's choice: the weights are loaded,
-        whatever the purpose. Where several data-parallel ranks were typed, this engine owns them (``parallel.dp_strategy``).
+        It is what the hook in the server's own process plans for: what was typed counts as typed, and nothing else does; what
+        was left open is vLLM's choice (the weights are loaded, whatever the purpose). An engine owns its data-parallel ranks
+        (``parallel.dp_strategy``), unless it is one of them.
 
         Args:
             purpose: What the server is for.
@@ -83,14 +85,13 @@ class ServeCommand:
         model = {"path": self.model, **{key: typed[name] for name, key in _MODEL.items() if name in typed and name != "model"}}
         engine = {name: value for name, value in typed.items() if name not in _MODEL and not problem_of_name(f"{ENGINE}{name}")}
         values: dict[str, Any] = {"purpose": purpose, "model": model, "engine": engine, "env": dict(self.environment)}
-        if engine.get("data_parallel_size", 1) > 1 and not any(engine.get(name) not in (None, False) for name in _RANKS):
-            values["parallel"] = {"dp_strategy": "engine"}
         for text in settings:
             lay_over(values, text)
-        config = GenerationConfig.parse(values)
-        if config.engine.load_format is None:
-            config = config.overridden({"engine.load_format": "auto"})
-        return config
+        typed_slots = GenerationConfig.parse(values).typed_slots()
+        values["engine"] = {"runtime": "v1", "async_engine": True, "load_format": "auto", **values["engine"]}
+        if not any(engine.get(name) not in (None, False) for name in _RANKS):
+            values["parallel"] = {"dp_strategy": "engine", **values.get("parallel", {})}
+        return EngineRun.told(values, typed_slots)
 
 
 def read_serve_command(words: Sequence[str]) -> ServeCommand:

@@ -22,8 +22,10 @@ from quirks_core.engine_arguments import EngineArgument, argument_names, find_ar
 from quirks_core.errors import UsageError, nearest, shown
 
 ENGINE, ENV = "engine.", "env."
+#: No argument of vLLM: it reads it from the checkpoint's configuration, so ``hf_overrides`` sets it.
+HEAD_DTYPE = "engine.head_dtype"
 #: Fields of the section ``engine`` that choose between engines, reach vLLM by another name, or are read by our worker alone.
-NOT_ARGUMENTS = frozenset({"engine.async_engine", "engine.generate_from_dummy", "engine.head_dtype", "engine.runtime"})
+NOT_ARGUMENTS = frozenset({"engine.async_engine", "engine.generate_from_dummy", HEAD_DTYPE, "engine.runtime"})
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 #: Characters of a wrong value in a message; more would bury what is wrong with it.
 _MOST_SHOWN = 100
@@ -157,6 +159,11 @@ def checked_value(name: str, value: Any) -> Any:
 def is_engine_argument(name: str) -> bool:
     """Tells whether a slot reaches vLLM as an engine argument of its name."""
     return name.startswith(ENGINE) and name not in NOT_ARGUMENTS
+
+
+def is_enforced(name: str) -> bool:
+    """Tells whether the engine's process can put a slot into force; it cannot for what the trainer or the client has to do."""
+    return name.startswith(ENV) or name == HEAD_DTYPE or is_engine_argument(name)
 
 
 def installed_slot(name: str) -> Slot | None:

@@ -6,20 +6,17 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Self
-
-from pydantic import PrivateAttr
+from typing import Any
 
 from quirks_core import json_values
-from quirks_core.config import EngineSection, GenerationConfig
+from quirks_core.config import EngineSection
+from quirks_core.engine_run import EngineRun
 from quirks_core.errors import QuirksError
 from quirks_core.hook.settings import HookSettings
 from quirks_core.hook.typed import Typed, typed_in
 from quirks_core.plan import canonical, sha256
-from quirks_core.slots import ENGINE, ENV, NOT_ARGUMENTS, SLOTS, engine_problem, is_slot
+from quirks_core.slots import ENGINE, ENV, HEAD_DTYPE, SLOTS, engine_problem, is_enforced, is_slot
 
-#: Sections whose slots belong to the client or the trainer: the engine cannot know them.
-_CLIENT, _TRAINER = ("request", "sampling"), ("refit", "train")
 #: Arguments that say which model, place one node in a group of several (the nodes of one run have the same plan), or that vLLM
 #: sets by itself.
 _NO_SETTINGS = frozenset(
@@ -31,69 +28,34 @@ _NO_SETTINGS = frozenset(
         *("data_parallel_start_rank", "master_addr", "master_port", "node_rank"),
     }
 )
-_HEAD = "engine.head_dtype"
 _UNREADABLE = object()
 
 
-class EngineRun(GenerationConfig):
-    """A configuration whose facts come from an ``EngineArgs``, for the one way in which plans are made.
+def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRun:
+    """Makes the configuration of an engine from its ``EngineArgs``.
 
-    Our own defaults are left out, because nobody applies them: weights are loaded as ``load_format`` says, and an argument that
-    nobody typed is the engine's choice. The ranks of a data-parallel engine are its own (``parallel.dp_strategy: engine``).
+    Args:
+        arguments: The ``EngineArgs``, with what the user set in MODEL_QUIRKS_SET on them.
+        settings: What the user asks of the hook.
+        purpose: What the engine is for.
 
-    What belongs to the client and, of a rollout, to the trainer (``request.*``, ``sampling.*``; ``refit.*``, ``train.*``) is
-    *unknown* unless somebody tells it, in MODEL_QUIRKS_SET or by a preset for the trainer. The other choice, our defaults,
-    would assert what nobody checked: with ``refit.scope: parameters`` as a fact the plan would require loaded weights of
-    trainers that send buffers, and with ``sampling.top_p: 1`` it would stay silent about trainers that use another. Nor are
-    they taken for left open: a quirk that asks for them would then silently not concern the run, though it may well. Unknown,
-    it does nothing and the plan says which fact it wants. An engine that is no rollout has no trainer, and what that one would
-    say is absent.
+    Raises:
+        UsageError: Something that the user told makes no sense.
     """
-
-    _typed: frozenset[str] = PrivateAttr(default=frozenset())
-
-    @classmethod
-    def of(cls, arguments: Any, settings: HookSettings, purpose: str) -> Self:
-        """Makes the configuration of an engine.
-
-        Args:
-            arguments: The ``EngineArgs``, with what the user set in MODEL_QUIRKS_SET on them.
-            settings: What the user asks of the hook.
-            purpose: What the engine is for.
-
-        Raises:
-            UsageError: Something that the user told makes no sense.
-        """
-        names = typed_in(arguments).names | {name.removeprefix(ENGINE) for name in settings.told if name.startswith(ENGINE)}
-        values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
-        values["engine"] = {"runtime": "v1", "async_engine": is_asynchronous(arguments), **_engine_values(arguments, names)}
-        preset = settings.trainer.facts if settings.trainer is not None and purpose == "rollout" else {}
-        for slot, value in {**preset, **settings.told}.items():
-            section, _, key = slot.partition(".")
-            if section != "engine":
-                values.setdefault(section, {})[key] = value
-        model = {"path": str(arguments.model), "revision": arguments.revision, "tokenizer": arguments.tokenizer}
-        run = cls.parse({**values, "model": model, "purpose": purpose, "recipe": settings.recipe})
-        mine = {f"{ENGINE}{name}" for name in names}
-        mine |= {_HEAD} if "hf_overrides" in names else set()
-        # The trainer sends what it sends, so a quirk must not ask it for something else where it has another cure.
-        run._typed = frozenset(mine | set(preset) | set(settings.told))
-        return run
-
-    def slots(self) -> dict[str, Any]:
-        """Returns the values that somebody told, or that the engine starts with."""
-        told = {f"{section}.{key}" for section in self.SLOT_SECTIONS for key in getattr(self, section).model_fields_set}
-        found = super().slots()
-        return {slot: value for slot, value in found.items() if slot in told or slot.startswith(ENGINE)}
-
-    def typed_slots(self) -> frozenset[str]:
-        """Returns the slots that the user typed, as far as it is known."""
-        return super().typed_slots() & self._typed
-
-    def untold_slots(self) -> frozenset[str]:
-        """Returns the slots of the client and the trainer that nobody told."""
-        sections = (*_CLIENT, *_TRAINER) if self.purpose == "rollout" else _CLIENT
-        return frozenset(slot for slot in SLOTS if slot.partition(".")[0] in sections) - self.slots().keys()
+    names = typed_in(arguments).names | {name.removeprefix(ENGINE) for name in settings.told if name.startswith(ENGINE)}
+    values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
+    values["engine"] = {"runtime": "v1", "async_engine": is_asynchronous(arguments), **_engine_values(arguments, names)}
+    preset = settings.trainer.facts if settings.trainer is not None and purpose == "rollout" else {}
+    for slot, value in {**preset, **settings.told}.items():
+        section, _, key = slot.partition(".")
+        if section != "engine":
+            values.setdefault(section, {})[key] = value
+    model = {"path": str(arguments.model), "revision": arguments.revision, "tokenizer": arguments.tokenizer}
+    mine = {f"{ENGINE}{name}" for name in names}
+    mine |= {HEAD_DTYPE} if "hf_overrides" in names else set()
+    # The trainer sends what it sends, so a quirk must not ask it for something else where it has another cure.
+    typed = {*mine, *preset, *settings.told}
+    return EngineRun.told({**values, "model": model, "purpose": purpose, "recipe": settings.recipe}, typed)
 
 
 def is_asynchronous(arguments: Any) -> bool:
@@ -139,7 +101,7 @@ def put(arguments: Any, changes: Mapping[str, Any]) -> None:
     for slot, value in changes.items():
         if not is_enforced(slot) or slot.startswith(ENV):
             continue
-        if slot == _HEAD:  # vLLM reads it from the checkpoint's configuration
+        if slot == HEAD_DTYPE:  # vLLM reads it from the checkpoint's configuration
             if callable(arguments.hf_overrides):
                 raise QuirksError(f"{slot} cannot be set: hf_overrides is a function; have it set head_dtype to {value!r}")
             arguments.hf_overrides = {**(arguments.hf_overrides or {}), "head_dtype": value}
@@ -150,11 +112,6 @@ def put(arguments: Any, changes: Mapping[str, Any]) -> None:
             explicit = _explicit(now)
             value = type(now)(**{**(explicit if isinstance(explicit, dict) else {}), **value})
         setattr(arguments, name, value)
-
-
-def is_enforced(slot: str) -> bool:
-    """Tells whether the hook can put a slot into force; it cannot for what belongs to the trainer or the client."""
-    return slot.startswith(ENV) or slot == _HEAD or (slot.startswith(ENGINE) and slot not in NOT_ARGUMENTS)
 
 
 @lru_cache(maxsize=1)

@@ -19,14 +19,13 @@ from quirks_core import process
 from quirks_core.errors import ReceiptError
 from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, VLLM_PLUGINS
 from quirks_core.hook import receipts, report
-from quirks_core.hook.arguments import is_enforced
 from quirks_core.hook.imports import when_imported
 from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan import ProcessPlan
 from quirks_core.read_back import contradictions, read_configuration
 from quirks_core.receipt import Acknowledgement
-from quirks_core.slots import ENGINE
+from quirks_core.slots import ENGINE, is_enforced
 
 _MARK = "_model_quirks_proven"
 

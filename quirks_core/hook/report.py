@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from quirks_core.hook.advice import advice
-from quirks_core.hook.arguments import is_enforced
+from quirks_core.advice import advice
 from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.typed import Typed
 from quirks_core.plan import Plan, Status
+from quirks_core.slots import is_enforced
 from quirks_core.text import one_line
 
 _LOGGER = logging.getLogger("model_quirks.hook")

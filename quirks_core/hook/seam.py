@@ -16,7 +16,7 @@ from quirks_core.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.facts import ModelFacts
 from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
 from quirks_core.hook import receipts, report, seams
-from quirks_core.hook.arguments import EngineRun, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
+from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
 from quirks_core.hook.processes import values_of
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan import Plan, ProcessPlan
@@ -30,8 +30,6 @@ PLANNED_FOR = "MODEL_QUIRKS_PLANNED_FOR"
 _RAY = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
 _OURS = "MODEL_QUIRKS"
 _MARK = "_model_quirks_planned"
-#: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
-_LARGEST_PLAN = 120_000
 
 
 @dataclass(slots=True)
@@ -144,7 +142,7 @@ def resolve(arguments: Any, settings: HookSettings, purpose: str) -> Plan:
     Raises:
         UsageError, BrokenPluginsError, LockError: As for `quirks_core.planning.make_plan`.
     """
-    return make_plan(EngineRun.of(arguments, settings, purpose), environ=_here.environment())
+    return make_plan(engine_run(arguments, settings, purpose), environ=_here.environment())
 
 
 def apply(
@@ -165,11 +163,7 @@ def apply(
     """
     plan.check()
     handed_down = plan.for_processes
-    text = handed_down.model_dump_json()
-    if len(text.encode()) > _LARGEST_PLAN:
-        raise QuirksError(
-            f"what the plan hands down takes {len(text.encode())} bytes, more than fits in an environment variable"
-        )
+    text = handed_down.to_variable()
     if settings.receipt is not None:
         receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
     _make_room(handed_down)

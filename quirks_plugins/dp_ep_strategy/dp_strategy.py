@@ -9,7 +9,8 @@ the asynchronous engine wherever EP differs from TP (NVIDIA-NeMo/RL#1101).
 What this changes: a default, chosen from what must be shared. Where no experts are shared beyond a replica (a dense model, no
 expert parallelism, or EP within TP), engines that share nothing need no lock-step: ``independent``. Else the replicas must be
 ranks of one group: ``actors``, or ``engine`` for the synchronous engine, as external load balancing is the asynchronous one's.
-A strategy that the user typed stays, and the other rules of this flag check it.
+A strategy that the user typed stays, and the other rules of this flag check it. In an engine that somebody else starts (``vllm
+serve`` with several ranks) there is nothing to choose: it owns its ranks.
 
 When it can go: never; it is a choice, not a workaround.
 
@@ -19,9 +20,10 @@ Evidence: none of its own, since nothing is wrong without it; the traps that it 
 
 from __future__ import annotations
 
-from quirks_core import Default, ModelFlag, Quirk, Severity, fix, no, report, yes
+from quirks_core import Default, ModelFlag, Quirk, Severity, fix, no, report, typed, yes
 from quirks_plugins.conditions import (
     beyond_one_replica,
+    one_engine,
     several_replicas,
     synchronous,
 )
@@ -33,7 +35,7 @@ QUIRK = Quirk(
     id="dp-strategy",
     title="Data-parallel ranks that share experts must form one group, and ranks that share nothing should not",
     flag=ModelFlag.DP_EP_STRATEGY,
-    match=several_replicas,
+    match=several_replicas & (~one_engine | typed(_SLOT)),
     adjustments=[
         Default(
             _SLOT,

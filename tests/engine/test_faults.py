@@ -23,7 +23,7 @@ from worker.refit import tensors, write
 pytestmark = pytest.mark.timeout(400)
 
 #: The signal, unless vLLM looked before the process had an exit code.
-KILLED = "its process VllmWorker-0 (was killed by SIGKILL|ended)"
+KILLED = "its process VllmWorker-0 (was killed by SIGKILL|ended;)"
 #: Seconds after which something has hung. Nobody here may wait for a refit's own limit, which is far longer.
 HUNG_S = 60
 FOREVER_S = 3600

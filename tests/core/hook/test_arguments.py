@@ -24,6 +24,8 @@ def seen(tmp_path_factory):
         from vllm import AsyncEngineArgs, EngineArgs
         from quirks_core.hook import arguments as a, typed
         from quirks_core.hook.settings import HookSettings
+        from quirks_core.planning import make_plan
+        from quirks_core.serve_command import read_serve_command
 
         found, model = {}, sys.argv[1]
         args = EngineArgs(model=model, dtype="float32", max_num_seqs=8, data_parallel_size_local=1)
@@ -31,7 +33,7 @@ def seen(tmp_path_factory):
         typed.tell(args, typed.Typed(frozenset(names)))
         settings = HookSettings(told={"refit.scope": "parameters", "env.ACME": "1"})
         for purpose in ("rollout", "serve"):
-            run = a.EngineRun.of(args, settings, purpose)
+            run = a.engine_run(args, settings, purpose)
             found[purpose] = {"slots": run.slots(), "typed": sorted(run.typed_slots()), "untold": sorted(run.untold_slots())}
         found["asynchronous"] = [a.is_asynchronous(args), a.is_asynchronous(AsyncEngineArgs(model=model))]
         signs = {"load_format": "dummy", "enable_sleep_mode": True, "worker_extension_cls": "a.B"}
@@ -39,6 +41,18 @@ def seen(tmp_path_factory):
 
         same, other = EngineArgs(model=model, dtype="float32", max_num_seqs=8), EngineArgs(model=model, dtype="float32")
         found["identity"] = [a.identity(args) == a.identity(same), a.identity(args) == a.identity(other)]
+
+        moe = sys.argv[2]
+        lines = [f"{model}", f"{model} --dtype float16 --logprobs-mode raw_logprobs", f"{moe} -dp 2 --enable-expert-parallel"]
+        found["plans"] = []
+        for words in lines:
+            command = read_serve_command(["vllm", "serve", *words.split()])
+            args_of = AsyncEngineArgs(**command.arguments)
+            typed.tell(args_of, typed.Typed(frozenset(command.arguments) - {"model"}))
+            for purpose in ("rollout", "serve"):
+                runs = command.config(purpose=purpose), a.engine_run(args_of, HookSettings(), purpose)
+                plans = [make_plan(run, environ={}) for run in runs]
+                found["plans"].append([[(x.slot, x.value, x.status) for x in plan.adjustments] for plan in plans])
 
         args.compilation_config.cudagraph_capture_sizes = [1, 2]
         changes = {"engine.logprobs_mode": "processed_logprobs", "engine.head_dtype": "float32", "refit.clear_cache": True,
@@ -54,8 +68,10 @@ def seen(tmp_path_factory):
             found["function"] = str(error)
         print("RESULT", json.dumps(found))
     """
+    moe = tmp_path_factory.mktemp("moe")
+    (moe / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_experts": 8}), encoding="utf-8")
     environ = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(text), str(folder)]
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(text), str(folder), str(moe)]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     lines = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, ended.stderr[-4000:]
@@ -72,6 +88,15 @@ def test_only_what_was_told_or_the_engine_starts_with_is_a_fact(seen):
     assert {name.partition(".")[0] for name in slots} == {"engine", "parallel", "refit"}
     assert "engine.enable_prefix_caching" not in slots
     assert "engine.data_parallel_size_local" not in slots  # it places a node
+
+
+def test_a_plan_for_a_command_line_is_what_the_hook_in_that_command_plans(seen):
+    assert [command for command, _ in seen["plans"]] == [hook for _, hook in seen["plans"]]
+    assert seen["plans"][0][0], "a rollout has adjustments"
+
+
+def test_how_ranks_belong_together_is_not_the_hooks_to_choose(seen):
+    assert "parallel.dp_strategy" not in {slot for plans in seen["plans"] for slot, *_ in plans[0]}
 
 
 def test_what_the_user_chose_is_typed_also_where_it_equals_the_default(seen):

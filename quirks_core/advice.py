@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from quirks_core.hook.arguments import is_enforced
 from quirks_core.plan import Plan, PlannedAdjustment, Status, Strength
+from quirks_core.slots import is_enforced
 
 #: By slot, the call or option that does it.
 _CALLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
@@ -39,14 +39,15 @@ def advice(plan: Plan) -> Iterator[tuple[PlannedAdjustment, str]]:
             continue
         value = plan.changes.get(item.slot, item.value)
         who = ", ".join(quirk.id for quirk in item.quirks)
-        what = f"{item.slot} = {_shown(value)}: {_call(item.slot, value)} ({who}: {item.quirks[0].reason})"
+        what = f"{item.slot} = {_shown(value)}: {call(item.slot, value)} ({who}: {item.quirks[0].reason})"
         if item.strength is Strength.REQUIRE:
             yield item, f"warning: nothing here enforces {what}; without it: {titles[item.quirks[0].id]}"
         else:
             yield item, f"advice: {what}"
 
 
-def _call(slot: str, value: Any) -> str:
+def call(slot: str, value: Any) -> str:
+    """Returns the call or option with which the trainer or the client sets a slot."""
     if slot in _CALLS:
         return _CALLS[slot](value)
     section, _, key = slot.partition(".")
