@@ -31,7 +31,7 @@ os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # vLLM's own IP
 
 LAYERS = int(os.environ.get("REFIT_LAYERS", "36"))
 #: An engine's calls, and by what they are known: the weights are taken in a call of ours to its workers.
-_PHASES = {"pause_generation": "pause", "collective_rpc": "take", "resume_generation": "resume"}
+_PHASES = {"pause_scheduler_async": "pause", "collective_rpc": "take", "resume_generation": "resume"}
 _problems: list[str] = []
 
 
@@ -49,8 +49,8 @@ class Phases:
 
     def __init__(self, llm: Any) -> None:
         self.times: dict[str, list[float]] = defaultdict(list)
-        for name in _PHASES:
-            setattr(llm, name, partial(self._timed, name, getattr(llm, name)))
+        for owner, name in ((llm.engine_core, "pause_scheduler_async"), (llm, "collective_rpc"), (llm, "resume_generation")):
+            setattr(owner, name, partial(self._timed, name, getattr(owner, name)))
 
     async def _timed(self, name: str, call: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
         start = time.perf_counter()
@@ -164,8 +164,14 @@ async def ours(folder: Path, models: dict[str, Any], rounds: int) -> list[measur
         worker = VllmAsyncGenerationWorker(config)
         try:
             await worker.post_init_async()
+            for _ in range(2):  # the first records, the second compares what was recorded with the model's loaders
+                start = time.perf_counter()
+                await worker.refit_async(model)
+                print(f"{transport}, {worker.last_refit}: {(time.perf_counter() - start) * 1e3:.0f} ms", file=sys.stderr)
             phases = Phases(worker.engine.llm)
             found += await repeated(f"refit, {transport}", partial(worker.refit_async, model), rounds, phases)
+            if worker.last_refit is None or worker.last_refit.reloaded:
+                _problems.append(f"{transport}: not everything was copied: {worker.last_refit}")
             start = time.perf_counter()
             differing = await worker.verify_refit_async(model)
             found.append(row(f"verify, {transport}", [(time.perf_counter() - start) * 1e3]))

@@ -210,6 +210,17 @@ class RefitSection(Section):
     buffer_mb: int = Field(
         512, ge=1, description="size of a transfer's buffers in MiB; there are two, and they grow to the largest tensor"
     )
+    keep_memory: bool | None = Field(
+        None,
+        description="ipc_zmq: keep the trainer's memory open between refits, which is faster; memory that the trainer frees "
+        "meanwhile is not given back. If left open: yes, unless engine.enable_sleep_mode is set",
+    )
+    verify_every: int = Field(
+        0,
+        ge=0,
+        description="after how many refits the recorded copies are compared with what the model's loaders would write; "
+        "0 for the first time alone",
+    )
     socket_dir: str | None = Field(
         None, description="folder for the sockets of ipc_zmq, of mode 0700 and with a short path; a temporary one if left open"
     )

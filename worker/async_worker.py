@@ -24,6 +24,7 @@ from worker.generation import Requests
 from worker.launch import Bundles, parsed, prepare, sampling_warnings
 from worker.refit.manifest import Manifest
 from worker.refit.refitting import Refitting
+from worker.refit.report import RefitReport
 from worker.refit.scope import RefitScope
 
 if TYPE_CHECKING:
@@ -435,6 +436,11 @@ class VllmAsyncGenerationWorker:
         """
         return await self.refitting.verify(model, scope)
 
+    @property
+    def last_refit(self) -> RefitReport | None:
+        """What the last refit of the running engine did with the trainer's tensors; None before one."""
+        return self.refitting.report
+
     # ---- pause
 
     async def pause_async(self, mode: str = "keep", clear_cache: bool = False) -> None:
@@ -485,6 +491,7 @@ class VllmAsyncGenerationWorker:
             raise SleepError("sleep_async: the engine was started without engine.enable_sleep_mode: true")
         if level not in (1, 2):
             raise SleepError(f"sleep_async: level is 1 (weights to the host) or 2 (weights dropped), not {level!r}")
+        await self.refitting.forget()
         self._abort("the engine was put to sleep")
         async with engine.watched() as llm:
             await vllm_adapter.sleep(llm, level)

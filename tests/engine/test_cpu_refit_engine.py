@@ -15,9 +15,14 @@ async def test_after_every_refit_the_engine_generates_what_the_trainer_does(kind
         for trainer in trainers:
             await worker.refit_async(trainer)
             outcomes.append(shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(trainer)))
+        report = worker.last_refit
 
     assert all(outcome.passed for outcome in outcomes), outcomes
     assert outcomes[0].expected != outcomes[1].expected
+    # What is packed went through vLLM's reload again, and the rest was copied as recorded.
+    assert report.copied
+    assert any(layer.endswith("qkv_proj") for layer in report.layers)
+    assert not any("norm" in layer for layer in report.layers)
 
 
 # What multi-head latent attention computes from its weights; a convolution, which is held by a layer that does not compute.

@@ -167,11 +167,11 @@ def test_a_file_that_a_killed_process_left_is_replaced(background, address):
     [
         (b"\x80\x04pickle", "sent something that is no JSON"),
         (b"[1, 2]", "sent list instead of a message"),
-        (b'{"protocol": 99}', "the trainer speaks protocol 99, this engine 1"),
-        (b"{}", "the trainer speaks protocol None, this engine 1"),
-        (b'{"protocol": 1}', "the trainer's first message makes no sense: KeyError: 'manifest'"),
-        (b'{"protocol": 1, "manifest": [["a", "int9", [1]]]}', "the trainer's first message makes no sense: ValueError"),
-        (b'{"protocol": 1, "manifest": [["a"]]}', "the trainer's first message makes no sense: ValueError"),
+        (b'{"protocol": 99}', "the trainer speaks protocol 99, this engine 2"),
+        (b"{}", "the trainer speaks protocol None, this engine 2"),
+        (b'{"protocol": 2}', "the trainer's first message makes no sense: KeyError: 'manifest'"),
+        (b'{"protocol": 2, "manifest": [["a", "int9", [1]]]}', "the trainer's first message makes no sense: ValueError"),
+        (b'{"protocol": 2, "manifest": [["a"]]}', "the trainer's first message makes no sense: ValueError"),
     ],
 )
 def test_a_stranger_is_told_what_is_wrong_with_its_message(background, address, stranger, message, told):

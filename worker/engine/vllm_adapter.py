@@ -246,6 +246,21 @@ async def pause(engine: Any, *, clear_cache: bool, mode: str = "keep") -> None:
     await engine.pause_generation(mode=mode, clear_cache=clear_cache)
 
 
+async def hold(engine: Any, *, clear_cache: bool) -> None:
+    """Pauses for a refit: as `pause` does, without the 20 ms for which vLLM's front end waits so that outputs come first.
+
+    Args:
+        engine: The ``AsyncLLM``.
+        clear_cache: Drop the KV cache.
+    """
+    if not hasattr(engine.engine_core, "pause_scheduler_async"):
+        await pause(engine, clear_cache=clear_cache)
+        return
+    if clear_cache and hasattr(engine, "renderer"):
+        await engine.renderer.clear_mm_cache_async()
+    await engine.engine_core.pause_scheduler_async(mode="keep", clear_cache=clear_cache)
+
+
 async def is_paused(engine: Any) -> bool:
     """Tells whether generation stands still."""
     return bool(await engine.is_paused())

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from quirks_core.errors import words
 from worker.errors import RefitRejectedError, TransferError
 from worker.refit.buffers import view
-from worker.refit.manifest import Chunk, Manifest, expected_next
+from worker.refit.manifest import Chunk, Manifest, in_order
 
 #: Rank that sends.
 SOURCE = 0
@@ -172,7 +172,7 @@ class CollectiveSender:
         if not self._group.agree(True):
             raise RefitRejectedError("refit rejected by the engine, nothing was sent; the worker's error says why")
         try:
-            self._broadcast(_checked(tensors(), manifest), manifest, size)
+            self._broadcast(in_order(tensors(), manifest), manifest, size)
         except BaseException:
             self.close()  # so that nobody waits for what will not come
             raise
@@ -235,11 +235,15 @@ class CollectiveStream:
         Raises:
             TransferError: The trainer died or took too long.
         """
+        for tensors in self.borrowed():
+            yield from tensors
+
+    def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Yields the same, buffer by buffer."""
         for chunk in self.manifest.chunks(self.buffer_bytes):
             memory = torch.empty(_end(chunk), dtype=torch.uint8)
             self._group.broadcast(memory)
-            for spec, offset in chunk:
-                yield spec.name, view(memory, spec, offset)
+            yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
         self._group.agree(True)
         self.complete = True
 
@@ -258,10 +262,3 @@ class CollectiveStream:
 def _end(chunk: Chunk) -> int:
     spec, offset = chunk[-1]
     return offset + spec.nbytes
-
-
-def _checked(tensors: Iterable[tuple[str, torch.Tensor]], manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the tensors, each compared with the manifest."""
-    source = iter(tensors)
-    for spec in manifest.tensors:
-        yield spec.name, expected_next(source, spec)

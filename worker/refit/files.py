@@ -117,6 +117,10 @@ class FileStream:
             yield spec.name, self._file.get_tensor(spec.name)
         self.complete = True
 
+    def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Yields the same one by one."""
+        return ([item] for item in self)
+
     def __enter__(self) -> FileStream:
         return self
 

@@ -1,10 +1,12 @@
 """Refit on one machine: tensors through two shared buffers, their order and its acknowledgements over a private socket.
 
 While the engine's processes read one buffer the trainer fills the other. The manifest goes first; a receiver that does not
-agree with it says so before its model is touched. The messages, each answered by ``{}`` or by ``{"error": reason}``::
+agree with it says so before its model is touched. Tensors that lie in memory which both sides have open anyway
+(`worker.refit.resident`) are read there. The messages, each answered by ``{}`` or by ``{"error": reason}``::
 
-    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 1}
-    {"chunk": 0}   the tensors of the first chunk are in buffer 0; the answer gives the buffer back
+    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "resident": key, "protocol": 2}
+    {"memory": …}  if an answer to the first was {"unknown": key}: where the tensors of that key are
+    {"chunk": 0}   of the others those of the first chunk are in buffer 0; the answer gives the buffer back
     {"chunk": 1}   … in buffer 1, and so on in turn
     {"done": true}
 """
@@ -22,10 +24,11 @@ from quirks_core.errors import words
 from worker.errors import TransferError
 from worker.refit.buffers import Buffer, view
 from worker.refit.channel import Channel
-from worker.refit.manifest import Chunk, Manifest, expected_next
+from worker.refit.manifest import Chunk, Manifest, in_order
+from worker.refit.resident import Exported, Imported
 
 #: Version of the messages.
-PROTOCOL = 1
+PROTOCOL = 2
 #: One that is filled while the other is read.
 _BUFFERS = 2
 #: Seconds to wait for a request that an error can answer.
@@ -38,6 +41,7 @@ def send(
     *,
     device: torch.device | str = "cpu",
     manifest: Manifest | None = None,
+    model: torch.nn.Module | None = None,
     buffer_bytes: int = 1 << 29,
     timeout_s: float = 120.0,
     given_up: Callable[[], bool] = lambda: False,
@@ -49,6 +53,8 @@ def send(
         addresses: What the worker's ``report_refit_addresses_async`` returned, or those of one GPU's processes.
         device: Where the buffers lie: the GPU that this trainer rank and the engine's processes share, or the CPU.
         manifest: What will be sent; found out by a pass over the tensors if None.
+        model: The engine's processes read tensors that lie in this model's memory from there, if the memory is on ``device``
+            and, on the CPU, shared. Nobody may change them before this returns. None: everything goes through the buffers.
         buffer_bytes: Size of each of two buffers; they grow to the largest tensor.
         timeout_s: Seconds to wait for each answer, the engine's start of the update included.
         given_up: Asked while it waits; True ends the wait.
@@ -59,20 +65,29 @@ def send(
     """
     manifest = manifest or Manifest.of(tensors())
     manifest.check()
-    size = manifest.buffer_size(buffer_bytes)
+    device = torch.device(device)
+    resident = Exported.of(model, tensors(), device) if model is not None else None
+    rest = manifest.without(resident.names) if resident is not None else manifest
+    size = rest.buffer_size(buffer_bytes)
     with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:
-        buffers = [stack.enter_context(Buffer.create(size, torch.device(device))) for _ in range(_BUFFERS)]
+        needed = _BUFFERS if rest.tensors else 0
+        buffers = [stack.enter_context(Buffer.create(size, device)) for _ in range(needed)]
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # what is read in place must be there
         peers.tell(
             {
                 "manifest": manifest.encode(),
                 "buffers": [buffer.handle for buffer in buffers],
                 "buffer_bytes": size,
+                "resident": resident.key if resident is not None and resident.names else None,
                 "protocol": PROTOCOL,
             }
         )
-        peers.hear()
-        source = iter(tensors())
-        for index, chunk in enumerate(manifest.chunks(size)):
+        if any("unknown" in answer for answer in peers.hear()) and resident is not None and model is not None:
+            peers.tell({"memory": resident.table(model)})
+            peers.hear()
+        source = (item for item in in_order(tensors(), manifest) if resident is None or item[0] not in resident.names)
+        for index, chunk in enumerate(rest.chunks(size)):
             _fill(buffers[index % _BUFFERS], chunk, source)
             peers.hear()
             peers.tell({"chunk": index})
@@ -83,9 +98,13 @@ def send(
 
 def _fill(buffer: Buffer, chunk: Chunk, source: Iterator[tuple[str, torch.Tensor]]) -> None:
     for spec, offset in chunk:
-        view(buffer.memory, spec, offset).copy_(expected_next(source, spec), non_blocking=True)
-    if buffer.memory.is_cuda:
-        torch.cuda.current_stream(buffer.memory.device).synchronize()
+        view(buffer.memory, spec, offset).copy_(next(source)[1], non_blocking=True)
+    _wait_for(buffer.memory.device)
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 class _Channels:
@@ -105,12 +124,13 @@ class _Channels:
             peer.send(message)
         self._expects_answers = True
 
-    def hear(self) -> None:
+    def hear(self) -> list[dict[str, Any]]:
         """Waits for the answers to what was told last, if they are not in yet."""
-        if self._expects_answers:
-            for peer in self._peers:
-                peer.receive()
-            self._expects_answers = False
+        if not self._expects_answers:
+            return []
+        answers = [peer.receive() for peer in self._peers]
+        self._expects_answers = False
+        return answers
 
     def __enter__(self) -> Self:
         return self
@@ -133,12 +153,21 @@ class IpcZmqStream:
 
     Attributes:
         manifest: What the trainer will send; it has been accepted.
+        resident: What is read in the trainer's memory; None if nothing is.
         complete: Whether everything was yielded.
     """
 
     complete = False
 
-    def __init__(self, path: Path, expected: Manifest | None, *, device: torch.device, timeout_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        expected: Manifest | None,
+        *,
+        device: torch.device,
+        timeout_s: float,
+        known: Imported | None = None,
+    ) -> None:
         """Waits for the trainer's manifest.
 
         Args:
@@ -146,11 +175,13 @@ class IpcZmqStream:
             expected: What was announced.
             device: Where this process computes.
             timeout_s: Seconds to wait for each message.
+            known: The trainer's memory that this process has open.
 
         Raises:
             RefitRejectedError: The manifest differs from what was announced.
             TransferError: No trainer came, it died, or its buffers cannot be opened.
         """
+        self._device = device
         self._peer = Channel.bind(path, other="the trainer", timeout_s=timeout_s)
         try:
             hello = self._peer.receive()
@@ -160,10 +191,12 @@ class IpcZmqStream:
             try:
                 self.manifest = Manifest.decode(hello["manifest"])
                 handles, self._buffer_bytes = list(hello["buffers"]), int(hello["buffer_bytes"])
+                key = hello.get("resident")
             except (KeyError, TypeError, ValueError) as error:
                 raise TransferError(f"refit: the trainer's first message makes no sense: {words(error)}") from error
             self.manifest.check(expected)
             self._buffers = [Buffer.open(handle, device) for handle in handles]
+            self.resident = self._resident(key, known)
             self._peer.send({})
         except BaseException as error:
             self.close(error)
@@ -175,21 +208,47 @@ class IpcZmqStream:
         Raises:
             TransferError: The trainer died, gave up or took too long.
         """
-        for index, chunk in enumerate(self.manifest.chunks(self._buffer_bytes)):
-            if self._peer.receive().get("chunk") != index:
-                raise TransferError(f"refit: the trainer did not send chunk {index} when it was due")
-            buffer = self._buffers[index % len(self._buffers)]
+        for name, tensor in (self.resident or {}).items():
+            yield name, tensor.clone()
+        for memory, chunk in self._received():
             last, offset = chunk[-1]
             # A loader may keep what it is given until its layer is complete, so the tensors must outlive the buffer.
-            memory = buffer.memory[: offset + last.nbytes].clone()
-            if memory.is_cuda:
-                torch.cuda.current_stream(memory.device).synchronize()
-            self._peer.send({})
+            own = memory[: offset + last.nbytes].clone()
+            self._give_back(memory)
             for spec, start in chunk:
-                yield spec.name, view(memory, spec, start)
+                yield spec.name, view(own, spec, start)
+
+    def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Yields names and tensors where they are, for as long as nobody asks for the next ones; errors as above."""
+        if self.resident:
+            yield list(self.resident.items())
+            _wait_for(self._device)
+        for memory, chunk in self._received():
+            yield [(spec.name, view(memory, spec, start)) for spec, start in chunk]
+            self._give_back(memory)
+
+    def _resident(self, key: str | None, known: Imported | None) -> Imported | None:
+        if key is None or (known is not None and known.key == key):
+            return known if key is not None else None
+        self._peer.send({"unknown": key})
+        try:
+            return Imported.opened(key, self._peer.receive()["memory"], self.manifest, self._device)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise TransferError(f"refit: where the trainer's memory is makes no sense: {words(error)}") from error
+
+    def _received(self) -> Iterator[tuple[torch.Tensor, Chunk]]:
+        rest = self.manifest.without(self.resident or ())
+        for index, chunk in enumerate(rest.chunks(self._buffer_bytes)):
+            if self._peer.receive().get("chunk") != index:
+                raise TransferError(f"refit: the trainer did not send chunk {index} when it was due")
+            yield self._buffers[index % len(self._buffers)].memory, chunk
         if not self._peer.receive().get("done"):
             raise TransferError("refit: the trainer sends more than its manifest says")
         self.complete = True
+
+    def _give_back(self, memory: torch.Tensor) -> None:
+        _wait_for(memory.device)
+        self._peer.send({})
 
     def close(self, error: BaseException | None = None) -> None:
         """Answers what is still open, with the error if there is one, and closes the socket.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,10 @@ class Manifest:
         if found := [problem for problem in problems if problem]:
             raise RefitRejectedError("refit rejected, nothing was loaded: " + "; ".join(found))
 
+    def without(self, names: Container[str]) -> Manifest:
+        """Returns the same without some tensors."""
+        return Manifest(tuple(spec for spec in self.tensors if spec.name not in names))
+
     def chunks(self, buffer_bytes: int) -> Iterator[Chunk]:
         """Lays the tensors into buffers, in order; both sides of a transfer do so alike.
 
@@ -154,17 +158,21 @@ class Manifest:
         return max(ALIGNMENT, largest, min(wanted_bytes, everything))
 
 
-def expected_next(source: Iterator[tuple[str, torch.Tensor]], spec: TensorSpec) -> torch.Tensor:
-    """Returns the next tensor of a trainer's source.
+def in_order(tensors: Iterable[tuple[str, torch.Tensor]], manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields a trainer's tensors, each compared with its manifest.
 
     Raises:
-        RefitRejectedError: It is not the one that its manifest says.
+        RefitRejectedError: One is not the one that the manifest says.
     """
-    name, tensor = next(source, ("nothing", None))
-    found = None if tensor is None else _spec(name, tensor.shape, tensor.dtype)
-    if tensor is None or found != spec:
-        raise RefitRejectedError(f"refit: the trainer yields {name} {found or ''} where its manifest has {spec.name} {spec}")
-    return tensor
+    source = iter(tensors)
+    for spec in manifest.tensors:
+        name, tensor = next(source, ("nothing", None))
+        found = None if tensor is None else _spec(name, tensor.shape, tensor.dtype)
+        if tensor is None or found != spec:
+            raise RefitRejectedError(
+                f"refit: the trainer yields {name} {found or ''} where its manifest has {spec.name} {spec}"
+            )
+        yield name, tensor
 
 
 def _spec(name: str, shape: Iterable[int], dtype: torch.dtype | str) -> TensorSpec:

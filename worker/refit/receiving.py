@@ -19,8 +19,8 @@ def join(worker: Any, init_info: dict[str, Any]) -> None:
     worker.init_weight_transfer_engine(init_info)
 
 
-def take(worker: Any, update_info: dict[str, Any]) -> list[str]:
-    """Takes new weights through vLLM's native weight transfer; returns the model's parameters that they did not reach.
+def take(worker: Any, update_info: dict[str, Any]) -> dict[str, Any]:
+    """Takes new weights through vLLM's native weight transfer; returns which way they went (`worker.refit.report`).
 
     Args:
         worker: The worker.
@@ -32,12 +32,17 @@ def take(worker: Any, update_info: dict[str, Any]) -> list[str]:
     worker.finish_weight_update()
     if engine.problem is not None:
         raise engine.problem
-    return list(engine.unloaded)
+    return dict(engine.ways)
 
 
 def touched(worker: Any) -> bool:
     """Tells whether the last refit changed the model; if it failed as well, old and new weights stand side by side."""
     return bool(worker.weight_transfer_engine.touched)
+
+
+def forget(worker: Any) -> None:
+    """Closes the trainer's memory."""
+    worker.weight_transfer_engine.forget()
 
 
 def verify(worker: Any, update_info: dict[str, Any]) -> dict[str, str]:

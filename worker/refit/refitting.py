@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +22,7 @@ from worker.refit import receiving
 from worker.refit.advice import kind_of, unchanged, way_back
 from worker.refit.channel import socket_path
 from worker.refit.manifest import Manifest
+from worker.refit.report import RefitReport
 from worker.refit.scope import RefitScope
 from worker.refit.sending import ModelSender
 
@@ -38,6 +39,7 @@ class Refitting:
 
     Attributes:
         announced: What a trainer said it would send; None if it said nothing.
+        report: What the last refit did; None before one.
         sender: Sends models of this process; its section says how weights are transferred in any case.
         lock: Held while a refit is under way: half of one would cost the engine.
         sockets: Folder of the processes' sockets; None before anybody asked for them.
@@ -65,6 +67,7 @@ class Refitting:
             warn: Tells the user something; may be told the same again.
         """
         self.announced: Manifest | None = None
+        self.report: RefitReport | None = None
         self.sender = ModelSender(self, section, plan.value("refit.scope"))
         self.lock = SerialLock()
         self.sockets: Path | None = None
@@ -72,6 +75,8 @@ class Refitting:
         self._engine = engine
         self._clear_cache = bool(plan.value("refit.clear_cache"))
         self._dummy = plan.value("engine.load_format") == "dummy"
+        keeps = section.keep_memory
+        self._keep_memory = not plan.value("engine.enable_sleep_mode") if keeps is None else keeps
         self._abort = abort
         self._warn = warn
         self._last = "ipc_zmq"
@@ -130,6 +135,10 @@ class Refitting:
 
     # ---- end
 
+    async def forget(self) -> None:
+        """Has every process of the engine close the trainer's memory, so that the trainer can free it."""
+        await self._engine.call(receiving.forget)
+
     def give_up(self) -> None:
         """Has the engine wait for no trainer any more: it waits as long as the sockets' folder is there."""
         if self.sockets is not None:
@@ -186,7 +195,7 @@ class Refitting:
         label = version if version is not None else readiness.next_version()
         async with self._paused(clear_cache=self._clear_cache if clear_cache is None else clear_cache):
             try:
-                unreached = await self._engine.call(receiving.take, info)
+                answers = await self._engine.call(receiving.take, info)
                 async with self._engine.watched() as llm:
                     await vllm_adapter.label_weights(llm, label)
             except EngineDiedError:
@@ -194,7 +203,8 @@ class Refitting:
             except Exception as error:
                 raise await self._failure(error) from error
             readiness.refitted(label)
-            self._warn_of({name for names in unreached for name in names})
+            self.report = RefitReport.of(label, answers)
+            self._warn_of(self.report.unloaded)
 
     async def _compare(self, info: dict[str, Any]) -> dict[str, str]:
         self._engine.readiness.check_refit()
@@ -215,7 +225,7 @@ class Refitting:
         """Nothing is generated meanwhile; an engine that died cannot be resumed."""
         async with self._engine.watched() as llm:
             still = await vllm_adapter.is_paused(llm)
-            await vllm_adapter.pause(llm, clear_cache=clear_cache)
+            await vllm_adapter.hold(llm, clear_cache=clear_cache)
         try:
             yield
         finally:
@@ -251,9 +261,9 @@ class Refitting:
         if self._last == "collective" and not isinstance(error, RefitRejectedError):
             self.joined = False
 
-    def _warn_of(self, unreached: set[str]) -> None:
+    def _warn_of(self, unreached: Sequence[str]) -> None:
         if unreached:
-            listed = ", ".join(sorted(unreached)[:_SHOWN])
+            listed = ", ".join(unreached[:_SHOWN])
             self._warn(f"refits do not reach {listed} ({len(unreached)} parameters in all); they keep the values they had")
 
     def _info(self, transport: str, manifest: Manifest | None = None, location: str = "") -> dict[str, Any]:
@@ -264,6 +274,8 @@ class Refitting:
             "manifest": announced.encode() if announced is not None else None,
             "dummy": self._dummy,
             "timeout_s": self.sender.section.timeout_s,
+            "verify_every": self.sender.section.verify_every,
+            "keep_memory": self._keep_memory,
         }
 
     def _socket_folder(self) -> Path:

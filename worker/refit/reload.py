@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from quirks_core.errors import words
 from worker.errors import RefitUnsupportedError
+from worker.refit.copy_plan import slots
 
 #: How many names a message shows.
 _SHOWN = 8
@@ -29,9 +29,16 @@ class Reload:
         touched: Whether the model may hold other tensors or values than before.
     """
 
-    def __init__(self, model: nn.Module, model_config: Any) -> None:
-        """Records what the model holds; takes vLLM's configuration of it."""
+    def __init__(self, model: nn.Module, model_config: Any, modules: Collection[str] | None = None) -> None:
+        """Records what the model holds.
+
+        Args:
+            model: The engine's model.
+            model_config: vLLM's configuration of it.
+            modules: The only layers to make ready, beside attention, which vLLM processes last in any case; all if None.
+        """
         self._model = model
+        self._part: Any = model if modules is None else _Part(model, modules)
         self._config = model_config
         self._before = _identities(model)
         self.slots = self._before.keys()
@@ -47,7 +54,7 @@ class Reload:
         parameters = {name for name, _ in self._model.named_parameters()}
         self.touched = True
         try:
-            initialize_layerwise_reload(self._model)
+            initialize_layerwise_reload(self._part)
         except Exception as error:
             self.close()
             self.touched = self._before != _identities(self._model)
@@ -57,35 +64,44 @@ class Reload:
 
     def close(self) -> None:
         """Processes the remaining layers and puts the weights in force."""
-        finalize_layerwise_reload(self._model, self._config)
+        finalize_layerwise_reload(self._part, self._config)
 
-    def check(self, slots: Collection[str]) -> None:
+    def check(self, wanted: Collection[str]) -> None:
         """Checks, after `close`, that the model still has every tensor that it computes with.
 
         Args:
-            slots: Names of the parameters and buffers that it must have.
+            wanted: Names of the parameters and buffers that it must have.
 
         Raises:
             RefitUnsupportedError: It does not, so the next forward pass would fail.
         """
-        after = dict(_slots(self._model))
+        after = dict(slots(self._model))
         problems = [
-            _listing("removes", sorted(name for name in slots if name not in after)),
+            _listing("removes", sorted(name for name in wanted if name not in after)),
             _listing("leaves without memory", [name for name, held in after.items() if held is not None and held.is_meta]),
         ]
         if found := [problem for problem in problems if problem]:
             raise RefitUnsupportedError(f"refit: vLLM's reload of this model {' and '.join(found)}")
 
 
-def _slots(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """Yields every parameter and buffer that is registered, including those that are None."""
-    for path, module in model.named_modules():
-        for name, held in (*module._parameters.items(), *module._buffers.items()):
-            yield f"{path}.{name}" if path else name, held
+class _Part:
+    """Stands before a model and shows some of its layers."""
+
+    def __init__(self, model: nn.Module, modules: Collection[str]) -> None:
+        self._whole = model
+        self._names = modules
+
+    def modules(self) -> Iterator[nn.Module]:
+        for name, module in self._whole.named_modules():
+            if name in self._names or callable(getattr(module, "process_weights_after_loading", None)):
+                yield module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
 
 
 def _identities(model: nn.Module) -> dict[str, int]:
-    return {name: id(held) for name, held in _slots(model)}
+    return {name: id(held) for name, held in slots(model)}
 
 
 def _listing(verb: str, names: Sequence[str]) -> str:

@@ -118,6 +118,7 @@ class ModelSender:
             await self._receivers.addresses(),
             device=_shared_device(model, await self._receivers.devices()),
             manifest=manifest,
+            model=model,
             buffer_bytes=self.section.buffer_mb << 20,
             timeout_s=self.section.timeout_s,
         )

@@ -5,7 +5,9 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -23,12 +25,15 @@ from worker.errors import RefitError, TransferError
 from worker.refit import transfer_shards, verify
 from worker.refit.channel import socket_path
 from worker.refit.collective import CollectiveStream, Group
+from worker.refit.copy_plan import CopyPlan, Tensors
 from worker.refit.files import FileStream
 from worker.refit.ipc_zmq import IpcZmqStream
 from worker.refit.loaded import own_names
 from worker.refit.manifest import Manifest
 from worker.refit.nccl import Receiver
+from worker.refit.recording import Recording
 from worker.refit.reload import Reload
+from worker.refit.resident import Imported
 
 #: What a transport brings.
 Stream: TypeAlias = FileStream | IpcZmqStream | CollectiveStream
@@ -63,6 +68,8 @@ class RefitUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
         manifest: What the trainer announced, as `Manifest.encode` gives it; None if nothing was.
         dummy: The engine started from dummy weights, so what a first refit leaves out is garbage.
         timeout_s: Seconds to wait for the trainer, at each step.
+        verify_every: After how many refits that copied the copies are compared with the model's loaders; 0 for the first alone.
+        keep_memory: Keep the trainer's memory open after the refit, so that the next one need not open it.
     """
 
     transport: str
@@ -70,6 +77,8 @@ class RefitUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     manifest: list[Any] | None = None
     dummy: bool = False
     timeout_s: float = 120.0
+    verify_every: int = 0
+    keep_memory: bool = False
 
 
 class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type: ignore[misc]
@@ -81,7 +90,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     Attributes:
         touched: Whether the last refit changed the model; if it failed as well, old and new weights stand side by side.
-        unloaded: Parameters of the model that the last refit did not reach.
+        ways: What the last refit did, as `worker.refit.report.RefitReport` takes it from each process.
         problem: What went wrong while the last refit was finished; None if nothing did.
     """
 
@@ -95,10 +104,13 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._group: Group | None = None
         self._nccl: Receiver | None = None
         self._reload: Reload | None = None
+        self._plan: CopyPlan | None = None
+        self._resident: Imported | None = None
+        self._recorded: tuple[Recording, Manifest] | None = None
         self._slots: set[str] = set()
         self._complete_once = False
         self.touched = False
-        self.unloaded: list[str] = []
+        self.ways: dict[str, Any] = {}
         self.problem: QuirksError | None = None
 
     @property
@@ -129,7 +141,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def start_weight_update(self) -> None:
         """Does nothing yet: the layers are made ready once the manifest is accepted."""
         self.touched = False
-        self.unloaded = []
+        self.ways = {}
         self.problem = None
 
     def receive_weights(self, update_info: RefitUpdateInfo) -> None:
@@ -142,7 +154,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             RefitError: Parameters that never got a value but a dummy's were left out.
         """
         with self._stream(update_info) as stream:
-            self._load(stream, complete=update_info.dummy and not self._complete_once)
+            self._load(stream, update_info)
+        self._keep(stream, update_info)
 
     def finish_weight_update(self) -> None:
         """Processes what is left and puts the weights in force.
@@ -152,11 +165,15 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         try:
             if (reload := self._end_reload()) is not None:
                 reload.check(self._slots)
-                self._complete_once = True
+            if self._recorded is not None:
+                recording, manifest = self._recorded
+                self._plan = recording.plan(manifest, self.ways["unloaded"])
+            self._complete_once = True
         except QuirksError as error:
             self.problem = error
         except Exception as error:
             self.problem = RefitError(f"refit: the new weights could not be put in force: {words(error)}")
+        self._recorded = None
 
     def verify(self, update_info: RefitUpdateInfo) -> dict[str, str]:
         """Receives the same weights once more, into a second model, and compares it with the running one.
@@ -167,7 +184,13 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         with self._stream(update_info) as stream, verify.fresh_model(self.vllm_config, self.device) as fresh:
             _begin(stream, self._nccl)(_Loader(fresh))
             verify.process(fresh, self.model_config, self.device)
-            return verify.differences(self.model, fresh)
+            found = verify.differences(self.model, fresh)
+        self._keep(stream, update_info)
+        return found
+
+    def forget(self) -> None:
+        """Closes the trainer's memory, which the trainer may want to free; the next refit opens it again."""
+        self._resident = None
 
     def shutdown(self) -> None:
         """Leaves the collective, if one was joined."""
@@ -192,41 +215,95 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             return FileStream(Path(info.location), expected)
         if info.transport == "ipc_zmq":
             path = socket_path(Path(info.location), self.rank)
-            return IpcZmqStream(path, expected, device=self.device, timeout_s=info.timeout_s)
+            known = self._resident
+            return IpcZmqStream(path, expected, device=self.device, timeout_s=info.timeout_s, known=known)
         if info.transport == "collective":
             if self._group is None:
                 raise TransferError("refit by collective: no group; call init_collective_async first")
             return CollectiveStream(self._group, expected)
         raise TransferError(f"refit: no transport {info.transport!r}; there are file, ipc_zmq and collective")
 
-    def _load(self, stream: Stream, *, complete: bool) -> None:
-        """Loads every tensor; ends the reload if that fails, so that a later refit starts clean.
+    def _keep(self, stream: Stream, info: RefitUpdateInfo) -> None:
+        """Keeps the trainer's memory open, if it should be."""
+        if isinstance(stream, IpcZmqStream):
+            self._resident = stream.resident if info.keep_memory else None
+
+    def _load(self, stream: Stream, info: RefitUpdateInfo) -> None:
+        """Loads every tensor; ends the reload if that fails, so that a later refit starts clean."""
+        plan = self._plan
+        if plan is not None and not plan.fits(stream.manifest, self.model):
+            plan = self._plan = None
+        if plan is not None and plan.copied:
+            self._copy(stream, plan, info)
+        else:
+            self._reload_all(stream, info, record=plan is None and self.model_config.quantization is None)
+
+    def _reload_all(self, stream: Stream, info: RefitUpdateInfo, *, record: bool) -> None:
+        """Loads every tensor through the layerwise reload.
 
         Args:
             stream: What comes.
-            complete: Every parameter of the model must get a value.
+            info: The refit.
+            record: Find out what can be copied from the next refit on. A quantised model is not asked: its layers compute.
         """
-        load, loader = _begin(stream, self._nccl), _Loader(self.model)
+        loader = _Loader(self.model)
+        load = _begin(stream, self._nccl)
         reload = Reload(self.model, self.model_config)
+        recording = Recording(self.model) if record else None
+        with self._opened(reload):
+            if recording is not None:
+                recording.opened()
+                loader.recording = recording
+                self._recorded = recording, stream.manifest
+            with recording or nullcontext():
+                load(loader)
+            unloaded = sorted(reload.wanted - own_names(loader.loaded, reload.wanted)) if loader.loaded is not None else []
+            if info.dummy and not self._complete_once and unloaded:
+                raise RefitError(
+                    "refit: the engine started from dummy weights, and the trainer sends nothing for "
+                    f"{', '.join(unloaded[:8])} ({len(unloaded)} in all); send them, or set engine.load_format=auto"
+                )
+        self.ways = {"copied": 0, "reloaded": len(stream.manifest.tensors), "layers": [], "unloaded": unloaded}
+
+    def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> None:
+        """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
+        often = info.verify_every
+        copier = _Copier(self.model, plan, check=plan.uses == 0 or (often > 0 and plan.uses % often == 0))
+        load = _begin_copying(stream, self._nccl)
+        plan.uses += 1
+        self.ways = {
+            "copied": len(plan.copied),
+            "reloaded": len(plan.reloaded),
+            "layers": sorted(plan.modules),
+            "unloaded": list(plan.unloaded),
+        }
+        self.touched = True
+        try:
+            if plan.reloaded:
+                with self._opened(Reload(self.model, self.model_config, plan.modules)):
+                    load(copier)
+            else:
+                load(copier)
+        except BaseException:
+            self._plan = None
+            raise
+
+    @contextmanager
+    def _opened(self, reload: Reload) -> Iterator[None]:
+        """Has layers ready to be loaded; `finish_weight_update` closes them, or this does after an error."""
         self._slots |= reload.slots  # of all refits: what an earlier one removed is still missing
         try:
             reload.open()
         finally:
-            self.touched = reload.touched
+            self.touched = self.touched or reload.touched
         self._reload = reload
         try:
-            load(loader)
-            if loader.loaded is not None:
-                self.unloaded = sorted(reload.wanted - own_names(loader.loaded, reload.wanted))
+            yield
             if halves := list(islice(transfer_shards.missing(self.model), 8)):
                 raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
-            if complete and self.unloaded:
-                raise RefitError(
-                    "refit: the engine started from dummy weights, and the trainer sends nothing for "
-                    f"{', '.join(self.unloaded[:8])} ({len(self.unloaded)} in all); send them, or set engine.load_format=auto"
-                )
         except BaseException:
             # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
+            self._recorded = None
             self._end_reload()
             raise
 
@@ -234,7 +311,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Closes the reload, if one is open, and returns it."""
         reload, self._reload = self._reload, None
         if reload is not None:
-            reload.close()
+            with self._recorded[0] if self._recorded is not None else nullcontext():
+                reload.close()
         return reload
 
 
@@ -243,15 +321,46 @@ class _Loader:
 
     Attributes:
         loaded: The model's own parameters that got a value; None if it does not tell.
+        recording: Watches the tensors, if set.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self.loaded: set[str] | None = set()
+        self.recording: Recording | None = None
 
-    def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        found = self._model.load_weights(tensors)
+    def load_weights(self, tensors: Tensors) -> None:
+        found = self._model.load_weights(self.recording.watch(tensors) if self.recording is not None else tensors)
         self.loaded = None if found is None or self.loaded is None else self.loaded | set(found)
+
+
+class _Copier:
+    """Stands before a model, copies what a plan copies, and has the model load the rest."""
+
+    def __init__(self, model: torch.nn.Module, plan: CopyPlan, *, check: bool) -> None:
+        self._model = model
+        self._plan = plan
+        self._check = check
+
+    def take(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Copies those of some tensors that are copied, and returns the others."""
+        self._plan.copy(tensors)
+        if self._check:
+            self._plan.check(self._model, tensors)
+        return ((name, tensor) for name, tensor in tensors if name in self._plan.reloaded)
+
+    def load_weights(self, tensors: Tensors) -> None:
+        """Takes a buffer of vLLM's own."""
+        if rest := list(self.take(list(tensors))):
+            self._model.load_weights(rest)
+
+    def load_borrowed(self, buffers: Iterable[Sequence[tuple[str, torch.Tensor]]]) -> None:
+        """Takes all buffers of a stream, each of which is there until the next is asked for."""
+        rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in self.take(tensors))
+        if self._plan.reloaded:
+            self._model.load_weights(rest)
+        else:
+            deque(rest, maxlen=0)
 
 
 def _begin(stream: Stream, nccl: Receiver | None) -> Callable[[_Loader], None]:
@@ -263,7 +372,25 @@ def _begin(stream: Stream, nccl: Receiver | None) -> Callable[[_Loader], None]:
 
     def load(loader: _Loader) -> None:
         loader.load_weights(tensors)
-        if not stream.complete:
-            raise RefitError("refit: the model stopped loading before the last tensor")
+        _check_end(stream)
 
     return load
+
+
+def _begin_copying(stream: Stream, nccl: Receiver | None) -> Callable[[_Copier], None]:
+    """Does the same where the tensors are copied."""
+    if nccl is not None and isinstance(stream, CollectiveStream):
+        return lambda copier: nccl.receive(copier, stream.manifest, stream.buffer_bytes)
+    coming = stream.borrowed()
+    buffers = chain(list(islice(coming, 1)), coming)
+
+    def load(copier: _Copier) -> None:
+        copier.load_borrowed(buffers)
+        _check_end(stream)
+
+    return load
+
+
+def _check_end(stream: Stream) -> None:
+    if not stream.complete:
+        raise RefitError("refit: the model stopped loading before the last tensor")

@@ -1,0 +1,154 @@
+"""Refits that copy straight into the model, as recorded at the first one, where no layer packs its weights.
+
+vLLM's CPU platform packs every linear layer. A third party's patch turns that off here, so that everything can be copied, as on
+a GPU, and makes the copies wrong on demand.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from quirks_core.fingerprints import fingerprint
+from worker.errors import NotReadyError, RefitError
+
+pytestmark = pytest.mark.timeout(300)
+
+_TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
+_MODULE = """
+import os
+from pathlib import Path
+
+from quirks_core import Fact, ModelFlag, Patch, Quirk, Severity, report
+
+QUIRK = Quirk(
+    id="acme-plain/linear",
+    title="linear layers keep their weights as they are",
+    flag=ModelFlag.ENVIRONMENT,
+    match=Fact("recipe").one_of("plain"),
+    adjustments=Patch(TARGET, wrapper="acme_plain:plain", expects=(EXPECTS,)),
+    severity=Severity.NOISE,
+    references=report("https://example.org/1"),
+)
+
+
+def plain(original):
+    import torch
+
+    from worker.refit.copy_plan import CopyPlan
+
+    copy = CopyPlan.copy
+
+    def copy_or_err(self, tensors):
+        if (wrong := Path(os.environ["ACME_WRONG"])).exists():
+            wrong.unlink()
+            q, k = (next(name for name in self._copies if name.endswith(f".{part}_proj.weight")) for part in ("k", "v"))
+            self._copies[q], self._copies[k] = self._copies[k], self._copies[q]
+        copy(self, tensors)
+
+    CopyPlan.copy = copy_or_err
+
+    def dispatch(layer, remove_weight):
+        layer.cpu_linear = torch.nn.functional.linear
+
+    return dispatch
+"""
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory):
+    """Lays an installed distribution where the engine's processes find it; a file of this name makes the next copies wrong."""
+    site: Path = tmp_path_factory.mktemp("site")
+    info = site / "acme_plain-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-plain\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[model_quirks]\nacme-plain/linear = acme_plain:QUIRK\n", encoding="utf-8")
+    declared = f"TARGET = {_TARGET!r}\nEXPECTS = {fingerprint(_TARGET)!r}\n{_MODULE}"
+    (site / "acme_plain.py").write_text(declared, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+        patch.setenv("ACME_WRONG", str(site / "wrong"))
+        yield site / "wrong"
+
+
+@pytest.fixture(scope="module")
+async def worker(wrong, shared_lab):  # noqa: ARG001 - the patch must be installed
+    """An engine whose layers keep their weights as they are, every second refit compared with the model's loaders."""
+    run = {"recipe": "plain", "refit": {"verify_every": 2}}
+    async with shared_lab.worker(shared_lab.checkpoint("qwen3"), run) as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def policies(shared_lab):
+    """Two policies; the second one lies in shared memory, from which the engine's processes read."""
+    first, second = (shared_lab.trainer(shared_lab.checkpoint("qwen3", seed=seed)) for seed in (1, 2))
+    return first, second.share_memory()
+
+
+async def refitted(worker, policy, lab):
+    """Refits, to exactly the policy's weights; returns how many tensors were copied, and how many went through the reload."""
+    await worker.refit_async(policy)
+    assert lab.same_tokens(await lab.greedy(worker), lab.reference(policy)).passed
+    assert await worker.verify_refit_async(policy) == {}
+    return worker.last_refit.copied, worker.last_refit.reloaded
+
+
+async def test_the_first_refit_records_and_every_later_one_copies_every_tensor(worker, policies, shared_lab):
+    sent = len(dict(policies[0].named_parameters()))
+
+    found = [await refitted(worker, policies[turn % 2], shared_lab) for turn in range(4)]
+
+    assert found == [(0, sent), (sent, 0), (sent, 0), (sent, 0)]
+    assert worker.last_refit.layers == worker.last_refit.unloaded == ()
+
+
+async def test_other_dtypes_are_recorded_anew(worker, policies):
+    half = copy.deepcopy(policies[0]).to(torch.bfloat16)
+    sent = len(dict(half.named_parameters()))
+
+    for policy in (half, policies[0]):
+        ways = []
+        for _ in range(2):
+            await worker.refit_async(policy)
+            ways.append((worker.last_refit.copied, worker.last_refit.reloaded))
+        assert ways == [(0, sent), (sent, 0)]
+        assert await worker.verify_refit_async(policy) == {}
+
+
+async def twice(worker, policy):
+    """One of two refits in a row is compared with the model's loaders."""
+    for _ in range(2):
+        await worker.refit_async(policy)
+
+
+async def test_copies_that_are_wrong_are_refused_and_the_next_refit_mends_them(worker, policies, wrong, shared_lab):
+    wrong.touch()
+
+    with pytest.raises(RefitError, match=r"what the model's loaders do, in model\.layers\.0\.self_attn\.qkv_proj\.weight"):
+        await twice(worker, policies[1])
+
+    with pytest.raises(NotReadyError, match="a refit failed half-way"):
+        await shared_lab.greedy(worker)
+    assert (await refitted(worker, policies[0], shared_lab))[0] == 0
+
+
+async def test_trainers_memory_is_given_back_when_the_engine_is_told_to(worker, policies, shared_lab):
+    """Its pages are mapped by the engine's process from the refit on until then."""
+    await worker.refit_async(policies[1])
+    size = max(tensor.untyped_storage().nbytes() for tensor in policies[1].parameters())
+
+    def mapped():
+        maps = [Path(f"/proc/{process.pid}/maps").read_text() for process in worker.engine._members]
+        spans = (line.split()[0].split("-") for text in maps for line in text.splitlines() if "shm/torch_" in line)
+        return sum(int(end, 16) - int(start, 16) for start, end in spans)
+
+    assert mapped() >= size
+    await worker.refitting.forget()
+    assert mapped() < size
+    assert await refitted(worker, policies[1], shared_lab)

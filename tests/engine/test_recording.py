@@ -1,0 +1,216 @@
+"""What a recorded refit copies afterwards, on layers that load, pack, shuffle and derive in every way that there is."""
+
+from __future__ import annotations
+
+import operator
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from worker.errors import RefitError
+from worker.refit.manifest import Manifest
+
+CONFIG = SimpleNamespace(dtype=torch.float32)
+
+
+class Method:
+    """How a layer is processed once its weights are there."""
+
+    def __new__(cls, *_):
+        """Derives from vLLM's class when a test runs, not while tests are collected."""
+        from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+
+        if not issubclass(cls, QuantizeMethodBase):
+            cls = type("Method", (Method, QuantizeMethodBase), {})
+        return object.__new__(cls)
+
+    def __init__(self, process):
+        self._process = process
+
+    def create_weights(self, layer, *_, **__):
+        """The layer made them itself."""
+
+    def apply(self, layer, x, bias=None):
+        """Nobody computes here."""
+
+    def process_weights_after_loading(self, layer):
+        """Does what the test says."""
+        self._process(layer)
+
+
+class Layer(nn.Module):
+    """A layer with a weight, and a bias if asked for."""
+
+    def __init__(self, *shape, process=lambda _: None, loader=None, bias=False):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(shape), requires_grad=False)
+        self.bias = nn.Parameter(torch.randn(shape[0]), requires_grad=False) if bias else None
+        self.quant_method = Method.__new__(Method)
+        self.quant_method.__init__(process)
+        for parameter in self.parameters():
+            parameter.weight_loader = loader or whole
+
+
+def whole(param, loaded_weight):
+    param.data.copy_(loaded_weight)
+
+
+def third(param, loaded_weight, shard):
+    rows = len(param) // 3
+    param.data.narrow(0, shard * rows, rows).copy_(loaded_weight)
+
+
+def padded(param, loaded_weight):
+    param.data[: len(loaded_weight)].copy_(loaded_weight)
+    param.data[len(loaded_weight) :].fill_(0)
+
+
+def scaled(param, loaded_weight):
+    param.data.copy_(loaded_weight * 2)
+
+
+def pack(layer):
+    layer.packed = layer.weight.t().contiguous()
+
+
+def shuffle(layer):
+    """Moves rows where no operator of torch's is seen to do it."""
+    rows = layer.weight.numpy()
+    rows[:] = rows[::-1].copy()
+
+
+def derive(layer):
+    """Keeps something that was made of the weight in a way that no operator shows."""
+    layer.answer = partial(operator.matmul, layer.weight.numpy().copy())
+
+
+class Model(nn.Module):
+    """Layers by name; ``q``, ``k`` and ``v`` go into ``qkv``."""
+
+    def __init__(self, **layers):
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def load_weights(self, tensors):
+        """Loads each tensor through its parameter's loader, as vLLM's models do."""
+        parameters, loaded = dict(self.named_parameters()), set()
+        for name, tensor in tensors:
+            first, _, rest = name.partition(".")
+            own = f"qkv.{rest}" if first in "qkv" else name
+            shard = ["qkv".index(first)] if first in "qkv" else []
+            parameters[own].weight_loader(parameters[own], tensor, *shard)
+            loaded.add(own)
+        return loaded
+
+
+def recorded(model, values):
+    """Refits a model through vLLM's layerwise reload; returns what can be copied the next time."""
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+
+    from worker.refit.recording import Recording
+    from worker.refit.reload import Reload
+
+    record_metadata_for_reloading(model)
+    reload, recording = Reload(model, CONFIG), Recording(model)
+    reload.open()
+    recording.opened()
+    with torch.no_grad(), recording:
+        model.load_weights(recording.watch(values.items()))
+        reload.close()
+    return recording.plan(Manifest.of(values.items()))
+
+
+def drawn(**shapes):
+    return {name.replace("__", "."): torch.randn(shape) for name, shape in shapes.items()}
+
+
+QKV = {f"{part}__{name}": shape for part in "qkv" for name, shape in (("weight", (2, 4)), ("bias", (2,)))}
+
+
+def test_fused_padded_and_tied_layers_are_copied_and_hold_what_their_loaders_would_write():
+    model = Model(qkv=Layer(6, 4, loader=third, bias=True), embed=Layer(12, 4, loader=padded), head=Layer(12, 4))
+    model.head.weight = model.embed.weight
+    shapes = QKV | {"embed__weight": (10, 4)}
+    plan = recorded(model, drawn(**shapes))
+    new = drawn(**shapes)
+
+    assert (plan.copied, plan.reloaded) == (new.keys(), frozenset())
+    assert plan.fits(Manifest.of(new.items()), model)
+    plan.copy(new.items())
+
+    assert torch.equal(model.qkv.weight, torch.cat([new[f"{part}.weight"] for part in "qkv"]))
+    assert torch.equal(model.qkv.bias, torch.cat([new[f"{part}.bias"] for part in "qkv"]))
+    assert torch.equal(model.embed.weight, torch.cat([new["embed.weight"], torch.zeros(2, 4)]))
+    assert model.head.weight is model.embed.weight
+    plan.check(model, new.items())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"process": pack},
+        {"process": shuffle},
+        {"process": derive},
+        {"process": lambda layer: layer.weight.mul_(2)},
+        {"process": lambda layer: layer.register_parameter("weight", nn.Parameter(layer.weight + 1, requires_grad=False))},
+        {"loader": scaled},
+        {"loader": scaled, "bias": True},
+        {"loader": lambda param, loaded_weight: param.data[:2].copy_(loaded_weight[:2])},
+    ],
+    ids=["pack", "shuffle", "derive", "in-place", "replace", "scale", "scaled-bias", "half"],
+)
+def test_a_layer_whose_weights_are_more_than_copied_is_reloaded_and_the_others_are_not(layer):
+    model = Model(other=Layer(4, 4, **layer), plain=Layer(4, 4))
+
+    sent = {name: torch.randn(tensor.shape) for name, tensor in model.named_parameters()}
+
+    plan = recorded(model, sent)
+
+    assert (plan.copied, plan.reloaded, plan.modules) == ({"plain.weight"}, sent.keys() - {"plain.weight"}, {"other"})
+
+
+def test_a_tensor_that_two_layers_take_goes_the_way_of_the_slower_one():
+    class Shared(Model):
+        def load_weights(self, tensors):
+            tensors = list(tensors)
+            return super().load_weights([*tensors, *((name.replace("one", "two"), tensor) for name, tensor in tensors)])
+
+    model = Shared(one=Layer(4, 4), two=Layer(4, 4, process=pack))
+
+    plan = recorded(model, drawn(one__weight=(4, 4)))
+
+    assert (plan.copied, plan.modules) == (frozenset(), {"one", "two"})
+
+
+def test_copies_that_are_wrong_are_refused():
+    model = Model(one=Layer(4, 4), two=Layer(4, 4))
+    values = drawn(one__weight=(4, 4), two__weight=(4, 4))
+    plan = recorded(model, values)
+    plan._copies["one.weight"], plan._copies["two.weight"] = plan._copies["two.weight"], plan._copies["one.weight"]
+
+    plan.copy(values.items())
+
+    with pytest.raises(RefitError, match=r"do not do what the model's loaders do, in one\.weight, two\.weight"):
+        plan.check(model, values.items())
+
+
+@pytest.mark.parametrize("what", ["dtype", "shape", "name", "memory", "tensor"])
+def test_a_plan_is_for_what_was_sent_and_for_the_memory_that_the_model_had(what):
+    model = Model(one=Layer(4, 4))
+    values = drawn(one__weight=(4, 4))
+    plan = recorded(model, values)
+    changed = {
+        "dtype": {"one.weight": values["one.weight"].to(torch.bfloat16)},
+        "shape": {"one.weight": values["one.weight"][:2]},
+        "name": {"two.weight": values["one.weight"]},
+    }
+    if what == "memory":
+        model.one.weight.data = model.one.weight.data.clone()
+    if what == "tensor":
+        model.one.weight = None
+
+    assert not plan.fits(Manifest.of(changed.get(what, values).items()), model)

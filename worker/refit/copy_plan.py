@@ -1,0 +1,178 @@
+"""Which element of which of the trainer's tensors belongs where in the engine's model, where loading is nothing but copying.
+
+A `CopyPlan` comes from a `worker.refit.recording.Recording` of a refit that went through vLLM's layerwise reload. With it the
+next refit is one batched copy into the tensors that the engine runs on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from worker.errors import RefitError
+from worker.refit.manifest import Manifest
+
+#: Names and tensors.
+Tensors: TypeAlias = Iterable[tuple[str, torch.Tensor]]
+_FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.aten.zero_.default)
+#: How many names a message shows.
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a tensor's memory, in elements.
+
+    Attributes:
+        offset: Where it starts, from the tensor's first element.
+        size: Its shape.
+        stride: Elements between neighbours, by dimension; 0 where one element stands for many.
+    """
+
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the part as a view."""
+        return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy of a refit.
+
+    Attributes:
+        source: Name of the trainer's tensor.
+        taken: What is taken of it; it is contiguous.
+        destination: Name of the engine's parameter or buffer.
+        written: Where it goes.
+    """
+
+    source: str
+    taken: Region
+    destination: str
+    written: Region
+
+
+class CopyPlan:
+    """What a recorded refit did, to be done again with other values.
+
+    Attributes:
+        manifest: What the trainer sent; the plan is for exactly this.
+        copied: Names of the trainer's tensors that are copied.
+        reloaded: Names of those that must go through the layerwise reload: their layers compute something after loading.
+        modules: Names of those layers.
+        unloaded: Parameters of the model that get no value.
+        uses: How often it was used.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        manifest: Manifest,
+        copies: Sequence[Copy],
+        *,
+        reloaded: Iterable[str],
+        modules: Iterable[str],
+        unloaded: Sequence[str] = (),
+    ) -> None:
+        """Finds the tensors of the model; they are written to as long as the model has them."""
+        self.manifest = manifest
+        self.reloaded = frozenset(reloaded)
+        self.modules = frozenset(modules)
+        self.unloaded = tuple(unloaded)
+        self.uses = 0
+        held = {name: tensor for name, tensor in slots(model) if tensor is not None}
+        self._places = {copy.destination: _place(held[copy.destination]) for copy in copies}
+        self._copies: dict[str, list[tuple[Region, torch.Tensor]]] = defaultdict(list)
+        for copy in copies:
+            self._copies[copy.source].append((copy.taken, copy.written.of(held[copy.destination].detach())))
+        self.copied = frozenset(self._copies)
+
+    def fits(self, manifest: Manifest, model: nn.Module) -> bool:
+        """Tells whether the trainer sends what it sent, and the model has its tensors where they were."""
+        if manifest != self.manifest:
+            return False
+        held = dict(slots(model))
+        return all(_place(held.get(name)) == place for name, place in self._places.items())
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def copy(self, tensors: Tensors) -> None:
+        """Copies those of the trainer's tensors that are copied; returns when the device has been told to.
+
+        Args:
+            tensors: Names and contiguous tensors, as the manifest describes them.
+        """
+        pairs = [(written, taken.of(tensor)) for name, tensor in tensors for taken, written in self._copies.get(name, ())]
+        if pairs:
+            torch._foreach_copy_([written for written, _ in pairs], [source for _, source in pairs])
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def check(self, model: nn.Module, tensors: Tensors) -> None:
+        """Compares what was copied with what the model's own loaders would have written.
+
+        Args:
+            model: The engine's model.
+            tensors: What was given to `copy`.
+
+        Raises:
+            RefitError: They differ, so the plan is wrong.
+        """
+        with _Comparison() as comparison:
+            # The class' own: a quirk may have put a method onto the model that opens a reload.
+            type(model).load_weights(model, ((name, tensor) for name, tensor in tensors if name in self._copies))
+        if comparison.wrong:
+            names = {place[0]: name for name, place in self._places.items() if place is not None}
+            found = sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
+            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            raise RefitError(
+                f"refit: the recorded copies do not do what the model's loaders do, in {', '.join(found[:_SHOWN])}{more}; "
+                "the next refit goes through vLLM's reload"
+            )
+
+
+class _Comparison(TorchDispatchMode):  # type: ignore[misc]
+    """Has loaders compare where they would copy; nothing is written.
+
+    Attributes:
+        wrong: Addresses of the memory in which a value differs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrong: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            written, source = args[:2]
+            if not _same_bytes(written, source.to(written.dtype).expand_as(written)):
+                self.wrong.add(written.untyped_storage().data_ptr())
+            return written
+        return args[0] if func in _FILLS else func(*args, **(kwargs or {}))
+
+
+def slots(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Yields every parameter and buffer that is registered, including those that are None."""
+    for path, module in model.named_modules():
+        for name, held in (*module._parameters.items(), *module._buffers.items()):
+            yield f"{path}.{name}" if path else name, held
+
+
+def _place(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
+    """Where a tensor's memory is, and how it lies there."""
+    if tensor is None:
+        return None
+    address = tensor.untyped_storage().data_ptr()
+    return address, tensor.storage_offset(), tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tells whether two tensors of one shape and dtype have the same bits; a NaN is equal to itself here."""
+    return bool(torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))))
