@@ -32,6 +32,7 @@ class ModelFlag(StrEnum):
     SEQUENCE_PARALLEL = auto()
     SLEEP = auto()
     SPECULATIVE = auto()
+    THROUGHPUT = auto()
     TIMEOUT = auto()
     TOKENIZER = auto()
     WEIGHT_SYNC = auto()

@@ -121,7 +121,9 @@ class Requests:
     ) -> Any:
         sampling = sampling or self.sampling
         most = min(sampling.max_new_tokens, room)
-        return vllm_adapter.sampling_params(sampling, greedy=greedy, max_tokens=most, stop=stop, seed=seed, text=text)
+        return vllm_adapter.sampling_params(
+            sampling, greedy=greedy, max_tokens=most, stop=stop, seed=seed, text=text, coalesce=self._engine.coalesces
+        )
 
     async def _finish(self, index: int, row: list[int], params: Any, rank: int | None) -> Any:
         """Sends one request and waits for its end; aborts it after the time limit. Returns vLLM's ``RequestOutput``."""

@@ -71,7 +71,7 @@ async def scenario(lab: Lab) -> Outcome:
     async with lab.worker(model, values) as worker:
         await worker.refit_async(lab.trainer(model), version="first")
         generating = asyncio.create_task(_generated(worker))
-        await _under_way(lab, worker)
+        await _under_way(worker)
         await worker.refit_async(second, version="second")
         rows, starts = await generating
     expected = lab.rescored(second, rows)
@@ -94,14 +94,11 @@ async def _generated(worker: VllmAsyncGenerationWorker) -> tuple[list[Generated]
     return rows, starts
 
 
-async def _under_way(lab: Lab, worker: VllmAsyncGenerationWorker) -> None:
+async def _under_way(worker: VllmAsyncGenerationWorker) -> None:
     """Waits until every request has some tokens."""
     from worker.testing.lab import PROMPTS
 
-    states = lab.engine(worker).output_processor.request_states
-    while len(states) < len(PROMPTS) or any(  # noqa: ASYNC110 - the engine offers no event
-        state.detokenizer.num_output_tokens() < 10 for state in states.values()
-    ):
+    while len(made := await worker.engine.generated_so_far()) < len(PROMPTS) or min(made) < 10:  # noqa: ASYNC110 - no event for it
         await asyncio.sleep(0.001)
 
 

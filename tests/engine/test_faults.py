@@ -117,9 +117,8 @@ def pid_of(worker, name):
 
 async def under_way(worker):
     """Waits until the engine makes tokens."""
-    states = worker.engine.llm.output_processor.request_states
     async with asyncio.timeout(HUNG_S):
-        while not states or any(state.detokenizer.num_output_tokens() < 5 for state in states.values()):  # noqa: ASYNC110 - no event for it
+        while min(await worker.engine.generated_so_far(), default=0) < 5:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.001)
 
 
@@ -216,9 +215,8 @@ async def _many_long_requests_take_a_refit_in_the_middle(worker, model, lab):
             found.append((len(output["output_ids"][0]) - len(prompts[index]), output["weight_versions"][0]))
 
     generating = asyncio.create_task(generate())
-    states = worker.engine.llm.output_processor.request_states
     async with asyncio.timeout(HUNG_S):
-        while sum(state.detokenizer.num_output_tokens() > 5 for state in states.values()) < 8:  # noqa: ASYNC110 - no event for it
+        while sum(made > 5 for made in await worker.engine.generated_so_far()) < 8:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.001)
     await worker.refit_async(model, version="middle")
     await generating

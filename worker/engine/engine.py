@@ -48,6 +48,7 @@ class Engine:
         receipt: What every process has; None before the start.
         readiness: Whether it may generate.
         takes_calls: Whether its workers take `call`.
+        coalesces: Whether its core holds the outputs of requests marked for it until they finish.
         warnings: What the user should know of how the plan was put into force.
     """
 
@@ -73,6 +74,7 @@ class Engine:
         self.receipt: Receipt | None = None
         self.readiness = Readiness(start_problem(plan))
         self.takes_calls = False
+        self.coalesces = any(patch.target == vllm_adapter.COUNTS_HELD for patch in plan.patches)
         self.warnings: list[str] = []
 
     @property
@@ -182,6 +184,11 @@ class Engine:
             # Of those that wait for each other, the first to fail has another error than the rest.
             raise min(raised, key=lambda error: isinstance(error, TransferError))
         return [answer["value"] for answer in answers]
+
+    async def generated_so_far(self) -> list[int]:
+        """Returns how many tokens each request has that the engine works on; error as for `watched`."""
+        async with self.watched() as llm:
+            return await vllm_adapter.generated_so_far(llm, coalesces=self.coalesces)
 
     async def death(self) -> EngineDiedError:
         """Waits until the engine ends; returns how."""

@@ -20,6 +20,10 @@ EXTENSION = "worker.engine.extension.WorkerCalls"
 _DOOR = "call_of_ours"
 #: What can become of requests in flight when an engine pauses.
 PAUSE_MODES = ("abort", "keep", "wait")
+#: What the quirk ``coalesced-outputs`` adds to the engine core; an engine whose plan adds it holds outputs of marked requests.
+COUNTS_HELD = "vllm.v1.engine.core:EngineCore.generated_so_far"
+#: Marks a request whose caller reads nothing before it finishes.
+_COALESCE = "model_quirks_coalesce"
 
 
 def engine_arguments(
@@ -95,13 +99,20 @@ async def call_workers(engine: Any, function: str, arguments: Sequence[Any], nam
         What `worker.engine.extension.WorkerCalls.call_of_ours` returned in each.
     """
     call = (function, list(arguments), dict(named))
-    client = engine.engine_core
-    ranks = getattr(client, "core_engines", ())
-    if len(ranks) < 2:
+    if len(getattr(engine.engine_core, "core_engines", ())) < 2:
         return list(await engine.collective_rpc(_DOOR, args=call))
-    # The engine's own call answers for the first of its ranks alone.
-    calls = (client._call_utility_async("collective_rpc", _DOOR, None, call, {}, engine=rank) for rank in ranks)
-    return [answer for answers in await asyncio.gather(*calls) for answer in answers]
+    return await _of_all_ranks(engine, "collective_rpc", _DOOR, None, call, {})
+
+
+async def _of_all_ranks(engine: Any, method: str, *arguments: Any) -> list[Any]:
+    """Calls a method of the engine core in every data-parallel rank; vLLM's own calls answer for the first rank alone.
+
+    Returns:
+        What the ranks returned, one list after the other.
+    """
+    client = engine.engine_core
+    calls = (client._call_utility_async(method, *arguments, engine=rank) for rank in client.core_engines)
+    return [item for answer in await asyncio.gather(*calls) for item in answer]
 
 
 def start_engine(arguments: Mapping[str, Any]) -> Any:
@@ -123,11 +134,13 @@ def sampling_params(
     stop: Sequence[str] = (),
     seed: int | None = None,
     text: bool = False,
+    coalesce: bool = False,
 ) -> Any:
     """Builds the parameters of one request, for the cheapest way to tokens and their logprobs.
 
     ``logprobs=0`` gives the sampled token's logprob alone, flat logprobs save one dictionary per token, without
-    detokenization no text is made, and final-only output crosses the process border once.
+    detokenization no text is made, and final-only output is assembled once. By itself vLLM still sends every token across the
+    process border; with `coalesce` and without stop strings the output crosses it once.
 
     Args:
         sampling: The configured sampling.
@@ -136,6 +149,7 @@ def sampling_params(
         stop: Texts that end the generation.
         seed: Seed of this request alone.
         text: The caller wants text.
+        coalesce: Mark the request for the quirk ``coalesced-outputs``; without that quirk the mark has no effect.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -155,6 +169,7 @@ def sampling_params(
         flat_logprobs=True,
         detokenize=text or bool(stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
+        extra_args={_COALESCE: True} if coalesce else None,
     )
 
 
@@ -190,8 +205,15 @@ def sampled_logprobs(completion: Any) -> list[float]:
     return [float(value) for value in completion.logprobs.logprobs]
 
 
-def generated_so_far(engine: Any) -> list[int]:
-    """Returns how many tokens each request has that is being worked on."""
+async def generated_so_far(engine: Any, *, coalesces: bool) -> list[int]:
+    """Returns how many tokens each request has that is being worked on.
+
+    Args:
+        engine: The ``AsyncLLM``.
+        coalesces: It holds outputs, so the engine core must be asked; the front end does not know of the tokens.
+    """
+    if coalesces:
+        return await _of_all_ranks(engine, COUNTS_HELD.rpartition(".")[2])
     return [state.detokenizer.num_output_tokens() for state in engine.output_processor.request_states.values()]
 
 

@@ -167,7 +167,7 @@ class Session:
         try:
             async with asyncio.timeout(_UNDER_WAY_S):
                 while not task.done():
-                    made = vllm_adapter.generated_so_far(self.llm)
+                    made = await self.worker.engine.generated_so_far()
                     if len(made) == len(rows) and min(made) >= tokens:
                         break
                     await asyncio.sleep(0.002)

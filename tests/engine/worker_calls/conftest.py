@@ -151,16 +151,13 @@ def until():
 
 
 @pytest.fixture
-def generated(engine, until):
+def generated(engine):
     """Waits until every request has made some tokens."""
-    states = engine.engine.llm.output_processor.request_states
 
     async def wait(requests, tokens=10):
-        await until(
-            lambda: (
-                len(states) == requests and all(state.detokenizer.num_output_tokens() >= tokens for state in states.values())
-            )
-        )
+        async with asyncio.timeout(HUNG_S):
+            while len(made := await engine.engine.generated_so_far()) != requests or min(made) < tokens:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
 
     return wait
 

@@ -1,0 +1,106 @@
+"""Rollouts: the engine core sends an output of every request after every step, also to callers that read the last one only.
+
+What happens: ``RequestOutputKind.FINAL_ONLY`` spares the front end of vLLM alone. The engine core still sends each request's
+new token after each step, with three small arrays when logprobs are asked for, and the front end decodes and appends them one
+by one. On an H200 (vLLM 0.26.0, a Qwen3-1.7B shape, 256 requests of 128 + 256 tokens) logprobs cost a rollout 23 % of its
+tokens per second that way, and 38 % of the front end's time went into decoding these messages.
+
+What this changes: the engine core holds the outputs of our worker's requests and sends one when a request finishes, with all
+tokens and logprobs. The tokens and logprobs are the same. A request is held only if our worker marked it, and never if it has
+stop strings or prompt logprobs, streams its input, or gets something else in each output (routed experts, sampling masks);
+requests of the HTTP server are not marked. With ``engine.disable_log_stats: false`` nothing is held, because the front end
+computes latencies from the times at which outputs arrive. What is held leaves early when the weights get a new label, so that
+each token keeps the label of the weights that made it, and before the engine core ends requests by itself (pause, sleep,
+shutdown). What is held of a request that its caller gives up (a time limit, ``aclose``) is dropped, as the front end drops it.
+Preemption, prefix caching, stop token ids, ``n``, speculative decoding, asynchronous scheduling and data-parallel ranks change
+nothing: the outputs are held behind the scheduler, in each engine core.
+
+When it can go: when vLLM's engine core sends final-only requests once. No setting does that in 0.33; ``stream_interval`` too
+thins out only what leaves the front end. It matches the versions whose source was read, and is no reason to refuse others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_CORE = "vllm.v1.engine.core"
+_PATCHES = "quirks_plugins.throughput.coalesced_outputs_patches"
+
+QUIRK = Quirk(
+    id="coalesced-outputs",
+    title="vLLM sends every token of a rollout across the process border by itself, and its logprob with it",
+    flag=ModelFlag.THROUGHPUT,
+    match=purpose("rollout") & package("vllm", introduced="0.26.0", fixed="0.33.1"),
+    adjustments=[
+        Patch(
+            "vllm.v1.core.sched.scheduler:Scheduler.update_from_output",
+            wrapper=f"{_PATCHES}:wrap_update_from_output",
+            expects=(
+                "45118edde372",
+                "8e59cc7d02e8",
+                "2c47efe8717a",
+                "73d8c66a47d7",
+                "ce2f3988a274",
+                "3a54ee90e15a",
+                "db85c2ebefbc",
+            ),
+            reason="no setting keeps the engine core from sending an output of each request after each step",
+        ),
+        Patch(
+            f"{_CORE}:EngineCoreProc._send_abort_outputs",
+            wrapper=f"{_PATCHES}:wrap_send_abort_outputs",
+            expects=("5eca1110e37d",),
+            reason="requests that the engine core ends come back with the tokens that they have",
+        ),
+        Patch(
+            f"{_CORE}:EngineCore.set_weight_version",
+            wrapper=f"{_PATCHES}:wrap_set_weight_version",
+            expects=("f7760f61faab",),
+            reason="tokens that are held keep the label of the weights that made them",
+            when=package("vllm", introduced="0.27.0"),
+        ),
+        Patch(
+            f"{_CORE}:EngineCore.generated_so_far",
+            adds=f"{_PATCHES}:generated_so_far",
+            reason="the front end cannot count tokens that are held",
+        ),
+    ],
+    severity=Severity.SLOW,
+    references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/core/sched/scheduler.py#L2261"),
+    examples=[
+        yes("qwen3", vllm="0.32.0"),
+        yes("qwen3_moe", vllm="0.26.0", platform="cuda"),
+        no("qwen3", vllm="0.32.0", purpose="serve"),
+        no("qwen3", vllm="0.32.0", purpose="eval"),
+        no("qwen3", vllm="0.25.1"),
+        unknown("qwen3"),
+    ],
+    cost="about 0.5 KB of the engine core's memory for each held token of the last 64 steps, 12 bytes for earlier ones",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """Every request of a rollout reaches the front end as one output, with the tokens that transformers generates."""
+    from worker.testing.lab import Outcome
+
+    model = lab.checkpoint("qwen3")
+    arrived: Counter[str] = Counter()
+    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
+        processor = lab.engine(worker).output_processor
+        process = processor.process_outputs
+
+        def counted(outputs: list[Any], *args: Any, **named: Any) -> Any:
+            arrived.update(output.request_id for output in outputs)
+            return process(outputs, *args, **named)
+
+        processor.process_outputs = counted
+        same = lab.same_tokens(await lab.greedy(worker), lab.reference(model))
+    most = max(arrived.values())
+    measure = "most outputs of one request that crossed the process border; greedy tokens equal to transformers'"
+    return Outcome(same.passed and most == 1, measure, f"{most}; {same.got}", f"1; {same.expected}")

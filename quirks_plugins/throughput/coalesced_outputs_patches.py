@@ -1,0 +1,244 @@
+"""The functions that ``coalesced-outputs`` puts into vLLM's engine core.
+
+After every step the engine core sends an output of each request to the front end, also of requests whose caller waits for the
+last output. The outputs of such requests are held here until the request finishes, and leave as one. They leave earlier where
+the front end must know them: before the weights get a new label, and before the engine core ends requests by itself.
+
+Only engine processes call these functions; vLLM is imported when one runs, because a patch may come into force while vLLM is
+being imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache, wraps
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+    from vllm.v1.engine.core import EngineCore, EngineCoreProc
+    from vllm.v1.outputs import LogprobsLists
+    from vllm.v1.request import Request
+
+__all__ = ["HeldOutputs", "generated_so_far", "wrap_send_abort_outputs", "wrap_set_weight_version", "wrap_update_from_output"]
+
+#: Key in a request's ``extra_args``: its caller reads nothing before it finishes. `worker.engine.vllm_adapter` sets it.
+MARK = "model_quirks_coalesce"
+#: Attribute of a scheduler that keeps its `HeldOutputs`.
+_ATTRIBUTE = "_model_quirks_held"
+#: Logprobs of so many steps are joined into one block. One step's are views of arrays for the whole batch, which would
+#: otherwise stay alive for as long as the longest request.
+_STEPS = 64
+#: Fields of an output that can be held: they are joined, the same in every output, or read from the last one.
+_HOLDABLE = {
+    "request_id",
+    "new_token_ids",
+    "new_logprobs",
+    "prefill_stats",
+    "finish_reason",
+    "trace_headers",
+    "num_nans_in_logits",
+}
+
+
+def wrap_update_from_output(original: Callable[..., dict[int, EngineCoreOutputs]]) -> Callable[..., Any]:
+    """Make `Scheduler.update_from_output` hold the outputs of marked requests until they finish."""
+
+    @wraps(original)
+    def update_from_output(self: Scheduler, scheduler_output: Any, model_runner_output: Any) -> dict[int, EngineCoreOutputs]:
+        held = self.__dict__.get(_ATTRIBUTE)
+        if held is None:
+            held = self.__dict__[_ATTRIBUTE] = HeldOutputs()
+        held.drop(scheduler_output.finished_req_ids)
+        outputs = original(self, scheduler_output, model_runner_output)
+        # The front end computes latencies from the times at which outputs arrive.
+        return outputs if self.log_stats else held.hold(outputs, self.requests)
+
+    return update_from_output
+
+
+def wrap_set_weight_version(original: Callable[..., None]) -> Callable[..., None]:
+    """Make `EngineCore.set_weight_version` send what is held first: a message has one label, for all tokens in it."""
+
+    @wraps(original)
+    def set_weight_version(self: EngineCore, weight_version: str) -> None:
+        _send_held(self)
+        original(self, weight_version)
+
+    return set_weight_version
+
+
+def wrap_send_abort_outputs(original: Callable[..., None]) -> Callable[..., None]:
+    """Make `EngineCoreProc._send_abort_outputs` (pause, sleep, shutdown) send what is held first, as part of those outputs."""
+
+    @wraps(original)
+    def _send_abort_outputs(self: EngineCoreProc, aborted_reqs: list[Request]) -> None:
+        _send_held(self)
+        original(self, aborted_reqs)
+
+    return _send_abort_outputs
+
+
+def generated_so_far(self: EngineCore) -> list[int]:
+    """Return how many tokens each unfinished request has generated; the front end has not seen those that are held."""
+    return [request.num_output_tokens for request in self.scheduler.requests.values() if not request.is_finished()]
+
+
+def _send_held(core: EngineCore) -> None:
+    """Send everything that is held, under the present label of the weights."""
+    from vllm.v1.engine import EngineCoreOutputs
+
+    held = core.scheduler.__dict__.get(_ATTRIBUTE)
+    if held is None or not hasattr(core, "output_queue"):  # in its caller's process, where nobody marks requests
+        return
+    messages = {client: EngineCoreOutputs(outputs=outputs) for client, outputs in held.release().items()}
+    if hasattr(core, "_attach_weight_version"):  # since 0.32
+        core._attach_weight_version(messages)
+    for message in messages.items():
+        core.output_queue.put_nowait(message)
+
+
+class HeldOutputs:
+    """What the requests of one scheduler have generated and the front end has not seen yet."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Held] = {}
+
+    def hold(self, outputs: dict[int, EngineCoreOutputs], requests: dict[str, Request]) -> dict[int, EngineCoreOutputs]:
+        """Take the outputs of unfinished requests out of one step's messages; the last one gets what was held before.
+
+        Args:
+            outputs: A step's messages, by client; changed in place.
+            requests: The scheduler's unfinished requests, by id.
+
+        Returns:
+            The messages that still have content.
+        """
+        for client, message in list(outputs.items()):
+            message.outputs = [output for output in message.outputs if not self._takes(output, client, requests)]
+            if not (message.outputs or message.finished_requests or message.scheduler_stats):
+                del outputs[client]
+        return outputs
+
+    def drop(self, finished: Iterable[str]) -> None:
+        """Forget requests that the front end ended (a client left, a time limit): it ignores all further outputs of them."""
+        for request_id in finished:
+            self._held.pop(request_id, None)
+
+    def release(self) -> dict[int, list[EngineCoreOutput]]:
+        """Return everything that is held as outputs of unfinished requests, by client; later tokens are held anew."""
+        held, self._held = self._held, {}
+        released: dict[int, list[EngineCoreOutput]] = {}
+        for request_id, one in held.items():
+            released.setdefault(one.client, []).append(one.output(request_id))
+        return released
+
+    def _takes(self, output: EngineCoreOutput, client: int, requests: dict[str, Request]) -> bool:
+        """Hold an output, or complete it by what was held; return whether it is held."""
+        held = self._held.get(output.request_id)
+        if output.finish_reason is not None or any(value is not None for value in _others()(output)):
+            if held is not None:
+                del self._held[output.request_id]
+                held.complete(output)
+            return False
+        if held is None:
+            request = requests[output.request_id]
+            if not _is_coalesced(request):
+                return False
+            held = self._held[output.request_id] = _Held(client, request.sampling_params.logprobs)
+        held.add(output)
+        return True
+
+
+@dataclass(slots=True)
+class _Held:
+    """The held outputs of one request.
+
+    Attributes:
+        client: Index of the front end that the request came from.
+        num_logprobs: Logprobs that it asked for beside the sampled token's; None for none at all.
+        tokens: Its token ids.
+        prefill_stats: How much of its prompt was cached; only the first output has it.
+        steps: Logprobs of single steps. A step has as many columns as the request in it that asked for most.
+        blocks: Logprobs of `_STEPS` steps each.
+    """
+
+    client: int
+    num_logprobs: int | None
+    tokens: list[int] = field(default_factory=list)
+    prefill_stats: Any = None
+    steps: list[LogprobsLists] = field(default_factory=list)
+    blocks: list[LogprobsLists] = field(default_factory=list)
+
+    def add(self, output: EngineCoreOutput) -> None:
+        """Append a step's output."""
+        self.tokens += output.new_token_ids
+        if output.prefill_stats is not None:
+            self.prefill_stats = output.prefill_stats
+        if output.new_logprobs is not None:
+            self.steps.append(output.new_logprobs)
+            if len(self.steps) == _STEPS:
+                self._make_block()
+
+    def complete(self, output: EngineCoreOutput) -> None:
+        """Put everything held in front of what an output has."""
+        self.add(output)
+        output.new_token_ids, output.new_logprobs, output.prefill_stats = self.tokens, self._logprobs(), self.prefill_stats
+
+    def output(self, request_id: str) -> EngineCoreOutput:
+        """Return everything held as the output of an unfinished request."""
+        from vllm.v1.engine import EngineCoreOutput
+
+        return EngineCoreOutput(request_id, self.tokens, new_logprobs=self._logprobs(), prefill_stats=self.prefill_stats)
+
+    def _logprobs(self) -> LogprobsLists | None:
+        """Join all logprobs: ids, logprobs ``[tokens, columns]`` and ranks ``[tokens]``."""
+        self._make_block()
+        return _joined(self.blocks) if self.blocks else None
+
+    def _make_block(self) -> None:
+        if self.steps:
+            columns = (self.num_logprobs or 0) + 1
+            self.blocks.append(_joined([_trimmed(step, columns) for step in self.steps]))
+            self.steps.clear()
+
+
+def _is_coalesced(request: Request) -> bool:
+    """Whether the caller of a request reads its last output only, and nothing in it forbids to join the outputs."""
+    from vllm.sampling_params import RequestOutputKind
+
+    params = request.sampling_params
+    return (
+        params is not None
+        and bool((params.extra_args or {}).get(MARK))
+        and params.output_kind == RequestOutputKind.FINAL_ONLY
+        and not params.stop  # the front end searches them, and ends the request
+        and not request.resumable  # streams its input
+        and (params.logprobs is None or params.logprobs >= 0)  # -1 is the whole vocabulary
+        and params.logprob_token_ids is None
+        and params.prompt_logprobs is None
+    )
+
+
+@cache
+def _others() -> Callable[[EngineCoreOutput], tuple[Any, ...]]:
+    """Return what reads the fields that an output must leave open to be held: of pooling, routed experts, events and others."""
+    from vllm.v1.engine import EngineCoreOutput
+
+    return attrgetter(*(name for name in EngineCoreOutput.__struct_fields__ if name not in _HOLDABLE))
+
+
+def _trimmed(logprobs: LogprobsLists, columns: int) -> LogprobsLists:
+    return logprobs._replace(logprob_token_ids=logprobs.logprob_token_ids[:, :columns], logprobs=logprobs.logprobs[:, :columns])
+
+
+def _joined(parts: list[LogprobsLists]) -> LogprobsLists:
+    import numpy as np
+
+    if len(parts) == 1:
+        return parts[0]
+    ids, logprobs, ranks = (np.concatenate(arrays) for arrays in list(zip(*parts, strict=True))[:3])
+    return parts[0]._replace(logprob_token_ids=ids, logprobs=logprobs, sampled_token_ranks=ranks)

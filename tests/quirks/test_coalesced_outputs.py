@@ -1,0 +1,165 @@
+"""Rollouts get their outputs from the engine core at once; `tests/engine/test_coalesced_outputs.py` runs them."""
+
+from __future__ import annotations
+
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from quirks_plugins.throughput.coalesced_outputs_patches import MARK, HeldOutputs, wrap_update_from_output
+from worker.engine import vllm_adapter
+
+PATCHED = ["Scheduler.update_from_output", "EngineCoreProc._send_abort_outputs"]
+LABELS = "EngineCore.set_weight_version"
+COUNTS = "EngineCore.generated_so_far"
+
+
+@pytest.mark.parametrize(("version", "labels"), [("0.26.0", []), ("0.27.0", [LABELS]), ("0.33.0", [LABELS])])
+def test_a_rollout_is_patched_where_the_engine_has_the_methods(plan_for, version, labels):
+    outcome = plan_for("qwen3", assume=["platform==cuda", f"vllm=={version}"])
+
+    assert sorted(outcome.patched) == sorted([*PATCHED, *labels, COUNTS])
+    assert outcome.refusals == []
+
+
+@pytest.mark.parametrize("purpose", ["eval", "serve"])
+def test_engines_that_roll_nothing_out_are_left_alone(plan_for, purpose):
+    assert plan_for("qwen3", {"purpose": purpose}).state == "not_matched"
+
+
+@pytest.mark.parametrize("version", ["0.25.1", "0.33.1"])
+def test_engines_whose_source_was_not_read_are_left_alone(plan_for, version):
+    assert plan_for("qwen3", assume=[f"vllm=={version}"]).state == "not_matched"
+
+
+def test_the_worker_knows_the_plan_by_what_the_quirk_adds(plan_for):
+    assert vllm_adapter.COUNTS_HELD in [patch.target for patch in plan_for("qwen3").plan.patches]
+    assert vllm_adapter.COUNTS_HELD not in [
+        patch.target for patch in plan_for("qwen3", disable=["coalesced-outputs"]).plan.patches
+    ]
+
+
+# ---- what is held: records of vLLM's own types, without an engine
+
+
+@pytest.fixture
+def step():
+    """Puts one step's outputs of a batch through `HeldOutputs`, and returns what leaves."""
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+
+    def run(held, requests, *, logprobs=None, client=0, **fields):
+        made = []
+        for row, name in enumerate(requests):
+            # All rows of a step are views of the same arrays, as those of the sampler are.
+            lists = logprobs.slice_request(row, 1) if logprobs is not None else None
+            made.append(EngineCoreOutput(name, [row], new_logprobs=lists, **fields))
+        return held.hold({client: EngineCoreOutputs(outputs=made)}, requests)
+
+    return run
+
+
+@pytest.fixture
+def lists():
+    """One step's logprobs: ids, logprobs and ranks of `rows` requests."""
+    from vllm.v1.outputs import LogprobsLists
+
+    def make(rows, columns=1, value=0.0):
+        shape = (rows, columns)
+        return LogprobsLists(np.zeros(shape, np.int32), np.full(shape, value, np.float32), np.ones(rows, np.int32))
+
+    return make
+
+
+@pytest.fixture
+def request_of():
+    """A request as the scheduler has it, with sampling parameters changed."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.request import Request
+
+    def make(**values):
+        usual = {"extra_args": {MARK: True}, "output_kind": RequestOutputKind.FINAL_ONLY, "logprobs": 0, "max_tokens": 8}
+        return Request("a", [1, 2], SamplingParams(**{**usual, **values}), None)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"extra_args": None},
+        {"extra_args": {"other": 1}},
+        {"output_kind": 1},
+        {"stop": ["word"]},
+        {"logprobs": -1},
+        {"prompt_logprobs": 0},
+        {"logprob_token_ids": [1, 2], "logprobs": None},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_joined_is_not_held(step, request_of, values):
+    from vllm.sampling_params import RequestOutputKind
+
+    if "output_kind" in values:
+        values = {"output_kind": RequestOutputKind(values["output_kind"])}
+    left = step(HeldOutputs(), {"a": request_of(**values)})
+
+    assert [output.new_token_ids for output in left[0].outputs] == [[0]]
+
+
+def test_an_output_with_something_else_in_it_takes_along_what_was_held(step, request_of):
+    held, requests = HeldOutputs(), {"a": request_of()}
+
+    assert step(held, requests) == {}
+    left = step(held, requests, routed_experts=np.zeros((1, 2, 2)))
+
+    (output,) = left[0].outputs
+    assert (output.new_token_ids, output.finish_reason) == ([0, 0], None)
+
+
+def test_each_client_gets_its_own(step, request_of):
+    held = HeldOutputs()
+    step(held, {"a": request_of()}, client=0)
+    step(held, {"b": request_of()}, client=2)
+
+    released = held.release()
+
+    assert {client: [output.request_id for output in outputs] for client, outputs in released.items()} == {
+        0: ["a"],
+        2: ["b"],
+    }
+    assert held.release() == {}
+
+
+def test_a_request_that_the_front_end_ended_is_forgotten(step, request_of):
+    held = HeldOutputs()
+    step(held, {"a": request_of(), "b": request_of()})
+
+    held.drop({"a"})
+
+    assert [output.request_id for output in held.release()[0]] == ["b"]
+
+
+def test_long_requests_do_not_keep_the_arrays_of_every_step_alive(step, request_of, lists):
+    held, arrays = HeldOutputs(), []
+    for number in range(300):
+        made = lists(1, columns=4, value=float(number))
+        arrays.append(weakref.ref(made.logprobs))
+        step(held, {"a": request_of()}, logprobs=made)
+        del made
+
+    assert sum(array() is not None for array in arrays) < 64
+    (output,) = held.release()[0]
+    assert output.new_logprobs.logprobs[:, 0].tolist() == [float(number) for number in range(300)]
+    assert output.new_logprobs.logprobs.shape == (300, 1)
+    assert output.new_logprobs.sampled_token_ranks.shape == (300,)
+
+
+def test_engines_that_keep_statistics_send_every_output(request_of):
+    sent = object()
+    scheduler = SimpleNamespace(log_stats=True, requests={"a": request_of()})
+    update = wrap_update_from_output(lambda *_: sent)
+
+    assert update(scheduler, SimpleNamespace(finished_req_ids=set()), None) is sent
