@@ -6,14 +6,16 @@ by one. On an H200 (vLLM 0.26.0, a Qwen3-1.7B shape, 256 requests of 128 + 256 t
 tokens per second that way, and 38 % of the front end's time went into decoding these messages.
 
 What this changes: the engine core holds the outputs of our worker's requests and sends one when a request finishes, with all
-tokens and logprobs. The tokens and logprobs are the same. A request is held only if our worker marked it, and never if it has
-stop strings or prompt logprobs, streams its input, or gets something else in each output (routed experts, sampling masks);
-requests of the HTTP server are not marked. With ``engine.disable_log_stats: false`` nothing is held, because the front end
-computes latencies from the times at which outputs arrive. What is held leaves early when the weights get a new label, so that
-each token keeps the label of the weights that made it, and before the engine core ends requests by itself (pause, sleep,
-shutdown). What is held of a request that its caller gives up (a time limit, ``aclose``) is dropped, as the front end drops it.
-Preemption, prefix caching, stop token ids, ``n``, speculative decoding, asynchronous scheduling and data-parallel ranks change
-nothing: the outputs are held behind the scheduler, in each engine core.
+tokens and logprobs, which the front end then appends at once. The tokens and logprobs are the same. A request is held only if
+our worker marked it, and never if it has stop strings or prompt logprobs, streams its input, or gets something else in each
+output (routed experts, sampling masks); requests of the HTTP server are not marked. With ``engine.disable_log_stats: false``
+nothing is held, because the front end computes latencies from the times at which outputs arrive.
+
+What is held leaves early when the weights get a new label, so that each token keeps the label of the weights that made it, and
+before the engine core ends requests by itself (pause, sleep, shutdown). What is held of a request that its caller gives up (a
+time limit, ``aclose``) is dropped, as the front end drops it. Preemption, prefix caching, stop token ids, ``n``, speculative
+decoding, asynchronous scheduling and data-parallel ranks change nothing: outputs are held behind the scheduler, in each engine
+core.
 
 When it can go: when vLLM's engine core sends final-only requests once. No setting does that in 0.33; ``stream_interval`` too
 thins out only what leaves the front end. It matches the versions whose source was read, and is no reason to refuse others.
@@ -69,6 +71,12 @@ QUIRK = Quirk(
             f"{_CORE}:EngineCore.generated_so_far",
             adds=f"{_PATCHES}:generated_so_far",
             reason="the front end cannot count tokens that are held",
+        ),
+        Patch(
+            "vllm.v1.engine.logprobs:LogprobsProcessor._update_sample_logprobs",
+            wrapper=f"{_PATCHES}:wrap_update_sample_logprobs",
+            expects=("0d86bde8f1cc", "51deea0e95a2"),
+            reason="the front end appends the logprobs of an output token by token, also if it has hundreds of them",
         ),
     ],
     severity=Severity.SLOW,

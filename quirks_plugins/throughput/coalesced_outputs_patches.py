@@ -1,11 +1,10 @@
-"""The functions that ``coalesced-outputs`` puts into vLLM's engine core.
+"""The functions that ``coalesced-outputs`` puts into vLLM.
 
 After every step the engine core sends an output of each request to the front end, also of requests whose caller waits for the
 last output. The outputs of such requests are held here until the request finishes, and leave as one. They leave earlier where
 the front end must know them: before the weights get a new label, and before the engine core ends requests by itself.
 
-Only engine processes call these functions; vLLM is imported when one runs, because a patch may come into force while vLLM is
-being imported.
+vLLM is imported when a function runs, because a patch may come into force while vLLM is being imported.
 """
 
 from __future__ import annotations
@@ -20,10 +19,18 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
     from vllm.v1.engine.core import EngineCore, EngineCoreProc
+    from vllm.v1.engine.logprobs import LogprobsProcessor
     from vllm.v1.outputs import LogprobsLists
     from vllm.v1.request import Request
 
-__all__ = ["HeldOutputs", "generated_so_far", "wrap_send_abort_outputs", "wrap_set_weight_version", "wrap_update_from_output"]
+__all__ = [
+    "HeldOutputs",
+    "generated_so_far",
+    "wrap_send_abort_outputs",
+    "wrap_set_weight_version",
+    "wrap_update_from_output",
+    "wrap_update_sample_logprobs",
+]
 
 #: Key in a request's ``extra_args``: its caller reads nothing before it finishes. `worker.engine.vllm_adapter` sets it.
 MARK = "model_quirks_coalesce"
@@ -80,6 +87,33 @@ def wrap_send_abort_outputs(original: Callable[..., None]) -> Callable[..., None
         original(self, aborted_reqs)
 
     return _send_abort_outputs
+
+
+def wrap_update_sample_logprobs(original: Callable[..., None]) -> Callable[..., None]:
+    """Make `LogprobsProcessor._update_sample_logprobs`, in the front end, append many tokens at once, not one by one.
+
+    It does so for flat logprobs of the sampled tokens alone, without text: those that the worker asks for.
+    """
+
+    @wraps(original)
+    def _update_sample_logprobs(self: LogprobsProcessor, logprobs_lists: LogprobsLists) -> None:
+        from vllm.logprobs import FlatLogprobs
+
+        flat, count = self.logprobs, len(logprobs_lists.sampled_token_ranks)
+        if count < 2 or self.num_logprobs != 0 or self.tokenizer is not None or not isinstance(flat, FlatLogprobs):
+            original(self, logprobs_lists)
+            return
+        logprobs, first = logprobs_lists.logprobs[:, 0].tolist(), len(flat.logprobs)
+        for logprob in logprobs:  # in this order, so that the sum is the same to the last bit
+            self.cumulative_logprob += logprob
+        flat.start_indices.extend(range(first, first + count))
+        flat.end_indices.extend(range(first + 1, first + count + 1))
+        flat.token_ids.extend(logprobs_lists.logprob_token_ids[:, 0].tolist())
+        flat.logprobs.extend(logprobs)
+        flat.ranks.extend(logprobs_lists.sampled_token_ranks.tolist())
+        flat.decoded_tokens.extend([None] * count)
+
+    return _update_sample_logprobs
 
 
 def generated_so_far(self: EngineCore) -> list[int]:

@@ -8,19 +8,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from quirks_plugins.throughput.coalesced_outputs_patches import MARK, HeldOutputs, wrap_update_from_output
+from quirks_plugins.throughput.coalesced_outputs_patches import (
+    MARK,
+    HeldOutputs,
+    wrap_update_from_output,
+    wrap_update_sample_logprobs,
+)
 from worker.engine import vllm_adapter
 
 PATCHED = ["Scheduler.update_from_output", "EngineCoreProc._send_abort_outputs"]
 LABELS = "EngineCore.set_weight_version"
-COUNTS = "EngineCore.generated_so_far"
+ADDED = ["EngineCore.generated_so_far", "LogprobsProcessor._update_sample_logprobs"]
 
 
 @pytest.mark.parametrize(("version", "labels"), [("0.26.0", []), ("0.27.0", [LABELS]), ("0.33.0", [LABELS])])
 def test_a_rollout_is_patched_where_the_engine_has_the_methods(plan_for, version, labels):
     outcome = plan_for("qwen3", assume=["platform==cuda", f"vllm=={version}"])
 
-    assert sorted(outcome.patched) == sorted([*PATCHED, *labels, COUNTS])
+    assert sorted(outcome.patched) == sorted([*PATCHED, *labels, *ADDED])
     assert outcome.refusals == []
 
 
@@ -155,6 +160,36 @@ def test_long_requests_do_not_keep_the_arrays_of_every_step_alive(step, request_
     assert output.new_logprobs.logprobs[:, 0].tolist() == [float(number) for number in range(300)]
     assert output.new_logprobs.logprobs.shape == (300, 1)
     assert output.new_logprobs.sampled_token_ranks.shape == (300,)
+
+
+@pytest.mark.parametrize(
+    ("num_logprobs", "is_flat"), [(0, True), (0, False), (2, True), (2, False)], ids=["flat", "usual", "flat top", "usual top"]
+)
+def test_logprobs_of_many_tokens_become_what_vllm_makes_of_them(num_logprobs, is_flat):
+    from vllm.logprobs import create_sample_logprobs
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+    from vllm.v1.outputs import LogprobsLists
+
+    made = np.random.default_rng(0)
+    steps = [
+        LogprobsLists(
+            made.integers(0, 500, (rows, num_logprobs + 1)),
+            made.normal(size=(rows, num_logprobs + 1)).astype(np.float32),
+            made.integers(1, 9, rows),
+        )
+        for rows in (1, 70, 5)
+    ]
+    usual = LogprobsProcessor._update_sample_logprobs
+    results = []
+    for update in (usual, wrap_update_sample_logprobs(usual)):
+        processor = LogprobsProcessor(None, create_sample_logprobs(is_flat), None, 0.0, num_logprobs, None)
+        for step in steps:
+            update(processor, step)
+        results.append(processor)
+
+    expected, got = results
+    assert (got.logprobs, got.cumulative_logprob) == (expected.logprobs, expected.cumulative_logprob)
+    assert len(got.logprobs) == 76
 
 
 def test_engines_that_keep_statistics_send_every_output(request_of):
