@@ -173,7 +173,7 @@ class HeldOutputs:
     def _takes(self, output: EngineCoreOutput, client: int, requests: dict[str, Request]) -> bool:
         """Hold an output, or complete it by what was held; return whether it is held."""
         held = self._held.get(output.request_id)
-        if output.finish_reason is not None or any(value is not None for value in _others()(output)):
+        if output.finish_reason is not None or not _is_plain(output):
             if held is not None:
                 del self._held[output.request_id]
                 held.complete(output)
@@ -231,12 +231,13 @@ class _Held:
     def _logprobs(self) -> LogprobsLists | None:
         """Join all logprobs: ids, logprobs ``[tokens, columns]`` and ranks ``[tokens]``."""
         self._make_block()
-        return _joined(self.blocks) if self.blocks else None
+        if len(self.blocks) > 1:
+            return _joined(self.blocks, (self.num_logprobs or 0) + 1)
+        return self.blocks[0] if self.blocks else None
 
     def _make_block(self) -> None:
         if self.steps:
-            columns = (self.num_logprobs or 0) + 1
-            self.blocks.append(_joined([_trimmed(step, columns) for step in self.steps]))
+            self.blocks.append(_joined(self.steps, (self.num_logprobs or 0) + 1))
             self.steps.clear()
 
 
@@ -257,22 +258,33 @@ def _is_coalesced(request: Request) -> bool:
     )
 
 
+def _is_plain(output: EngineCoreOutput) -> bool:
+    """Whether an output has nothing that cannot be joined: no events, routed experts, sampling mask and others."""
+    others, nothing = _others()
+    try:
+        return bool(others(output) == nothing)
+    except ValueError:  # an array, which compares by element
+        return False
+
+
 @cache
-def _others() -> Callable[[EngineCoreOutput], tuple[Any, ...]]:
-    """Return what reads the fields that an output must leave open to be held: of pooling, routed experts, events and others."""
+def _others() -> tuple[Callable[[EngineCoreOutput], tuple[Any, ...]], tuple[None, ...]]:
+    """Return what reads the fields that an output must leave open to be held, and what it reads of such an output."""
     from vllm.v1.engine import EngineCoreOutput
 
-    return attrgetter(*(name for name in EngineCoreOutput.__struct_fields__ if name not in _HOLDABLE))
+    names = [name for name in EngineCoreOutput.__struct_fields__ if name not in _HOLDABLE]
+    return attrgetter(*names), (None,) * len(names)
 
 
-def _trimmed(logprobs: LogprobsLists, columns: int) -> LogprobsLists:
-    return logprobs._replace(logprob_token_ids=logprobs.logprob_token_ids[:, :columns], logprobs=logprobs.logprobs[:, :columns])
-
-
-def _joined(parts: list[LogprobsLists]) -> LogprobsLists:
+def _joined(parts: list[LogprobsLists], columns: int) -> LogprobsLists:
+    """Join logprobs, and leave so many columns of each."""
     import numpy as np
 
-    if len(parts) == 1:
-        return parts[0]
-    ids, logprobs, ranks = (np.concatenate(arrays) for arrays in list(zip(*parts, strict=True))[:3])
+    try:
+        ids, logprobs, ranks = (np.concatenate([part[place] for part in parts]) for place in range(3))
+    except ValueError:  # other requests asked for more columns in some of the steps
+        cut = [(part[0][:, :columns], part[1][:, :columns], part[2]) for part in parts]
+        ids, logprobs, ranks = (np.concatenate([part[place] for part in cut]) for place in range(3))
+    if ids.shape[1] > columns:
+        ids, logprobs = ids[:, :columns].copy(), logprobs[:, :columns].copy()
     return parts[0]._replace(logprob_token_ids=ids, logprobs=logprobs, sampled_token_ranks=ranks)

@@ -34,6 +34,13 @@ VALUES = {
     },
     "server": {"enabled": True, "chat_template": TEMPLATE},
 }
+#: Checkpoint and arguments of each engine.
+_DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+ENGINES = {
+    "dense": ("qwen3", {}),
+    "experts": ("qwen3_moe", {}),
+    "speculating": ("qwen3", {"speculative_config": _DRAFTS}),
+}
 
 
 class Front:
@@ -109,10 +116,11 @@ class Front:
                 await asyncio.gather(*asking, return_exceptions=True)
 
 
-@pytest.fixture(scope="module", params=["qwen3"])
+@pytest.fixture(scope="module", params=["dense"])
 async def started(request, checkpoint, running):
     """An engine with a server, and little KV cache."""
-    async with running(checkpoint(request.param), VALUES) as worker:
+    kind, engine = ENGINES[request.param]
+    async with running(checkpoint(kind), {**VALUES, "engine": {**VALUES["engine"], **engine}}) as worker:
         yield Front(worker)
 
 
@@ -127,7 +135,7 @@ async def front(started):
 
 
 #: Dense, and a mixture of experts.
-each_kind = pytest.mark.parametrize("started", ["qwen3", "qwen3_moe"], indirect=True)
+each_kind = pytest.mark.parametrize("started", ["dense", "experts"], indirect=True)
 
 
 def same(held, sent):
@@ -166,6 +174,17 @@ async def test_seeded_samples_of_one_prompt_are_held_each_by_itself(front, lab):
     assert same(held, sent)
     assert (counts(held), counts(sent)) == ([1] * 9, [24] * 9)
     assert len({tuple(one.tokens) for request in held for one in request.samples}) == 9
+
+
+@pytest.mark.parametrize("started", ["speculating"], indirect=True)
+async def test_steps_that_made_several_tokens_are_joined_as_well(front, lab):
+    prompts = [*lab.PROMPTS, (5, 6, 7) * 20]
+
+    held, sent = await front.both(prompts, max_tokens=200)
+
+    assert same(held, sent)
+    assert counts(held) == [1] * 4
+    assert max(counts(sent)) < 200
 
 
 async def test_a_stop_token_ends_a_request_where_it_would_have_ended(front, lab):
