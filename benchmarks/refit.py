@@ -167,7 +167,8 @@ async def ours(folder: Path, models: dict[str, Any], rounds: int) -> list[measur
             for _ in range(2):  # the first records, the second compares what was recorded with the model's loaders
                 start = time.perf_counter()
                 await worker.refit_async(model)
-                print(f"{transport}, {worker.last_refit}: {(time.perf_counter() - start) * 1e3:.0f} ms", file=sys.stderr)
+                took = f"{(time.perf_counter() - start) * 1e3:.0f} ms"
+                print(f"{transport}, {worker.last_refit}: {took} {worker.last_refit.layers[:4]}", file=sys.stderr)
             phases = Phases(worker.engine.llm)
             found += await repeated(f"refit, {transport}", partial(worker.refit_async, model), rounds, phases)
             if worker.last_refit is None or worker.last_refit.reloaded:
