@@ -148,7 +148,7 @@ class Channel:
     def _open(self, kind: int) -> None:
         self._socket = self._context.socket(kind)
         self._socket.linger = _LINGER_MS
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 5)  # ms; the other side may bind later
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 1)  # ms; the other side may bind later
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
 
     def _shut(self) -> None:

@@ -66,10 +66,10 @@ def send(
     manifest = manifest or Manifest.of(tensors())
     manifest.check()
     device = torch.device(device)
-    resident = Exported.of(model, tensors(), device) if model is not None else None
-    rest = manifest.without(resident.names) if resident is not None else manifest
-    size = rest.buffer_size(buffer_bytes)
     with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:
+        resident = Exported.of(model, tensors, device) if model is not None else None
+        rest = manifest.without(resident.names) if resident is not None else manifest
+        size = rest.buffer_size(buffer_bytes)
         needed = _BUFFERS if rest.tensors else 0
         buffers = [stack.enter_context(Buffer.create(size, device)) for _ in range(needed)]
         if device.type == "cuda":

@@ -80,13 +80,17 @@ class Refitting:
         self._abort = abort
         self._warn = warn
         self._last = "ipc_zmq"
+        self._ranks: list[int] | None = None
+        self._devices: list[str] | None = None
 
     # ---- from a trainer elsewhere
 
     async def addresses(self) -> list[str]:
         """Returns where each process of the engine listens, in the order of their ranks."""
         folder = self._socket_folder()
-        return [str(socket_path(folder, rank)) for rank in sorted(await self._engine.call(receiving.rank))]
+        if self._ranks is None:
+            self._ranks = sorted(await self._engine.call(receiving.rank))
+        return [str(socket_path(folder, rank)) for rank in self._ranks]
 
     async def join(self, rank_prefix: int, ip: str, port: int, world_size: int, train_world_size: int) -> None:
         """Has every process of the engine join the trainer's group."""
@@ -127,7 +131,9 @@ class Refitting:
 
     async def devices(self) -> list[str]:
         """Returns the device of every process of the engine."""
-        return await self._engine.call(reports.device)
+        if self._devices is None:
+            self._devices = await self._engine.call(reports.device)
+        return list(self._devices)
 
     async def join_sender(self, port: int, world_size: int) -> None:
         """Has every process of the engine join the group that this process opens."""
@@ -162,7 +168,8 @@ class Refitting:
         transport = self.sender.section.transport
 
         async def taken(manifest: Manifest, location: str) -> _T:
-            return await take(self._info(transport, manifest, location))
+            # The others are told the manifest by the sender, which has made it of the very same tensors.
+            return await take(self._info(transport, manifest if transport == "file" else None, location))
 
         return await self.sender.send(model, scope, taken, self.announced)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import torch
@@ -39,16 +39,20 @@ class Exported:
         self._places = dict(places)
 
     @classmethod
-    def of(cls, model: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], device: torch.device) -> Exported:
-        """Returns what can be read where it is; the same object as long as everything stays there.
+    def of(
+        cls, model: torch.nn.Module, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], device: torch.device
+    ) -> Exported | None:
+        """Returns what can be read where it is, the same object as long as everything stays there; None if nothing can.
 
         Args:
             model: Whose memory it must be.
-            tensors: What a refit sends.
+            tensors: What a refit sends; called only if the model's memory can be shared.
             device: The device that trainer and engine share.
         """
         held = {tensor.untyped_storage().data_ptr() for tensor in _memory_of(model) if _can_be_shared(tensor, device)}
-        places = {name: _place(tensor) for name, tensor in tensors if tensor.is_contiguous() and tensor.device == device}
+        if not held:
+            return None
+        places = {name: _place(tensor) for name, tensor in tensors() if tensor.is_contiguous() and tensor.device == device}
         places = {name: place for name, place in places.items() if place[0] in held}
         known = _exported.get(model)
         if known is None or (known._places, known._device) != (places, device):
