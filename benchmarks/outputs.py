@@ -4,8 +4,9 @@
     python benchmarks/outputs.py --json     the same as JSON
 
 Without a GPU: 64 requests of 16 + 128 tokens, a tiny model, eager execution. The same requests take turns with and without the
-mark of the quirk ``coalesced-outputs``, with and without logprobs, and through the worker. It exits with 1 if their numbers of
-tokens or of outputs are not what they should be.
+mark of the quirk ``coalesced-outputs``, with and without logprobs, and through the worker. Beside the time of each batch stands
+the CPU time that this process, the front end, took for it: a trainer in the same event loop waits for that long. The exit code
+is 1 if the numbers of tokens or of outputs are not what they should be.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if not GPU:
 
 SHAPE, REQUESTS, PROMPT, NEW, VOCABULARY = ("1.7B", 256, 128, 256, 150_000) if GPU else ("tiny", 64, 16, 128, 500)
 _BASE = "without logprobs, an output per step"
+_FRONT = "front end's CPU: "
 _notes: list[str] = []
 
 
@@ -74,17 +76,18 @@ def counted(llm: Any) -> Counter[str]:
     return arrived
 
 
-async def everything(folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of every round, by what was measured."""
+async def everything(folder: Path, rounds: int) -> list[measure.Row]:
+    """All rows."""
     from worker import VllmAsyncGenerationWorker
     from worker.engine import vllm_adapter
 
     prompts = rows()
     batch = {"input_ids": torch.tensor(prompts), "input_lengths": torch.full((REQUESTS,), PROMPT)}
-    special = {"gpu_memory_utilization": 0.5} if GPU else {"enforce_eager": True, "max_num_seqs": REQUESTS}
+    special: dict[str, Any] = {"gpu_memory_utilization": 0.5} if GPU else {"enforce_eager": True, "max_num_seqs": REQUESTS}
     engine = {"dtype": "bfloat16", "max_model_len": 1024, "generate_from_dummy": True, "skip_tokenizer_init": True, **special}
     config = {"model": str(folder), "engine": engine, "sampling": {"max_new_tokens": NEW, "ignore_eos": True}}
     times: dict[str, list[float]] = {}
+    busy: dict[str, list[float]] = {}
     worker = VllmAsyncGenerationWorker(config)
     try:
         await worker.post_init_async()
@@ -99,28 +102,31 @@ async def everything(folder: Path, rounds: int) -> dict[str, list[float]]:
         async def timed(name: str, call: Any, outputs: int) -> None:
             await worker.reset_prefix_cache_async()
             arrived.clear()
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             tokens = await call
             times.setdefault(name, []).append((time.perf_counter() - start) * 1e3)
+            busy.setdefault(f"{_FRONT}{name}", []).append((time.process_time() - cpu) * 1e3)
             print(f"{name}: {times[name][-1]:.0f} ms, {REQUESTS * NEW / times[name][-1] * 1e3:,.0f} tokens/s", file=sys.stderr)
             if tokens != REQUESTS * NEW or set(arrived.values()) != {outputs}:
                 _notes.append(f"{name}: {tokens} tokens, {sorted(set(arrived.values()))} outputs per request, not {outputs}")
 
-        for _ in range(rounds + 1):
+        hows = [("an output per step", False, NEW), ("one output", True, 1)]
+        for number in range(rounds + 1):
             for words, logprobs in (("without logprobs", None), ("with logprobs", 0)):
-                for how, coalesce, outputs in (("an output per step", False, NEW), ("one output", True, 1)):
+                for how, coalesce, outputs in hows[:: 1 if number % 2 else -1]:
                     call = bare_batch(llm, prompts, params(coalesce=coalesce, logprobs=logprobs))
                     await timed(f"{words}, {how}", call, outputs)
             await timed("the worker, with logprobs", worker_batch(worker, batch), 1)
     finally:
         await worker.shutdown()
-    return {name: values[1:] for name, values in times.items()}
+    whole, front = ({name: values[1:] for name, values in found.items()} for found in (times, busy))
+    return [*measure.rows(whole, to=_BASE), *measure.rows(front, to=f"{_FRONT}{_BASE}")]
 
 
 def measured(rounds: int) -> Iterable[measure.Row]:
     """All rows."""
     with tempfile.TemporaryDirectory() as folder:
-        return measure.rows(asyncio.run(everything(measure.qwen3(Path(folder), SHAPE), rounds)), to=_BASE)
+        return asyncio.run(everything(measure.qwen3(Path(folder), SHAPE), rounds))
 
 
 if __name__ == "__main__":

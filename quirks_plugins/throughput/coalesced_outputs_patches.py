@@ -173,16 +173,16 @@ class HeldOutputs:
     def _takes(self, output: EngineCoreOutput, client: int, requests: dict[str, Request]) -> bool:
         """Hold an output, or complete it by what was held; return whether it is held."""
         held = self._held.get(output.request_id)
-        if output.finish_reason is not None or not _is_plain(output):
-            if held is not None:
-                del self._held[output.request_id]
-                held.complete(output)
-            return False
+        is_last = output.finish_reason is not None or not _is_plain(output)
         if held is None:
-            request = requests[output.request_id]
-            if not _is_coalesced(request):
+            request = requests.get(output.request_id)
+            if is_last or request is None or not _is_coalesced(request):
                 return False
             held = self._held[output.request_id] = _Held(client, request.sampling_params.logprobs)
+        elif is_last:
+            del self._held[output.request_id]
+            held.complete(output)
+            return False
         held.add(output)
         return True
 
@@ -243,13 +243,13 @@ class _Held:
 
 def _is_coalesced(request: Request) -> bool:
     """Whether the caller of a request reads its last output only, and nothing in it forbids to join the outputs."""
+    params = request.sampling_params
+    if params is None or not (params.extra_args or {}).get(MARK):
+        return False
     from vllm.sampling_params import RequestOutputKind
 
-    params = request.sampling_params
     return (
-        params is not None
-        and bool((params.extra_args or {}).get(MARK))
-        and params.output_kind == RequestOutputKind.FINAL_ONLY
+        params.output_kind == RequestOutputKind.FINAL_ONLY
         and not params.stop  # the front end searches them, and ends the request
         and not request.resumable  # streams its input
         and (params.logprobs is None or params.logprobs >= 0)  # -1 is the whole vocabulary
