@@ -22,6 +22,7 @@ ONLY_Y = [
     text
     for name in (
         "async-rollout-timeout",
+        "coalesced-outputs",
         "cpu-load-into-live-model",
         "cpu-seeded-chunked-prefill",
         "generation-config-leak",
