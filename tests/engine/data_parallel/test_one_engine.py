@@ -58,9 +58,10 @@ def test_the_patches_are_in_force_in_every_process(group):
 
     assert sorted(ack.process for ack in receipt.processes) == sorted(["MainProcess", *ranks])
     for ack in receipt.processes:
-        patched = {effect.slot.rpartition(".")[2] for effect in ack.effects}
-        assert patched >= {"all_gatherv", "reduce_scatterv", "apply"}
-        assert "VllmWorker" not in ack.process or not any(effect.pending for effect in ack.effects)
+        pending = {effect.slot.rpartition(".")[2]: effect.pending for effect in ack.effects}
+        assert pending.keys() >= {"all_gatherv", "reduce_scatterv", "apply"}
+        if "VllmWorker" in ack.process:  # workers never import the scheduler, which other quirks patch
+            assert not any(pending[name] for name in ("all_gatherv", "reduce_scatterv", "apply"))
         assert ack.digest == group.plan.digest
 
 
