@@ -1,6 +1,7 @@
 # make demo     see quirks at work on a real engine     make test   lint, types and every test
 # make example  a GRPO loop on two CPU cores            make check  lint, types and the tests that start no engine
 # make eval     pass@k of a tiny model                  make prove  every quirk's evidence, run anew
+# make upgrade-check TO=0.33   which quirks need work on that vLLM (TO=latest: on the newest release)
 # All make the environment first; the second time that is instant.
 
 VENV := .venv
@@ -9,7 +10,11 @@ PYTEST_ARGS ?=
 # Processes that run tests; an engine takes 2 to 3 GB.
 WORKERS ?= 2
 
-.PHONY: demo example eval test check lint setup docs bench prove clean
+# What upgrade-check compares: TO with FROM, or with the installed vLLM.
+TO ?= latest
+FROM ?=
+
+.PHONY: demo example eval test check lint setup docs bench prove upgrade-check clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -43,6 +48,9 @@ docs: $(STAMP)
 
 prove: $(STAMP)
 	$(VENV)/bin/quirks prove --all --output docs/evidence.json --markdown docs/evidence.md
+
+upgrade-check: $(STAMP)
+	$(VENV)/bin/quirks upgrade --catalogue --to $(TO) $(if $(FROM),--from $(FROM))
 
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do $(VENV)/bin/python $$script; done

@@ -87,8 +87,8 @@ def since(quirk: Quirk, release: str) -> str:
     return read_for(quirk).since.get(quirk.id, release)
 
 
-def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str) -> DataFile:
-    """Returns the data file of a distribution, updated from the installed sources.
+def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str, versions: Mapping[str, str] | None = None) -> DataFile:
+    """Returns the data file of a distribution, updated from the installed sources, or from the tree that is read instead.
 
     It drops sources that no quirk expects any more, and adds the installed source if it is expected.
 
@@ -96,10 +96,13 @@ def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str) -> DataFil
         known: The current content.
         quirks: Every quirk of the distribution.
         release: The current release.
+        versions: The versions of packages whose source is read instead of the installed one; only these are looked at.
     """
     return DataFile(
         since={quirk.id: known.since.get(quirk.id, release) for quirk in sorted(quirks, key=lambda quirk: quirk.id)},
-        fingerprints={target: found for target, wanted in _expected(quirks) if (found := _sources(known, target, wanted))},
+        fingerprints={
+            target: found for target, wanted in _expected(quirks) if (found := _sources(known, target, wanted, versions))
+        },
     )
 
 
@@ -129,15 +132,18 @@ def _expected(quirks: tuple[Quirk, ...]) -> list[tuple[str, tuple[str, ...]]]:
     return sorted(found.items())
 
 
-def _sources(known: DataFile, target: str, wanted: tuple[str, ...]) -> dict[str, KnownSource]:
+def _sources(
+    known: DataFile, target: str, wanted: tuple[str, ...], versions: Mapping[str, str] | None
+) -> dict[str, KnownSource]:
     before = known.fingerprints.get(target, {})
     found = {digits: before[digits] for one in wanted if (digits := one[: fingerprints.DIGITS]) in before}
-    here = fingerprints.find(target)
+    package = distribution_of(target.partition(":")[0].partition(".")[0])
+    here = fingerprints.find(target) if versions is None or package in versions else None
     if here is not None and any(fingerprints.same(here, one) for one in wanted):
         seen = before.get(here, KnownSource()).versions
-        present = installed_version(distribution_of(target.partition(":")[0].partition(".")[0]))
-        versions = seen if present is None or present in seen else (*seen, present)
-        found[here] = KnownSource(versions=versions, lines=fingerprints.line_digests(target))
+        present = installed_version(package) if versions is None else versions[package]
+        known_for = seen if present is None or present in seen else (*seen, present)
+        found[here] = KnownSource(versions=known_for, lines=fingerprints.line_digests(target))
     return found
 
 

@@ -7,9 +7,10 @@ for is looked up in the modules that they come from; what cannot be told that wa
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import reduce
 from operator import or_
 from types import MappingProxyType
 from typing import Any, Literal
@@ -47,6 +48,8 @@ class EngineArgument:
         help: What it sets; empty if the source does not say.
         owner: The configuration class that keeps it in the engine (``CacheConfig``); empty if the source does not say.
         attribute: Its name there.
+        default_text: Its default as the source has it; empty if it has none.
+        place: Module and line of its declaration, where its default is.
     """
 
     name: str
@@ -56,34 +59,117 @@ class EngineArgument:
     help: str
     owner: str
     attribute: str
+    default_text: str = ""
+    place: str = ""
 
 
-@lru_cache(maxsize=1)
+@sources.kept_by_tree(8)
 def argument_names() -> frozenset[str] | None:
     """Returns the names of all arguments; None if vLLM is not installed."""
     fields = _fields()
     return None if fields is None else frozenset(fields)
 
 
-@lru_cache(maxsize=256)
+@sources.kept_by_tree(1024)
 def find_argument(name: str) -> EngineArgument | None:
     """Reads one argument; None if the installed vLLM does not have it, or none is installed."""
     node = (_fields() or {}).get(name)
-    if node is None:
-        return None
+    return None if node is None else _read(name, node, _MODULE)
+
+
+@sources.kept_by_tree(512)
+def nested_fields(name: str) -> Mapping[str, EngineArgument]:
+    """Reads the fields of the configuration that an argument holds, those of configurations in it included.
+
+    Args:
+        name: The argument.
+
+    Returns:
+        The fields by their dotted names (``compilation_config.pass_config.fuse_norm_quant``); empty for an argument that holds
+        none.
+    """
+    node = (_fields() or {}).get(name)
+    return MappingProxyType({} if node is None else dict(_nested(name, node.annotation, _MODULE, frozenset())))
+
+
+def _nested(
+    path: str, annotation: ast.expr, module: str, inside: frozenset[tuple[str, str]]
+) -> Iterator[tuple[str, EngineArgument]]:
+    owner = _configuration(annotation, module)
+    if owner is None or (owner[0], owner[1].name) in inside:
+        return
+    home, definition = owner
+    for place, node in _own_fields(home, definition).values():
+        name = f"{path}.{ast.unparse(node.target)}"
+        yield name, _read(name, node, place)
+        yield from _nested(name, node.annotation, place, inside | {(home, definition.name)})
+
+
+def _configuration(annotation: ast.expr, module: str) -> tuple[str, ast.ClassDef] | None:
+    """Finds the class of vLLM's configuration that an annotation names, with the module that it is in."""
+    for node in ast.walk(annotation):
+        texts = [node.id] if isinstance(node, ast.Name) else []
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts = re.findall(r"[A-Z]\w+", node.value)
+        for text in texts:
+            home, found = _look_up(module, text) if text not in _PLAIN else (module, None)
+            if isinstance(found, ast.ClassDef) and any(isinstance(one, ast.AnnAssign) for one in found.body):
+                return home, found
+    return None
+
+
+def _own_fields(module: str, definition: ast.ClassDef, depth: int = 0) -> dict[str, tuple[str, ast.AnnAssign]]:
+    """The fields of a class and of its bases in vLLM, each with the module that it is in."""
+    found: dict[str, tuple[str, ast.AnnAssign]] = {}
+    for base in definition.bases if depth < _DEEPEST else ():
+        home, parent = _look_up(module, base.id) if isinstance(base, ast.Name) else (module, None)
+        if isinstance(parent, ast.ClassDef):
+            found |= _own_fields(home, parent, depth + 1)
+    for node in definition.body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name)) if name[0] != "_" and "ClassVar" not in ast.unparse(node.annotation):
+                found[name] = module, node
+    return found
+
+
+def _read(name: str, node: ast.AnnAssign, module: str) -> EngineArgument:
+    """Reads one field of a class in a module."""
     owner, attribute = _home(node.value)
-    declared = _class_field(_MODULE, owner, attribute) if owner else None
-    module, default = (declared[0], declared[1].value) if declared else (_MODULE, node.value)
-    help_text = _help(_MODULE, node) or (_help(*declared) if declared else "")
+    declared = _class_field(module, owner, attribute) if owner else None
+    home, field = declared or (module, node)
     return EngineArgument(
         name=name,
-        type=_type(node.annotation, _MODULE),
+        type=_type(node.annotation, module),
         annotation=ast.unparse(node.annotation),
-        default=_default(default, module),
-        help=help_text,
+        default=_default(field.value, home),
+        help=_help(module, node) or (_help(*declared) if declared else ""),
         owner=owner,
         attribute=attribute or name,
+        default_text=_default_text(field.value, home),
+        place=f"{home}:{field.lineno}",
     )
+
+
+def _default_text(value: ast.expr | None, module: str) -> str:
+    """A default as the source has it, without the limits beside it; of a constant of vLLM's, its value."""
+    for _ in range(_DEEPEST):
+        match value:
+            case ast.Call(func=ast.Name(id="Field" | "field"), args=[first, *_]):
+                value = first
+            case ast.Call(func=ast.Name(id="Field" | "field"), keywords=keywords):
+                given = {item.arg: item.value for item in keywords}
+                if "default" not in given:
+                    factory = ast.unparse(given["default_factory"]) if "default_factory" in given else ""
+                    return {"dict": "{}", "list": "[]"}.get(factory, f"{factory}()" if factory else "")
+                value = given["default"]
+            case ast.Name(id=name):
+                home, found = _look_up(module, name)
+                if not isinstance(found, ast.Assign | ast.AnnAssign) or found.value is None:
+                    break
+                module, value = home, found.value
+            case _:
+                break
+    return "" if value is None else ast.unparse(value)
 
 
 def annotated_type(annotation: ast.expr, module: str) -> Any:
@@ -91,7 +177,7 @@ def annotated_type(annotation: ast.expr, module: str) -> Any:
     return _type(annotation, module)
 
 
-@lru_cache(maxsize=1)
+@sources.kept_by_tree(8)
 def _fields() -> Mapping[str, ast.AnnAssign] | None:
     tree = sources.parsed(_MODULE)
     if tree is None:

@@ -49,10 +49,12 @@ class ServeCommand:
     Attributes:
         arguments: The engine arguments that were typed, the model among them, with their values; None is an explicit ``None``.
         environment: Variables that were set before the command.
+        server: The options of the server alone that were typed, by their first long name.
     """
 
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
+    server: tuple[str, ...] = ()
 
     @property
     def model(self) -> str:
@@ -119,7 +121,8 @@ def read_serve_command(words: Sequence[str]) -> ServeCommand:
     arguments = {name: value for name, value in vars(found).items() if not name.startswith(_SERVER)}
     if tag := arguments.pop(_TAG, None):
         arguments["model"] = tag
-    return ServeCommand(arguments, environment)
+    server = tuple(sorted(name.removeprefix(_SERVER) for name in vars(found) if name.startswith(_SERVER)))
+    return ServeCommand(arguments, environment, server)
 
 
 # ---- which program

@@ -10,7 +10,6 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum, auto
-from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -18,8 +17,8 @@ from quirks_core import sources
 from quirks_core.engine_arguments import annotated_type, argument_names, find_argument
 
 _ENGINE = "vllm.engine.arg_utils"
-#: Where the server's own options are: since vLLM 0.29, and before.
-_SERVER = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+#: Where the server's own options are: since vLLM 0.33, since 0.29, and before.
+_SERVER = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
 _ADD, _FRONTEND = "add_argument", "FrontendArgs"
 _FUNCTIONS = ("add_cli_args", "make_arg_parser")
 
@@ -56,7 +55,7 @@ class ServeOption:
         return next((name for name in self.names if name.startswith("--")), self.names[0])
 
 
-@lru_cache(maxsize=1)
+@sources.kept_by_tree(4)
 def serve_options() -> tuple[ServeOption, ...] | None:
     """Returns every option of ``vllm serve``; None if vLLM is not installed."""
     if argument_names() is None:

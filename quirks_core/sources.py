@@ -1,7 +1,8 @@
 """Reads the source of installed packages without importing them.
 
 Probes, drift guards and the list of an engine's settings use this module: it needs neither torch nor a GPU, and it does not run
-the code that it reads.
+the code that it reads. Under `reading` all of them read another tree of a package instead, for example that of a release which
+is not installed.
 """
 
 from __future__ import annotations
@@ -10,15 +11,76 @@ import ast
 import importlib.util
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache, update_wrapper
 from pathlib import Path
+from typing import Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-@lru_cache(maxsize=256)
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The source of a package that is read instead of the installed one.
+
+    Attributes:
+        package: Its top-level name, for example ``vllm``.
+        folder: The folder that holds its ``__init__.py``.
+    """
+
+    package: str
+    folder: Path
+
+
+_tree: ContextVar[Tree | None] = ContextVar("tree", default=None)
+
+
+@contextmanager
+def reading(tree: Tree | None) -> Iterator[None]:
+    """Reads a tree instead of the installed package of that name; of other packages, and for None, the installed ones."""
+    token = _tree.set(tree)
+    try:
+        yield
+    finally:
+        _tree.reset(token)
+
+
+class KeptByTree(Generic[P, T]):
+    """A function of source that keeps its results, those of each tree apart."""
+
+    def __init__(self, function: Callable[P, T], most: int) -> None:
+        self._kept = lru_cache(maxsize=most)(lambda _, args, kwargs: function(*args, **dict(kwargs)))
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Returns the result for the tree that is read now."""
+        return self._kept(_tree.get(), args, tuple(kwargs.items()))
+
+    def cache_clear(self) -> None:
+        """Forgets all results."""
+        self._kept.cache_clear()
+
+
+def kept_by_tree(most: int) -> Callable[[Callable[P, T]], KeptByTree[P, T]]:
+    """Keeps the results of a function that reads source.
+
+    Args:
+        most: Number of results to keep.
+    """
+    return lambda function: KeptByTree(function, most)
+
+
+@kept_by_tree(512)
 def module_source(module: str) -> str | None:
     """Returns a module's source text, or None if the installed package has no such Python file."""
     package, *parts = module.split(".")
+    tree = _tree.get()
+    if tree is not None and tree.package == package:
+        return _text_of(tree.folder, parts)
     try:
         spec = importlib.util.find_spec(package)  # a top-level name: finds, does not import
     except (ImportError, ValueError):
@@ -27,10 +89,16 @@ def module_source(module: str) -> str | None:
         file = Path(spec.origin or "")
         return file.read_text(encoding="utf-8", errors="replace") if file.suffix == ".py" else None
     for root in (spec.submodule_search_locations or ()) if spec else ():
-        base = Path(root, *parts)
-        for candidate in (base.with_suffix(".py") if parts else base / "__init__.py", base / "__init__.py"):
-            if candidate.is_file():
-                return candidate.read_text(encoding="utf-8", errors="replace")
+        if (text := _text_of(Path(root), parts)) is not None:
+            return text
+    return None
+
+
+def _text_of(root: Path, parts: list[str]) -> str | None:
+    base = Path(root, *parts)
+    for candidate in (base.with_suffix(".py") if parts else base / "__init__.py", base / "__init__.py"):
+        if candidate.is_file():
+            return candidate.read_text(encoding="utf-8", errors="replace")
     return None
 
 
@@ -48,7 +116,7 @@ def _children(node: ast.AST) -> list[ast.stmt]:
     return found
 
 
-@lru_cache(maxsize=64)
+@kept_by_tree(192)
 def parsed(module: str) -> ast.Module | None:
     """Returns a module's syntax tree; None if there is no such file, or it is not this Python's."""
     source = module_source(module)
@@ -143,7 +211,7 @@ def unread_by_engine(variables: Iterable[str]) -> tuple[str, ...] | None:
     if declared is None:
         return None
     left = {name for name in variables if f'"{name}"' not in declared}
-    for file in _package_files("vllm") if left else ():
+    for file in package_files("vllm") if left else ():
         text = file.read_text(encoding="utf-8", errors="replace")
         left = {name for name in left if name not in text}
         if not left:
@@ -151,7 +219,12 @@ def unread_by_engine(variables: Iterable[str]) -> tuple[str, ...] | None:
     return tuple(sorted(left))
 
 
-def _package_files(package: str) -> Iterator[Path]:
+def package_files(package: str) -> Iterator[Path]:
+    """Yields the Python files of a package, in no order."""
+    tree = _tree.get()
+    if tree is not None and tree.package == package:
+        yield from tree.folder.rglob("*.py")
+        return
     spec = importlib.util.find_spec(package)
     for root in (spec.submodule_search_locations or ()) if spec else ():
         yield from Path(root).rglob("*.py")

@@ -33,6 +33,7 @@ class Trainer:
         holds_for: Where they hold.
         source: Repository, and version or commit, that they were read in.
         evidence: Files there, each with what it does.
+        window: The versions of vLLM that it says it supports, as pip writes them; empty if it does not say.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Trainer:
     holds_for: str
     source: str
     evidence: tuple[str, ...]
+    window: str = ""
 
 
 _PARAMETERS: Mapping[str, Any] = MappingProxyType({"refit.scope": "parameters"})
@@ -57,7 +59,9 @@ _TRAINERS = (
         (
             "trl/generation/vllm_generation.py: every branch of _iter_named_params yields named_parameters()",
             "the same file: sync_weights ends with reset_prefix_cache, while no request runs",
+            "trl/import_utils.py: is_vllm_available warns outside of the window, and goes on",
         ),
+        ">=0.22.0,<=0.31.0",
     ),
     Trainer(
         "verl",

@@ -46,6 +46,7 @@ BUILT_IN: Mapping[str, str] = {
     "explain": "planning:EXPLAIN",
     "run": "run:COMMAND",
     "matrix": "matrix:COMMAND",
+    "upgrade": "upgrade:COMMAND",
     "diff": "diff:COMMAND",
     "lock": "lock:COMMAND",
     "bisect": "bisect:COMMAND",

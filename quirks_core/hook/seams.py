@@ -27,9 +27,13 @@ SEAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def problem() -> str | None:
-    """Says why the hook cannot be put on the installed vLLM; None if it can. Reads source, imports nothing."""
-    text = installed_version("vllm")
+def problem(version: str | None = None) -> str | None:
+    """Says why the hook cannot be put on the installed vLLM; None if it can. Reads source, imports nothing.
+
+    Args:
+        version: The version of the source that is read; the installed one if None.
+    """
+    text = version or installed_version("vllm")
     try:
         release = Version(text or "").release[:2]
     except InvalidVersion:

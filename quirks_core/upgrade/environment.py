@@ -1,0 +1,86 @@
+"""Environment variables that the user or a quirk sets, and that only one of two releases reads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from quirks_core.packages import PLATFORMS
+from quirks_core.slots import ENV
+from quirks_core.sources import parsed, reading, unread_by_engine
+from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.paste import Form
+from quirks_core.upgrade.release import Release
+from quirks_core.upgrade.run import OnRelease
+
+#: Variables of vLLM's; others are read by what it rests on, whose source is not compared.
+_PREFIX = "VLLM_"
+
+
+def variable_changes(before: OnRelease, after: OnRelease, form: Form) -> Iterator[Finding]:
+    """Yields the variables that the release in question no longer reads, and those that it is the first to read.
+
+    Args:
+        before: The run on the release that it uses.
+        after: The run on the release in question.
+        form: How changes are written.
+    """
+    user = set(before.context.environment) | set(after.context.environment)
+    quirks = {slot.removeprefix(ENV) for slot in {**before.plan.changes, **after.plan.changes} if slot.startswith(ENV)}
+    names = sorted(name for name in user | quirks if name.startswith(_PREFIX))
+    old, new = _read(before.release, names), _read(after.release, names)
+    for name in names:
+        who = "the user sets" if name in user else "a quirk sets"
+        match old.get(name), new.get(name):
+            case True, False:
+                message = f"{who} it, and {after.release.label} no longer reads it: it has no effect there"
+                level = Level.CHANGE if name in user else Level.NOTE
+                paste = form.leave_out(f"{ENV}{name}") if name in user else ""
+                yield _finding(level, name, message, paste)
+            case False, True:
+                yield _finding(Level.NOTE, name, f"{who} it, and {after.release.label} is the first of the two to read it")
+            case False, False:
+                yield _finding(Level.NOTE, name, f"{who} it, and neither release reads it")
+            case _, None:
+                yield _finding(
+                    Level.UNKNOWN, name, f"{who} it, and the source of {after.release.label} does not tell whether it reads it"
+                )
+
+
+def variable_defaults(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
+    """Yields the variables that nobody sets and whose default changes, without those of other platforms.
+
+    Args:
+        before: The run on the release that it uses.
+        after: The run on the release in question.
+    """
+    old, new = _defaults(before.release), _defaults(after.release)
+    used = {*after.context.environment, *(slot.removeprefix(ENV) for slot in after.plan.changes if slot.startswith(ENV))}
+    others = [f"_{name.upper()}_" for name in PLATFORMS if name != after.context.platform]
+    for name in sorted(old.keys() & new.keys() - used):
+        if old[name] != new[name] and not (after.context.platform and any(mark in name for mark in others)):
+            message = f"nobody sets it, and its default changes from {old[name]} to {new[name]}"
+            yield _finding(Level.NOTE, name, message)
+
+
+def _defaults(release: Release) -> Mapping[str, str]:
+    """The defaults that ``vllm/envs.py`` declares."""
+    with reading(release.tree):
+        tree = parsed("vllm.envs")
+    fields = [node for block in (tree.body if tree else ()) if isinstance(block, ast.If) for node in block.body]
+    return {
+        node.target.id: ast.unparse(node.value)
+        for node in fields
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
+    }
+
+
+def _read(release: Release, names: list[str]) -> Mapping[str, bool]:
+    """Which of the variables a release reads; empty if its source does not tell."""
+    with reading(release.tree):
+        unread = unread_by_engine(names) if names else ()
+    return {} if unread is None else {name: name not in unread for name in names}
+
+
+def _finding(level: Level, name: str, message: str, paste: str = "") -> Finding:
+    return Finding(section=Section.VARIABLES, level=level, subject=name, message=message, paste=paste)

@@ -1,0 +1,125 @@
+"""What an upgrade changes for a run, one finding each, and the verdict that follows from all of them."""
+
+from __future__ import annotations
+
+from enum import StrEnum, auto
+
+from quirks_core.facts import Record
+
+
+class Level(StrEnum):
+    """What a finding means for the upgrade, the gravest first."""
+
+    STOP = auto()  #: the run does not start, or is wrong, and nothing that could be pasted mends it
+    CHANGE = auto()  #: the run needs a change, which the finding gives
+    UNKNOWN = auto()  #: it cannot be told
+    NOTE = auto()  #: it changes something, and nothing has to be done
+
+
+class Section(StrEnum):
+    """What a finding is about, in the order of the report."""
+
+    QUIRKS = auto()
+    PATCHES = auto()
+    SEAMS = auto()
+    ARGUMENTS = auto()
+    VARIABLES = auto()
+    MODEL = auto()
+    KNOWN = auto()
+    REQUIREMENTS = auto()
+    TRAINERS = auto()
+
+
+#: What the sections are called.
+TITLES = {
+    Section.QUIRKS: "quirks",
+    Section.PATCHES: "patches",
+    Section.SEAMS: "what model-quirks rests on",
+    Section.ARGUMENTS: "engine arguments",
+    Section.VARIABLES: "environment variables",
+    Section.MODEL: "the model",
+    Section.KNOWN: "known changes of vLLM",
+    Section.REQUIREMENTS: "requirements",
+    Section.TRAINERS: "trainers and other packages",
+}
+
+
+class Finding(Record):
+    """One thing that the upgrade changes, or that cannot be told.
+
+    Attributes:
+        section: What it is about.
+        level: What it means for the upgrade.
+        subject: What changes: a quirk, an argument, a function.
+        message: How.
+        lines: Lines of source, or of a comparison, that show it.
+        paste: What to change, ready to be pasted; empty if nothing is to be.
+    """
+
+    section: Section
+    level: Level
+    subject: str
+    message: str
+    lines: tuple[str, ...] = ()
+    paste: str = ""
+
+
+class Verdict(StrEnum):
+    """Whether to upgrade."""
+
+    GO = "go"
+    CHANGES = "go, with these changes"
+    STOP = "stop"
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line returns for it."""
+        return list(Verdict).index(self)
+
+
+class Side(Record):
+    """A release of vLLM as a report names it.
+
+    Attributes:
+        name: The distribution and version, or a path.
+        version: Its version; None if its source does not say.
+        notes: What is to be known of it.
+    """
+
+    name: str
+    version: str | None
+    notes: tuple[str, ...] = ()
+
+
+class Report(Record):
+    """What an upgrade changes for one run.
+
+    Attributes:
+        before: The release that the run uses.
+        after: The release in question.
+        model: Name of the model.
+        model_type: Its ``model_type``.
+        purpose: Purpose of the run.
+        digests: Digests of the plan on both releases.
+        findings: What changes, by section.
+        elsewhere: Known changes of vLLM between the two that do not concern this run, one sentence each.
+    """
+
+    before: Side
+    after: Side
+    model: str
+    model_type: str | None
+    purpose: str
+    digests: tuple[str, str]
+    findings: tuple[Finding, ...]
+    elsewhere: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest finding decides; what is unknown does not, and is said beside the verdict."""
+        levels = {finding.level for finding in self.findings}
+        return Verdict.STOP if Level.STOP in levels else Verdict.CHANGES if Level.CHANGE in levels else Verdict.GO
+
+    def of(self, level: Level) -> tuple[Finding, ...]:
+        """Returns the findings of one level."""
+        return tuple(finding for finding in self.findings if finding.level is level)

@@ -1,0 +1,122 @@
+"""Quirks that change their state between two releases, what they set there, and patches that no longer fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quirks_core import advice
+from quirks_core.diff import QuirkChange, diff
+from quirks_core.lifecycle import Stage, lifecycle
+from quirks_core.plan import Plan, PlannedAdjustment, Refusal, State, Status, canonical
+from quirks_core.registry import Registry
+from quirks_core.slots import is_enforced
+from quirks_core.sources import reading
+from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.paste import Form
+from quirks_core.upgrade.run import OnRelease
+
+_DRIFT, _REQUIRE = "drift", "require"
+
+
+def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form: Form) -> Iterator[Finding]:
+    """Yields what changes in the plan of a run.
+
+    Args:
+        before: The run on the release that it uses.
+        after: The run on the release in question.
+        registry: The quirks.
+        form: How changes are written.
+    """
+    found = diff(before.plan, after.plan)
+    told: set[str] = set()
+    for change in found.quirks:
+        if change.a is None or change.b is None or change.a.state is not change.b.state:
+            yield from _state(change, after, registry)
+            told |= set(_slots_of(after.plan, change.id))
+    for slot in found.slots:
+        if slot.slot not in told and (slot.a.value, slot.a.who) != (slot.b.value, slot.b.who):
+            message = f"{_value(slot.a.value)} ({', '.join(slot.a.who) or 'nobody'}) becomes {_value(slot.b.value)} "
+            message += f"({', '.join(slot.b.who) or 'nobody sets it'})"
+            yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=slot.slot, message=message)
+    as_before = {_key(item) for item in before.plan.refusals}
+    for refusal in after.plan.refusals:
+        yield _refusal(refusal, after.plan, form, before.release.label if _key(refusal) in as_before else "")
+    for refusal in found.refusals.a:
+        if _key(refusal) not in {_key(item) for item in after.plan.refusals}:
+            who = " and ".join(quirk.id for quirk in refusal.quirks)
+            message = (
+                f"{before.release.label} refuses the run, and {after.release.label} does not: {refusal.reason.splitlines()[0]}"
+            )
+            yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=who, message=message.rstrip(":"))
+    for warning in found.warnings.b:
+        yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="warning", message=warning)
+
+
+def _state(change: QuirkChange, after: OnRelease, registry: Registry) -> Iterator[Finding]:
+    if change.b is None:
+        return
+    titles = {verdict.id: verdict.title for verdict in after.plan.verdicts}
+    because, level = change.b.because, Level.NOTE
+    match change.b.state:
+        case State.ACTIVE:
+            message = f"becomes active: {titles[change.id]}"
+        case State.DORMANT:
+            with reading(after.release.tree):
+                stage = lifecycle(registry.find(change.id), {"vllm": after.release.version or ""}).stage
+            message = f"{'expires' if stage is Stage.EXPIRED else 'becomes dormant'}: {because}"
+        case State.UNKNOWN:
+            message, level = f"becomes undecided: {because}", Level.UNKNOWN
+        case State.NOT_MATCHED:
+            message = f"no longer concerns the run: {because}"
+        case state:
+            message = f"becomes {state.replace('_', ' ')}: {because}"
+    items = _slots_of(after.plan, change.id) if change.b.state is State.ACTIVE else {}
+    lines = tuple(f"{slot} = {_value(after.plan.changes.get(slot, item.value))}" for slot, item in items.items())
+    patches = [patch.target for patch in after.plan.patches if patch.quirk.id == change.id]
+    lines += tuple(f"patches {target}" for target in patches if change.b.state is State.ACTIVE)
+    yield Finding(section=Section.QUIRKS, level=level, subject=change.id, message=message, lines=lines)
+    for slot, item in items.items():
+        if not is_enforced(slot):
+            value = after.plan.changes.get(slot, item.value)
+            message = f"{change.id} asks for it, and nothing in the engine can do it"
+            yield Finding(
+                section=Section.QUIRKS, level=Level.CHANGE, subject=slot, message=message, paste=advice.call(slot, value)
+            )
+
+
+def _slots_of(plan: Plan, quirk: str) -> dict[str, PlannedAdjustment]:
+    """What a quirk sets, by slot."""
+    return {
+        item.slot: item
+        for item in plan.adjustments
+        if item.status is Status.APPLIED and any(one.id == quirk for one in item.quirks)
+    }
+
+
+def _key(refusal: Refusal) -> tuple[str | None, ...]:
+    return refusal.kind, refusal.slot, *(quirk.id for quirk in refusal.quirks)
+
+
+def _refusal(refusal: Refusal, plan: Plan, form: Form, as_on: str) -> Finding:
+    first, *rest = refusal.reason.splitlines()
+    who = " and ".join(quirk.id for quirk in refusal.quirks)
+    also = f" (as on {as_on})" if as_on else ""
+    if refusal.kind == _DRIFT:
+        target = next((word.rstrip(":") for word in first.split() if ":" in word.rstrip(":")), who)
+        what = first.removeprefix(target).strip(": ")
+        message = f"{what} (patch of {who}){also}; upgrade {refusal.quirks[0].distribution}, or {refusal.switch}"
+        return Finding(
+            section=Section.PATCHES, level=Level.STOP, subject=target, message=message, lines=tuple(map(str.strip, rest))
+        )
+    wanted = [item for item in plan.adjustments if item.slot == refusal.slot and item.status is Status.REFUSED]
+    message = f"refused{also}: {refusal.reason}; {refusal.remedy}, or {refusal.switch}"
+    if refusal.kind == _REQUIRE and len(wanted) == 1 and wanted[0].relation.value == "=" and refusal.slot:
+        return Finding(
+            section=Section.QUIRKS, level=Level.CHANGE, subject=refusal.slot, message=message,
+            paste=form.set(refusal.slot, wanted[0].value),
+        )  # fmt: skip
+    return Finding(section=Section.QUIRKS, level=Level.STOP, subject=refusal.slot or who, message=message)
+
+
+def _value(value: object) -> str:
+    return "left open" if value is None else value if isinstance(value, str) else canonical(value)

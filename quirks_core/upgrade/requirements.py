@@ -1,0 +1,190 @@
+"""What a release requires, held against what is installed, in the words that pip uses."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import distributions
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from quirks_core.packages import PACKAGES
+from quirks_core.trainers import Trainer
+from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.release import PACKAGE, Release
+from quirks_core.upgrade.run import OnRelease, requirements
+
+#: The major version of CUDA in the name or an extra of a requirement.
+_CUDA = re.compile(r"(?<![a-z])cu(1\d)(?!\d)|cu(1\d)\d\b")
+
+
+def requirement_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
+    """Yields the requirements of the release in question that what is installed does not meet, and what they break.
+
+    Args:
+        before: The run on the release that it uses.
+        after: The run on the release in question.
+    """
+    release = after.release
+    yield from _python(release)
+    if release.requires is None:
+        message = "its source names no requirements, so they are not held against what is installed"
+        yield _finding(Level.UNKNOWN, release.name, message)
+        return
+    installed = _installed()
+    needs = requirements(release)
+    if after.context.platform == "cpu" and release.distribution == PACKAGE and release.tree is not None:
+        message = f"the requirements of a CPU build of {release.label} are unknown; these are those of {release.name}, for CUDA"
+        yield _finding(Level.UNKNOWN, "vllm-cpu", message)
+    missing = []
+    for need in needs:
+        name = canonicalize_name(need.name)
+        if name not in installed:
+            missing.append(str(need))
+        elif not _is_met(need, installed):
+            words = f"{release.name} requires {need}, but you have {need.name} {installed[name].version} which is incompatible"
+            yield _finding(Level.NOTE, name, words)
+    if missing:
+        message = f"{release.name} requires {len(missing)} packages that are not installed"
+        yield Finding(
+            section=Section.REQUIREMENTS, level=Level.NOTE, subject="not installed", message=message, lines=tuple(missing)
+        )
+    yield from _broken_by(needs, installed, release)
+    yield from _cuda(before.release, after)
+
+
+def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Finding]:
+    """Yields the installed packages, and the trainer, that do not count the release among those that they support.
+
+    Args:
+        after: The run on the release in question.
+        trainer: The trainer that starts the engine, if it is known.
+    """
+    version = after.release.version
+    if version is None:
+        message = "the release has no version, so that it cannot be held against the versions that other packages support"
+        yield Finding(section=Section.TRAINERS, level=Level.UNKNOWN, subject=after.release.name, message=message)
+        return
+    told = set()
+    for name, item in sorted(_installed().items()):
+        for need in item.needs:
+            if canonicalize_name(need.name) not in PACKAGES[PACKAGE] or need.specifier.contains(version, prereleases=True):
+                continue
+            told.add(name)
+            is_optional = need.marker is not None and "extra" in str(need.marker)
+            if is_optional and canonicalize_name(need.name) != after.release.distribution:
+                continue  # an extra for the other build
+            words = f"{item.name} {item.version} requires {need}, and {version} is asked for"
+            level = Level.NOTE if is_optional else Level.STOP
+            yield Finding(section=Section.TRAINERS, level=level, subject=name, message=words)
+    window = trainer.window if trainer is not None else ""
+    if trainer is not None and window and trainer.name not in told:
+        try:
+            supports = SpecifierSet(window).contains(version, prereleases=True)
+        except InvalidSpecifier:
+            return
+        if not supports:
+            message = f"{trainer.source} supports vLLM {window}, and {version} is asked for"
+            yield Finding(section=Section.TRAINERS, level=Level.NOTE, subject=trainer.name, message=message)
+
+
+def _python(release: Release) -> Iterator[Finding]:
+    here = platform.python_version()
+    if release.requires_python is None:
+        return
+    try:
+        is_met = SpecifierSet(release.requires_python).contains(here, prereleases=True)
+    except InvalidSpecifier:
+        yield _finding(Level.UNKNOWN, "Python", f"{release.name} requires {release.requires_python!r}, which cannot be read")
+        return
+    if not is_met:
+        words = f"package {release.name} requires a different Python: {here} not in '{release.requires_python}'"
+        yield _finding(Level.STOP, "Python", words)
+
+
+def _broken_by(needs: list[Requirement], installed: Mapping[str, _Installed], release: Release) -> Iterator[Finding]:
+    """Installed packages that do not take a version that the release pins."""
+    pins = {
+        canonicalize_name(need.name): item.version
+        for need in needs
+        for item in need.specifier
+        if item.operator == "==" and not item.version.endswith("*")
+    }
+    for name, item in sorted(installed.items()):
+        if name in PACKAGES[PACKAGE]:
+            continue
+        for need in item.needs:
+            pin = pins.get(canonicalize_name(need.name))
+            if pin is None or (need.marker is not None and not need.marker.evaluate({"extra": ""})):
+                continue
+            if not need.specifier.contains(pin, prereleases=True):
+                words = f"{item.name} {item.version} requires {need}, but {release.name} brings {need.name} {pin}"
+                yield _finding(Level.UNKNOWN, name, f"{words}; whether another version of it takes that cannot be told here")
+
+
+def _cuda(before: Release, after: OnRelease) -> Iterator[Finding]:
+    """The CUDA that the requirements name; there is no field for it."""
+    if after.context.platform not in ("cuda", None):
+        return
+    old, new = (_cuda_of(release) for release in (before, after.release))
+    if not new:
+        message = f"the requirements of {after.release.name} name no version of CUDA; its build of torch decides"
+        yield _finding(Level.UNKNOWN, "CUDA", message)
+    elif old != new:
+        names = ", ".join(sorted(new)), ", ".join(sorted(old)) or "none"
+        message = f"the requirements name CUDA {names[0]}, and those of {before.name} {names[1]}"
+        yield _finding(Level.NOTE, "CUDA", message)
+
+
+def _cuda_of(release: Release) -> set[str]:
+    texts = [" ".join([need.name, *need.extras, str(need.specifier)]) for need in requirements(release)]
+    return {first or second for text in texts for first, second in _CUDA.findall(text)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Installed:
+    """An installed distribution: its own spelling of its name, its version, and what it requires."""
+
+    name: str
+    version: str
+    needs: tuple[Requirement, ...]
+
+
+def _installed() -> Mapping[str, _Installed]:
+    return _on_path(tuple(sys.path))
+
+
+@lru_cache(maxsize=1)
+def _on_path(path: tuple[str, ...]) -> Mapping[str, _Installed]:
+    found: dict[str, _Installed] = {}
+    for item in distributions(path=list(path)):
+        try:
+            metadata = item.metadata
+            known = _Installed(metadata["Name"], metadata["Version"], tuple(_needs(metadata.get_all("Requires-Dist") or ())))
+            found.setdefault(canonicalize_name(known.name), known)
+        except Exception:  # noqa: S112 - metadata that nobody can read; 'quirks doctor' names them
+            continue
+    return found
+
+
+def _needs(texts: Iterable[str]) -> Iterator[Requirement]:
+    for text in texts:
+        try:
+            yield Requirement(text)
+        except InvalidRequirement:
+            continue
+
+
+def _is_met(need: Requirement, installed: Mapping[str, _Installed]) -> bool:
+    found = installed.get(canonicalize_name(need.name))
+    return found is not None and need.specifier.contains(found.version, prereleases=True)
+
+
+def _finding(level: Level, subject: str, message: str) -> Finding:
+    return Finding(section=Section.REQUIREMENTS, level=level, subject=subject, message=message)

@@ -1,0 +1,94 @@
+"""What the hook, the worker and plugins take from vLLM, looked for in the source of a release."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from quirks_core import sources
+from quirks_core.hook import seams
+from quirks_core.sources import kept_by_tree, package_files, reading
+from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.release import PACKAGE, Release
+from quirks_core.upgrade.run import OnRelease
+
+#: Our packages that import vLLM.
+_OURS = ("quirks_plugins", "worker")
+
+
+def seam_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
+    """Yields the functions of vLLM that the hook or the worker rests on and that the release in question does not have.
+
+    Args:
+        before: The run on the release that it uses.
+        after: The run on the release in question.
+    """
+    release = after.release
+    with reading(release.tree):
+        problem = seams.problem(release.version or "of an unknown version")
+    if problem is not None:
+        needed = after.plan.changes or after.plan.patches
+        message = f"{problem}: MODEL_QUIRKS would start the engine without quirks"
+        yield Finding(
+            section=Section.SEAMS, level=Level.STOP if needed else Level.NOTE, subject="the hook", message=message,
+        )  # fmt: skip
+    for place, target in _imported():
+        if _has(before.release, target) and not _has(release, target):
+            message = f"{place} imports {target}, which {release.label} does not have"
+            yield Finding(section=Section.SEAMS, level=Level.NOTE, subject=place.partition(":")[0], message=message)
+
+
+@lru_cache(maxsize=1)
+def _imported() -> tuple[tuple[str, str], ...]:
+    """What our packages import from vLLM without a plan for its absence, each with the place."""
+    return tuple(_found())
+
+
+def _found() -> Iterator[tuple[str, str]]:
+    for package in _OURS:
+        root = next(iter(_root(package)), None)
+        for file in sorted(package_files(package)) if root else ():
+            try:
+                tree = ast.parse(file.read_text(encoding="utf-8"))
+            except (OSError, SyntaxError, ValueError):
+                continue
+            for node in _unguarded(tree):
+                if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").partition(".")[0] == PACKAGE:
+                    for alias in node.names:
+                        yield f"{package}/{file.relative_to(root or file)}:{node.lineno}", f"{node.module}:{alias.name}"
+
+
+def _root(package: str) -> Iterator[Path]:
+    for file in package_files(package):
+        for parent in file.parents:
+            if parent.name == package:
+                yield parent
+                return
+
+
+def _unguarded(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those in a ``try`` or an ``if``: these know what to do where a name is missing."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.Try | ast.If | ast.With):
+            yield child
+            yield from _unguarded(child)
+
+
+def _has(release: Release, target: str) -> bool:
+    with reading(release.tree):
+        return _is_there(target)
+
+
+@kept_by_tree(2048)
+def _is_there(target: str) -> bool:
+    module, _, name = target.partition(":")
+    if sources.module_source(module) is None:
+        return False
+    if sources.statement(target) is not None or sources.is_imported(target):
+        return True
+    lazily = (sources.module_source(module) or "").count(
+        f'"{name}"'
+    )  # a module with names that it loads when they are asked for
+    return sources.module_source(f"{module}.{name}") is not None or lazily > 0

