@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
+import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
+from typing import Any
 
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import load_config, plan_options
@@ -50,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --catalogue: record that release's sources in the data file of a distribution, for the fingerprints that "
         "its patches expect",
     )  # fmt: skip
+    what.add_argument(
+        "--measure", metavar="FOLDER",
+        help="then, unless the verdict is stop, run both versions on the same prompts as 'quirks migrate' does, and keep its "
+        "files in that folder: a second verdict. It starts engines, and installs a version that is not there",
+    )  # fmt: skip
     what.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
     parser.add_argument(
         "cmd", nargs="*", metavar="CMD",
@@ -62,6 +72,8 @@ def run_upgrade(options: argparse.Namespace) -> int:
     """Compares two releases for a run: 0 go, 1 go with changes, 2 stop."""
     if options.json and options.markdown:
         raise UsageError("--json and --markdown are two forms of one report; choose one of them")
+    if options.measure and (options.catalogue or options.find or options.cmd):
+        raise UsageError("--measure runs what --model and --config describe on --from and --to")
     if options.write and not options.catalogue:
         raise UsageError("--write belongs to --catalogue")
     if bool(options.to) is bool(options.find):
@@ -79,14 +91,23 @@ def run_upgrade(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     before = _before(options)
     after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
+    sides = (_environment(before), _environment(after)) if options.measure else None  # before minutes are spent
     report = _upgrade(options, before).compare(before, after)
-    if options.json:
-        print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
-    elif options.markdown:
+    found = {"verdict": report.verdict, **report.model_dump(mode="json")}
+    if options.markdown:
         print("\n".join(_markdown(report)))
-    else:
+    elif not options.json:
         _show(Screen(), report)
-    return report.verdict.exit_code
+    measured = None
+    if sides is not None and report.verdict is not Verdict.STOP:
+        measured = _measured(options, *sides)
+        found["measured"] = measured
+    if options.json:
+        print(canonical(found, indent=2))
+    elif sides is not None:
+        _show_measured(options, measured)
+    failed = measured is not None and not measured["passed"]
+    return Verdict.STOP.exit_code if failed else report.verdict.exit_code
 
 
 def _before(options: argparse.Namespace) -> Release:
@@ -130,6 +151,49 @@ def _tell(options: argparse.Namespace) -> Callable[[str], None]:
     """Says what is fetched, on standard error."""
     screen = Screen(stderr=True)
     return lambda text: None if options.json else screen.say(f"[dim]{line(text)}[/]")
+
+
+# ---- the measurement
+
+
+def _environment(release: Release) -> str:
+    """What ``quirks migrate`` takes for a release."""
+    if release.tree is None:
+        return sys.executable
+    if release.version is None or release.name != f"{release.distribution} {release.version}":
+        raise UsageError(f"--measure installs a version of the index, or runs the installed one, not {release.name}")
+    return release.version
+
+
+def _measured(options: argparse.Namespace, a: str, b: str) -> dict[str, Any]:
+    """Runs ``quirks migrate``, which is another package's command and needs engines; returns its comparison."""
+    from quirks_core.cli.main import make_parser
+
+    words = ["migrate", "--from", a, "--to", b, "--output", options.measure, "--json"]
+    for name in ("model", "config", "purpose", "locked"):
+        words += [f"--{name}", value] if (value := getattr(options, name)) else []
+    for name in ("set", "disable", "force"):
+        words += [word for value in getattr(options, name) for word in (f"--{name}", value)]
+    words += ["--strict"] if options.strict else []
+    migrate = make_parser("migrate").parse_args(words)
+    text = io.StringIO()
+    with redirect_stdout(text):
+        code = migrate.run(migrate)
+    return {"passed": code == 0, "comparison": json.loads(text.getvalue())}
+
+
+def _show_measured(options: argparse.Namespace, measured: dict[str, Any] | None) -> None:
+    screen = Screen()
+    if measured is None:
+        text = "not measured, because of the first verdict"
+    else:
+        kept = f"{options.measure}: A.json, B.json and comparison.json"
+        limits = "no limit is crossed" if measured["passed"] else "a limit is crossed"
+        text = f"measured: {limits}; {measured['comparison']['reading']} ({kept})"
+    if options.markdown:
+        print(f"\n**{_plain(text)}**")
+        return
+    screen.say(f"\n[bold]{line(text)}[/]")
 
 
 def _show(screen: Screen, report: Report) -> None:

@@ -156,13 +156,15 @@ class PackageIndex:
         Raises:
             OSError: It cannot be read.
         """
-        address, asked = _without_user(url)
-        asked |= headers or {}
-        if first is not None:
-            asked["Range"] = f"bytes={first}" if first < 0 else f"bytes={first}-{'' if last is None else last}"
+        address, authorization = _without_user(url)
         if urlsplit(address).scheme not in ("file", "http", "https"):
             raise ValueError(f"{urlsplit(address).scheme or 'no scheme'}: not an address that can be read")
-        return self._opener.open(urllib.request.Request(address, headers=asked), timeout=self.limit_s)  # noqa: S310 - see above
+        request = urllib.request.Request(address, headers=dict(headers or {}))  # noqa: S310 - see above
+        if authorization:
+            request.add_unredirected_header("Authorization", authorization)  # another host must not get it
+        if first is not None:
+            request.add_header("Range", f"bytes={first}" if first < 0 else f"bytes={first}-{'' if last is None else last}")
+        return self._opener.open(request, timeout=self.limit_s)
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
@@ -181,7 +183,9 @@ class PackageIndex:
             url = index.as_uri()
         try:
             with self.open(url, headers={"Accept": _ACCEPT}) as answer:
-                where, kind, text = answer.url or url, answer.headers.get("Content-Type") or "", answer.read()
+                kind, text = answer.headers.get("Content-Type") or "", answer.read()
+                # Files on the same host need the same name and password.
+                where = url if urlsplit(answer.url or url).netloc == urlsplit(_without_user(url)[0]).netloc else answer.url
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in _NOT_FOUND:
@@ -237,14 +241,14 @@ def _pip_config() -> list[str] | None:
 # ---- addresses
 
 
-def _without_user(url: str) -> tuple[str, dict[str, str]]:
-    """An address without the name and password in it, and the header that stands for them."""
+def _without_user(url: str) -> tuple[str, str]:
+    """An address without the name and password in it, and what stands for them in a header; empty if there are none."""
     parts = urlsplit(url)
     user, at, place = parts.netloc.rpartition("@")
     if not at:
-        return url, {}
+        return url, ""
     token = base64.b64encode(unquote(user).encode()).decode()
-    return urlunsplit(parts._replace(netloc=place)), {"Authorization": f"Basic {token}"}
+    return urlunsplit(parts._replace(netloc=place)), f"Basic {token}"
 
 
 def _host(url: str) -> str:

@@ -108,7 +108,7 @@ def find_release(
         UsageError: There is no such release, it cannot be read, or no index answers; the message says what to do.
     """
     path = Path(spec).expanduser()
-    if spec.endswith(_ARCHIVES) or os.sep in spec or path.is_dir():
+    if spec.endswith(_ARCHIVES) or os.sep in spec or (path.is_dir() and _version(spec) is None):
         return _of_path(path)
     here = installed_release()
     names = _names(prefer or (here.distribution if here else PACKAGE))

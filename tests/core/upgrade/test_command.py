@@ -201,6 +201,8 @@ def test_write_records_the_source_of_a_release_for_a_fingerprint_that_a_patch_ex
         (("--to", "0.31", "--json", "--markdown"), "two forms of one report"),
         (("--to", "0.31", "--write", "model-quirks"), "--write belongs to --catalogue"),
         (("--find", "0.30", "0.31", "--catalogue"), "--find names both releases"),
+        (("--to", "0.31", "--measure", "out", "--", "vllm", "serve", "x"), "--measure runs what --model and --config describe"),
+        (("--to", "0.31", "--measure", "out", "--catalogue"), "--measure runs what --model and --config describe"),
         (("--to", "./nowhere", "--model", "x"), "does not exist"),
         (("--to", "0.31.x", "--model", "x"), "neither a version of vLLM nor a wheel"),
     ],
@@ -210,6 +212,18 @@ def test_what_does_not_fit_together_is_said(quirks, words, message):
 
     assert outcome.code == 2
     assert message in outcome.out + outcome.err
+
+
+def test_what_stops_is_not_measured_and_a_tree_cannot_be(command, checkpoint, releases, tmp_path):
+    run = ("--model", checkpoint("qwen3_moe"), "--measure", tmp_path / "out")
+
+    stopped = command("0.26.0", "0.33.0", *run, "--set", "engine.mamba_cache_mode=all")
+    tree = command("0.30.0", releases["0.31.0"].tree.folder.parent, *run)
+
+    assert stopped.code == 2
+    assert stopped.out.endswith("not measured, because of the first verdict\n")
+    assert (tree.code, "--measure installs a version of the index, or runs the installed one" in tree.err) == (2, True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_of_vllm_is_imported(command, checkpoint):

@@ -269,3 +269,19 @@ def test_the_options_of_the_server_are_found_in_every_release(releases):
         with reading(release.tree):
             found = {name for option in serve_options() if option.argument is None for name in option.names}
         assert {"--port", "--api-key", "--tool-call-parser"} <= found, version
+
+
+def test_a_python_that_the_release_does_not_support_stops(upgrade, tmp_path):
+    for name, text in SOURCE.items():
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(text)
+    (tmp_path / "tree" / "PKG-INFO").write_text(
+        "Name: vllm\nVersion: 0.32.5\nRequires-Python: >=3.99\nRequires-Dist: torch>=99\n"
+    )
+
+    report = upgrade("gemma3").compare(installed_release(), find_release(str(tmp_path / "tree")))
+
+    found = of(report, Section.REQUIREMENTS)
+    assert found["Python"].level is Level.STOP
+    assert found["Python"].message.endswith("not in '>=3.99'")
+    assert "requires torch>=99, but you have torch" in found["torch"].message
