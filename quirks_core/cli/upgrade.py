@@ -6,29 +6,26 @@ import argparse
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import Any
 
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import load_config, plan_options
-from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.cli.screen import Screen, line
+from quirks_core.cli.upgrade_view import catalogue_markdown, markdown, plain, show, show_catalogue, show_steps, steps_markdown
 from quirks_core.errors import UsageError
 from quirks_core.hook.seams import NEWEST
 from quirks_core.plan import canonical
 from quirks_core.registry import Registry
 from quirks_core.serve_command import read_serve_command
 from quirks_core.sources import reading
-from quirks_core.text import one_line
-from quirks_core.upgrade.catalogue import WORK, Catalogue, check_catalogue, write_confirmed
-from quirks_core.upgrade.finding import TITLES, Finding, Level, Report, Section, Verdict
+from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
+from quirks_core.upgrade.finding import Verdict
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.release import Release, find_release, installed_release, releases_between
 from quirks_core.upgrade.report import Upgrade
-from quirks_core.upgrade.steps import Steps, find_steps
-
-_COLOURS = {Level.STOP: "bold red", Level.CHANGE: "yellow", Level.UNKNOWN: "magenta", Level.NOTE: "cyan"}
-_OF_VERDICTS = {Verdict.GO: "green", Verdict.CHANGES: "yellow", Verdict.STOP: "bold red"}
+from quirks_core.upgrade.steps import find_steps
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,9 +92,9 @@ def _compare(options: argparse.Namespace) -> int:
     report = _upgrade(options, before).compare(before, after)
     found = {"verdict": report.verdict, **report.model_dump(mode="json")}
     if options.markdown:
-        print("\n".join(_markdown(report)))
+        print("\n".join(markdown(report)))
     elif not options.json:
-        _show(Screen(), report)
+        show(Screen(), report)
     measured = None
     if sides is not None and report.verdict is not Verdict.STOP:
         measured = _measured(options, *sides)
@@ -191,94 +188,9 @@ def _show_measured(options: argparse.Namespace, measured: dict[str, Any] | None)
         limits = "no limit is crossed" if measured["passed"] else "a limit is crossed"
         text = f"measured: {limits}; {measured['comparison']['reading']} ({kept})"
     if options.markdown:
-        print(f"\n**{_plain(text)}**")
+        print(f"\n**{plain(text)}**")
         return
     screen.say(f"\n[bold]{line(text)}[/]")
-
-
-def _show(screen: Screen, report: Report) -> None:
-    screen.say(f"[bold]{_head(report)}[/]")
-    for note in (*report.before.notes, *report.after.notes):
-        screen.say(f"note: {line(note)}")
-    screen.say(f"[{_OF_VERDICTS[report.verdict]}]{_verdict(report)}[/]")
-    for text in _pasted(report):
-        screen.say(line(text), indent=2)
-    for section, findings in _sections(report):
-        screen.say(f"\n[bold]{TITLES[section]}[/]")
-        for item in findings:
-            screen.say(f"[{_COLOURS[item.level]}]{item.level}[/] {line(item.subject)}: {lines(item.message)}", indent=2)
-            for text in item.lines:
-                screen.say(f"[dim]{line(text)}[/]", indent=6)
-    if report.elsewhere:
-        screen.say("\n[bold]known changes that do not concern this run[/]")
-        for text in report.elsewhere:
-            screen.say(f"[dim]{line(text)}[/]", indent=2)
-
-
-def _head(report: Report) -> str:
-    what = f"{report.model} ({report.model_type or 'no model_type'}), purpose {report.purpose}"
-    return f"{line(report.before.name)} → {line(report.after.name)}: {line(what)}"
-
-
-def _verdict(report: Report) -> str:
-    unknown = len(report.of(Level.UNKNOWN))
-    also = f" ({unknown} {'thing' if unknown == 1 else 'things'} could not be told, see below)" if unknown else ""
-    because = ", because" if report.verdict is Verdict.STOP else ""
-    return f"{report.verdict}{because}{also}{':' if report.verdict is not Verdict.GO else ''}"
-
-
-def _pasted(report: Report) -> Iterator[str]:
-    """What stops the upgrade, and what is to be changed."""
-    for item in report.of(Level.STOP):
-        yield f"{item.subject}: {item.message.splitlines()[0]}"
-    for item in report.of(Level.CHANGE):
-        yield item.paste or f"{item.subject}: {item.message}"
-
-
-def _sections(report: Report) -> Iterator[tuple[Section, list[Finding]]]:
-    order = list(Level)
-    for section in Section:
-        if found := [item for item in report.findings if item.section is section]:
-            yield section, sorted(found, key=lambda item: order.index(item.level))
-
-
-def _markdown(report: Report) -> Iterator[str]:
-    yield f"## vLLM: {_code(report.before.name)} → {_code(report.after.name)}"
-    yield ""
-    yield f"{_code(report.model)} ({_code(report.model_type or 'no model_type')}), purpose {report.purpose}."
-    for note in (*report.before.notes, *report.after.notes):
-        yield f"Note: {_plain(note)}."
-    yield ""
-    yield f"**{_verdict(report)}**"
-    if pasted := list(_pasted(report)):
-        yield ""
-        yield "```text"
-        yield from (one_line(text).replace("```", "'''") for text in pasted)
-        yield "```"
-    for section, findings in _sections(report):
-        yield ""
-        yield f"### {TITLES[section].capitalize()}"
-        yield ""
-        for item in findings:
-            yield f"- **{item.level}** {_code(item.subject)}: {_plain(item.message)}"
-            yield from (f"  - {_code(text)}" for text in item.lines)
-    if report.elsewhere:
-        yield ""
-        yield "### Known changes that do not concern this run"
-        yield ""
-        yield from (f"- {_plain(text)}" for text in report.elsewhere)
-
-
-def _code(text: str) -> str:
-    return f"`{one_line(text).replace('`', chr(39))}`"
-
-
-def _plain(text: str) -> str:
-    """Foreign text in Markdown: nothing of it becomes a tag, a link, a mention or emphasis."""
-    shown = one_line(text)
-    for sign in "\\`*_[]<>":
-        shown = shown.replace(sign, f"\\{sign}")
-    return shown.replace("@", "@\u200b")
 
 
 # ---- which release brought it
@@ -298,34 +210,10 @@ def _find(options: argparse.Namespace) -> int:
     if options.json:
         print(canonical(steps.model_dump(mode="json"), indent=2))
     elif options.markdown:
-        print("\n".join(_steps_markdown(steps)))
+        print("\n".join(steps_markdown(steps)))
     else:
-        _show_steps(Screen(), steps)
+        show_steps(Screen(), steps)
     return 1 if steps.steps else 0
-
-
-def _steps_head(steps: Steps) -> str:
-    return (
-        f"from {steps.good} to {steps.bad}: {len(steps.steps)} releases brought something that concerns this run "
-        f"({len(steps.looked_at)} were read)"
-    )
-
-
-def _show_steps(screen: Screen, steps: Steps) -> None:
-    screen.say(f"[bold]{line(_steps_head(steps))}[/]")
-    for step in steps.steps:
-        screen.say(f"\n[bold]{line(step.version)}[/] (after {line(step.previous)})")
-        for item in step.findings:
-            screen.say(f"[{_COLOURS[item.level]}]{item.level}[/] {line(item.subject)}: {lines(item.message)}", indent=2)
-
-
-def _steps_markdown(steps: Steps) -> Iterator[str]:
-    yield f"## {_plain(_steps_head(steps))}"
-    for step in steps.steps:
-        yield ""
-        yield f"### {_plain(step.version)} (after {_plain(step.previous)})"
-        yield ""
-        yield from (f"- **{item.level}** {_code(item.subject)}: {_plain(item.message)}" for item in step.findings)
 
 
 # ---- the catalogue
@@ -346,42 +234,10 @@ def _catalogue(options: argparse.Namespace) -> int:
     if options.json:
         print(canonical({"work": len(found.work), **found.model_dump(mode="json")}, indent=2))
     elif options.markdown:
-        print("\n".join(_catalogue_markdown(found)))
+        print("\n".join(catalogue_markdown(found)))
     else:
-        _show_catalogue(Screen(), found)
+        show_catalogue(Screen(), found)
     return 1 if found.work else 0
-
-
-def _catalogue_head(found: Catalogue) -> str:
-    return f"{found.before.name} → {found.after.name}: {len(found.work)} of {found.quirks} quirks need work"
-
-
-def _show_catalogue(screen: Screen, found: Catalogue) -> None:
-    screen.say(f"[bold]{line(_catalogue_head(found))}[/]")
-    for note in (*found.before.notes, *found.after.notes):
-        screen.say(f"note: {line(note)}")
-    for item in sorted(found.items, key=lambda item: (item.kind not in WORK, item.quirk)):
-        colour = "yellow" if item.kind in WORK else "cyan"
-        screen.say(f"[{colour}]{item.kind}[/] {line(item.quirk)} ({line(item.distribution)}): {lines(item.message)}", indent=2)
-        for text in _catalogue_lines(item.lines, item.fingerprint):
-            screen.say(f"[dim]{line(text)}[/]", indent=6)
-
-
-def _catalogue_lines(changed: Sequence[str], fingerprint: str) -> Iterable[str]:
-    yield from changed
-    if fingerprint:
-        yield f'when it is right there too: expects=(…, "{fingerprint}"), then --catalogue --write'
-
-
-def _catalogue_markdown(found: Catalogue) -> Iterator[str]:
-    yield f"## {_plain(_catalogue_head(found))}"
-    yield ""
-    for item in sorted(found.items, key=lambda item: (item.kind not in WORK, item.quirk)):
-        box = "- [ ]" if item.kind in WORK else "-"
-        yield f"{box} **{item.kind}** {_code(item.quirk)} ({_plain(item.distribution)}): {_plain(item.message)}"
-        yield from (f"  - {_code(text)}" for text in _catalogue_lines(item.lines, item.fingerprint))
-    if not found.items:
-        yield "Nothing changes for any of them."
 
 
 COMMAND = Command(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum, auto
 from pathlib import Path
 
@@ -165,9 +165,10 @@ def _is_gone(slot: str, names: frozenset[str]) -> bool:
     return bool(names) and is_engine_argument(slot) and slot.removeprefix(ENGINE).partition(".")[0] not in names
 
 
-def _probe(probe: Probe, before: Release, after: Release, in_range: Answer, item: object) -> Iterator[Item]:
+def _probe(
+    probe: Probe, before: Release, after: Release, in_range: Answer, item: Callable[[Kind, str], Item]
+) -> Iterator[Item]:
     """What a probe says of both releases, held against the versions."""
-    assert callable(item)  # noqa: S101 - for the type checker
     if probe.package != PACKAGE:
         return
     answers = []

@@ -1,0 +1,161 @@
+"""What ``quirks upgrade`` prints: reports, steps and the catalogue, for a terminal and in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.text import one_line
+from quirks_core.upgrade.catalogue import WORK, Catalogue
+from quirks_core.upgrade.finding import TITLES, Finding, Level, Report, Section, Verdict
+from quirks_core.upgrade.steps import Steps
+
+_COLOURS = {Level.STOP: "bold red", Level.CHANGE: "yellow", Level.UNKNOWN: "magenta", Level.NOTE: "cyan"}
+_OF_VERDICTS = {Verdict.GO: "green", Verdict.CHANGES: "yellow", Verdict.STOP: "bold red"}
+
+
+def show(screen: Screen, report: Report) -> None:
+    """Prints a report."""
+    screen.say(f"[bold]{_head(report)}[/]")
+    for note in (*report.before.notes, *report.after.notes):
+        screen.say(f"note: {line(note)}")
+    screen.say(f"[{_OF_VERDICTS[report.verdict]}]{_verdict(report)}[/]")
+    for text in _pasted(report):
+        screen.say(line(text), indent=2)
+    for section, findings in _sections(report):
+        screen.say(f"\n[bold]{TITLES[section]}[/]")
+        for item in findings:
+            screen.say(f"[{_COLOURS[item.level]}]{item.level}[/] {line(item.subject)}: {lines(item.message)}", indent=2)
+            for text in item.lines:
+                screen.say(f"[dim]{line(text)}[/]", indent=6)
+    if report.elsewhere:
+        screen.say("\n[bold]known changes that do not concern this run[/]")
+        for text in report.elsewhere:
+            screen.say(f"[dim]{line(text)}[/]", indent=2)
+
+
+def _head(report: Report) -> str:
+    what = f"{report.model} ({report.model_type or 'no model_type'}), purpose {report.purpose}"
+    return f"{line(report.before.name)} → {line(report.after.name)}: {line(what)}"
+
+
+def _verdict(report: Report) -> str:
+    unknown = len(report.of(Level.UNKNOWN))
+    also = f" ({unknown} {'thing' if unknown == 1 else 'things'} could not be told, see below)" if unknown else ""
+    because = ", because" if report.verdict is Verdict.STOP else ""
+    return f"{report.verdict}{because}{also}{':' if report.verdict is not Verdict.GO else ''}"
+
+
+def _pasted(report: Report) -> Iterator[str]:
+    """What stops the upgrade, and what is to be changed."""
+    for item in report.of(Level.STOP):
+        yield f"{item.subject}: {item.message.splitlines()[0]}"
+    for item in report.of(Level.CHANGE):
+        yield item.paste or f"{item.subject}: {item.message}"
+
+
+def _sections(report: Report) -> Iterator[tuple[Section, list[Finding]]]:
+    order = list(Level)
+    for section in Section:
+        if found := [item for item in report.findings if item.section is section]:
+            yield section, sorted(found, key=lambda item: order.index(item.level))
+
+
+def markdown(report: Report) -> Iterator[str]:
+    """Yields the lines of a report in Markdown."""
+    yield f"## vLLM: {_code(report.before.name)} → {_code(report.after.name)}"
+    yield ""
+    yield f"{_code(report.model)} ({_code(report.model_type or 'no model_type')}), purpose {report.purpose}."
+    for note in (*report.before.notes, *report.after.notes):
+        yield f"Note: {plain(note)}."
+    yield ""
+    yield f"**{_verdict(report)}**"
+    if pasted := list(_pasted(report)):
+        yield ""
+        yield "```text"
+        yield from (one_line(text).replace("```", "'''") for text in pasted)
+        yield "```"
+    for section, findings in _sections(report):
+        yield ""
+        yield f"### {TITLES[section].capitalize()}"
+        yield ""
+        for item in findings:
+            yield f"- **{item.level}** {_code(item.subject)}: {plain(item.message)}"
+            yield from (f"  - {_code(text)}" for text in item.lines)
+    if report.elsewhere:
+        yield ""
+        yield "### Known changes that do not concern this run"
+        yield ""
+        yield from (f"- {plain(text)}" for text in report.elsewhere)
+
+
+def _code(text: str) -> str:
+    return f"`{one_line(text).replace('`', chr(39))}`"
+
+
+def plain(text: str) -> str:
+    """Foreign text in Markdown: nothing of it becomes a tag, a link, a mention or emphasis."""
+    shown = one_line(text)
+    for sign in "\\`*_[]<>":
+        shown = shown.replace(sign, f"\\{sign}")
+    return shown.replace("@", "@\u200b")
+
+
+def _steps_head(steps: Steps) -> str:
+    return (
+        f"from {steps.good} to {steps.bad}: {len(steps.steps)} releases brought something that concerns this run "
+        f"({len(steps.looked_at)} were read)"
+    )
+
+
+def show_steps(screen: Screen, steps: Steps) -> None:
+    """Prints which release brought which change."""
+    screen.say(f"[bold]{line(_steps_head(steps))}[/]")
+    for step in steps.steps:
+        screen.say(f"\n[bold]{line(step.version)}[/] (after {line(step.previous)})")
+        for item in step.findings:
+            screen.say(f"[{_COLOURS[item.level]}]{item.level}[/] {line(item.subject)}: {lines(item.message)}", indent=2)
+
+
+def steps_markdown(steps: Steps) -> Iterator[str]:
+    """Yields the same in Markdown."""
+    yield f"## {plain(_steps_head(steps))}"
+    for step in steps.steps:
+        yield ""
+        yield f"### {plain(step.version)} (after {plain(step.previous)})"
+        yield ""
+        yield from (f"- **{item.level}** {_code(item.subject)}: {plain(item.message)}" for item in step.findings)
+
+
+def _catalogue_head(found: Catalogue) -> str:
+    return f"{found.before.name} → {found.after.name}: {len(found.work)} of {found.quirks} quirks need work"
+
+
+def show_catalogue(screen: Screen, found: Catalogue) -> None:
+    """Prints which quirks need work on a release."""
+    screen.say(f"[bold]{line(_catalogue_head(found))}[/]")
+    for note in (*found.before.notes, *found.after.notes):
+        screen.say(f"note: {line(note)}")
+    for item in sorted(found.items, key=lambda item: (item.kind not in WORK, item.quirk)):
+        colour = "yellow" if item.kind in WORK else "cyan"
+        screen.say(f"[{colour}]{item.kind}[/] {line(item.quirk)} ({line(item.distribution)}): {lines(item.message)}", indent=2)
+        for text in _catalogue_lines(item.lines, item.fingerprint):
+            screen.say(f"[dim]{line(text)}[/]", indent=6)
+
+
+def _catalogue_lines(changed: Sequence[str], fingerprint: str) -> Iterable[str]:
+    yield from changed
+    if fingerprint:
+        yield f'when it is right there too: expects=(…, "{fingerprint}"), then --catalogue --write'
+
+
+def catalogue_markdown(found: Catalogue) -> Iterator[str]:
+    """Yields the same in Markdown, with a box for each thing to do."""
+    yield f"## {plain(_catalogue_head(found))}"
+    yield ""
+    for item in sorted(found.items, key=lambda item: (item.kind not in WORK, item.quirk)):
+        box = "- [ ]" if item.kind in WORK else "-"
+        yield f"{box} **{item.kind}** {_code(item.quirk)} ({plain(item.distribution)}): {plain(item.message)}"
+        yield from (f"  - {_code(text)}" for text in _catalogue_lines(item.lines, item.fingerprint))
+    if not found.items:
+        yield "Nothing changes for any of them."
