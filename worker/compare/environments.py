@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import requires, version
+from importlib.metadata import distribution, requires, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -211,6 +211,18 @@ def _install_ourselves(folder: Path, tell: Tell) -> None:
     _pip(folder, "install", *(need for need in requires(_PROJECT) or () if "extra ==" not in need), tell=tell)
     site = next(folder.glob("lib/python*/site-packages"))
     (site / f"{_PROJECT}.pth").write_text(f"{tree}\n", encoding="utf-8")
+    _copy_metadata(site)
+
+
+def _copy_metadata(site: Path) -> None:
+    """Copies our metadata, entry points among it, where it lies outside of the tree, as after an editable installation."""
+    name = _PROJECT.replace("-", "_")
+    for old in site.glob(f"{name}-*.dist-info"):
+        shutil.rmtree(old)
+    for file in distribution(_PROJECT).files or ():
+        if file.name in ("METADATA", "entry_points.txt") and file.parent.name.endswith(".dist-info"):
+            (site / file.parent.name).mkdir(exist_ok=True)
+            shutil.copyfile(str(file.locate()), site / file.parent.name / file.name)
 
 
 def _has_find_links(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import psutil
@@ -237,6 +237,9 @@ def test_an_environment_with_another_model_quirks_gets_this_one_without_a_build_
     assert "pydantic" in asked
     assert "vllm" not in asked
     assert path.read_text() == f"{tree}\n"
+    inside = [item for item in distributions(path=[str(path.parent), str(tree)]) if item.metadata["Name"] == "model-quirks"]
+    assert inside[0].version == OURS
+    assert "model_quirks" in inside[0].entry_points.select(group="vllm.general_plugins").names
     assert before == {file: file.stat().st_mtime_ns for file in tree.glob("*egg-info/*")}
 
 
