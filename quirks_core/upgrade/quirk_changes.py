@@ -33,6 +33,9 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
         if change.a is None or change.b is None or change.a.state is not change.b.state:
             yield from _state(change, after, registry)
             told |= set(_slots_of(after.plan, change.id))
+    if undecided := _undecided(before.plan, after.plan):
+        message = f"{len(undecided)} quirks are undecided on both releases: a fact is missing"
+        yield Finding(section=Section.QUIRKS, level=Level.UNKNOWN, subject="undecided", message=message, lines=tuple(undecided))
     for slot in found.slots:
         if slot.slot not in told and (slot.a.value, slot.a.who) != (slot.b.value, slot.b.who):
             message = f"{_value(slot.a.value)} ({', '.join(slot.a.who) or 'nobody'}) becomes {_value(slot.b.value)} "
@@ -82,6 +85,12 @@ def _state(change: QuirkChange, after: OnRelease, registry: Registry) -> Iterato
             yield Finding(
                 section=Section.QUIRKS, level=Level.CHANGE, subject=slot, message=message, paste=advice.call(slot, value)
             )
+
+
+def _undecided(before: Plan, after: Plan) -> list[str]:
+    """The quirks that no release decides, each with the fact that is missing."""
+    old = {verdict.id for verdict in before.verdicts if verdict.state is State.UNKNOWN}
+    return [f"{one.id}: {one.because}" for one in after.verdicts if one.state is State.UNKNOWN and one.id in old]
 
 
 def _slots_of(plan: Plan, quirk: str) -> dict[str, PlannedAdjustment]:

