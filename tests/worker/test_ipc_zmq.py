@@ -287,3 +287,63 @@ def test_a_full_dev_shm_does_not_matter(address):
     )
 
     assert found.stdout.strip() == "True", found.stderr
+
+
+def refit(background, address, model, more, known=None):
+    """One refit of a model and of tensors that are none of its; returns the engine's end, and what it read in place."""
+    source = dict(model.named_parameters()) | more
+    sending = background(send, [address], {name: tensor.detach() for name, tensor in source.items()}, model=model)
+    with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, known=known) as stream:
+        received = {name: tensor.clone() for tensors in stream.borrowed() for name, tensor in tensors}
+    sending.result(HUNG_S)
+    assert received.keys() == source.keys()
+    assert all(torch.equal(received[name], source[name]) for name in source)
+    return stream.resident
+
+
+def test_a_shared_models_tensors_are_read_where_they_are_and_its_memory_is_opened_once(background, address):
+    model, more = torch.nn.Linear(8, 8).share_memory(), {"made for this": torch.randn(4)}
+
+    first = refit(background, address, model, more)
+    with torch.no_grad():
+        model.weight.mul_(2)  # as an optimizer does
+    second = refit(background, address, model, more, known=first)
+
+    assert first.keys() == {"weight", "bias"}
+    assert second is first
+    assert torch.equal(first["weight"], model.weight)
+
+
+def test_a_tensor_that_has_moved_is_found_again(background, address):
+    model = torch.nn.Linear(8, 8).share_memory()
+    first = refit(background, address, model, {})
+    model.weight = torch.nn.Parameter(torch.randn(8, 8).share_memory_())
+
+    second = refit(background, address, model, {}, known=first)
+
+    assert second is not first
+    assert torch.equal(second["weight"], model.weight)
+
+
+def test_a_model_in_memory_of_its_own_goes_through_the_buffers(background, address):
+    assert refit(background, address, torch.nn.Linear(8, 8), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ({}, "where the trainer's memory is makes no sense: KeyError"),
+        ({"memory": [{"kind": "file", "path": "/proc/0/fd/0", "nbytes": 8}], "tensors": {}}, "shared memory cannot be opened"),
+        ({"memory": [], "tensors": {"a": [0, 0]}}, "makes no sense: IndexError"),
+    ],
+)
+def test_memory_that_cannot_be_opened_is_an_error_before_anything_is_loaded(background, address, stranger, table, problem):
+    receiving = background(receive, address)
+    hello = {"protocol": PROTOCOL, "manifest": [["a", "int8", [1]]], "buffers": [], "buffer_bytes": 256, "resident": "key"}
+    stranger.send_json(hello)
+    assert stranger.recv_json() == {"unknown": "key"}
+
+    stranger.send_json({"memory": table})
+
+    assert problem in stranger.recv_json()["error"]
+    assert problem in error_of(receiving)
