@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-#: The second engine is not started: what it wants is refused before.
+#: The second engine is not started while the first is there: what it wants is refused before.
 SCRIPT = """
 import json, os, sys
 from vllm import LLM, SamplingParams
@@ -25,11 +25,13 @@ if __name__ == "__main__":
     except Exception as error:
         found["second"] = str(error)
     found["again"] = tokens(llm)
+    del llm
+    found["afterwards"] = tokens(LLM(model=sys.argv[2], **options))
     print("RESULT", json.dumps(found), flush=True)
 """
 
 
-def test_a_script_with_llm_has_the_plan_and_a_second_engine_with_other_patches_is_refused(programs, checkpoint, receipts):
+def test_a_script_with_llm_has_the_plan_and_engines_with_other_patches_come_one_after_the_other(programs, checkpoint, receipts):
     variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file)}
 
     ended = programs.script(SCRIPT, checkpoint("qwen3"), checkpoint("llama_tied"), **variables)
@@ -38,7 +40,8 @@ def test_a_script_with_llm_has_the_plan_and_a_second_engine_with_other_patches_i
     assert (result["tokens"], result["again"], result["mode"]) == (4, 4, "raw_logprobs")
     assert "this process has an engine with other patches or variables" in result["second"]
     assert "cpu-tied-head-refit" in result["second"]
-    (engine,) = receipts().engines
+    assert result["afterwards"] == 4
+    engine = receipts().engines[-1]
     (front_end,) = receipts().front_ends
     assert {one.digest for one in (*engine.processes, front_end)} == {engine.digest}
     assert len({one.pid for one in (*engine.processes, front_end)}) == len(engine.processes) + 1

@@ -121,6 +121,19 @@ def test_a_refusal_stops_the_server_at_once_with_all_reasons(programs, vllm, che
     assert "EngineCore" not in ended.text
 
 
+@pytest.mark.usefixtures("third_party")
+def test_a_broken_plugin_starts_nothing_where_the_user_is_strict(programs, vllm, checkpoint, port):
+    variables = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_STRICT": "1"}
+
+    ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), **variables)
+
+    assert ended.code != 0
+    assert ended.seconds < 30
+    assert "plugin 'acme-broken' of acme 1.2" in ended.text
+    assert "no such thing" in ended.text
+    assert "EngineCore" not in ended.text
+
+
 def test_a_wrong_value_of_a_variable_starts_nothing_and_names_the_nearest(programs, vllm, checkpoint, port):
     ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), MODEL_QUIRKS="rolout")
 
