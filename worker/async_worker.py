@@ -491,7 +491,7 @@ class VllmAsyncGenerationWorker:
             raise SleepError("sleep_async: the engine was started without engine.enable_sleep_mode: true")
         if level not in (1, 2):
             raise SleepError(f"sleep_async: level is 1 (weights to the host) or 2 (weights dropped), not {level!r}")
-        await self.refitting.forget()
+        await self.refitting.forget(plan=level == 2)
         self._abort("the engine was put to sleep")
         async with engine.watched() as llm:
             await vllm_adapter.sleep(llm, level)

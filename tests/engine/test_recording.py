@@ -186,6 +186,52 @@ def test_a_tensor_that_two_layers_take_goes_the_way_of_the_slower_one():
     assert (plan.copied, plan.modules) == (frozenset(), {"one", "two"})
 
 
+def test_a_tensor_that_is_looked_at_and_seen_to_go_nowhere_is_given_to_the_loaders_again():
+    class Hiding(Model):
+        def load_weights(self, tensors):
+            for name, tensor in tensors:
+                if name == "hidden":
+                    self.kept.numpy()[:] = tensor.view(-1).numpy()
+                else:
+                    super().load_weights([(name, tensor)])
+            return {"plain.weight"}
+
+    model = Hiding(plain=Layer(4, 4))
+    model.kept = torch.zeros(4)
+
+    plan = recorded(model, drawn(hidden=(2, 2), plain__weight=(4, 4)))
+
+    assert (plan.copied, plan.reloaded) == ({"plain.weight"}, {"hidden"})
+
+
+def test_a_tensor_that_nobody_looks_at_goes_nowhere():
+    class Ignoring(Model):
+        def load_weights(self, tensors):
+            return super().load_weights((name, tensor) for name, tensor in tensors if name != "of another rank")
+
+    plan = recorded(Ignoring(plain=Layer(4, 4)), drawn(plain__weight=(4, 4)) | {"of another rank": torch.randn(3)})
+
+    assert (plan.copied, plan.reloaded) == ({"plain.weight"}, frozenset())
+
+
+def test_nothing_is_copied_once_a_loader_has_replaced_the_memory_of_a_tensor():
+    class Replacing(Model):
+        def load_weights(self, tensors):
+            for name, tensor in tensors:
+                if name == "bias":
+                    self.bias.data = tensor
+                else:
+                    super().load_weights([(name, tensor)])
+            return {"plain.weight"}
+
+    model = Replacing(plain=Layer(4, 4))
+    model.bias = nn.Parameter(torch.ones(1), requires_grad=False)  # vLLM's reload leaves tensors of that name where they are
+
+    plan = recorded(model, drawn(bias=(1,), plain__weight=(4, 4)))
+
+    assert plan.copied == frozenset()
+
+
 def test_copies_that_are_wrong_are_refused():
     model = Model(one=Layer(4, 4), two=Layer(4, 4))
     values = drawn(one__weight=(4, 4), two__weight=(4, 4))

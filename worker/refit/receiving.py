@@ -40,9 +40,9 @@ def touched(worker: Any) -> bool:
     return bool(worker.weight_transfer_engine.touched)
 
 
-def forget(worker: Any) -> None:
-    """Closes the trainer's memory."""
-    worker.weight_transfer_engine.forget()
+def forget(worker: Any, plan: bool) -> None:
+    """Closes the trainer's memory; forgets on demand what can be copied."""
+    worker.weight_transfer_engine.forget(plan=plan)
 
 
 def verify(worker: Any, update_info: dict[str, Any]) -> dict[str, str]:

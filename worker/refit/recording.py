@@ -74,6 +74,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         self._tainted_sources: set[str] = set()
         self._goes_to: dict[str, set[str]] = defaultdict(set)
         self._computed: set[str] = set()
+        self._looked_at: set[str] = set()
         self._attributes = dict(_attributes(model))
         self._custom = _CustomOperators(self._taint)
 
@@ -111,6 +112,11 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             unloaded: Parameters of the model that got no value.
         """
         plain = {name for name in self._filled if self._is_covered(name)}
+        if any(name not in self._names.get(_identity(tensor), ()) for name, tensor in self._live.items()):
+            plain.clear()  # a loader has put other memory in the place of a tensor's
+        # What a loader looks at and copies nowhere may have gone a way that nobody sees; what it leaves alone is not for this
+        # process (another rank's experts).
+        self._tainted_sources |= self._looked_at - self._goes_to.keys()
         goes_to = dict(self._goes_to)
         # Of what a loader computes nobody can tell the source, so it may be any that a loader computed with.
         goes_to |= {source: goes_to.get(source, set()) | self._computed for source in self._tainted_sources}
@@ -148,7 +154,10 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             self._copied(*args[:2])
         elif func in _FILLS:
             self._written(args[0], None, None)
-        elif not func.is_view and func not in _MAKERS:
+        elif func.is_view:
+            if (found := self._source(args[0])) is not None:
+                self._looked_at.add(found.name)
+        elif func not in _MAKERS:
             for value in tree_leaves((args, kwargs)):
                 if isinstance(value, torch.Tensor):
                     self._taint(value)

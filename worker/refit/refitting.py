@@ -141,9 +141,13 @@ class Refitting:
 
     # ---- end
 
-    async def forget(self) -> None:
-        """Has every process of the engine close the trainer's memory, so that the trainer can free it."""
-        await self._engine.call(receiving.forget)
+    async def forget(self, *, plan: bool = False) -> None:
+        """Has every process of the engine close the trainer's memory, so that the trainer can free it.
+
+        Args:
+            plan: Record the next refit anew.
+        """
+        await self._engine.call(receiving.forget, plan)
 
     def give_up(self) -> None:
         """Has the engine wait for no trainer any more: it waits as long as the sockets' folder is there."""

@@ -140,6 +140,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def start_weight_update(self) -> None:
         """Does nothing yet: the layers are made ready once the manifest is accepted."""
+        self._recorded = None
         self.touched = False
         self.ways = {}
         self.problem = None
@@ -188,9 +189,16 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._keep(stream, update_info)
         return found
 
-    def forget(self) -> None:
-        """Closes the trainer's memory, which the trainer may want to free; the next refit opens it again."""
+    def forget(self, *, plan: bool) -> None:
+        """Closes the trainer's memory, which the trainer may want to free; the next refit opens it again.
+
+        Args:
+            plan: The model's memory is about to lose its content, so forget as well what can be copied: a plan relies on
+                constants that the recorded refit wrote.
+        """
         self._resident = None
+        if plan:
+            self._plan = None
 
     def shutdown(self) -> None:
         """Leaves the collective, if one was joined."""
