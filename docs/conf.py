@@ -39,7 +39,7 @@ _MENU = {
             *("install", "serve", "own-engine", "trainers", "worker", "trainer", "dp-ep", "parity", "evaluation"),
             *("server", "operations", "cli"),
         ),
-        "Look up": ("catalogue", "slots", "architecture", "reference", "glossary"),
+        "Look up": ("symptoms", "catalogue", "slots", "architecture", "reference", "glossary"),
     },
     "catalogue": {"": ("quirks/*",)},
 }

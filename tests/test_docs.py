@@ -249,6 +249,12 @@ def test_every_word_of_a_plan_is_in_the_glossary(words):
     assert {word.value for word in words} <= _words(_DOCS / "glossary.md")
 
 
+def test_every_quirk_is_among_the_symptoms():
+    symptoms = _text(_DOCS / "symptoms.md")
+
+    assert not [name for name in pages() if name.startswith("quirks/") and f"({name})" not in symptoms]
+
+
 def test_every_quirk_is_in_the_changelog():
     changelog = _text(_ROOT / "CHANGELOG.md")
     ids = [name.removeprefix("quirks/").removesuffix(".md") for name in pages() if name.startswith("quirks/")]

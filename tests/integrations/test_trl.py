@@ -80,6 +80,13 @@ def test_with_quirks_the_engine_samples_from_the_policy_that_is_trained_at_every
     assert "purpose rollout (a sign of a trainer" in ended.text
 
 
+def test_without_the_quirk_for_float32_checkpoints_the_engine_samples_from_another_policy(train):
+    ended = train("downcast", MODEL_QUIRKS="on", MODEL_QUIRKS_DISABLE="float32-checkpoint-downcast")
+
+    assert ended.code == 0, ended.text[-4000:]
+    assert min(row["sampling/sampling_logp_difference/mean"] for row in ended.steps) > 100 * _TOLERANCE
+
+
 def test_without_quirks_the_first_weight_update_fails_on_the_cpu_platform(train):
     ended = train("without")
 
