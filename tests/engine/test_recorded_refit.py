@@ -20,6 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 _TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
 _MODULE = """
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -39,6 +40,15 @@ QUIRK = Quirk(
 def plain(original):
     import torch
 
+    def dispatch(layer, remove_weight):
+        layer.cpu_linear = torch.nn.functional.linear
+
+    if multiprocessing.current_process().name != "MainProcess":  # the tests' own stays as it is
+        make_copies_wrong_on_demand()
+    return dispatch
+
+
+def make_copies_wrong_on_demand():
     from worker.refit.copy_plan import CopyPlan
 
     copy = CopyPlan.copy
@@ -51,11 +61,6 @@ def plain(original):
         copy(self, tensors)
 
     CopyPlan.copy = copy_or_err
-
-    def dispatch(layer, remove_weight):
-        layer.cpu_linear = torch.nn.functional.linear
-
-    return dispatch
 """
 
 
