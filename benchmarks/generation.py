@@ -15,43 +15,19 @@ import statistics
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import measure
+import rollouts
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
 
-REQUESTS, PROMPT, NEW = 256, 128, 256
+REQUESTS, PROMPT, NEW, VOCABULARY = 256, 128, 256, 150_000
 _notes: list[str] = []
-
-
-def rows() -> list[list[int]]:
-    """Prompts that share no prefix."""
-    import random
-
-    chosen = random.Random(0)  # noqa: S311  # prompts, not secrets
-    return [[chosen.randrange(1000, 150_000) for _ in range(PROMPT)] for _ in range(REQUESTS)]
-
-
-async def bare_batch(llm: Any, prompts: list[list[int]], params: Any) -> int:
-    """The shortest loop; returns the number of tokens."""
-
-    async def one(prompt: list[int]) -> int:
-        async for output in llm.generate({"prompt_token_ids": prompt}, params, uuid.uuid4().hex):
-            final = output
-        return len(final.outputs[0].token_ids)
-
-    return sum(await asyncio.gather(*(one(prompt) for prompt in prompts)))
-
-
-async def worker_batch(worker: Any, batch: Any) -> int:
-    """The same through the worker."""
-    return sum([int(output["generation_lengths"]) async for _, output in worker.generate_async(batch)])
 
 
 async def everything(folder: Path, rounds: int) -> list[measure.Row]:
@@ -60,7 +36,7 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
 
     from worker import VllmAsyncGenerationWorker
 
-    prompts = rows()
+    prompts = rollouts.prompts(REQUESTS, PROMPT, VOCABULARY)
     batch = {"input_ids": torch.tensor(prompts), "input_lengths": torch.full((REQUESTS,), PROMPT)}
     engine = {"dtype": "bfloat16", "max_model_len": 1024, "gpu_memory_utilization": 0.5}
     config = {
@@ -93,9 +69,9 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         for _ in range(rounds + 1):
-            await timed("worker", worker_batch(worker, batch))
+            await timed("worker", rollouts.worker_batch(worker, batch))
             await worker.reset_prefix_cache_async()
-            await timed("the same requests to the worker's engine", bare_batch(worker.engine.llm, prompts, cheap))
+            await timed("the same requests to the worker's engine", rollouts.bare_batch(worker.engine.llm, prompts, cheap))
             await worker.reset_prefix_cache_async()
     finally:
         await worker.shutdown()
@@ -115,7 +91,7 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
                 ("usual requests, with logprobs", usual),
                 ("usual requests, without", plain),
             ):
-                await timed(f"bare engine, {name}", bare_batch(llm, prompts, params))
+                await timed(f"bare engine, {name}", rollouts.bare_batch(llm, prompts, params))
                 await llm.reset_prefix_cache()
     finally:
         llm.shutdown()

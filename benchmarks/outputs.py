@@ -16,13 +16,13 @@ import os
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import measure
+import rollouts
 import torch
 
 GPU = torch.cuda.is_available()
@@ -37,30 +37,6 @@ SHAPE, REQUESTS, PROMPT, NEW, VOCABULARY = ("1.7B", 256, 128, 256, 150_000) if G
 _BASE = "without logprobs, an output per step"
 _FRONT = "front end's CPU: "
 _notes: list[str] = []
-
-
-def rows() -> list[list[int]]:
-    """Prompts that share no prefix."""
-    import random
-
-    chosen = random.Random(0)  # noqa: S311  # prompts, not secrets
-    return [[chosen.randrange(10, VOCABULARY) for _ in range(PROMPT)] for _ in range(REQUESTS)]
-
-
-async def bare_batch(llm: Any, prompts: list[list[int]], params: Any) -> int:
-    """The shortest loop; returns the number of tokens."""
-
-    async def one(prompt: list[int]) -> int:
-        async for output in llm.generate({"prompt_token_ids": prompt}, params, uuid.uuid4().hex):
-            final = output
-        return len(final.outputs[0].token_ids)
-
-    return sum(await asyncio.gather(*(one(prompt) for prompt in prompts)))
-
-
-async def worker_batch(worker: Any, batch: Any) -> int:
-    """The same through the worker."""
-    return sum([int(output["generation_lengths"]) async for _, output in worker.generate_async(batch)])
 
 
 def counted(llm: Any) -> Counter[str]:
@@ -81,7 +57,7 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
     from worker import VllmAsyncGenerationWorker
     from worker.engine import vllm_adapter
 
-    prompts = rows()
+    prompts = rollouts.prompts(REQUESTS, PROMPT, VOCABULARY)
     batch = {"input_ids": torch.tensor(prompts), "input_lengths": torch.full((REQUESTS,), PROMPT)}
     special: dict[str, Any] = {"gpu_memory_utilization": 0.5} if GPU else {"enforce_eager": True, "max_num_seqs": REQUESTS}
     engine = {"dtype": "bfloat16", "max_model_len": 1024, "generate_from_dummy": True, "skip_tokenizer_init": True, **special}
@@ -114,9 +90,9 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
         for number in range(rounds + 1):
             for words, logprobs in (("without logprobs", None), ("with logprobs", 0)):
                 for how, coalesce, outputs in hows[:: 1 if number % 2 else -1]:
-                    call = bare_batch(llm, prompts, params(coalesce=coalesce, logprobs=logprobs))
+                    call = rollouts.bare_batch(llm, prompts, params(coalesce=coalesce, logprobs=logprobs))
                     await timed(f"{words}, {how}", call, outputs)
-            await timed("the worker, with logprobs", worker_batch(worker, batch), 1)
+            await timed("the worker, with logprobs", rollouts.worker_batch(worker, batch), 1)
     finally:
         await worker.shutdown()
     whole, front = ({name: values[1:] for name, values in found.items()} for found in (times, busy))
