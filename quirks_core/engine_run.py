@@ -12,6 +12,8 @@ from quirks_core.slots import ENGINE, SLOTS
 
 #: Sections whose slots belong to the client or the trainer: the engine cannot know them.
 _CLIENT, _TRAINER = ("request", "sampling"), ("refit", "train")
+#: Our own worker reads it, and nobody else.
+_OURS = "engine.generate_from_dummy"
 
 
 class EngineRun(GenerationConfig):
@@ -50,7 +52,7 @@ class EngineRun(GenerationConfig):
         """Returns the values that somebody told, or that the engine starts with."""
         told = {f"{section}.{key}" for section in self.SLOT_SECTIONS for key in getattr(self, section).model_fields_set}
         found = super().slots()
-        return {slot: value for slot, value in found.items() if slot in told or slot.startswith(ENGINE)}
+        return {slot: value for slot, value in found.items() if slot in told or (slot.startswith(ENGINE) and slot != _OURS)}
 
     def typed_slots(self) -> frozenset[str]:
         """Returns the slots that the user typed, as far as it is known."""

@@ -47,6 +47,9 @@ only_parameters = setting("refit.scope").one_of("parameters")
 insists_on_parameters = typed("refit.scope") & only_parameters
 insists_on_dummy_weights = typed("engine.load_format") & dummy_weights
 
+#: The engine is that of our own worker or group: nobody else has this setting.
+our_worker = setting("engine.generate_from_dummy").is_set()
+
 fsdp2 = setting("train.backend").one_of("fsdp2")
 #: Context parallelism as PyTorch does it.
 context_parallel_on_fsdp2 = fsdp2 & setting("train.context_parallel_size").above(1)

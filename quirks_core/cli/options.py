@@ -8,6 +8,7 @@ from quirks_core.config import GenerationConfig
 from quirks_core.errors import UsageError
 from quirks_core.plan import Plan
 from quirks_core.planning import PlanOptions, make_plan
+from quirks_core.serve_command import ServeCommand, read_serve_command
 from quirks_core.switches import SwitchNames
 
 
@@ -27,6 +28,30 @@ def load_config(options: argparse.Namespace, *, default_purpose: str | None = No
         settings = [f"purpose={default_purpose}"]
         config = GenerationConfig.load(options.config, model=options.model, settings=[*settings, *options.set])
     return config
+
+
+def add_server_command(parser: argparse.ArgumentParser) -> None:
+    """Adds the command line of a server, which describes a run, as the words after ``--``."""
+    parser.add_argument(
+        "cmd", nargs="*", metavar="CMD",
+        help="after --: the command line of a server (vllm serve MODEL …), which describes the run instead of --model and "
+        "--config; its purpose is serve, unless --purpose says otherwise",
+    )  # fmt: skip
+
+
+def load_server_command(options: argparse.Namespace) -> tuple[ServeCommand, GenerationConfig]:
+    """Reads the command line of a server, and the configuration that it stands for.
+
+    Args:
+        options: Parsed arguments with ``cmd``, ``config``, ``model``, ``set`` and ``purpose``.
+
+    Raises:
+        UsageError: Something is wrong with it, or other options describe the run as well.
+    """
+    if options.model or options.config:
+        raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
+    command = read_serve_command(options.cmd)
+    return command, command.config(purpose=options.purpose or "serve", settings=options.set)
 
 
 def plan_options(options: argparse.Namespace, config: GenerationConfig | None = None) -> PlanOptions:

@@ -8,16 +8,14 @@ import sys
 from collections.abc import Iterator
 
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import load_config, plan_options
+from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.render import show_plan, show_refusal
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.config import GenerationConfig
 from quirks_core.errors import UsageError
 from quirks_core.plan import Plan, State
 from quirks_core.plan_formats import FORMATS
 from quirks_core.planning import make_plan
 from quirks_core.registry import Registry
-from quirks_core.serve_command import read_serve_command
 from quirks_core.text import one_line
 
 
@@ -28,18 +26,14 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         help="print only what quirks change: vllm-args (options to append to 'vllm serve'), env (exports), python (arguments "
         "of LLM or EngineArgs); what does not fit into it goes to standard error",
     )  # fmt: skip
-    parser.add_argument(
-        "cmd", nargs="*", metavar="CMD",
-        help="after --: the command line of a server (vllm serve MODEL …), which describes the run instead of --model and "
-        "--config; its purpose is serve, unless --purpose says otherwise",
-    )  # fmt: skip
+    add_server_command(parser)
 
 
 def run_plan(options: argparse.Namespace) -> int:
     """Shows what applies to a run and why; 1 if the run is refused."""
     if options.json and options.format:
         raise UsageError("--json prints the whole plan, and --format a part of it; choose one of them")
-    config = _of_command(options) if options.cmd else load_config(options)
+    config = load_server_command(options)[1] if options.cmd else load_config(options)
     plan = make_plan(config, plan_options(options, config))
     if options.json:
         print(plan.to_json(indent=2))
@@ -48,12 +42,6 @@ def run_plan(options: argparse.Namespace) -> int:
     else:
         show_plan(Screen(), plan)
     return 1 if plan.refusals else 0
-
-
-def _of_command(options: argparse.Namespace) -> GenerationConfig:
-    if options.model or options.config:
-        raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
-    return read_serve_command(options.cmd).config(purpose=options.purpose or "serve", settings=options.set)
 
 
 def _print_format(name: str, plan: Plan) -> None:

@@ -11,14 +11,13 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import load_config, plan_options
+from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.screen import Screen, line
 from quirks_core.cli.upgrade_view import catalogue_markdown, markdown, plain, show, show_catalogue, show_steps, steps_markdown
 from quirks_core.errors import UsageError
 from quirks_core.hook.seams import NEWEST
 from quirks_core.plan import canonical
 from quirks_core.registry import Registry
-from quirks_core.serve_command import read_serve_command
 from quirks_core.sources import reading
 from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
 from quirks_core.upgrade.finding import Verdict
@@ -58,11 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files in that folder: a second verdict. It starts engines, and installs a version that is not there",
     )  # fmt: skip
     what.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
-    parser.add_argument(
-        "cmd", nargs="*", metavar="CMD",
-        help="after --: the command line of a server (vllm serve MODEL …), which describes the run instead of --model and "
-        "--config; its purpose is serve, unless --purpose says otherwise",
-    )  # fmt: skip
+    add_server_command(parser)
 
 
 def run_upgrade(options: argparse.Namespace) -> int:
@@ -129,14 +124,11 @@ def _upgrade(options: argparse.Namespace, before: Release) -> Upgrade:
     """Reads the run; a command line is read with the options of the release that it is for."""
     server: tuple[str, ...] = ()
     if options.cmd:
-        if options.model or options.config:
-            raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
         with reading(before.tree):
             try:
-                command = read_serve_command(options.cmd)
+                command, config = load_server_command(options)
             except UsageError as error:
                 raise UsageError(f"as {before.name} reads it: {error}") from None
-            config = command.config(purpose=options.purpose or "serve", settings=options.set)
         server = command.server
     else:
         config = load_config(options)

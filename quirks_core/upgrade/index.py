@@ -10,6 +10,7 @@ import ast
 import base64
 import json
 import os
+import re
 import shutil
 import ssl
 import sys
@@ -31,8 +32,8 @@ from packaging.version import Version
 from quirks_core import child_process
 from quirks_core.errors import UsageError, words
 
-#: What pip takes where nobody configured an index.
-_DEFAULT = "https://pypi.org/simple"
+#: How pip's own help names the index that it takes where nobody configured one.
+_DEFAULT = re.compile(r"Python Package Index \(default (\S+)\)")
 _JSON = "application/vnd.pypi.simple.v1+json"
 _ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _PIP_LIMIT_S = 30.0
@@ -82,7 +83,7 @@ class PackageIndex:
         limit_s: Seconds in which a server must answer.
     """
 
-    urls: tuple[str, ...] = (_DEFAULT,)
+    urls: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     cert: str = ""
     proxy: str = ""
@@ -97,7 +98,7 @@ class PackageIndex:
             environ: The environment where pip is not there; `os.environ` if None.
         """
         found = _settings(os.environ if environ is None else environ)
-        first = found.get("index-url") or _DEFAULT
+        first = found.get("index-url") or _pips_default()
         urls = () if found.get("no-index", "").lower() in _TRUE else (*first.split(), *found.get("extra-index-url", "").split())
         return cls(urls, tuple(found.get("find-links", "").split()), found.get("cert", ""), found.get("proxy", ""))
 
@@ -109,21 +110,11 @@ class PackageIndex:
         """
         found: dict[str, IndexFile] = {}
         answers = 0
-        for url in self.urls:
-            page = f"{url.rstrip('/')}/{canonicalize_name(distribution)}/"
+        for place in (*(f"{url.rstrip('/')}/{canonicalize_name(distribution)}/" for url in self.urls), *self.links):
             try:
-                rows = list(self._page(page))
+                rows = list(_folder(place) if _is_folder(place) else self._page(place))
             except _UNREADABLE as error:
-                self._silent[_host(url)] = _reason(error)
-                continue
-            answers += 1
-            for item in _files(rows, distribution):
-                found.setdefault(item.filename, item)
-        for link in self.links:
-            try:
-                rows = list(_folder(link) if _is_folder(link) else self._page(link))
-            except _UNREADABLE as error:
-                self._silent[_host(link)] = _reason(error)
+                self._silent[_host(place)] = _reason(error)
                 continue
             answers += 1
             for item in _files(rows, distribution):
@@ -225,14 +216,26 @@ def _literal(text: str) -> str:
 
 def _pip_config() -> list[str] | None:
     """What ``pip config list`` prints; None if there is no pip."""
+    lines = _pip("config", "list")
+    return lines if lines is None else [line for line in lines if "=" in line]
+
+
+def _pips_default() -> str:
+    """The index that pip takes by itself; empty if there is no pip to ask."""
+    found = _DEFAULT.search(" ".join(" ".join(_pip("install", "--help") or ()).split()))
+    return found[1] if found else ""
+
+
+def _pip(*words: str) -> list[str] | None:
+    """What a command of pip's prints, in lines; None if there is no pip."""
     programs = [[sys.executable, "-m", "pip"]]
     if program := shutil.which("pip"):
         programs.append([program])
     for program_ in programs:
         lines: list[str] = []
         try:
-            if child_process.run([*program_, "config", "list"], output=lines.append, limit_s=_PIP_LIMIT_S) == 0:
-                return [line for line in lines if "=" in line]
+            if child_process.run([*program_, *words], output=lines.append, limit_s=_PIP_LIMIT_S) == 0:
+                return lines
         except OSError:
             continue
     return None

@@ -8,7 +8,8 @@ tokens per second that way, and 38 % of the front end's time went into decoding 
 What this changes: the engine core holds the outputs of our worker's requests and sends one when a request finishes, with all
 tokens and logprobs, which the front end then appends at once. The tokens and logprobs are the same. A request is held only if
 our worker marked it, and never if it has stop strings or prompt logprobs, streams its input, or gets something else in each
-output (routed experts, sampling masks); requests of the HTTP server are not marked. With ``engine.disable_log_stats: false``
+output (routed experts, sampling masks); requests of the HTTP server are not marked. In engines that somebody else starts
+(``MODEL_QUIRKS``) nobody marks requests, and the quirk leaves them alone. With ``engine.disable_log_stats: false``
 nothing is held, because the front end computes latencies from the times at which outputs arrive.
 
 What is held leaves early when the weights get a new label, so that each token keeps the label of the weights that made it, and
@@ -28,18 +29,21 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from quirks_core import ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
+from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
 
 _CORE = "vllm.v1.engine.core"
 _PATCHES = "quirks_plugins.throughput.coalesced_outputs_patches"
+#: A run of our own worker.
+_OURS = {"engine.generate_from_dummy": False}
 
 QUIRK = Quirk(
     id="coalesced-outputs",
     title="vLLM sends every token of a rollout across the process border by itself, and its logprob with it",
     flag=ModelFlag.THROUGHPUT,
-    match=purpose("rollout") & package("vllm", introduced="0.26.0", fixed="0.33.1"),
+    match=our_worker & purpose("rollout") & package("vllm", introduced="0.26.0", fixed="0.33.1"),
     adjustments=[
         Patch(
             "vllm.v1.core.sched.scheduler:Scheduler.update_from_output",
@@ -83,12 +87,13 @@ QUIRK = Quirk(
     severity=Severity.SLOW,
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/core/sched/scheduler.py#L2261"),
     examples=[
-        yes("qwen3", vllm="0.32.0"),
-        yes("qwen3_moe", vllm="0.26.0", platform="cuda"),
-        no("qwen3", vllm="0.32.0", purpose="serve"),
-        no("qwen3", vllm="0.32.0", purpose="eval"),
-        no("qwen3", vllm="0.25.1"),
-        unknown("qwen3"),
+        yes("qwen3", _OURS, vllm="0.32.0"),
+        yes("qwen3_moe", _OURS, vllm="0.26.0", platform="cuda"),
+        no("qwen3", vllm="0.32.0"),
+        no("qwen3", _OURS, vllm="0.32.0", purpose="serve"),
+        no("qwen3", _OURS, vllm="0.32.0", purpose="eval"),
+        no("qwen3", _OURS, vllm="0.25.1"),
+        unknown("qwen3", _OURS),
     ],
     cost="about 0.5 KB of the engine core's memory for each held token of the last 64 steps, 20 bytes for earlier ones",
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,6 +39,28 @@ def checkpoint(shared_lab: Lab) -> Callable[..., Path]:
 def running(shared_lab: Lab) -> Callable[..., AbstractAsyncContextManager[VllmAsyncGenerationWorker]]:
     """Starts a worker with a small engine and shuts it down whatever happens."""
     return shared_lab.worker
+
+
+@pytest.fixture(scope="session")
+def third_party(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[Path]]:
+    """Lays an installed distribution of one module where the engine's processes find it too; its folder is on their path."""
+
+    @contextmanager
+    def lay(name: str, entry_point: str, source: str) -> Iterator[Path]:
+        site = tmp_path_factory.mktemp("site")
+        info = site / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n", encoding="utf-8"
+        )
+        (info / "entry_points.txt").write_text(f"[model_quirks]\n{entry_point}\n", encoding="utf-8")
+        (site / f"{name}.py").write_text(source, encoding="utf-8")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(site)
+            patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+            yield site
+
+    return lay
 
 
 def share_of_equal_tokens(one: Sequence[Generated], other: Sequence[Generated]) -> float:

@@ -106,7 +106,7 @@ class Front:
         asking = [asyncio.create_task(self.ask(prompt, coalesce=coalesce, **values)) for prompt in prompts]
         try:
             async with asyncio.timeout(HUNG_S):
-                while len(made := await self.worker.engine.generated_so_far()) < len(prompts) or min(made) < tokens:  # noqa: ASYNC110
+                while len(made := await self.worker.engine.generated_so_far()) < len(prompts) or min(made) < tokens:  # noqa: ASYNC110 - no event for it
                     await asyncio.sleep(0.001)
             yield asking
         finally:

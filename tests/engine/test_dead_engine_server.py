@@ -36,7 +36,7 @@ async def test_plain_answers_and_streams_of_a_dead_engine_say_what_the_worker_sa
                 asyncio.create_task(ask(**fields)) for fields in ({}, {"n": 3}, {"stream": True}, {"stream": True, "n": 3})
             ]
             states = worker.engine.llm.output_processor.request_states
-            while len(states) < 8 or any(state.detokenizer.num_output_tokens() < 5 for state in states.values()):  # noqa: ASYNC110
+            while len(states) < 8 or any(state.detokenizer.num_output_tokens() < 5 for state in states.values()):  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.001)
             core = next(ack.pid for ack in worker.receipt.processes if ack.process == "EngineCore")
 

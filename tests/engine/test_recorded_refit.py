@@ -7,7 +7,6 @@ a GPU, and makes the copies wrong on demand.
 from __future__ import annotations
 
 import copy
-import os
 from pathlib import Path
 
 import pytest
@@ -65,18 +64,13 @@ def make_copies_wrong_on_demand():
 
 
 @pytest.fixture(scope="module")
-def wrong(tmp_path_factory):
-    """Lays an installed distribution where the engine's processes find it; a file of this name makes the next copies wrong."""
-    site: Path = tmp_path_factory.mktemp("site")
-    info = site / "acme_plain-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-plain\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("[model_quirks]\nacme-plain/linear = acme_plain:QUIRK\n", encoding="utf-8")
-    declared = f"TARGET = {_TARGET!r}\nEXPECTS = {fingerprint(_TARGET)!r}\n{_MODULE}"
-    (site / "acme_plain.py").write_text(declared, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(site)
-        patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+def wrong(third_party):
+    """Installs the patch; a file of this name makes the next copies wrong."""
+    source = f"TARGET = {_TARGET!r}\nEXPECTS = {fingerprint(_TARGET)!r}\n{_MODULE}"
+    with (
+        third_party("acme_plain", "acme-plain/linear = acme_plain:QUIRK", source) as site,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv("ACME_WRONG", str(site / "wrong"))
         yield site / "wrong"
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from pathlib import Path
 
 import psutil
 import pytest
@@ -59,18 +57,10 @@ _TWO_RANKS = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def third_party(tmp_path_factory):
-    """Lays an installed distribution where the engine's processes find it too."""
-    site: Path = tmp_path_factory.mktemp("site")
-    info = site / "acme_workers-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-workers\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("[model_quirks]\nworkers = acme_workers\n", encoding="utf-8")
-    declared = f"TARGET = {_TARGET!r}\nEXPECTS = {fingerprint(_TARGET)!r}\n{_MODULE}"
-    (site / "acme_workers.py").write_text(declared, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(site)
-        patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+def installed(third_party):
+    """Installs both quirks."""
+    source = f"TARGET = {_TARGET!r}\nEXPECTS = {fingerprint(_TARGET)!r}\n{_MODULE}"
+    with third_party("acme_workers", "workers = acme_workers", source):
         yield
 
 

@@ -44,7 +44,7 @@ def seen(tmp_path_factory):
 
         moe = sys.argv[2]
         lines = [f"{model}", f"{model} --dtype float16 --logprobs-mode raw_logprobs", f"{moe} -dp 2 --enable-expert-parallel"]
-        found["plans"] = []
+        found["plans"], found["ours"] = [], []
         for words in lines:
             command = read_serve_command(["vllm", "serve", *words.split()])
             args_of = AsyncEngineArgs(**command.arguments)
@@ -52,6 +52,7 @@ def seen(tmp_path_factory):
             for purpose in ("rollout", "serve"):
                 runs = command.config(purpose=purpose), a.engine_run(args_of, HookSettings(), purpose)
                 plans = [make_plan(run, environ={}) for run in runs]
+                found["ours"] += [patch.quirk.id for plan in plans for patch in plan.patches if "coalesced" in patch.quirk.id]
                 found["plans"].append([[(x.slot, x.value, x.status) for x in plan.adjustments] for plan in plans])
 
         args.compilation_config.cudagraph_capture_sizes = [1, 2]
@@ -93,6 +94,11 @@ def test_only_what_was_told_or_the_engine_starts_with_is_a_fact(seen):
 def test_a_plan_for_a_command_line_is_what_the_hook_in_that_command_plans(seen):
     assert [command for command, _ in seen["plans"]] == [hook for _, hook in seen["plans"]]
     assert seen["plans"][0][0], "a rollout has adjustments"
+
+
+def test_what_only_our_worker_makes_use_of_is_planned_for_no_other_engine(seen):
+    assert seen["ours"] == []
+    assert "engine.generate_from_dummy" not in seen["rollout"]["slots"]
 
 
 def test_how_ranks_belong_together_is_not_the_hooks_to_choose(seen):

@@ -156,7 +156,7 @@ def generated(engine):
 
     async def wait(requests, tokens=10):
         async with asyncio.timeout(HUNG_S):
-            while len(made := await engine.engine.generated_so_far()) != requests or min(made) < tokens:  # noqa: ASYNC110
+            while len(made := await engine.engine.generated_so_far()) != requests or min(made) < tokens:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.001)
 
     return wait
