@@ -6,8 +6,9 @@ import argparse
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from quirks_core.cli.command import Command
@@ -24,7 +25,7 @@ from quirks_core.upgrade.finding import Verdict
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.release import Release, find_release, installed_release, releases_between
 from quirks_core.upgrade.report import Upgrade
-from quirks_core.upgrade.steps import find_steps
+from quirks_core.upgrade.steps import Crossing, Steps, find_crossing, find_steps
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--measure", metavar="FOLDER",
         help="then, unless the verdict is stop, run both versions on the same prompts as 'quirks migrate' does, and keep its "
-        "files in that folder: a second verdict. It starts engines, and installs a version that is not there",
+        "files in that folder: a second verdict. With --find: which release is the first that crosses a limit. It starts "
+        "engines, and installs versions that are not there",
     )  # fmt: skip
     what.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
     add_server_command(parser)
@@ -64,8 +66,8 @@ def run_upgrade(options: argparse.Namespace) -> int:
     """Compares two releases for a run: 0 go, 1 go with changes, 2 stop."""
     if options.json and options.markdown:
         raise UsageError("--json and --markdown are two forms of one report; choose one of them")
-    if options.measure and (options.catalogue or options.find or options.cmd):
-        raise UsageError("--measure runs what --model and --config describe on --from and --to")
+    if options.measure and (options.catalogue or options.cmd):
+        raise UsageError("--measure runs what --model and --config describe; leave out --catalogue and the command")
     if options.write and not options.catalogue:
         raise UsageError("--write belongs to --catalogue")
     if bool(options.to) is bool(options.find):
@@ -92,7 +94,7 @@ def _compare(options: argparse.Namespace) -> int:
         show(Screen(), report)
     measured = None
     if sides is not None and report.verdict is not Verdict.STOP:
-        measured = _measured(options, *sides)
+        measured = _measured(options, *sides, options.measure)
         found["measured"] = measured
     if options.json:
         print(canonical(found, indent=2))
@@ -154,11 +156,11 @@ def _environment(release: Release) -> str:
     return release.version
 
 
-def _measured(options: argparse.Namespace, a: str, b: str) -> dict[str, Any]:
+def _measured(options: argparse.Namespace, a: str, b: str, folder: str) -> dict[str, Any]:
     """Runs ``quirks migrate``, which is another package's command and needs engines; returns its comparison."""
     from quirks_core.cli.main import make_parser
 
-    words = ["migrate", "--from", a, "--to", b, "--output", options.measure, "--json"]
+    words = ["migrate", "--from", a, "--to", b, "--output", folder, "--json"]
     for name in ("model", "config", "purpose", "locked"):
         words += [f"--{name}", value] if (value := getattr(options, name)) else []
     for name in ("set", "disable", "force"):
@@ -199,13 +201,39 @@ def _find(options: argparse.Namespace) -> int:
         versions,
         lambda version: upgrade.compare(before, find_release(version, prefer=before.distribution or None, tell=_tell(options))),
     )
-    if options.json:
-        print(canonical(steps.model_dump(mode="json"), indent=2))
-    elif options.markdown:
+    found = steps.model_dump(mode="json")
+    if options.markdown:
         print("\n".join(steps_markdown(steps)))
-    else:
+    elif not options.json:
         show_steps(Screen(), steps)
+    crossing = _crossing(options, versions, steps, before) if options.measure else None
+    if options.json:
+        print(canonical({**found, **({"measured": crossing.model_dump(mode="json")} if crossing else {})}, indent=2))
+    elif crossing:
+        _show_crossing(options, crossing)
+    if crossing and crossing.version:
+        return Verdict.STOP.exit_code
     return 1 if steps.steps else 0
+
+
+def _crossing(options: argparse.Namespace, versions: Sequence[str], steps: Steps, before: Release) -> Crossing:
+    """Measures releases against the good one, each into a folder of its own."""
+    good = _environment(before)
+
+    def passes(version: str) -> bool:
+        release = find_release(version, prefer=before.distribution or None, tell=_tell(options))
+        return bool(_measured(options, good, _environment(release), str(Path(options.measure, version)))["passed"])
+
+    return find_crossing(versions, steps, passes)
+
+
+def _show_crossing(options: argparse.Namespace, crossing: Crossing) -> None:
+    files = f"{options.measure}: a folder for each of {', '.join(crossing.measured)}"
+    if crossing.version is None:
+        text = f"measured: no limit is crossed ({files})"
+    else:
+        text = f"measured: {crossing.version} is the first that crosses a limit; {crossing.previous} crosses none ({files})"
+    print(f"\n**{plain(text)}**") if options.markdown else Screen().say(f"\n[bold]{line(text)}[/]")
 
 
 # ---- the catalogue

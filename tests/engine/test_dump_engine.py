@@ -59,6 +59,11 @@ def test_one_engine_agrees_with_itself(found: SimpleNamespace) -> None:
     assert (comparison.effective, comparison.settings, comparison.causes) == ((), (), ())
 
 
+def test_a_dump_holds_the_receipt_of_its_engine(found: SimpleNamespace) -> None:
+    assert found.a.receipt.digest == found.a.plan
+    assert len(found.a.receipt.processes) == 3  # ours, the engine core and its worker
+
+
 def test_other_weights_are_seen_on_the_same_tokens(found: SimpleNamespace) -> None:
     comparison = compare(found.a, found.other)
 

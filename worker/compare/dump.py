@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import Field, ValidationError, model_validator
 
 from quirks_core.errors import UsageError
+from quirks_core.receipt import Receipt
 from quirks_core.switches import SwitchNames
 from worker.parity.records import ParityRecord
 from worker.parity.store import write_text
@@ -63,6 +64,7 @@ class Dump(ParityRecord):
     settings: dict[str, Any]  #: the slots as in force, and how samples were drawn
     effective: dict[str, Any]  #: the engine's own settings (`worker.compare.effective`)
     prompts: tuple[tuple[int, ...], ...]  #: token ids of each prompt
+    receipt: Receipt | None = None  #: what its processes acknowledged; None in dumps of before there was one
     rows: tuple[Row, ...]  #: what was generated
     #: by the digest of some sequences, the logprobs of each one's generated tokens, computed at once as a prompt (prefill,
     #: temperature 1): always for the dump's own rows, and for another dump's if it was made ``--tokens-of`` it

@@ -80,6 +80,7 @@ async def dump(
         settings=dict(sorted({**slots, **drawn}.items())),
         effective=effective(worker.engine.llm.vllm_config),
         prompts=ids,
+        receipt=worker.receipt,
         rows=tuple(rows),
         scored=scored,
     )

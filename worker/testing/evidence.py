@@ -32,9 +32,9 @@ def dependencies(item: Loaded) -> dict[str, str]:
     installed = installed_versions()
     found = {
         "declaration": declaration.digest(quirk)[:_DIGITS],
-        "scenario": _digest(_reached(runs)),
-        "patches": _digest(_reached(patches)),
-        "kit": _digest(_kit()) if runs else "",
+        "scenario": digest_of(_reached(runs)),
+        "patches": digest_of(_reached(patches)),
+        "kit": digest_of(_kit()) if runs else "",
         "platform": installed_platform() or "",
         **{name: installed.get(name, "") for name in _PACKAGES},
     }
@@ -90,7 +90,7 @@ def _imported(module: str, name: str) -> set[str]:
     return {f"{module}:{name}", f"{module}.{name}"} if name else {module}
 
 
-def _digest(nodes: Iterable[ast.AST]) -> str:
+def digest_of(nodes: Iterable[ast.AST]) -> str:
     """Digests code by what it does: comments, docstrings and layout do not count. Empty if there is none."""
     dumps = [ast.dump(_without_docstrings(copy.deepcopy(node))) for node in nodes]
     return hashlib.sha256("\0".join(dumps).encode()).hexdigest()[:_DIGITS] if dumps else ""

@@ -6,6 +6,8 @@ import shutil
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import quirks_plugins
 from quirks_core.data_file import NAME, DataFile
@@ -13,7 +15,7 @@ from quirks_core.discovery import discover
 from quirks_core.registry import Registry
 from quirks_core.upgrade.catalogue import Kind, check_catalogue
 from quirks_core.upgrade.release import installed_release
-from quirks_core.upgrade.steps import find_steps
+from quirks_core.upgrade.steps import Step, Steps, find_crossing, find_steps
 
 CPU = ("--assume", "platform==cpu")
 TARGET = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts.apply"
@@ -112,6 +114,33 @@ def test_find_names_the_release_that_brought_each_change(releases, upgrade):
 def test_find_needs_two_releases():
     with pytest.raises(ValueError, match="two releases"):
         find_steps(["0.30.0"], lambda _: pytest.fail("nothing to compare"))
+
+
+def _steps(versions, changing=()):
+    steps = tuple(Step(version=versions[n], previous=versions[n - 1], findings=()) for n in sorted(changing))
+    return Steps(good=versions[0], bad=versions[-1], looked_at=(), steps=steps)
+
+
+@given(st.data())
+def test_the_first_release_that_crosses_a_limit_is_found_wherever_sources_show_changes(data):
+    versions = [f"0.{n}" for n in range(data.draw(st.integers(2, 12)))]
+    first = data.draw(st.integers(1, len(versions) - 1))
+    changing = data.draw(st.sets(st.integers(1, len(versions) - 1)))
+
+    found = find_crossing(versions, _steps(versions, changing), lambda version: versions.index(version) < first)
+
+    assert (found.version, found.previous) == (versions[first], versions[first - 1])
+    assert found.measured == {version: versions.index(version) < first for version in found.measured}
+
+
+def test_a_search_by_measurement_looks_at_releases_with_changes_first():
+    versions = [f"0.{n}" for n in range(16)]
+
+    found = find_crossing(versions, _steps(versions, [3, 9, 12]), lambda version: versions.index(version) < 9)
+    none = find_crossing(versions, _steps(versions, [3]), lambda _: True)
+
+    assert list(found.measured) == ["0.15", "0.9", "0.3", "0.8"]
+    assert (none.version, none.previous, none.measured) == (None, None, {"0.15": True})
 
 
 def test_the_catalogue_names_what_needs_work_on_a_release_and_what_begins_and_ends(command, quirks):
