@@ -5,13 +5,12 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from vllm.distributed.weight_transfer.base import (
@@ -25,18 +24,16 @@ from worker.errors import RefitError, TransferError
 from worker.refit import transfer_shards, verify
 from worker.refit.channel import socket_path
 from worker.refit.collective import CollectiveStream, Group
-from worker.refit.copy_plan import CopyPlan, Tensors
+from worker.refit.copy_plan import CopyPlan
 from worker.refit.files import FileStream
 from worker.refit.ipc_zmq import IpcZmqStream
 from worker.refit.loaded import own_names
+from worker.refit.loaders import Copier, Loader, Stream, begin_copying, begin_loading
 from worker.refit.manifest import Manifest
 from worker.refit.nccl import Receiver
 from worker.refit.recording import Recording
 from worker.refit.reload import Reload
 from worker.refit.resident import Imported
-
-#: What a transport brings.
-Stream: TypeAlias = FileStream | IpcZmqStream | CollectiveStream
 
 
 @dataclass
@@ -183,7 +180,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             For every tensor that differs, what is different about it.
         """
         with self._stream(update_info) as stream, verify.fresh_model(self.vllm_config, self.device) as fresh:
-            _begin(stream, self._nccl)(_Loader(fresh))
+            begin_loading(stream, self._nccl)(Loader(fresh))
             verify.process(fresh, self.model_config, self.device)
             found = verify.differences(self.model, fresh)
         self._keep(stream, update_info)
@@ -254,8 +251,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             info: The refit.
             record: Find out what can be copied from the next refit on. A quantised model is not asked: its layers compute.
         """
-        loader = _Loader(self.model)
-        load = _begin(stream, self._nccl)
+        loader = Loader(self.model)
+        load = begin_loading(stream, self._nccl)
         reload = Reload(self.model, self.model_config)
         recording = Recording(self.model) if record else None
         with self._opened(reload):
@@ -276,8 +273,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
         often = info.verify_every
-        copier = _Copier(self.model, plan, check=plan.uses == 0 or (often > 0 and plan.uses % often == 0))
-        load = _begin_copying(stream, self._nccl)
+        copier = Copier(self.model, plan, check=plan.uses == 0 or (often > 0 and plan.uses % often == 0))
+        load = begin_copying(stream, self._nccl)
         plan.uses += 1
         self.ways = {
             "copied": len(plan.copied),
@@ -322,83 +319,3 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             with self._recorded[0] if self._recorded is not None else nullcontext():
                 reload.close()
         return reload
-
-
-class _Loader:
-    """Stands before a model and remembers what it loaded, however often ``load_weights`` is called.
-
-    Attributes:
-        loaded: The model's own parameters that got a value; None if it does not tell.
-        recording: Watches the tensors, if set.
-    """
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self.loaded: set[str] | None = set()
-        self.recording: Recording | None = None
-
-    def load_weights(self, tensors: Tensors) -> None:
-        found = self._model.load_weights(self.recording.watch(tensors) if self.recording is not None else tensors)
-        self.loaded = None if found is None or self.loaded is None else self.loaded | set(found)
-
-
-class _Copier:
-    """Stands before a model, copies what a plan copies, and has the model load the rest."""
-
-    def __init__(self, model: torch.nn.Module, plan: CopyPlan, *, check: bool) -> None:
-        self._model = model
-        self._plan = plan
-        self._check = check
-
-    def take(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Copies those of some tensors that are copied, and returns the others."""
-        self._plan.copy(tensors)
-        if self._check:
-            self._plan.check(self._model, tensors)
-        return ((name, tensor) for name, tensor in tensors if name in self._plan.reloaded)
-
-    def load_weights(self, tensors: Tensors) -> None:
-        """Takes a buffer of vLLM's own."""
-        if rest := list(self.take(list(tensors))):
-            self._model.load_weights(rest)
-
-    def load_borrowed(self, buffers: Iterable[Sequence[tuple[str, torch.Tensor]]]) -> None:
-        """Takes all buffers of a stream, each of which is there until the next is asked for."""
-        rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in self.take(tensors))
-        if self._plan.reloaded:
-            self._model.load_weights(rest)
-        else:
-            deque(rest, maxlen=0)
-
-
-def _begin(stream: Stream, nccl: Receiver | None) -> Callable[[_Loader], None]:
-    """Waits until there is something to load; returns what loads it, and all that follows, into a model."""
-    if nccl is not None and isinstance(stream, CollectiveStream):
-        return lambda loader: nccl.receive(loader, stream.manifest, stream.buffer_bytes)
-    coming = iter(stream)
-    tensors = chain(list(islice(coming, 1)), coming)
-
-    def load(loader: _Loader) -> None:
-        loader.load_weights(tensors)
-        _check_end(stream)
-
-    return load
-
-
-def _begin_copying(stream: Stream, nccl: Receiver | None) -> Callable[[_Copier], None]:
-    """Does the same where the tensors are copied."""
-    if nccl is not None and isinstance(stream, CollectiveStream):
-        return lambda copier: nccl.receive(copier, stream.manifest, stream.buffer_bytes)
-    coming = stream.borrowed()
-    buffers = chain(list(islice(coming, 1)), coming)
-
-    def load(copier: _Copier) -> None:
-        copier.load_borrowed(buffers)
-        _check_end(stream)
-
-    return load
-
-
-def _check_end(stream: Stream) -> None:
-    if not stream.complete:
-        raise RefitError("refit: the model stopped loading before the last tensor")

@@ -1,0 +1,102 @@
+"""What stands between a stream and a model: loads every tensor, or copies what a plan copies and loads the rest."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import TypeAlias
+
+import torch
+
+from worker.errors import RefitError
+from worker.refit.collective import CollectiveStream
+from worker.refit.copy_plan import CopyPlan, Tensors
+from worker.refit.files import FileStream
+from worker.refit.ipc_zmq import IpcZmqStream
+from worker.refit.nccl import Receiver
+from worker.refit.recording import Recording
+
+#: What a transport brings.
+Stream: TypeAlias = FileStream | IpcZmqStream | CollectiveStream
+
+
+class Loader:
+    """Stands before a model and remembers what it loaded, however often ``load_weights`` is called.
+
+    Attributes:
+        loaded: The model's own parameters that got a value; None if it does not tell.
+        recording: Watches the tensors, if set.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self.loaded: set[str] | None = set()
+        self.recording: Recording | None = None
+
+    def load_weights(self, tensors: Tensors) -> None:
+        """Has the model load some tensors."""
+        found = self._model.load_weights(self.recording.watch(tensors) if self.recording is not None else tensors)
+        self.loaded = None if found is None or self.loaded is None else self.loaded | set(found)
+
+
+class Copier:
+    """Stands before a model, copies what a plan copies, and has the model load the rest."""
+
+    def __init__(self, model: torch.nn.Module, plan: CopyPlan, *, check: bool) -> None:
+        self._model = model
+        self._plan = plan
+        self._check = check
+
+    def take(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Copies those of some tensors that are copied, and returns the others."""
+        self._plan.copy(tensors)
+        if self._check:
+            self._plan.check(self._model, tensors)
+        return ((name, tensor) for name, tensor in tensors if name in self._plan.reloaded)
+
+    def load_weights(self, tensors: Tensors) -> None:
+        """Takes a buffer of vLLM's own."""
+        if rest := list(self.take(list(tensors))):
+            self._model.load_weights(rest)
+
+    def load_borrowed(self, buffers: Iterable[Sequence[tuple[str, torch.Tensor]]]) -> None:
+        """Takes all buffers of a stream, each of which is there until the next is asked for."""
+        rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in self.take(tensors))
+        if self._plan.reloaded:
+            self._model.load_weights(rest)
+        else:
+            deque(rest, maxlen=0)
+
+
+def begin_loading(stream: Stream, nccl: Receiver | None) -> Callable[[Loader], None]:
+    """Waits until there is something to load; returns what loads it, and all that follows, into a model."""
+    if nccl is not None and isinstance(stream, CollectiveStream):
+        return lambda loader: nccl.receive(loader, stream.manifest, stream.buffer_bytes)
+    coming = iter(stream)
+    tensors = chain(list(islice(coming, 1)), coming)
+
+    def load(loader: Loader) -> None:
+        loader.load_weights(tensors)
+        _check_end(stream)
+
+    return load
+
+
+def begin_copying(stream: Stream, nccl: Receiver | None) -> Callable[[Copier], None]:
+    """Does the same where the tensors are copied."""
+    if nccl is not None and isinstance(stream, CollectiveStream):
+        return lambda copier: nccl.receive(copier, stream.manifest, stream.buffer_bytes)
+    coming = stream.borrowed()
+    buffers = chain(list(islice(coming, 1)), coming)
+
+    def load(copier: Copier) -> None:
+        copier.load_borrowed(buffers)
+        _check_end(stream)
+
+    return load
+
+
+def _check_end(stream: Stream) -> None:
+    if not stream.complete:
+        raise RefitError("refit: the model stopped loading before the last tensor")
