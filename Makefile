@@ -47,7 +47,7 @@ docs: $(STAMP)
 	@echo "open build/site/index.html"
 
 prove: $(STAMP)
-	$(VENV)/bin/quirks prove --all --output docs/evidence.json --markdown docs/evidence.md
+	$(VENV)/bin/quirks prove --all --output docs/evidence.json --markdown docs/evidence.md --record
 
 upgrade-check: $(STAMP)
 	$(VENV)/bin/quirks upgrade --catalogue --to $(TO) $(if $(FROM),--from $(FROM))

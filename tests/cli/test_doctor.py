@@ -211,3 +211,53 @@ def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(qu
     ]
     assert before.code == mended.code == 0
     assert (site / "vllm-9.9.0+cpu.dist-info").is_dir()
+
+
+@pytest.fixture
+def moe(tmp_path):
+    """A folder with the configuration of a MoE model."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_experts": 8}), encoding="utf-8")
+    return tmp_path
+
+
+def test_of_a_run_it_says_how_well_each_quirk_is_proven_for_these_versions(quirks, moe):
+    here = quirks("doctor", "--json", "--model", moe)
+    other = quirks("doctor", "--json", "--model", moe, "--assume", "vllm==0.31.0")
+    served = quirks("doctor", "--json", "--", "vllm", "serve", moe)
+
+    (found,) = messages(here, "cpu-moe-experts-refit")
+    assert found.startswith("proven by a paired run with exactly these versions (2")
+    (found,) = messages(other, "cpu-moe-experts-refit")
+    assert found.startswith("proven by a paired run with other versions (cpu: torch ")
+    (summary,) = messages(here, "this run")
+    assert f"quirks concern {moe.name} (qwen3_moe), purpose rollout: " in summary
+    assert "cpu-moe-experts-refit" not in subjects(served, "ok")
+    assert "purpose serve" in messages(served, "this run")[0]
+    assert messages(here, "cpu-moe-expert-parallel") == []  # which does not concern it
+
+
+def test_of_a_run_it_names_quirks_that_nobody_has_tested_and_those_that_cannot_be_decided(quirks, install, moe):
+    declared = """
+from quirks_core import Affected, Default, Quirk, Severity, model_type, report
+QUIRK = Quirk(
+    id="acme-{name}", title="t", flag="runtime", match=model_type("qwen3_moe"), severity=Severity.NOISE,
+    adjustments=Default("engine.enforce_eager", True), references=report("https://example.org"){more},
+)
+"""
+    install("acme-untested", declared.format(name="untested", more=""))
+    install("acme-ranged", declared.format(name="ranged", more=", affected=Affected('torch', introduced='2.0')"))
+    install("acme-unknown", declared.format(name="unknown", more=", affected=Affected('deepspeed', introduced='2.0')"))
+
+    found = quirks("doctor", "--json", "--model", moe)
+
+    assert messages(found, "acme-untested") == ["tested by nobody: t"]
+    assert messages(found, "acme-ranged") == ["by its range of versions only (torch >= 2.0): t"]
+    assert messages(found, "acme-unknown")[0].startswith("cannot be decided: ")
+    assert {"acme-untested", "acme-ranged", "acme-unknown"} <= set(subjects(found, "note"))
+
+
+def test_of_a_run_that_is_refused_it_says_why(quirks, moe):
+    found = quirks("doctor", "--json", "--model", moe, "--set", "parallel.expert_parallel_size=3")
+
+    assert found.code == 1
+    assert "parallel.expert_parallel_size" in messages(found, "refused")[0]

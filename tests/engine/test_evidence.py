@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from quirks_core import data_file
 from quirks_core.lifecycle import Stage, lifecycle
 from quirks_core.registry import Registry
 from worker.testing.evidence import stale
@@ -27,7 +28,7 @@ def test_evidence_is_run_anew_where_what_it_depends_on_has_changed():
     if not changed:
         return
 
-    command = [sys.executable, "-m", "quirks_core.cli", "prove", *changed, "--output", _FILE, "--markdown", _PAGE]
+    command = [sys.executable, "-m", "quirks_core.cli", "prove", *changed, "--output", _FILE, "--markdown", _PAGE, "--record"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     listed = "\n".join(f"  {name}: {why}" for name, why in changed.items())
@@ -38,6 +39,13 @@ def test_evidence_is_run_anew_where_what_it_depends_on_has_changed():
 
 def test_the_page_shows_the_recorded_evidence():
     assert _PAGE.read_text(encoding="utf-8") == Report.read(_FILE).markdown()
+
+
+def test_the_data_file_that_ships_holds_the_recorded_conclusions():
+    shipped = {item.quirk.id: data_file.proved(item.quirk) for item in Registry.load().loaded if item.is_built_in}
+
+    for proof in Report.read(_FILE).proofs:
+        assert proof.proved is None or proof.proved in shipped[proof.id], f"quirks prove --record: {proof.id}"
 
 
 def test_every_quirk_that_is_in_force_here_is_needed_here_by_all_of_its_evidence():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from quirks_core import data_file
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import seconds
 from quirks_core.cli.screen import Screen, line, lines
@@ -36,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="S", type=seconds, default=TIMEOUT_S, help="time limit of one run (%(default)g s)")
     parser.add_argument("--output", metavar="FILE", type=Path, help="write the report as JSON; other quirks' proofs stay in it")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the same as Markdown")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="for maintainers: record the conclusions in the data file of each quirk's distribution; 'quirks doctor --model' "
+        "and the catalogue show them",
+    )
 
 
 def run_prove(options: argparse.Namespace) -> int:
@@ -64,7 +71,24 @@ def run_prove(options: argparse.Namespace) -> int:
         options.output.write_text(_as_json(together) + "\n", encoding="utf-8")
     if options.markdown:
         options.markdown.write_text(together.markdown(), encoding="utf-8")
+    if options.record:
+        record(registry, together.proofs)
     return 1 if any(proof.calls_for_action for proof in report.proofs) else 0
+
+
+def record(registry: Registry, proofs: Iterable[Proof]) -> None:
+    """Writes the conclusions of proofs into the data files of their distributions.
+
+    Raises:
+        UsageError: A data file cannot be read or written.
+    """
+    found: dict[Path, dict[str, data_file.Proved]] = {}
+    for proof in proofs:
+        path = data_file.path_for(registry.find(proof.id).quirk)
+        if path is not None and (conclusion := proof.proved) is not None:
+            found.setdefault(path, {})[proof.id] = conclusion
+    for path, conclusions in found.items():
+        data_file.write(path, data_file.with_proved(data_file.read(path), conclusions))
 
 
 def _recorded(options: argparse.Namespace, registry: Registry) -> dict[str, Proof]:

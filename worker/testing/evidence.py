@@ -12,10 +12,8 @@ from quirks_core import declaration, sources
 from quirks_core.adjustments import Patch
 from quirks_core.loaded import Loaded
 from quirks_core.packages import installed_platform, installed_versions
-from worker.testing.proof import Proof
+from worker.testing.proof import PACKAGES, Proof
 
-#: The packages whose versions a paired run or a probe can depend on.
-_PACKAGES = ("torch", "transformers", "vllm")
 #: The modules that a scenario runs with.
 _KIT = ("checkpoints", "lab", "paired", "prove", "scenario")
 _DIGITS = 16
@@ -36,7 +34,7 @@ def dependencies(item: Loaded) -> dict[str, str]:
         "patches": digest_of(_reached(patches)),
         "kit": digest_of(_kit()) if runs else "",
         "platform": installed_platform() or "",
-        **{name: installed.get(name, "") for name in _PACKAGES},
+        **{name: installed.get(name, "") for name in PACKAGES},
     }
     return {name: text for name, text in found.items() if text}
 

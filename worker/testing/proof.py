@@ -11,11 +11,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from quirks_core.data_file import Proved
 from quirks_core.errors import UsageError, words
 from quirks_core.facts import Record
 from quirks_core.packages import installed_platform, installed_versions
 from quirks_core.plan import State
 from worker.testing.lab import Outcome
+
+#: The packages whose versions a paired run or a probe can depend on.
+PACKAGES = ("torch", "transformers", "vllm")
 
 
 class Conclusion(StrEnum):
@@ -125,6 +129,20 @@ class Proof(Record):
         )
 
     @property
+    def proved(self) -> Proved | None:
+        """What a distribution records of the proof; None if there was no evidence that could be run."""
+        if not self.findings:
+            return None
+        kinds = {item.kind for item in self.findings if item.conclusion is not Conclusion.INCONCLUSIVE}
+        return Proved(
+            platform=self.depends.get("platform", ""),
+            versions={name: self.depends[name] for name in PACKAGES if name in self.depends},
+            by=Kind.STATIC_PROBE if kinds == {Kind.STATIC_PROBE} else Kind.PAIRED_RUN,
+            conclusion=self.conclusion,
+            date=self.date,
+        )
+
+    @property
     def seconds(self) -> float:
         """How long all the runs took."""
         runs = [run for item in self.findings for run in (item.with_quirk, item.without_quirk) if run]
@@ -176,7 +194,7 @@ class Report(Record):
         lines = [
             "# Evidence",
             "",
-            "Made by `quirks prove --all --output docs/evidence.json --markdown docs/evidence.md`; not edited by hand.",
+            "Made by `make prove`; not edited by hand.",
             f"Platform {self.platform or 'unknown'} ({self.machine}): {versions}.",
             "",
             "A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own.",
