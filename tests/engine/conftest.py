@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.engine)
 
 
+#: An engine whose core does the work of its only worker, as on a GPU, is up in half the time. vLLM's CPU platform gives a
+#: worker a process of its own, to bind its threads to cores; unbound threads wait for each other on a busy machine.
+_LEAN = {
+    "engine": {"distributed_executor_backend": "uni"},
+    "env": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"},
+}
+
+
+def _lean(values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns a configuration for an engine without a process for its worker, unless it needs one."""
+    given = dict(values or {})
+    sizes = [given.get("engine", {}).get(f"{name}_parallel_size", 1) for name in ("pipeline", "tensor")]
+    if max(sizes) > 1:
+        return given
+    return {**given, **{section: {**lean, **given.get(section, {})} for section, lean in _LEAN.items()}}
+
+
+class _LeanLab(Lab):
+    """Starts lean engines."""
+
+    @asynccontextmanager
+    async def worker(
+        self, model: Path, values: Mapping[str, Any] | None = None, **options: Any
+    ) -> AsyncIterator[VllmAsyncGenerationWorker]:
+        """Starts a worker as `Lab.worker` does."""
+        async with super().worker(model, _lean(values), **options) as found:
+            yield found
+
+
+@pytest.fixture(scope="session")
+def lean() -> Callable[..., dict[str, Any]]:
+    """Makes a configuration lean."""
+    return _lean
+
+
 @pytest.fixture(scope="session")
 def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """Checkpoints, engines and transformers as the reference."""
-    return Lab(tmp_path_factory.mktemp("lab"))
+    return _LeanLab(tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture(scope="session")

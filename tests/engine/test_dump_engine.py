@@ -61,7 +61,7 @@ def test_one_engine_agrees_with_itself(found: SimpleNamespace) -> None:
 
 def test_a_dump_holds_the_receipt_of_its_engine(found: SimpleNamespace) -> None:
     assert found.a.receipt.digest == found.a.plan
-    assert len(found.a.receipt.processes) == 3  # ours, the engine core and its worker
+    assert len(found.a.receipt.processes) == 2  # ours and the engine core
 
 
 def test_other_weights_are_seen_on_the_same_tokens(found: SimpleNamespace) -> None:

@@ -144,7 +144,7 @@ async def go_on(process):
 
 
 LONG = {
-    "engine": {"max_model_len": 1024, "max_num_seqs": 16},
+    "engine": {"max_model_len": 1024, "max_num_seqs": 16, "distributed_executor_backend": "mp"},
     "sampling": {"max_new_tokens": 900},
     "refit": {"timeout_s": FOREVER_S},
 }

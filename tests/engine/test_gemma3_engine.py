@@ -61,7 +61,7 @@ def test_every_process_acknowledges_the_same_plan(worker):
     receipt = worker.receipt
 
     assert {ack.digest for ack in receipt.processes} == {worker.plan.digest}
-    assert [ack.process for ack in receipt.processes] == ["MainProcess", "EngineCore", "EngineCore/VllmWorker-0"]
+    assert [ack.process for ack in receipt.processes] == ["MainProcess", "EngineCore"]
     assert receipt.processes[0].pid == os.getpid()
 
 

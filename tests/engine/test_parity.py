@@ -34,12 +34,12 @@ _EVERYWHERE = (
 
 
 @pytest.fixture
-def measured(checkpoint):
+def measured(checkpoint, lean):
     """Measures parity of a tiny model with a small engine."""
 
     async def measure(kind, values=None, *, attribute=(), disable=(), **options):
         model = kind if not isinstance(kind, str) else checkpoint(kind)
-        config = GenerationConfig.parse(configuration(model, values))
+        config = GenerationConfig.parse(configuration(model, lean(values)))
         planning = PlanOptions.gather(config, call=SwitchNames(disable))
         chosen = Options(**{"new_tokens": 32, "profile": "float32", "planning": planning, **options})
         return await (ablate(config, chosen, settings=attribute) if attribute else run(config, chosen))

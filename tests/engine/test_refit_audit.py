@@ -15,11 +15,11 @@ from worker.testing.lab import configuration
 
 
 @pytest.fixture
-def audited(checkpoint):
+def audited(checkpoint, lean):
     """Audits the refits of a tiny checkpoint."""
 
     async def run(kind, *disable):
-        config = GenerationConfig.parse(configuration(checkpoint(kind)))
+        config = GenerationConfig.parse(configuration(checkpoint(kind), lean()))
         return await audit(config, PlanOptions.gather(config, call=SwitchNames(disable)), logits=False)
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 
@@ -140,3 +141,39 @@ def test_what_has_changed_needs_a_file_to_compare_with(quirks):
 
     assert done.code == 2
     assert "name it by --output" in done.err
+
+
+_CHECKPOINTS = """
+_SHARED = 1
+def _small():
+    return _SHARED
+def _large():
+    return _helper()
+def _helper():
+    return 2
+_CONFIGS: dict = {"small": _small, "large": _large}
+NOT_ON_CPU: dict = {}
+def build(kind):
+    return _CONFIGS[kind]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "concerned"),
+    [
+        ("return _SHARED", "return _SHARED + 1", {"small", "neither"}),
+        ("return 2", "return 3", {"large", "neither"}),
+        ("_SHARED = 1", "_SHARED = 2", {"small", "large", "neither"}),
+        ("return _CONFIGS[kind]()", "return None", {"small", "large", "neither"}),
+        ('"large": _large}', '"large": _large, "more": print}', {"neither"}),
+        ("NOT_ON_CPU: dict = {}", 'NOT_ON_CPU: dict = {"large": "dies"}', {"neither"}),
+    ],
+)
+def test_of_the_kits_checkpoints_a_scenario_depends_on_those_that_it_names(old, new, concerned):
+    def digests(text):
+        kinds = ("small", "large", "neither")  # where nothing tells which, all count
+        return {kind: evidence.digest_of([evidence._with_kinds(ast.parse(text), {kind})]) for kind in kinds}
+
+    before, after = digests(_CHECKPOINTS), digests(_CHECKPOINTS.replace(old, new))
+
+    assert {kind for kind in before if before[kind] != after[kind]} == concerned

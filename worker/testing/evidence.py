@@ -28,11 +28,12 @@ def dependencies(item: Loaded) -> dict[str, str]:
     runs = [run.scenario for run in quirk.paired_runs]
     patches = [patch.source for patch in quirk.adjustments if isinstance(patch, Patch)]
     installed = installed_versions()
+    scenarios = list(_reached(runs))
     found = {
         "declaration": declaration.digest(quirk)[:_DIGITS],
-        "scenario": digest_of(_reached(runs)),
+        "scenario": digest_of(scenarios),
         "patches": digest_of(_reached(patches)),
-        "kit": digest_of(_kit()) if runs else "",
+        "kit": digest_of(_kit(scenarios)) if runs else "",
         "platform": installed_platform() or "",
         **{name: installed.get(name, "") for name in PACKAGES},
     }
@@ -47,9 +48,37 @@ def stale(item: Loaded, proof: Proof | None) -> str:
     return ", ".join(sorted(name for name in now.keys() | proof.depends.keys() if now.get(name) != proof.depends.get(name)))
 
 
-def _kit() -> Iterator[ast.AST]:
+def _kit(scenarios: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The kit's modules; of the kinds of checkpoints only those that the scenarios name."""
+    constants = (part.value for node in scenarios for part in ast.walk(node) if isinstance(part, ast.Constant))
+    named = {value for value in constants if isinstance(value, str)}
     for name in _KIT:
-        yield ast.parse(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8"))
+        tree = ast.parse(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8"))
+        yield _with_kinds(tree, named) if name == "checkpoints" else tree
+
+
+def _with_kinds(tree: ast.Module, named: set[str]) -> ast.Module:
+    """Leaves out what only other kinds of checkpoints need; nothing if none of those that are named is one."""
+    tables = {
+        node.target.id: node for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    kinds = tables["_CONFIGS"].value
+    pairs = zip(kinds.keys, kinds.values, strict=True) if isinstance(kinds, ast.Dict) else ()
+    rows = [(key, value) for key, value in pairs if isinstance(key, ast.Constant) and key.value in named]
+    if not rows or not isinstance(kinds, ast.Dict):
+        return tree
+    kinds.keys, kinds.values = [key for key, _ in rows], [value for _, value in rows]
+    tree.body.remove(tables["NOT_ON_CPU"])
+    while unused := [node for node in tree.body if isinstance(node, ast.FunctionDef) and not _is_used(node, tree)]:
+        tree.body = [node for node in tree.body if node not in unused]
+    return tree
+
+
+def _is_used(function: ast.FunctionDef, tree: ast.Module) -> bool:
+    """A function is used if it is public, or another statement names it."""
+    others = (part for node in tree.body if node is not function for part in ast.walk(node))
+    names = {part.id for part in others if isinstance(part, ast.Name)}
+    return not function.name.startswith("_") or function.name in names
 
 
 def _reached(targets: Iterable[str]) -> Iterator[ast.AST]:

@@ -33,7 +33,7 @@ def grouped():
     @asynccontextmanager
     async def start(model, values, **options) -> AsyncIterator[WorkerGroup]:
         # By itself vLLM wants a NUMA node for each rank.
-        values = {"purpose": "eval", "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}, **values}
+        values = {"purpose": "eval", **values, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind", **values.get("env", {})}}
         async with WorkerGroup(configuration(model, values), **options) as group:
             yield group
 

@@ -151,11 +151,11 @@ _LOSSES = {
 }
 
 
-def test_the_loss_of_a_process_of_rays_is_named_and_a_restart_brings_engines_and_ray_back(checkpoint, lab, tmp_path):
+def test_the_loss_of_a_process_of_rays_is_named_and_a_restart_brings_engines_and_ray_back(checkpoint, lab, lean, tmp_path):
     """When the control service is gone, Ray itself says nothing for a minute, then ends the driver."""
     script = tmp_path / "driver.py"
     script.write_text(_WITHOUT_RAY)
-    config = json.dumps(configuration(checkpoint("qwen3"), {"purpose": "eval", "env": _MOE["env"]}))
+    config = json.dumps(configuration(checkpoint("qwen3"), lean({"purpose": "eval"})))
 
     ended = subprocess.run(
         [sys.executable, str(script), config, *_LOSSES], capture_output=True, text=True, timeout=400, check=False
@@ -166,7 +166,7 @@ def test_the_loss_of_a_process_of_rays_is_named_and_a_restart_brings_engines_and
     for said, reason in zip(found, _LOSSES.values(), strict=True):
         assert re.search(reason, said["said"])
         assert re.search(reason, said["problem"])
-        assert said["engines"] == [3, 0]  # an actor, an engine core and a worker
+        assert said["engines"] == [2, 0]  # an actor and an engine core
         assert said["tokens"] == [list(row.tokens) for row in lab.reference(checkpoint("qwen3"))]
 
 
