@@ -395,7 +395,9 @@ def always_known(name: str) -> bool:
     """Tells whether every run knows the fact (also as absent), so that a condition on it is never unknown."""
     if name in FACTS:
         return not FACTS[name].unknown
-    return slot_around(name) in SLOTS or (is_known_fact(name) and not any(spec.unknown for spec in FAMILIES if name.startswith(spec.name)))
+    if slot_around(name) in SLOTS:
+        return True
+    return is_known_fact(name) and not any(spec.unknown for spec in FAMILIES if name.startswith(spec.name))
 
 
 def _variables(config: GenerationConfig, asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
