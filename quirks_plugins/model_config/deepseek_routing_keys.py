@@ -7,7 +7,7 @@ takes the softmax and has no bias at all; the one in the checkpoint is skipped. 
 transformers keeps them, so a fine-tuned one is not affected.
 
 What this changes: ``hf_overrides`` gets ``scoring_func: sigmoid`` and ``topk_method: noaux_tc`` where ``config.json`` does not
-have them.
+have them; so it does for DeepSeek-V3.2 and GLM-5, which vLLM builds from the same module.
 
 When it can go: when vLLM takes for a DeepSeek-V3 what transformers does. Nobody has reported it, as far as we can see; the
 reference is the line that reads the key.
@@ -30,7 +30,7 @@ QUIRK = Quirk(
     id="deepseek-routing-keys",
     title="A DeepSeek-V3 config.json without scoring_func and topk_method is routed by softmax and without the bias",
     flag=ModelFlag.MODEL_CONFIG,
-    match=model_type("deepseek_v3") & (_missing["scoring_func"] | _missing["topk_method"]),
+    match=model_type("deepseek_v3", "deepseek_v32", "glm_moe_dsa") & (_missing["scoring_func"] | _missing["topk_method"]),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
         Default(OVERRIDES, {key: value}, reason="transformers' DeepSeek-V3 always routes so", when=_missing[key])
@@ -47,6 +47,7 @@ QUIRK = Quirk(
         yes("deepseek_v3", vllm="0.32.0"),
         yes({"model_type": "deepseek_v3", "scoring_func": "sigmoid"}, vllm="0.32.0"),
         no({"model_type": "deepseek_v3", **_KEYS}, vllm="0.32.0"),
+        yes("glm_moe_dsa", vllm="0.32.0"),
         no("deepseek_v2", vllm="0.32.0"),
         unknown("deepseek_v3"),
     ],
