@@ -129,6 +129,14 @@ class ModelFacts(Record):
         return isinstance(self.num_experts, int)
 
     @property
+    def head_size(self) -> int | None:
+        """Width of an attention head of the language model; None if the configuration has no number of such heads."""
+        heads, width, given = (self.text_config.get(key) for key in ("num_attention_heads", "hidden_size", "head_dim"))
+        if not isinstance(heads, int) or heads < 1:
+            return None
+        return given if isinstance(given, int) else width // heads if isinstance(width, int) else None
+
+    @property
     def is_multimodal(self) -> bool:
         """The model accepts image or audio input."""
         return any(self.config.get(key) for key in _MEDIA)
@@ -348,6 +356,11 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 "routed experts of a MoE layer, the most of any",
                 lambda run: run.model.num_experts,
                 _NO_COUNT,
+            ),
+            FactSpec(
+                "model.head_size",
+                "width of an attention head: head_dim, or hidden_size / num_attention_heads; absent without such heads",
+                lambda run: run.model.head_size,
             ),
             FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.model.is_multimodal),
             FactSpec("parallel.replica_size", "TP x PP: ranks that hold one copy of the model", _size("tensor", "pipeline")),

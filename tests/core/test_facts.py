@@ -188,6 +188,23 @@ def test_every_fact_has_one_name(make_context):
     assert [name for name in expected if not is_known_fact(name)] == ["acme.nodes", "weather"]
 
 
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        ({"num_attention_heads": 4, "hidden_size": 64}, 16),
+        ({"num_attention_heads": 4, "hidden_size": 64, "head_dim": 32}, 32),
+        ({"num_attention_heads": 4, "hidden_size": 64, "head_dim": None}, 16),
+        ({"head_dim": 8, "text_config": {"num_attention_heads": 4, "hidden_size": 64}}, 16),
+        ({"num_heads": 4, "head_dim": 32}, None),  # a state-space model's
+        ({"num_attention_heads": [4, 8], "hidden_size": 64}, None),
+        ({"num_attention_heads": 0, "hidden_size": 64}, None),
+        ({"num_attention_heads": 4}, None),
+    ],
+)
+def test_the_width_of_an_attention_head_is_read_or_computed(make_context, config, size):
+    assert make_context(config=config).fact("model.head_size") == size
+
+
 def test_every_name_that_no_run_has_is_told_from_those_that_one_may_have():
     families = {"typed.": "engine.seed", "env.": "NAME", "engine.": "any_argument", "packages.": "any", "model.config.": "a.b"}
 
