@@ -1,12 +1,12 @@
-"""A rotary mapping typed in ``hf_overrides`` replaces the checkpoint's whole one, and ``rope_theta`` becomes 10000.
+"""A rotary mapping typed in ``hf_overrides`` replaces the checkpoint's whole one, and its ``rope_theta`` is lost.
 
-What happens: model cards and recipes extend a context by ``hf_overrides: {"rope_parameters": {"rope_type": "yarn", "factor":
-4.0, …}}``, without a ``rope_theta``: in a ``config.json`` of before transformers 5 it stands beside the mapping, and
-transformers keeps it. Since transformers 5 it stands inside. vLLM replaces a mapping that is typed as a whole
-(``vllm.config.model:ModelConfig._apply_dict_overrides``), and ``get_rope`` takes 10000 for a ``rope_theta`` that is missing. A
-model trained with 1e6 or 5e6 goes on answering, worse with every token of distance, and its logprobs are not the trainer's. No
-line of the log says so. The same mapping under its old name, ``rope_scaling``, has the same effect; with the old name ``type``
-of ``rope_type``, or without ``original_max_position_embeddings``, the engine dies of a ``KeyError`` instead.
+What happens: recipes extend a context by ``hf_overrides: {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, …}}``,
+without a ``rope_theta``. Before transformers 5 that stood beside the mapping; now it stands inside. vLLM replaces a mapping
+that is typed as a whole (``vllm.config.model:ModelConfig._apply_dict_overrides``), and takes a constant for a ``rope_theta``
+that is missing: 10000 for most models (``get_rope``), 1e6 for Qwen2 and Qwen3 (``set_default_rope_theta``). A Llama-3, with
+5e5, or a Qwen3-2507, with 5e6, goes on answering, worse with every token of distance, and its logprobs are not the trainer's.
+Nothing is logged. The mapping under its old name, ``rope_scaling``, does the same; with ``type`` instead of ``rope_type``, or
+without ``original_max_position_embeddings``, the engine dies of a ``KeyError``.
 
 What this changes: the keys that the typed mapping lacks, and that transformers would add if it stood in ``config.json``, are
 added to it: ``rope_theta``, ``partial_rotary_factor``, ``rope_type`` and, where the kind of scaling needs it,
@@ -59,7 +59,7 @@ _NEW = {"transformers": "5.19.0"}
 
 QUIRK = Quirk(
     id="rope-scaling-override-theta",
-    title="A rope_scaling typed in hf_overrides drops the checkpoint's rope_theta, and vLLM rotates with 10000",
+    title="A rope_scaling typed in hf_overrides drops the checkpoint's rope_theta, and vLLM takes a constant",
     flag=ModelFlag.MODEL_CONFIG,
     match=text_only & (_is_incomplete("rope_parameters") | _is_incomplete("rope_scaling")),
     affected=TRANSFORMERS_5,
@@ -106,7 +106,8 @@ async def scenario(lab: Lab) -> Outcome:
     """An engine with a typed YaRN mapping computes what a trainer with that mapping in its checkpoint does."""
     from quirks_plugins.model_config.evidence import edited, sampled
 
-    model = edited(lab, "qwen3", "theta", {"rope_parameters": None, "rope_theta": 1e6})
-    trained = edited(lab, "qwen3", "theta-yarn", {"rope_parameters": None, "rope_theta": 1e6, "rope_scaling": _YARN})
+    # vLLM's constant for Llama is 10000; that for Qwen3 is the value of most of its checkpoints.
+    model = edited(lab, "llama", "theta", {"rope_parameters": None, "rope_theta": 5e5})
+    trained = edited(lab, "llama", "theta-yarn", {"rope_parameters": None, "rope_theta": 5e5, "rope_scaling": _YARN})
     got = await sampled(lab, model, {"hf_overrides": {"rope_scaling": _YARN}})
     return lab.close_logprobs(got, lab.rescored(lab.trainer(trained), got))
