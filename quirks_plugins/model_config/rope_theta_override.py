@@ -2,9 +2,9 @@
 
 What happens: a run that sets ``rope_theta`` by an override, as before transformers 5, gets an engine with the checkpoint's.
 The trainer, whose ``config.json`` has the new value, computes other logprobs, and contexts are no longer than before.
-transformers 5 keeps the value inside of ``rope_parameters``; an override comes as a keyword of ``from_pretrained``, which is
-set on the configuration after that mapping was made, and ``standardize_rope_params`` fills it in only where it is missing.
-vLLM's models read the mapping. Nothing is logged.
+transformers 5 keeps the value inside of ``rope_parameters``, which vLLM's models read. vLLM sets an override on the finished
+configuration (``vllm.transformers_utils.config:get_config`` ends with ``config.update``), beside that mapping. Nothing is
+logged.
 
 What this changes: the value is written into ``rope_parameters`` (or into the mapping that was typed beside it), together with
 everything else that the checkpoint has there, because vLLM replaces the mapping as a whole. A ``rope_theta`` typed inside of a
