@@ -18,7 +18,7 @@ from quirks_core.errors import UsageError
 from quirks_core.match import UNKNOWN, Facts, Unknown
 from quirks_core.model_config import config_file, read_config
 from quirks_core.packages import distribution_of, installed_platform, installed_version, installed_versions, parse_assumptions
-from quirks_core.slots import ENGINE, ENV, SLOTS, engine_problem, is_engine_argument, is_slot
+from quirks_core.slots import ENGINE, ENV, SLOTS, engine_problem, is_engine_argument, is_slot, slot_around
 
 #: Variables with these prefixes are facts of every run; others only if a quirk asks for them or the configuration sets them.
 _FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
@@ -127,6 +127,14 @@ class ModelFacts(Record):
     def is_moe(self) -> bool:
         """The model is known to have more than one expert; the fact ``model.is_moe`` is unknown where the number is."""
         return isinstance(self.num_experts, int)
+
+    @property
+    def head_size(self) -> int | None:
+        """Width of an attention head of the language model; None if the configuration has no number of such heads."""
+        heads, width, given = (self.text_config.get(key) for key in ("num_attention_heads", "hidden_size", "head_dim"))
+        if not isinstance(heads, int) or heads < 1:
+            return None
+        return given if isinstance(given, int) else width // heads if isinstance(width, int) else None
 
     @property
     def is_multimodal(self) -> bool:
@@ -242,6 +250,8 @@ class RunContext(Record):
                 # An argument that the installed vLLM does not have is not the same as an argument that is not set.
                 is_there = not self.source_known("vllm") or rest in (argument_names() or (rest,))
                 return self.settings.get(name, None if is_there else UNKNOWN)
+            case "engine" if (slot := slot_around(name)) != name:
+                return _walk(self.fact(slot), name.removeprefix(f"{slot}.").split("."))
         return UNKNOWN
 
     def value(self, slot: str) -> Any:
@@ -347,6 +357,11 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 lambda run: run.model.num_experts,
                 _NO_COUNT,
             ),
+            FactSpec(
+                "model.head_size",
+                "width of an attention head: head_dim, or hidden_size / num_attention_heads; absent without such heads",
+                lambda run: run.model.head_size,
+            ),
             FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.model.is_multimodal),
             FactSpec("parallel.replica_size", "TP x PP: ranks that hold one copy of the model", _size("tensor", "pipeline")),
             FactSpec(
@@ -369,7 +384,11 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
 FAMILIES = (
     FactSpec("typed.", "the user typed the value of that slot"),
     FactSpec("env.", "an environment variable that the user set, in the shell or in the configuration's section env"),
-    FactSpec("engine.", "an argument of vLLM that the user typed", unknown="the installed vLLM has no such argument"),
+    FactSpec(
+        "engine.",
+        "an argument of vLLM that the user typed; of one that is a mapping also a key in it, nested ones with dots",
+        unknown="the installed vLLM has no such argument",
+    ),
     FactSpec("packages.", "the installed version of a distribution", unknown="it is not installed"),
     FactSpec("model.config.", "a key of config.json, nested ones with dots"),
 )
@@ -382,14 +401,16 @@ def is_known_fact(name: str) -> bool:
     family = next((spec.name for spec in FAMILIES if name.startswith(spec.name)), "")
     if family == "typed.":
         return is_slot(name.removeprefix(family))
-    return bool(family) and (family not in (ENGINE, ENV) or is_slot(name))
+    return bool(family) and (family not in (ENGINE, ENV) or is_slot(slot_around(name)))
 
 
 def always_known(name: str) -> bool:
     """Tells whether every run knows the fact (also as absent), so that a condition on it is never unknown."""
     if name in FACTS:
         return not FACTS[name].unknown
-    return name in SLOTS or (is_known_fact(name) and not any(spec.unknown for spec in FAMILIES if name.startswith(spec.name)))
+    if slot_around(name) in SLOTS:
+        return True
+    return is_known_fact(name) and not any(spec.unknown for spec in FAMILIES if name.startswith(spec.name))
 
 
 def _variables(config: GenerationConfig, asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -413,6 +434,6 @@ def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[st
 
 
 def _walk(value: Any, keys: list[str]) -> Any:
-    for key in keys:
+    for key in keys if value is not UNKNOWN else ():
         value = value.get(key) if isinstance(value, dict) else None
     return value

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from quirks_core.errors import DeclarationError, nearest
 from quirks_core.operators import BETWEEN_FACTS, OPERATORS, compiled
-from quirks_core.slots import ENV, problem_of_name
+from quirks_core.slots import ENV, problem_of_name, slot_around
 from quirks_core.trace import Answer, Leaf, Trace, all_of, any_of
 from quirks_core.versions import Affected
 
@@ -324,17 +324,26 @@ def package(name: str, *, introduced: str | None = None, fixed: str | None = Non
 def setting(slot: str) -> Fact:
     """Names the value that a slot has before quirks: what the user typed, or the configuration's default.
 
+    Args:
+        slot: The slot's name; ``engine.hf_overrides.rope_theta`` names a key inside of an engine argument that is a mapping.
+
     Raises:
         DeclarationError: No such slot.
     """
-    if problem := problem_of_name(slot):
+    if problem := problem_of_name(slot_around(slot)):
         raise DeclarationError(problem)
     return Fact(slot)
 
 
 def typed(slot: str) -> Condition:
-    """The user typed the slot's value."""
-    return Fact(f"typed.{setting(slot).name}").is_true()
+    """The user typed the slot's value.
+
+    Raises:
+        DeclarationError: No such slot. A key inside of an engine argument is none: ``setting(…).is_set()`` asks for it.
+    """
+    if problem := problem_of_name(slot):
+        raise DeclarationError(problem)
+    return Fact(f"typed.{slot}").is_true()
 
 
 def environment(variable: str) -> Fact:

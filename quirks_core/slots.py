@@ -132,6 +132,14 @@ def problem_of_name(name: str) -> str | None:
     return f"unknown slot {name!r}{nearest(name, SLOTS)}"
 
 
+def slot_around(name: str) -> str:
+    """Returns the engine argument in which a key lies: ``engine.hf_overrides`` of ``engine.hf_overrides.rope_theta``.
+
+    Only conditions name keys; an adjustment of a key gives its slot a mapping. Any other name is returned as it is.
+    """
+    return ".".join(name.split(".", 2)[:2]) if name.startswith(ENGINE) else name
+
+
 def find_slot(name: str) -> Slot:
     """Returns the slot of that name; what vLLM knows of an engine argument is left out, as a quirk can be for another one.
 

@@ -159,6 +159,11 @@ def test_every_fact_has_one_name(make_context):
         "engine.seed": 3,
         "engine.dtype": None,
         "engine.block_size": 16,
+        "engine.hf_overrides.rope_scaling.factor": 4.0,
+        "engine.hf_overrides.rope_scaling.factor.deeper": None,
+        "engine.hf_overrides.rope_theta": None,
+        "engine.load_format.key": None,
+        "engine.any_argument.key": None,
         "acme.nodes": 4,
         "weather": UNKNOWN,
     }
@@ -168,7 +173,12 @@ def test_every_fact_has_one_name(make_context):
         recipe="grpo",
         platform="cuda",
         config=config,
-        settings={"engine.seed": 3, "engine.load_format": "dummy", "engine.block_size": 16},
+        settings={
+            "engine.seed": 3,
+            "engine.load_format": "dummy",
+            "engine.block_size": 16,
+            "engine.hf_overrides": {"rope_scaling": {"factor": 4.0}},
+        },
         typed=frozenset({"engine.seed"}),
         environment={"NAME": "1"},
         extra={"acme.nodes": 4},
@@ -176,6 +186,23 @@ def test_every_fact_has_one_name(make_context):
 
     assert {name: context.fact(name) for name in expected} == expected
     assert [name for name in expected if not is_known_fact(name)] == ["acme.nodes", "weather"]
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        ({"num_attention_heads": 4, "hidden_size": 64}, 16),
+        ({"num_attention_heads": 4, "hidden_size": 64, "head_dim": 32}, 32),
+        ({"num_attention_heads": 4, "hidden_size": 64, "head_dim": None}, 16),
+        ({"head_dim": 8, "text_config": {"num_attention_heads": 4, "hidden_size": 64}}, 16),
+        ({"num_heads": 4, "head_dim": 32}, None),  # a state-space model's
+        ({"num_attention_heads": [4, 8], "hidden_size": 64}, None),
+        ({"num_attention_heads": 0, "hidden_size": 64}, None),
+        ({"num_attention_heads": 4}, None),
+    ],
+)
+def test_the_width_of_an_attention_head_is_read_or_computed(make_context, config, size):
+    assert make_context(config=config).fact("model.head_size") == size
 
 
 def test_every_name_that_no_run_has_is_told_from_those_that_one_may_have():
@@ -186,6 +213,10 @@ def test_every_name_that_no_run_has_is_told_from_those_that_one_may_have():
     assert not any(map(is_known_fact, ("typed.refit.scop", "env.PATH", "engine.hf_token", "model.model_typ", "acme.nodes")))
     assert all(map(always_known, (*SLOTS, "typed.engine.seed", "env.HOME", "model.config.a", "purpose")))
     assert not any(map(always_known, ("engine.any_argument", "packages.vllm", "platform", "acme.nodes")))
+    # A key inside of an argument is known as the argument is.
+    inside = ("engine.hf_overrides.a.b", "engine.any_argument.a")
+    assert [(is_known_fact(name), always_known(name)) for name in inside] == [(True, True), (True, False)]
+    assert not any(map(is_known_fact, ("engine.hf_token.a", "typed.engine.hf_overrides.a", "refit.scope.a")))
 
 
 def test_a_key_counts_as_typed_even_with_the_default_value_and_so_does_a_variable_kept_in_one_place(gather):
@@ -257,7 +288,7 @@ def test_what_the_engine_takes_and_reads_is_told_by_its_source_unless_it_is_assu
     assert Fact("environment.unread").is_not_empty().trace(assumed).answer == "unknown"
     assert make_context(packages={}).fact("environment.unread") == ()  # of none, none is unread, whatever the engine
     # An argument that the engine lacks is not one that was left open.
-    assert [here.fact(f"engine.{name}") for name in ("block_size", "gone")] == [None, UNKNOWN]
+    assert [here.fact(f"engine.{name}") for name in ("block_size", "gone", "gone.key")] == [None, UNKNOWN, UNKNOWN]
     assert assumed.fact("engine.gone") is None
 
 

@@ -120,7 +120,7 @@ def test_every_run_of_a_grid_names_all_its_violations_and_gets_its_strategy(rule
             wrong[run] = (got, expected)
 
     assert wrong == {}
-    assert broken == {item.quirk.id for item in rules} - {"dp-environment", "dp-strategy", "ep-alone"}
+    assert broken == {item.quirk.id for item in rules} - {"dp-environment", "dp-strategy", "ep-alone", "tp-divides-heads"}
 
 
 @pytest.mark.parametrize(
@@ -222,3 +222,12 @@ def test_the_reason_names_both_numbers(rules):
     ):
         (verdict,) = [verdict for verdict in resolve(run.context(), rules).verdicts if verdict.id == rule]
         assert words in str(verdict.trace[-1])
+
+
+@pytest.mark.parametrize(
+    ("heads", "tp", "refused"), [(28, 8, {"tp-divides-heads"}), (28, 7, set()), (28, 1, set()), (None, 8, set())]
+)
+def test_attention_heads_are_shared_evenly(plan_for, heads, tp, refused):
+    model = {"model_type": "qwen2", "num_attention_heads": heads} if heads else "mamba2"
+
+    assert plan_for(model, {"engine.tensor_parallel_size": tp}).refused_by == refused

@@ -1,0 +1,88 @@
+"""Multi-head latent attention on vLLM's CPU platform, eager: the rotary kernel rotates the first head and leaves the others.
+
+What happens: DeepSeek-V3, Moonlight, GLM-4.7-Flash and others with latent attention generate nonsense on the CPU platform with
+``enforce_eager``, without an error: of 72 greedy tokens of a tiny DeepSeek-V3 in float32, 3 are transformers'. These models
+give the rotary embedding slices ``[tokens, heads, dim]`` of larger tensors (``vllm.model_executor.layers.mla``). The CPU
+kernel behind ``RotaryEmbedding.forward_cpu`` reads them as ``[tokens, heads x dim]`` without gaps: it takes the last dimension
+for all heads, and rotates what is not the key's. The CUDA kernel takes both forms since vllm-project/vllm#12777 and #18046.
+Compiled, vLLM uses the formula in torch instead, which is right; so are models with YaRN of DeepSeek's kind, which have a
+class of their own.
+
+What this changes: ``-rotary_embedding`` in ``engine.compilation_config.custom_ops``, which chooses the formula in torch. If
+the user typed the list without it, the run is refused, because a list is taken as it is.
+
+When it can go: when the CPU kernel takes slices of three dimensions. The same class had ``forward_cpu`` by the formula after
+vllm-project/vllm#31643, which cured gibberish of the same cause in other models; vLLM 0.26.0 to 0.33.0 call the kernel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    Fact,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    fix,
+    no,
+    platform,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_OFF = "-rotary_embedding"
+_typed = setting("engine.compilation_config.custom_ops")
+_is_off = _typed.any_in(_OFF) | (_typed.any_in("none") & ~_typed.any_in("+rotary_embedding"))
+_latent = Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set()
+_MOONLIGHT = {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+
+QUIRK = Quirk(
+    id="cpu-mla-rotary",
+    title="The rotary kernel of vLLM's CPU platform rotates only the first head of latent attention",
+    flag=ModelFlag.ATTENTION,
+    match=platform("cpu") & _latent & ~_is_off,
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Require(
+        "engine.compilation_config",
+        {"custom_ops": [_OFF]},
+        reason="the rotary kernel of vLLM's CPU platform takes no slices, which latent attention gives it",
+        remedy=f"add {_OFF} to engine.compilation_config.custom_ops",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/12777"),
+        report("https://github.com/vllm-project/vllm/pull/18046"),
+        fix("https://github.com/vllm-project/vllm/pull/31643"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.layers.rotary_embedding.base",
+        r"def forward_cpu\([\s\S]{0,500}?ops\.rotary_embedding\(\n",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes(_MOONLIGHT, vllm="0.32.0", platform="cpu"),
+        yes(_MOONLIGHT, {"engine.compilation_config": {"custom_ops": ["all"]}}, vllm="0.32.0", platform="cpu"),
+        no(_MOONLIGHT, {"engine.compilation_config": {"custom_ops": [_OFF]}}, vllm="0.32.0", platform="cpu"),
+        no(_MOONLIGHT, {"engine.compilation_config": {"custom_ops": ["none"]}}, vllm="0.32.0", platform="cpu"),
+        no(_MOONLIGHT, vllm="0.32.0", platform="cuda"),
+        no("qwen3", vllm="0.32.0", platform="cpu"),
+        unknown(_MOONLIGHT, vllm="0.32.0"),
+    ],
+    cost="the rotary embedding as a handful of torch operations instead of one kernel",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """The engine generates what transformers does."""
+    model = lab.checkpoint("deepseek_v3")
+    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(model))

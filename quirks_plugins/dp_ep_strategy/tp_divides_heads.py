@@ -1,0 +1,65 @@
+"""A tensor-parallel size that does not divide the model's attention heads.
+
+What happens: 28 heads on 8 GPUs (Qwen2.5-7B and its distillations) or 40 on 3. vLLM says so with "Total number of attention
+heads (28) must be divisible by tensor parallel size (8)", in each engine, once the cluster has placed the actors and each of
+them has imported vLLM: minutes later, and in a trainer's log below the traces of all ranks.
+
+What this changes: such a size is refused while the plan is made, before anything starts.
+
+When it can go: when vLLM shards heads that do not divide; vllm-project/vllm#11797, which asked for it, was closed as stale.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, Fact, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_plugins.conditions import TP
+from quirks_plugins.runs import parallel
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_QWEN2 = {"model_type": "qwen2", "num_attention_heads": 28}
+_heads = Fact("model.config.num_attention_heads").indivisible_by(TP) | Fact(
+    "model.config.text_config.num_attention_heads"
+).indivisible_by(TP)
+
+QUIRK = Quirk(
+    id="tp-divides-heads",
+    title="vLLM shards whole attention heads: their number is a multiple of the tensor-parallel size",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    match=_heads,
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Refuse(
+        "the model's attention heads cannot be shared evenly by the tensor-parallel ranks",
+        "set engine.tensor_parallel_size to a divisor of num_attention_heads in config.json, and use further GPUs by "
+        "engine.data_parallel_size or engine.pipeline_parallel_size",
+    ),
+    severity=Severity.CRASH,
+    crash="must be divisible by tensor parallel size",
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/11797"),
+        report("https://github.com/THU-KEG/AdaptThink/issues/1"),
+    ],
+    evidence=StaticProbe(
+        "vllm.config.model", r"if total_num_attention_heads % tensor_parallel_size != 0:", found_means_affected=True
+    ),
+    examples=[
+        yes(_QWEN2, parallel(tp=8), vllm="0.32.0"),
+        yes({"model_type": "gemma3", "text_config": {"num_attention_heads": 8}}, parallel(tp=3), vllm="0.32.0"),
+        no(_QWEN2, parallel(tp=7), vllm="0.32.0"),
+        no(_QWEN2, vllm="0.32.0"),
+        no("mamba2", parallel(tp=8), vllm="0.32.0"),
+        unknown(_QWEN2, parallel(tp=8)),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """Two heads on three ranks are refused, or the engine starts."""
+    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
+
+    return await refused_or_started(
+        lab, lab.checkpoint("llama"), {"engine": {"tensor_parallel_size": 3}}, "two attention heads on three ranks"
+    )

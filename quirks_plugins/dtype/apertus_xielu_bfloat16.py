@@ -1,0 +1,74 @@
+"""Apertus: xIELU computes with bfloat16 constants, whatever ``engine.dtype`` is.
+
+What happens: ``engine.dtype`` does not reach the activation of Apertus. vLLM makes it as ``XIELU()``
+(``vllm.model_executor.models.apertus``), and the default of its dtype is bfloat16, so its four parameters and constants
+(``alpha_p``, ``alpha_n``, ``beta``, ``eps``) are rounded to 8 bits when the weights are loaded. In float32 the logprobs of a
+tiny model then differ from transformers' by 0.01 nats, and a parity run blames everything else. In float16 the product of
+float16 activations and bfloat16 constants is float32, which the next layer does not take: "expected m1 and m2 to have the same
+dtype".
+
+What this changes: the activation is made in the dtype that the model is made in. An engine in bfloat16 is as before. A patch,
+because no argument of the engine reaches it.
+
+When it can go: when vLLM's Apertus gives its activation the model's dtype, as transformers does since
+huggingface/transformers#42864, which names the report for vLLM. vLLM 0.26.0 to 0.33.0 have ``XIELU()``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Severity,
+    StaticProbe,
+    fix,
+    model_type,
+    no,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="apertus-xielu-bfloat16",
+    title="Apertus' activation xIELU has bfloat16 constants, also in a float32 or float16 engine",
+    flag=ModelFlag.DTYPE,
+    match=model_type("apertus") & ~setting("engine.dtype").one_of("bfloat16"),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.model_executor.layers.activation:XIELU.__init__",
+        wrapper="quirks_plugins.dtype.apertus_patches:wrap_init",
+        expects=("2265a734707b",),
+        reason="vLLM makes xIELU in bfloat16, and no argument of the engine reaches it",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/29349"),
+        report("https://github.com/vllm-project/vllm/pull/30635"),
+        fix("https://github.com/huggingface/transformers/pull/42864"),
+    ],
+    evidence=StaticProbe("vllm.model_executor.models.apertus", r"self\.act_fn = XIELU\(\)", found_means_affected=True),
+    examples=[
+        yes("apertus", {"engine.dtype": "float32"}, vllm="0.32.0"),
+        yes("apertus", vllm="0.32.0"),
+        no("apertus", {"engine.dtype": "bfloat16"}, vllm="0.32.0"),
+        no("llama", {"engine.dtype": "float32"}, vllm="0.32.0"),
+        unknown("apertus", {"engine.dtype": "float32"}),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A float32 engine has the logprobs of transformers in float32."""
+    model = lab.checkpoint("apertus")
+    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
+        got = await lab.sample(worker)
+    return lab.close_logprobs(got, lab.rescored(lab.trainer(model), got))

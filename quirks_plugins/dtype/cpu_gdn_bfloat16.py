@@ -1,0 +1,78 @@
+"""Qwen3-Next and Qwen3.5 on vLLM's CPU platform: the kernel of the linear attention takes bfloat16 alone.
+
+What happens: the engine loads the model and comes up. The first request ends it with "AssertionError: CPU GDN attention
+requires BF16" (``vllm.model_executor.layers.mamba.ops.cpu.gdn_attention``), whenever the engine computes in float32 or
+float16. A float32 checkpoint gets there without anything typed where something asks for its own dtype, as
+``float32-checkpoint-downcast`` does for rollouts. Since vLLM 0.33.0 float16 works if triton-cpu is installed; float32 never
+does.
+
+What this changes: ``engine.dtype`` must be bfloat16 on the CPU platform. float32 and float16 that were typed stop the run with
+this reason, before a model is loaded.
+
+When it can go: when the kernel takes float32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    model_type,
+    no,
+    platform,
+    report,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="cpu-gdn-bfloat16",
+    title="The gated delta net of Qwen3-Next and Qwen3.5 needs bfloat16 on vLLM's CPU platform",
+    flag=ModelFlag.DTYPE,
+    match=platform("cpu") & model_type("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Require(
+        "engine.dtype",
+        "bfloat16",
+        instead_of=("float32", "float", "float16", "half"),
+        reason="the kernel of the gated delta net on vLLM's CPU platform takes no other dtype",
+    ),
+    severity=Severity.CRASH,
+    crash="CPU GDN attention requires BF16",
+    references=[
+        report("https://github.com/llmmanorg/llmman/pull/285"),
+        report("https://github.com/vllm-project/vllm/issues/51305"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention",
+        r"CPU GDN attention requires BF16",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("qwen3_next", vllm="0.32.0", platform="cpu"),
+        yes("qwen3_5", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
+        no("qwen3_next", vllm="0.32.0", platform="cuda"),
+        no("qwen3", vllm="0.32.0", platform="cpu"),
+        unknown("qwen3_next", vllm="0.32.0"),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A rollout of a float32 checkpoint generates as many tokens as it is asked for."""
+    from worker.testing.lab import NEW_TOKENS, PROMPTS, Outcome
+
+    model = lab.checkpoint("qwen3_next")
+    async with lab.worker(model, {"engine": {"load_format": "auto", "dtype": None}}) as worker:
+        made = sum(len(row.tokens) for row in await lab.greedy(worker))
+    wanted = NEW_TOKENS * len(PROMPTS)
+    return Outcome(made == wanted, "tokens generated", str(made), str(wanted))

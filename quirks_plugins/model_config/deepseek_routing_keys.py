@@ -1,0 +1,63 @@
+"""DeepSeek-V3 without ``scoring_func`` and ``topk_method`` in ``config.json``: vLLM routes by softmax, without the bias.
+
+What happens: a DeepSeek-V3 model that was made with transformers, smaller or from scratch, generates badly, and its logprobs
+are not the trainer's. transformers' ``DeepseekV3Config`` has neither key: its router computes the sigmoid and adds the
+correction bias in any case. vLLM reads both keys (``vllm.model_executor.models.deepseek_v2``), and where they are missing it
+takes the softmax and has no bias at all; the one in the checkpoint is skipped. Released checkpoints name both keys, and
+transformers keeps them, so a fine-tuned one is not affected.
+
+What this changes: ``hf_overrides`` gets ``scoring_func: sigmoid`` and ``topk_method: noaux_tc`` where ``config.json`` does not
+have them; so it does for DeepSeek-V3.2 and GLM-5, which vLLM builds from the same module.
+
+When it can go: when vLLM takes for a DeepSeek-V3 what transformers does. Nobody has reported it, as far as we can see; the
+reference is the line that reads the key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, report, unknown, yes
+from quirks_plugins.model_config.rope import OVERRIDES
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_KEYS = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+_missing = {key: ~Fact(f"model.config.{key}").is_set() for key in _KEYS}
+
+QUIRK = Quirk(
+    id="deepseek-routing-keys",
+    title="A DeepSeek-V3 config.json without scoring_func and topk_method is routed by softmax and without the bias",
+    flag=ModelFlag.MODEL_CONFIG,
+    match=model_type("deepseek_v3", "deepseek_v32", "glm_moe_dsa") & (_missing["scoring_func"] | _missing["topk_method"]),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=[
+        Default(OVERRIDES, {key: value}, reason="transformers' DeepSeek-V3 always routes so", when=_missing[key])
+        for key, value in _KEYS.items()
+    ],
+    severity=Severity.WRONG_OUTPUT,
+    references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/model_executor/models/deepseek_v2.py#L387"),
+    evidence=StaticProbe(
+        "vllm.model_executor.models.deepseek_v2",
+        r'getattr\(config, "scoring_func", "softmax"\)',
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("deepseek_v3", vllm="0.32.0"),
+        yes({"model_type": "deepseek_v3", "scoring_func": "sigmoid"}, vllm="0.32.0"),
+        no({"model_type": "deepseek_v3", **_KEYS}, vllm="0.32.0"),
+        yes("glm_moe_dsa", vllm="0.32.0"),
+        no("deepseek_v2", vllm="0.32.0"),
+        unknown("deepseek_v3"),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A checkpoint without the keys generates what transformers does."""
+    from quirks_plugins.model_config.evidence import edited
+
+    model = edited(lab, "deepseek_v3", "without-keys", dict.fromkeys(_KEYS))
+    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(model))

@@ -1,0 +1,83 @@
+"""Dynamic NTK (InternLM, InternVL): vLLM accepts sequences longer than the rotations that it has computed.
+
+What happens: for ``rope_type: dynamic`` with a ``factor``, vLLM's longest sequence is ``max_position_embeddings`` times the
+factor (``vllm.config.model:_get_and_verify_max_len``), but the table of rotations has ``max_position_embeddings`` rows
+(``dynamic_ntk_scaling_rope.py``). The first request that goes beyond ends the engine or reads past the table: an
+``IndexError`` where the table is read by torch, a device-side assert in compiled code, whatever lies in memory in a kernel
+that does not check. vLLM does not rescale the base for long sequences either, which is what dynamic NTK means and what
+transformers does.
+
+What this changes: ``engine.max_model_len`` is at most ``max_position_embeddings``; up to there vLLM and transformers agree.
+
+When it can go: when the table has as many rows as a sequence may have tokens (vllm-project/vllm#55910, open); for rollouts,
+when vLLM also rescales as transformers does. Before vllm-project/vllm#41277 the table was long enough. The source was read in
+vLLM 0.26.0 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, Fact, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_plugins.model_config.rope import NAMES, OVERRIDES, num_positions, of_kind, text_only
+
+if TYPE_CHECKING:
+    from quirks_core.match import Match
+    from worker.testing.lab import Lab, Outcome
+
+_POSITIONS = "model.config.max_position_embeddings"
+
+
+def _has(key: str) -> Match:
+    new, old = (Fact(f"model.config.{name}.{key}").is_set() for name in NAMES)
+    return new | old | setting(f"{OVERRIDES}.{NAMES[0]}.{key}").is_set() | setting(f"{OVERRIDES}.{NAMES[1]}.{key}").is_set()
+
+
+_LENGTH = setting("engine.max_model_len")
+_INTERN = {"model_type": "internlm2", "max_position_embeddings": 32768, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+
+QUIRK = Quirk(
+    id="dynamic-ntk-range",
+    title="With dynamic NTK scaling vLLM accepts sequences longer than its table of rotations",
+    flag=ModelFlag.MODEL_CONFIG,
+    match=text_only
+    & of_kind("dynamic")
+    & _has("factor")
+    & ~_has("max_trained_positions")
+    & Fact(_POSITIONS).is_set()
+    & (~_LENGTH.is_set() | _LENGTH.above(Fact(_POSITIONS))),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Require(
+        "engine.max_model_len",
+        at_most=num_positions,
+        reason="vLLM computes no rotations beyond max_position_embeddings, and does not rescale as transformers does",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/55910"),
+        report("https://github.com/vllm-project/vllm/issues/3488"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.layers.rotary_embedding.dynamic_ntk_scaling_rope",
+        r"t = torch\.arange\(self\.max_position_embeddings, dtype=torch\.float\)",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes(_INTERN, vllm="0.32.0"),
+        yes(_INTERN, {"engine.max_model_len": 65536}, vllm="0.32.0"),
+        no(_INTERN, {"engine.max_model_len": 32768}, vllm="0.32.0"),
+        no({**_INTERN, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}}, vllm="0.32.0"),
+        no({**_INTERN, "rope_scaling": {"type": "linear", "factor": 2.0}}, vllm="0.32.0"),
+        unknown(_INTERN),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """Every token that the engine generates has the trainer's logprob, however many are asked for."""
+    from quirks_plugins.model_config.evidence import edited, refused_or_close
+
+    rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
+    # The longest prompt fits, what follows it does not.
+    model = edited(lab, "llama", "dynamic", {"max_position_embeddings": 48, "rope_parameters": rope})
+    return await refused_or_close(lab, model, {"max_model_len": 128})

@@ -1,0 +1,84 @@
+"""``VLLM_ALLOW_LONG_MAX_MODEL_LEN=1``: sequences run past the rotations that vLLM computed.
+
+What happens: vLLM refuses a ``max_model_len`` above the model's length, and its message names this variable. With it the
+engine starts, and accepts sequences that long; the table of rotations keeps ``max_position_embeddings`` rows. Beyond them the
+engine dies of an illegal memory access or a device-side assert, or goes on with NaN or whatever lies behind the table, and a
+rollout trains on that. The variable is set for good in many images and launch scripts.
+
+What this changes: with the variable, ``engine.max_model_len`` must still be at most the number of positions that there are
+rotations for: ``max_position_embeddings``, times the factor with linear scaling, factor times
+``original_max_position_embeddings`` with YaRN. To extend a model, type ``rope_parameters`` in ``engine.hf_overrides``; a model
+that extrapolates without a change needs ``max_position_embeddings`` there.
+
+When it can go: when vLLM makes the table as long as ``max_model_len``, or refuses (vllm-project/vllm#44286 was closed
+without).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Fact,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    environment,
+    model_type,
+    no,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+from quirks_plugins.model_config.rope import num_positions, text_only
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+#: They have the key, and no rotary embedding.
+_without_rope = model_type("nemotron_h", "jamba", "mamba", "mamba2")
+_ALLOWED = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
+_LLAMA = {"model_type": "llama", "max_position_embeddings": 8192}
+
+QUIRK = Quirk(
+    id="long-length-environment",
+    title="VLLM_ALLOW_LONG_MAX_MODEL_LEN lets sequences run past the table of rotations",
+    flag=ModelFlag.MODEL_CONFIG,
+    match=environment("VLLM_ALLOW_LONG_MAX_MODEL_LEN").matches(r"^\s*(1|true)\s*$")
+    & setting("engine.max_model_len").above(Fact("model.config.max_position_embeddings"))
+    & text_only
+    & ~_without_rope,
+    adjustments=Require(
+        "engine.max_model_len",
+        at_most=num_positions,
+        reason="VLLM_ALLOW_LONG_MAX_MODEL_LEN switches the check off, and vLLM computes no rotations beyond this length",
+        remedy="set engine.max_model_len to at most that; to extend the model, set rope_parameters in engine.hf_overrides",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/17924"),
+        report("https://github.com/vllm-project/vllm/pull/44286"),
+        report("https://github.com/vllm-project/vllm/pull/20904"),
+    ],
+    evidence=StaticProbe(
+        "vllm.config.model", r"if envs\.VLLM_ALLOW_LONG_MAX_MODEL_LEN:\s+logger\.warning", found_means_affected=True
+    ),
+    examples=[
+        yes(_LLAMA, {"engine.max_model_len": 16384}, env=_ALLOWED),
+        no(_LLAMA, {"engine.max_model_len": 16384}),
+        no(_LLAMA, {"engine.max_model_len": 8192}, env=_ALLOWED),
+        no({**_LLAMA, "model_type": "nemotron_h"}, {"engine.max_model_len": 16384}, env=_ALLOWED),
+        unknown({"max_position_embeddings": 8192}, {"engine.max_model_len": 16384}, env=_ALLOWED),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """Every token that the engine generates has the trainer's logprob, however many are asked for."""
+    from quirks_plugins.model_config.evidence import edited, refused_or_close
+
+    model = edited(lab, "llama", "short", {"max_position_embeddings": 48})
+    return await refused_or_close(lab, model, {"max_model_len": 128}, env=_ALLOWED)

@@ -1,0 +1,80 @@
+"""LongRoPE (Phi-3, Phi-4-mini): with a longer ``max_model_len`` vLLM rotates short sequences otherwise than the trainer.
+
+What happens: these checkpoints have two sets of rotary factors. transformers takes the short ones for a sequence of at most
+``original_max_position_embeddings`` tokens (4096), and the long ones for a longer one. vLLM takes one set for every sequence,
+when the engine starts (``phi3_long_rope_scaled_rope.py``, ``use_long_rope``): the long ones as soon as ``max_model_len`` is
+above that length, because keys that are cached cannot be rotated again. A rollout with ``max_model_len: 8192`` therefore
+samples every short answer from another model than the one that is trained, and the logprobs of all tokens differ. In
+TensorRT-LLM's tests the long factors cost Phi-4-mini 7 of 82 points on GSM8K (NVIDIA/TensorRT-LLM#6895). vLLM logs one
+warning. Left open, the length is the trained one.
+
+What this changes: a rollout must have ``engine.max_model_len`` of at most ``original_max_position_embeddings``.
+
+When it can go: never, unless vLLM keeps the two kinds of sequences apart. A run in which every sequence is longer than that,
+also for the trainer, is right without: switch the quirk off there. A trainer that puts a long sequence into the same batch as
+short ones takes the long factors for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Fact, ModelFlag, Quirk, Require, Severity, StaticProbe, no, purpose, report, setting, yes
+from quirks_plugins.model_config.rope import of_kind
+
+if TYPE_CHECKING:
+    from quirks_core.facts import RunContext
+    from worker.testing.lab import Lab, Outcome
+
+_TRAINED = "original_max_position_embeddings"
+
+
+def _trained_length(context: RunContext) -> int:
+    return int(context.model.config[_TRAINED])
+
+
+_PHI = {"model_type": "phi3", "max_position_embeddings": 131072, _TRAINED: 4096, "rope_scaling": {"type": "longrope"}}
+
+QUIRK = Quirk(
+    id="longrope-short-sequences",
+    title="With a max_model_len above LongRoPE's trained length, vLLM rotates short sequences with the long factors",
+    flag=ModelFlag.MODEL_CONFIG,
+    match=purpose("rollout")
+    & (of_kind("longrope") | of_kind("su"))
+    & setting("engine.max_model_len").above(Fact(f"model.config.{_TRAINED}")),
+    adjustments=Require(
+        "engine.max_model_len",
+        at_most=_trained_length,
+        reason="above it vLLM rotates sequences of every length with the long factors, and the trainer only long ones",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/27431"),
+        report("https://github.com/ggml-org/llama.cpp/issues/24823"),
+        report("https://github.com/NVIDIA/TensorRT-LLM/pull/6895"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope",
+        r"self\.use_long_rope = max_model_len > original_max_position_embeddings",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes(_PHI, {"engine.max_model_len": 8192}),
+        yes({**_PHI, "rope_scaling": None, "rope_parameters": {"rope_type": "longrope"}}, {"engine.max_model_len": 4097}),
+        no(_PHI, {"engine.max_model_len": 4096}),
+        no(_PHI),
+        no(_PHI, {"engine.max_model_len": 8192}, purpose="serve"),
+        no({**_PHI, "rope_scaling": {"rope_type": "yarn"}}, {"engine.max_model_len": 8192}),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A run of short sequences with a longer max_model_len is refused, or its logprobs are the trainer's."""
+    from quirks_plugins.model_config.evidence import edited, refused_or_close
+
+    factors = {"short_factor": [1.0] * 16, "long_factor": [1.0 + step for step in range(16)]}
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, **factors}
+    # No sequence is longer than 64 tokens.
+    model = edited(lab, "phi3", "longrope", {_TRAINED: 64, "rope_parameters": rope})
+    return await refused_or_close(lab, model, {"max_model_len": 256})

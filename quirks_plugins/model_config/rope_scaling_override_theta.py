@@ -1,0 +1,113 @@
+"""A rotary mapping typed in ``hf_overrides`` replaces the checkpoint's whole one, and its ``rope_theta`` is lost.
+
+What happens: recipes extend a context by ``hf_overrides: {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, …}}``,
+without a ``rope_theta``. Before transformers 5 that stood beside the mapping; now it stands inside. vLLM replaces a mapping
+that is typed as a whole (``vllm.config.model:ModelConfig._apply_dict_overrides``), and takes a constant for a ``rope_theta``
+that is missing: 10000 for most models (``get_rope``), 1e6 for Qwen2 and Qwen3 (``set_default_rope_theta``). A Llama-3, with
+5e5, or a Qwen3-2507, with 5e6, goes on answering, worse with every token of distance, and its logprobs are not the trainer's.
+Nothing is logged. The mapping under its old name, ``rope_scaling``, does the same; with ``type`` instead of ``rope_type``, or
+without ``original_max_position_embeddings``, the engine dies of a ``KeyError``.
+
+What this changes: the keys that the typed mapping lacks, and that transformers would add if it stood in ``config.json``, are
+added to it: ``rope_theta``, ``partial_rotary_factor``, ``rope_type`` and, where the kind of scaling needs it,
+``original_max_position_embeddings``. Where the checkpoint has a mapping for each kind of layer, those that are missing are
+added, too. What was typed stays. Left alone: multimodal models, whose language model such an override does not reach.
+
+When it can go: when vLLM merges typed mappings into the checkpoint's, or has transformers complete them. Nobody has reported
+the loss of ``rope_theta``, as far as we can see; that of ``rope_type`` was reported and fixed once (the reference), and is
+back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Default, ModelFlag, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_plugins.model_config.rope import (
+    OVERRIDES,
+    TRANSFORMERS_5,
+    completed,
+    is_by_layer,
+    lacking,
+    own,
+    text_only,
+    typed_mappings,
+)
+
+if TYPE_CHECKING:
+    from quirks_core.facts import RunContext
+    from quirks_core.match import Match
+    from worker.testing.lab import Lab, Outcome
+
+
+def _is_incomplete(name: str) -> Match:
+    mapping = f"{OVERRIDES}.{name}"
+    is_whole = setting(f"{mapping}.rope_theta").is_set() & setting(f"{mapping}.rope_type").is_set()
+    return setting(mapping).is_set() & ~is_whole
+
+
+def _missing(context: RunContext) -> dict[str, Any]:
+    found = {}
+    for name, typed in typed_mappings(context).items():
+        found[name] = lacking(typed, own(context) if is_by_layer(typed) else completed(context, typed))
+    return found
+
+
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+_WITH_THETA = {"rope_type": "default", "rope_theta": 1e6}
+_NEW = {"transformers": "5.19.0"}
+
+QUIRK = Quirk(
+    id="rope-scaling-override-theta",
+    title="A rope_scaling typed in hf_overrides drops the checkpoint's rope_theta, and vLLM takes a constant",
+    flag=ModelFlag.MODEL_CONFIG,
+    match=text_only & (_is_incomplete("rope_parameters") | _is_incomplete("rope_scaling")),
+    affected=TRANSFORMERS_5,
+    adjustments=Default(OVERRIDES, _missing, reason="the typed mapping replaces the checkpoint's, with its rope_theta"),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/20857"),
+        report("https://github.com/vllm-project/recipes/pull/856"),
+        report("https://github.com/vllm-project/vllm/pull/28542"),
+    ],
+    evidence=StaticProbe(
+        "vllm.config.model",
+        r"It's a dict-valued parameter - set it directly\s+setattr\(config, key, value\)",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes(
+            {"model_type": "qwen3", "rope_theta": 1e6},
+            {"engine.hf_overrides": {"rope_scaling": _YARN}},
+            packages=_NEW,
+        ),
+        yes(
+            {"model_type": "qwen3", "rope_parameters": _WITH_THETA},
+            {"engine.hf_overrides": {"rope_parameters": {"type": "yarn", "factor": 4.0}}},
+            packages=_NEW,
+        ),
+        no(
+            {"model_type": "qwen3", "rope_theta": 1e6},
+            {"engine.hf_overrides": {"rope_parameters": {**_YARN, "rope_theta": 1e6}}},
+            packages=_NEW,
+        ),
+        no({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_theta": 5e6}}, packages=_NEW),
+        no(
+            {"model_type": "qwen3", "rope_theta": 1e6},
+            {"engine.hf_overrides": {"rope_scaling": _YARN}},
+            packages={"transformers": "4.57.1"},
+        ),
+        unknown({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_scaling": _YARN}}),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine with a typed YaRN mapping computes what a trainer with that mapping in its checkpoint does."""
+    from quirks_plugins.model_config.evidence import edited, sampled
+
+    # vLLM's constant for Llama is 10000; that for Qwen3 is the value of most of its checkpoints.
+    model = edited(lab, "llama", "theta", {"rope_parameters": None, "rope_theta": 5e5})
+    trained = edited(lab, "llama", "theta-yarn", {"rope_parameters": None, "rope_theta": 5e5, "rope_scaling": _YARN})
+    got = await sampled(lab, model, {"hf_overrides": {"rope_scaling": _YARN}})
+    return lab.close_logprobs(got, lab.rescored(lab.trainer(trained), got))

@@ -1,0 +1,105 @@
+"""``hf_overrides: {"rope_theta": …}`` has no effect: vLLM reads ``rope_parameters``, which was made before.
+
+What happens: a run that sets ``rope_theta`` by an override, as before transformers 5, gets an engine with the checkpoint's.
+The trainer, whose ``config.json`` has the new value, computes other logprobs, and contexts are no longer than before.
+transformers 5 keeps the value inside of ``rope_parameters``, which vLLM's models read. vLLM sets an override on the finished
+configuration (``vllm.transformers_utils.config:get_config`` ends with ``config.update``), beside that mapping. Nothing is
+logged.
+
+What this changes: the value is written into ``rope_parameters`` (or into the mapping that was typed beside it), together with
+everything else that the checkpoint has there, because vLLM replaces the mapping as a whole. A ``rope_theta`` typed inside of a
+mapping stays. For a model with a mapping for each kind of layer (Gemma-3) the run is refused, since one value does not say
+which kind it is for. Left alone: multimodal models, whose language model such an override does not reach.
+
+When it can go: when vLLM applies such an override to the mapping. Nobody has reported it for vLLM, as far as we can see; the
+references tell of the same change of transformers in other engines, and of an RL trainer that passes the value in both forms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Default, Fact, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_plugins.model_config.rope import (
+    OVERRIDES,
+    TRANSFORMERS_5,
+    completed,
+    is_by_layer,
+    overrides,
+    own,
+    text_only,
+    typed_mappings,
+    typed_parameters,
+    typed_theta,
+)
+
+if TYPE_CHECKING:
+    from quirks_core.facts import RunContext
+    from worker.testing.lab import Lab, Outcome
+
+_by_layer = (
+    Fact("model.config.rope_parameters.full_attention").is_set()
+    | Fact("model.config.rope_parameters.sliding_attention").is_set()
+    | Fact("model.config.rope_local_base_freq").is_set()
+)
+
+
+def _in_the_mapping(context: RunContext) -> dict[str, Any]:
+    theta = overrides(context)["rope_theta"]
+    if typed := typed_mappings(context):
+        return {name: {"rope_theta": theta} for name, mapping in typed.items() if not is_by_layer(mapping)}
+    return {"rope_parameters": {**completed(context, own(context)), "rope_theta": theta}}
+
+
+_OLD, _NEW = {"transformers": "4.57.1"}, {"transformers": "5.19.0"}
+
+QUIRK = Quirk(
+    id="rope-theta-override",
+    title="hf_overrides.rope_theta has no effect: vLLM goes on with the checkpoint's value",
+    flag=ModelFlag.MODEL_CONFIG,
+    match=text_only & typed_theta,
+    affected=TRANSFORMERS_5,
+    adjustments=[
+        Default(OVERRIDES, _in_the_mapping, reason="vLLM reads rope_theta from rope_parameters", when=~_by_layer),
+        Refuse(
+            "engine.hf_overrides.rope_theta has no effect, and this model has a value for each kind of layer",
+            "give engine.hf_overrides.rope_parameters a mapping for each kind of layer (full_attention, sliding_attention), "
+            "each with its rope_theta and rope_type",
+            when=_by_layer & ~typed_parameters,
+        ),
+    ],
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/deepspeedai/DeepSpeed/pull/8345"),
+        report("https://github.com/NovaSky-AI/SkyRL/pull/690"),
+    ],
+    evidence=StaticProbe(
+        "transformers.modeling_rope_utils",
+        r'rope_parameters\.setdefault\("rope_theta", rope_theta\)',
+        found_means_affected=True,
+    ),
+    examples=[
+        yes({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_theta": 5e6}}, packages=_NEW),
+        yes(
+            {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+            {"engine.hf_overrides": {"rope_theta": 5e6}},
+            packages=_NEW,
+        ),
+        no({"model_type": "qwen3", "rope_theta": 1e6}, packages=_NEW),
+        no(
+            {"model_type": "qwen3", "rope_theta": 1e6},
+            {"engine.hf_overrides": {"rope_theta": 5e6}},
+            packages=_OLD,
+        ),
+        unknown({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_theta": 5e6}}),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine with a typed rope_theta computes what a trainer with that value in its checkpoint does."""
+    from quirks_plugins.model_config.evidence import edited, sampled
+
+    trained = edited(lab, "qwen3", "theta", {"rope_parameters": None, "rope_theta": 1e6})
+    got = await sampled(lab, lab.checkpoint("qwen3"), {"hf_overrides": {"rope_theta": 1e6}})
+    return lab.close_logprobs(got, lab.rescored(lab.trainer(trained), got))

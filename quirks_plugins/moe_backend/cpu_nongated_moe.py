@@ -1,0 +1,79 @@
+"""Nemotron-H with experts (Nemotron 3 Nano) on vLLM's CPU platform: its experts have no gate, and no kernel takes them.
+
+What happens: the engine reads the configuration, begins to build the model and ends with "NotImplementedError:
+is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now", in a worker process, below a page of traceback
+(``vllm.model_executor.layers.fused_moe.config``). The experts of this model are two products with a squared ReLU between them,
+where those of others have a gate.
+
+What this changes: the run is refused with this reason.
+
+When it can go: when vLLM's CPU platform computes experts without a gate. vllm-project/vllm#46795 proposes it for TPUs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    Fact,
+    ModelFlag,
+    Quirk,
+    Refuse,
+    Severity,
+    StaticProbe,
+    model_type,
+    no,
+    platform,
+    report,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_PATTERN = Fact("model.config.hybrid_override_pattern")
+#: Every configuration of this type has a number of experts; whether a layer has them, the pattern of layers says.
+_has_experts = _PATTERN.matches("E") | Fact("model.config.layers_block_type").any_in("moe")
+
+QUIRK = Quirk(
+    id="cpu-nongated-moe",
+    title="vLLM's CPU platform has no kernel for experts without a gate, which Nemotron-H has",
+    flag=ModelFlag.MOE_BACKEND,
+    match=platform("cpu") & model_type("nemotron_h") & _has_experts,
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Refuse(
+        "the experts of this model have no gate, and vLLM computes such experts on CUDA, ROCm and XPU alone",
+        "take a machine with a GPU, or a Nemotron-H checkpoint without experts; engine.dtype and other settings do not help",
+    ),
+    severity=Severity.CRASH,
+    crash="is_act_and_mul=False is supported only for",
+    references=report("https://github.com/vllm-project/vllm/pull/46795"),
+    evidence=StaticProbe(
+        "vllm.model_executor.layers.fused_moe.config",
+        r"is_act_and_mul=False is supported only for CUDA",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes({"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}, vllm="0.32.0", platform="cpu"),
+        yes({"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]}, vllm="0.32.0", platform="cpu"),
+        no({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-*M-"}, vllm="0.32.0", platform="cpu"),
+        no({"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}, vllm="0.32.0", platform="cuda"),
+        no("qwen3_moe", vllm="0.32.0", platform="cpu"),
+        unknown({"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}, vllm="0.32.0"),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """The run is refused, or the engine starts."""
+    from quirks_core.plan import RefusedError
+    from worker.testing.lab import Outcome
+
+    measure, expected = "an engine for experts without a gate", "refused before the engine starts, or it starts"
+    try:
+        async with lab.worker(lab.checkpoint("nemotron_h_moe"), {"engine": {"load_format": "auto"}}):
+            return Outcome(True, measure, "the engine starts", expected)
+    except RefusedError as error:
+        return Outcome(True, measure, f"refused: {error.refusals[0].reason}", expected)

@@ -1,0 +1,127 @@
+"""What the quirks of the model's configuration make of ``config.json`` and ``engine.hf_overrides`` together."""
+
+from __future__ import annotations
+
+import pytest
+
+from quirks_plugins.model_config.rope import lacking
+
+OVERRIDES = "engine.hf_overrides"
+LENGTH = "engine.max_model_len"
+QWEN3 = {"model_type": "qwen3", "rope_theta": 1e6, "max_position_embeddings": 32768}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+THETA = {"rope_type": "default", "rope_theta": 1e6}
+BY_LAYER = {"full_attention": THETA, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+GEMMA3 = {"model_type": "gemma3_text", "rope_parameters": BY_LAYER}
+DYNAMIC = {"model_type": "internlm2", "max_position_embeddings": 64, "rope_scaling": {"type": "dynamic", "factor": 4.0}}
+LONG = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
+
+
+def overridden(outcome):
+    return outcome.plan.changes.get(OVERRIDES)
+
+
+@pytest.mark.parametrize(
+    ("model", "typed", "made"),
+    [
+        (QWEN3, {"rope_scaling": YARN}, {"rope_scaling": YARN | {"rope_theta": 1e6}}),
+        (QWEN3, {"rope_parameters": YARN}, {"rope_parameters": YARN | {"rope_theta": 1e6}}),
+        (
+            {"model_type": "qwen3", "rope_parameters": THETA},
+            {"rope_scaling": YARN},
+            {"rope_scaling": YARN | {"rope_theta": 1e6}},
+        ),
+        (  # under its old names, and with nothing beside the factor
+            QWEN3,
+            {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+            {"rope_scaling": YARN | {"type": "yarn", "rope_theta": 1e6}},
+        ),
+        (
+            QWEN3 | {"partial_rotary_factor": 0.5},
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6, "partial_rotary_factor": 0.5}},
+        ),
+        (QWEN3, {"rope_parameters": {}}, {"rope_parameters": THETA}),
+        (
+            GEMMA3,
+            {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0}}},
+            {"rope_parameters": BY_LAYER | {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}},
+        ),
+        (QWEN3, {"rope_theta": 5e6, "rope_scaling": YARN}, {"rope_theta": 5e6, "rope_scaling": YARN | {"rope_theta": 5e6}}),
+        (QWEN3, {"rope_theta": 5e6}, {"rope_theta": 5e6, "rope_parameters": THETA | {"rope_theta": 5e6}}),
+        (
+            QWEN3 | {"rope_scaling": YARN},
+            {"rope_theta": 5e6},
+            {"rope_theta": 5e6, "rope_parameters": YARN | {"rope_theta": 5e6}},
+        ),
+        (QWEN3, {"rope_parameters": YARN | {"rope_theta": 3.0}, "rope_theta": 5e6}, None),  # what is typed inside counts
+        (QWEN3, {"rope_parameters": YARN | {"rope_theta": 3.0}}, None),
+        (QWEN3, {"hidden_size": 64}, None),
+        (QWEN3, None, None),
+        ({"model_type": "qwen2_5_vl", "text_config": QWEN3}, {"rope_scaling": YARN}, None),
+    ],
+)
+def test_a_typed_rope_is_completed_as_transformers_would_and_what_was_typed_stays(plan_for, model, typed, made):
+    outcome = plan_for(model, {OVERRIDES: typed} if typed else {})
+
+    assert overridden(outcome) == made
+    assert outcome.refused_by == set()
+
+
+@pytest.mark.parametrize("disabled", ["rope-scaling-override-theta", "rope-theta-override"])
+def test_either_of_two_quirks_brings_a_typed_theta_into_a_typed_mapping(plan_for, disabled):
+    outcome = plan_for(QWEN3, {OVERRIDES: {"rope_theta": 5e6, "rope_parameters": YARN}}, disable=[disabled])
+
+    assert overridden(outcome)["rope_parameters"] == YARN | {"rope_theta": 5e6}
+
+
+@pytest.mark.parametrize("model", [GEMMA3, {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4}])
+def test_one_theta_for_several_kinds_of_layer_is_refused(plan_for, model):
+    assert plan_for(model, {OVERRIDES: {"rope_theta": 5e6}}).refused_by == {"rope-theta-override"}
+    assert plan_for(model, {OVERRIDES: {"rope_theta": 5e6, "rope_parameters": BY_LAYER}}).refused_by == set()
+
+
+@pytest.mark.parametrize(
+    ("model", "typed", "length", "made"),
+    [
+        (QWEN3, {"rope_parameters": YARN}, 131072, 131072),
+        (QWEN3 | {"rope_scaling": YARN}, None, 100_000, 131072),
+        (QWEN3, {"rope_parameters": YARN}, 32768, None),
+        (QWEN3, {"rope_parameters": YARN}, None, None),
+        (QWEN3, {"rope_parameters": YARN | {"rope_type": "linear"}}, 131072, None),
+        (QWEN3 | {"rope_scaling": YARN}, {"rope_scaling": THETA}, 131072, None),  # typed away
+        (QWEN3, {"rope_parameters": YARN, "max_position_embeddings": 65536}, 131072, 65536),
+    ],
+)
+def test_yarn_reaches_the_length_that_was_typed(plan_for, model, typed, length, made):
+    outcome = plan_for(model, ({OVERRIDES: typed} if typed else {}) | ({LENGTH: length} if length else {}))
+
+    assert (overridden(outcome) or {}).get("max_position_embeddings") == made
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "environ", "refused", "length"),
+    [
+        (DYNAMIC, {}, {}, set(), 64),
+        (DYNAMIC, {LENGTH: 64}, {}, set(), None),
+        (DYNAMIC, {LENGTH: 65}, {}, {"dynamic-ntk-range"}, None),
+        (DYNAMIC, {LENGTH: 100, OVERRIDES: {"max_position_embeddings": 128}}, {}, set(), None),
+        (QWEN3, {LENGTH: 32769}, LONG, {"long-length-environment"}, None),
+        (QWEN3, {LENGTH: 32769}, LONG | {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "0"}, set(), None),
+        (QWEN3, {LENGTH: 65536, OVERRIDES: {"max_position_embeddings": 65536}}, LONG, set(), None),
+        (QWEN3, {LENGTH: 131072, OVERRIDES: {"rope_parameters": YARN}}, LONG, set(), None),
+        (QWEN3, {LENGTH: 131073, OVERRIDES: {"rope_parameters": YARN}}, LONG, {"long-length-environment"}, None),
+        (QWEN3 | {"rope_scaling": {"type": "linear", "factor": 2.0}}, {LENGTH: 65536}, LONG, set(), None),
+    ],
+)
+def test_no_sequence_is_longer_than_the_rotations_that_there_are(plan_for, model, settings, environ, refused, length):
+    outcome = plan_for(model, settings, environ=environ)
+
+    assert outcome.refused_by == refused
+    assert outcome.plan.changes.get(LENGTH) == length
+
+
+def test_what_is_lacking_is_found_at_any_depth():
+    assert lacking({"a": 1, "b": {"c": 1}, "d": 3}, {"a": 2, "b": {"c": 2, "e": 4}, "d": {"f": 5}}) == {"b": {"e": 4}}
+    assert lacking({"b": {"c": 1}}, {"b": {"c": 2}}) == {}
+    assert lacking({"a": None}, {"a": 1}) == {"a": 1}
