@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -238,11 +238,18 @@ class RunContext(Record):
                 return self.packages.get(distribution_of(rest), UNKNOWN)
             case "model" if rest.startswith("config."):
                 return _walk(self.model.config, rest.split(".")[1:])
-            case "engine" if is_slot(name):
-                # An argument that the installed vLLM does not have is not the same as an argument that is not set.
-                is_there = not self.source_known("vllm") or rest in (argument_names() or (rest,))
-                return self.settings.get(name, None if is_there else UNKNOWN)
+            case "engine" if is_slot(_argument(name)):
+                return self._engine_fact(*rest.split("."))
         return UNKNOWN
+
+    def _engine_fact(self, argument: str, *keys: str) -> Any:
+        slot = f"{ENGINE}{argument}"
+        if slot in self.untold:
+            return UNKNOWN
+        # An argument that the installed vLLM does not have is not the same as an argument that is not set.
+        is_there = slot in SLOTS or not self.source_known("vllm") or argument in (argument_names() or (argument,))
+        found = self.settings.get(slot, None if is_there else UNKNOWN)
+        return found if found is UNKNOWN else _walk(found, keys)
 
     def value(self, slot: str) -> Any:
         """Returns the value of a slot before quirks; None if it is not set."""
@@ -369,7 +376,11 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
 FAMILIES = (
     FactSpec("typed.", "the user typed the value of that slot"),
     FactSpec("env.", "an environment variable that the user set, in the shell or in the configuration's section env"),
-    FactSpec("engine.", "an argument of vLLM that the user typed", unknown="the installed vLLM has no such argument"),
+    FactSpec(
+        "engine.",
+        "an argument of vLLM that the user typed, its keys with dots",
+        unknown="the installed vLLM has no such argument",
+    ),
     FactSpec("packages.", "the installed version of a distribution", unknown="it is not installed"),
     FactSpec("model.config.", "a key of config.json, nested ones with dots"),
 )
@@ -382,7 +393,7 @@ def is_known_fact(name: str) -> bool:
     family = next((spec.name for spec in FAMILIES if name.startswith(spec.name)), "")
     if family == "typed.":
         return is_slot(name.removeprefix(family))
-    return bool(family) and (family not in (ENGINE, ENV) or is_slot(name))
+    return bool(family) and (family not in (ENGINE, ENV) or is_slot(_argument(name) if family == ENGINE else name))
 
 
 def always_known(name: str) -> bool:
@@ -412,7 +423,12 @@ def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[st
     }
 
 
-def _walk(value: Any, keys: list[str]) -> Any:
+def _argument(name: str) -> str:
+    """The slot of a fact of the engine, which may be a key of the slot's value."""
+    return ".".join(name.split(".")[:2])
+
+
+def _walk(value: Any, keys: Sequence[str]) -> Any:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
