@@ -1,4 +1,4 @@
-"""The function that ``tied-dummy-retie`` puts into vLLM.
+"""The function that ``dummy-tied-head`` puts into vLLM.
 
 Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
 while vLLM is being imported.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["wrap_retie"]
+__all__ = ["wrap_initialize_model"]
 
 _HEAD = "lm_head.weight"
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
@@ -24,16 +24,20 @@ _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _ROWS = 4096
 
 
-def wrap_retie(original: Callable[..., None]) -> Callable[..., None]:
-    """Make a head and embeddings that differ in the checkpoint stay apart, whatever dummy weights they have been given."""
+def wrap_initialize_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    """Make a model that starts from dummy weights have a head of its own where its checkpoint has one."""
 
     @wraps(original)
-    def maybe_retie_word_embeddings(model: torch.nn.Module, model_config: Any) -> None:
-        if model_config.word_embeddings_untied_by_checkpoint and differ(model_config.model, model_config.revision):
-            return
-        original(model, model_config)
+    def initialize_model(vllm_config: Any, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        model_config = kwargs.get("model_config") or vllm_config.model_config
+        configs = (model_config.hf_config, model_config.hf_config.get_text_config())
+        ties = any(getattr(config, "tie_word_embeddings", False) for config in configs)
+        if vllm_config.load_config.load_format == "dummy" and ties and differ(model_config.model, model_config.revision):
+            for config in configs:
+                config.tie_word_embeddings = False
+        return original(vllm_config, *args, **kwargs)
 
-    return maybe_retie_word_embeddings
+    return initialize_model
 
 
 def differ(model: str, revision: str | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""A head that differs from the embeddings in the checkpoint is not tied to them because their dummy weights are equal."""
+"""A head that differs from the embeddings in the checkpoint is not tied to them by a dummy start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from quirks_plugins.weight_sync.tied_head_patches import wrap_retie
+from quirks_plugins.weight_sync.tied_head_patches import wrap_initialize_model
 
 TIED, UNTIED = {"model_type": "llama", "tie_word_embeddings": True}, {"model_type": "llama", "tie_word_embeddings": False}
 DUMMY, AUTO = {"engine.load_format": "dummy"}, {"engine.load_format": "auto"}
@@ -24,16 +24,16 @@ def test_it_is_for_dummy_weights_of_a_model_that_may_be_tied(plan_for, model, ty
 
 @pytest.mark.parametrize("index", [True, False], ids=["index", "one file"])
 @pytest.mark.parametrize(
-    ("tensors", "untied", "ties"),
+    ("tensors", "load_format", "tied"),
     [
-        ({HEAD: ZEROS, EMBEDDINGS: ONES}, True, False),
-        ({HEAD: ONES, EMBEDDINGS: ONES}, True, True),
-        ({HEAD: ZEROS, EMBEDDINGS: ONES}, False, True),  # vLLM itself returns at once
-        ({HEAD: ZEROS}, True, True),
-        ({HEAD: ZEROS, EMBEDDINGS: ONES, f"draft.{HEAD}": ZEROS}, True, True),
+        ({HEAD: ZEROS, EMBEDDINGS: ONES}, "dummy", False),
+        ({HEAD: ONES, EMBEDDINGS: ONES}, "dummy", True),
+        ({HEAD: ZEROS, EMBEDDINGS: ONES}, "auto", True),  # vLLM itself has looked by then
+        ({EMBEDDINGS: ONES}, "dummy", True),
+        ({HEAD: ZEROS, EMBEDDINGS: ONES, f"draft.{HEAD}": ZEROS}, "dummy", True),  # which is the head?
     ],
 )
-def test_the_checkpoint_decides_and_where_it_does_not_tell_vllm_does(tensors, untied, ties, index, tmp_path):
+def test_the_checkpoint_decides_what_a_dummy_start_ties(tensors, load_format, tied, index, tmp_path):
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     if index:
         save_file(tensors, tmp_path / "one.safetensors")
@@ -41,9 +41,11 @@ def test_the_checkpoint_decides_and_where_it_does_not_tell_vllm_does(tensors, un
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}), encoding="utf-8")
     else:
         save_file(tensors, tmp_path / "model.safetensors")
-    calls = []
-    config = SimpleNamespace(model=str(tmp_path), revision=None, word_embeddings_untied_by_checkpoint=untied)
+    text = SimpleNamespace(tie_word_embeddings=True)
+    whole = SimpleNamespace(tie_word_embeddings=True, get_text_config=lambda: text)
+    model_config = SimpleNamespace(model=str(tmp_path), revision=None, hf_config=whole)
+    config = SimpleNamespace(model_config=model_config, load_config=SimpleNamespace(load_format=load_format))
 
-    wrap_retie(lambda *given: calls.append(given))(torch.nn.Module(), config)
+    seen = wrap_initialize_model(lambda given: (whole.tie_word_embeddings, text.tie_word_embeddings, given))(config)
 
-    assert bool(calls) is ties
+    assert seen == (tied, tied, config)

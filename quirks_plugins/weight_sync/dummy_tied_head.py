@@ -1,18 +1,18 @@
-"""A checkpoint whose head differs from its embeddings although its configuration ties them: dummy weights tie them again.
+"""A checkpoint with a head of its own whose configuration ties it to the embeddings: a dummy start ties it, and refits lose it.
 
-What happens: rollouts are garbage from the first refit on, or the policy's logprobs are far from the trainer's, with a
-checkpoint whose ``config.json`` says ``tie_word_embeddings`` and which has an ``lm_head.weight`` of its own, as fine-tuning
-tools leave behind. Transformers trusts the tensors and leaves the two apart. So does vLLM since 0.29.0, but after loading it
-compares the two and ties them if they are equal (``maybe_retie_word_embeddings``). Dummy weights of one shape are equal,
-always. A refit then sends head and embeddings into one tensor, and whichever comes last serves as both.
+What happens: after every refit the policy's logits are those of another head than the trainer's, and rollouts are garbage,
+with a checkpoint whose ``config.json`` says ``tie_word_embeddings`` and which has an ``lm_head.weight`` that differs from its
+embeddings. Tools for fine-tuning leave such checkpoints behind. Transformers compares the two tensors and leaves them apart.
+So does vLLM since 0.29.0 when it loads a checkpoint (``maybe_untie_word_embeddings``); with dummy weights it does not look
+into the checkpoint and ties them. A refit then skips ``lm_head.weight``, and reports nothing.
 
-What this changes: head and embeddings that differ in the checkpoint stay apart; the two tensors are read from its files for
-that. A redundant copy of the embeddings is tied as before, because trainers send it once. ``engine.load_format=auto`` helps as
-well, and reads the whole checkpoint at every start.
+What this changes: with dummy weights, too, a head and embeddings that differ in the checkpoint are apart; the two tensors are
+read from its files for that. A head that only repeats the embeddings stays tied, because trainers send it once.
+``engine.load_format=auto`` helps as well, and reads the whole checkpoint at every start.
 
-When it can go: when vLLM does not compare dummy weights. Nobody has reported it, as far as we can see; the proposal is in
-``docs/upstream/tied-dummy-retie.md``. vllm-project/vllm#51665 brought the comparison. It is in vLLM 0.29.0 to 0.33.0; before,
-such a head was left out at any load.
+When it can go: when vLLM looks at the checkpoint whatever the load format is. Nobody has reported it, as far as we can see;
+the proposal is in ``docs/upstream/dummy-tied-head.md``. vllm-project/vllm#51665 brought the comparison, and left dummy weights
+out. It is so in vLLM 0.29.0 to 0.33.0; before, such a head was left out with any load format.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from quirks_core import (
     Patch,
     Quirk,
     Severity,
-    SymbolProbe,
+    StaticProbe,
     no,
     purpose,
     report,
@@ -46,21 +46,23 @@ _untied = Fact(f"model.config.{_TIES}").one_of(False) & ~Fact(f"model.config.tex
 _DUMMY = {"engine.load_format": "dummy"}
 
 QUIRK = Quirk(
-    id="tied-dummy-retie",
-    title="Dummy weights tie a head to embeddings that differ from it in the checkpoint, and refits write both into one tensor",
+    id="dummy-tied-head",
+    title="A dummy start ties a head that differs from the embeddings in the checkpoint, and refits leave it out",
     flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & dummy_weights & ~_untied,
     affected=Affected("vllm", introduced="0.29.0"),
     adjustments=Patch(
-        "vllm.model_executor.model_loader.weight_tying:maybe_retie_word_embeddings",
-        wrapper="quirks_plugins.weight_sync.tied_head_patches:wrap_retie",
-        expects=("f600e5df8fd8",),
-        reason="it compares dummy weights, which are equal wherever shapes are",
+        "vllm.model_executor.model_loader.utils:initialize_model",
+        wrapper="quirks_plugins.weight_sync.tied_head_patches:wrap_initialize_model",
+        expects=("700764e9b6b8", "07eafecb5d69"),
+        reason="the head of the checkpoint decides whether it is tied, and vLLM does not look at it for a dummy start",
     ),
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/51665"),
-    evidence=SymbolProbe(
-        "vllm.model_executor.model_loader.weight_tying:maybe_retie_word_embeddings", present_means_affected=True
+    evidence=StaticProbe(
+        "vllm.config.vllm",
+        r'load_format not in \(\s+"dummy",[^)]+\):\s+self\.model_config\.maybe_untie_word_embeddings',
+        found_means_affected=True,
     ),
     examples=[
         yes({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.32.0"),
