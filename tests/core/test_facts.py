@@ -261,6 +261,18 @@ def test_arguments_that_the_installed_vllm_does_not_take_are_all_in_one_error_an
     )
 
 
+def test_the_keys_of_an_argument_that_is_a_mapping_are_facts_and_absent_where_nothing_has_them(gather):
+    context = gather(engine={"vllm_kwargs": {"kv_transfer_config": {"kv_connector": "Acme", "extra": {"size": 2}}}})
+    named = "engine.kv_transfer_config"
+
+    facts = [context.fact(f"{named}.{keys}") for keys in ("kv_connector", "extra.size", "kv_role", "kv_connector.size")]
+
+    assert facts == ["Acme", 2, None, None]
+    assert context.fact("engine.speculative_config.method") is None
+    assert context.fact("engine.no_such_argument.size") is UNKNOWN
+    assert is_known_fact(f"{named}.extra.size")
+
+
 def test_assumptions_replace_what_is_installed_and_its_arguments_are_accepted_and_said_to_be_unchecked(gather):
     context = gather(engine={"no_such_argument": 1, "seed": 3}, assume=["vllm==0.9.1", "platform==rocm"])
 

@@ -246,6 +246,20 @@ def _qwen3_next() -> PreTrainedConfig:
     )
 
 
+def _phi() -> PreTrainedConfig:
+    from transformers import PhiConfig
+
+    return PhiConfig(**{**_SHARED, "num_key_value_heads": 2}, partial_rotary_factor=0.5)
+
+
+def _minimax_m2() -> PreTrainedConfig:
+    from transformers import MiniMaxM2Config
+
+    # What vLLM reads beside transformers' fields; its CPU router knows no sigmoid, which released checkpoints have.
+    own = {"rotary_dim": 32, "scoring_func": "softmax", "use_routing_bias": True, "use_qk_norm": True, "attention_bias": False}
+    return MiniMaxM2Config(**_SHARED, **own, head_dim=32, num_local_experts=4, num_experts_per_tok=2)
+
+
 _CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "gemma3": _gemma3,
     "gemma4": _gemma4,
@@ -268,6 +282,8 @@ _CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "falcon_h1": _falcon_h1,
     "mamba2": _mamba2,
     "qwen3_next": _qwen3_next,
+    "phi": _phi,
+    "minimax_m2": _minimax_m2,
 }
 
 #: The kinds that `build` knows. ``gemma3`` and ``gemma4`` are the text-only models.
@@ -276,6 +292,7 @@ KINDS: tuple[str, ...] = tuple(_CONFIGS)
 #: Kinds on which vLLM 0.32.0 for CPU does not agree with transformers in float32, with what was seen. They serve matching,
 #: transformers and GPUs.
 NOT_ON_CPU: Mapping[str, str] = {
+    "minimax_m2": "runs, but routes by softmax, because vLLM's CPU router knows no sigmoid; transformers routes by sigmoid",
     "deepseek_v3": "runs, but 3 of 72 greedy tokens are transformers', with and without MLA; the cause is not known",
     "nemotron_h_moe": "NotImplementedError: is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now",
     "qwen3_next": "AssertionError: CPU GDN attention requires BF16.",

@@ -1,0 +1,85 @@
+"""A KV connector that cannot forget: after a weight update prompts are served the KV cache of old policies.
+
+What happens: rollouts drift away from the trainer from the second step on, for prompts that were seen before an update,
+although the update cleared all caches. ``pause_generation(clear_cache=True)`` clears vLLM's own blocks and asks the connector
+to clear its store. A connector without ``reset_cache`` inherits one that does nothing and returns None
+(``KVConnectorBase_V1``), ``Scheduler.reset_connector_cache`` takes anything but False for success, and the next request with a
+known prefix loads keys and values of the old weights. A line of the log says so at the level DEBUG.
+
+What this changes: a rollout with such a connector is refused. LMCache, FlexKV, HF3FS and vLLM's example keep what they stored;
+the connectors for offloading and the Mooncake store can forget, and those that only carry a request from one engine to the
+next keep nothing.
+
+When it can go: when vLLM fails to clear a cache that a connector did not clear, or these connectors learn to. In vLLM 0.26.0
+to 0.33.0 neither is so. vllm-project/vllm#42695 made updates ask connectors at all, in 0.26.0 or before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, Fact, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, purpose, report, unknown, yes
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+#: Connectors that store KV blocks for later requests, and in vLLM 0.26.0 to 0.33.0 have no `reset_cache` of their own.
+_KEEPERS = ("ExampleConnector", "FlexKVConnectorV1", "HF3FSKVConnector", "LMCacheConnectorV1", "LMCacheMPConnector")
+
+_CONNECTOR = "engine.kv_transfer_config"
+_LMCACHE = {_CONNECTOR: {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}
+
+QUIRK = Quirk(
+    id="kv-connector-stale",
+    title="A KV connector that cannot be cleared serves the KV cache of old weights after an update",
+    flag=ModelFlag.KV_CACHE,
+    match=purpose("rollout") & Fact(f"{_CONNECTOR}.kv_connector").one_of(*_KEEPERS),
+    affected=Affected("vllm", introduced="0.26.0"),  # of older releases nobody looked at the connectors
+    adjustments=Refuse(
+        "the KV connector in engine.kv_transfer_config keeps the KV cache of old weights when an update clears all caches",
+        "drop engine.kv_transfer_config, or take a connector that can be cleared: OffloadingConnector, MooncakeStoreConnector",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/42695"),
+        report("https://github.com/vllm-project/vllm/pull/57970"),
+    ],
+    evidence=StaticProbe(
+        "vllm.v1.core.sched.scheduler", r"self\.connector\.reset_cache\(\) is False", found_means_affected=True
+    ),
+    examples=[
+        yes(settings=_LMCACHE, vllm="0.32.0"),
+        no(settings=_LMCACHE, vllm="0.32.0", purpose="serve"),
+        no(settings={_CONNECTOR: {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}}, vllm="0.32.0"),
+        no(vllm="0.32.0"),
+        unknown(settings=_LMCACHE),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """After an update that clears all caches, prompts that were seen before get the new policy's logprobs; or it is refused."""
+    from quirks_core.plan import RefusedError
+    from worker.testing.lab import Outcome
+
+    model = lab.checkpoint("qwen3")
+    second = lab.trainer(lab.checkpoint("qwen3", seed=1))
+    store = lab.folder / "kv-store"
+    store.mkdir(exist_ok=True)
+    connector = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(store)},
+    }
+    # Only whole blocks are stored, and only one of the prompts is longer than the smallest that every platform has.
+    values = {"engine": {"vllm_kwargs": {"block_size": 32, "kv_transfer_config": connector}}, "refit": {"clear_cache": True}}
+    measure = "largest difference to the new trainer's logprobs, on prompts seen before the update"
+    try:
+        async with lab.worker(model, values) as worker:
+            await worker.refit_async(lab.trainer(model))
+            await lab.sample(worker)
+            await worker.refit_async(second)
+            got = await lab.sample(worker)
+    except RefusedError as error:
+        return Outcome(True, measure, f"refused: {error.refusals[0].reason}", "refused, or at most 0.001")
+    return lab.close_logprobs(got, lab.rescored(second, got), measure=measure)

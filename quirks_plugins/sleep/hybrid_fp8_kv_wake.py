@@ -1,0 +1,81 @@
+"""Hybrid models with an FP8 KV cache before vLLM 0.27.0: waking them up wedges the engine.
+
+What happens: ``wake_up`` fails with ``AttributeError: 'list' object has no attribute 'zero_'``. From then on requests hang,
+while the engine's health check stays green. After a sleep vLLM zeroes a quantised KV cache tensor by tensor
+(``init_fp8_kv_scales``), and layers with a recurrent state (Mamba, DeltaNet) have a list of tensors instead.
+
+What this changes: with sleep mode, such a model keeps its KV cache in the model's dtype.
+
+When it can go: with vLLM 0.26. It was fixed in 0.27.0 by vllm-project/vllm#41602. It shows on a GPU alone, because no CPU
+engine sleeps; the static probe finds the loop in 0.26.0, and not in later releases.
+"""
+
+from __future__ import annotations
+
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    fix,
+    model_type,
+    no,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+
+_DTYPE, _SLEEP = "engine.kv_cache_dtype", "engine.enable_sleep_mode"
+_FP8 = {_DTYPE: "fp8", _SLEEP: True}
+
+QUIRK = Quirk(
+    id="hybrid-fp8-kv-wake",
+    title="An engine of a hybrid model with an FP8 KV cache hangs after it was woken up",
+    flag=ModelFlag.SLEEP,
+    match=model_type(
+        "bamba",
+        "falcon_h1",
+        "granitemoehybrid",
+        "jamba",
+        "kimi_linear",
+        "lfm2",
+        "lfm2_moe",
+        "nemotron_h",
+        "plamo2",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_next",
+        "zamba2",
+    )
+    & setting(_DTYPE).matches("^fp8")
+    & setting(_SLEEP).is_true(),
+    affected=Affected("vllm", fixed="0.27.0"),
+    adjustments=Require(
+        _DTYPE,
+        "auto",
+        remedy="set engine.kv_cache_dtype: auto, or engine.enable_sleep_mode: false",
+    ),
+    severity=Severity.CRASH,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/41564"),
+        report("https://github.com/vllm-project/vllm/issues/49237"),
+        fix("https://github.com/vllm-project/vllm/pull/41602"),
+    ],
+    evidence=StaticProbe(
+        "vllm.v1.worker.gpu_model_runner",
+        r"for cache_tensor in kv_caches:\s+if cache_tensor is not None:",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("nemotron_h", _FP8, vllm="0.26.0"),
+        no("nemotron_h", _FP8, vllm="0.27.0"),
+        no("nemotron_h", {_DTYPE: "auto", _SLEEP: True}, vllm="0.26.0"),
+        no("nemotron_h", {_DTYPE: "fp8"}, vllm="0.26.0"),
+        no("qwen3", _FP8, vllm="0.26.0"),
+        unknown("nemotron_h", _FP8),
+    ],
+    cost="a KV cache of half as many tokens",
+)

@@ -1,0 +1,49 @@
+"""Sleep mode on vLLM's CPU platform: the engine does not start.
+
+What happens: ``ValueError: Sleep mode is not supported on current platform.``, while vLLM reads its configuration. A
+configuration for colocated training, tried on a machine without a GPU, ends there, in each of its actors.
+
+What this changes: the run is refused before any actor or engine is started, with everything else that is wrong with it.
+
+When it can go: when vLLM's CPU platform can sleep; the paired run will say so. The check is in vLLM 0.26.0 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_ON, _OFF = {"engine.enable_sleep_mode": True}, {"engine.enable_sleep_mode": False}
+
+QUIRK = Quirk(
+    id="sleep-on-cpu",
+    title="vLLM's CPU platform cannot sleep, and an engine that is asked to does not start",
+    flag=ModelFlag.SLEEP,
+    match=platform("cpu") & setting("engine.enable_sleep_mode").is_true(),
+    adjustments=Refuse(
+        "sleep mode was asked for, and vLLM's CPU platform has none",
+        "set engine.enable_sleep_mode: false (or leave it open); to give memory back on a CPU, shut the engine down",
+    ),
+    severity=Severity.CRASH,
+    crash=r"Sleep mode is not supported on current platform",
+    references=report("https://github.com/vllm-project/vllm/issues/16561"),
+    evidence=StaticProbe("vllm.config.model", r"Sleep mode is not supported on current platform", found_means_affected=True),
+    examples=[
+        yes("qwen3", _ON, platform="cpu"),
+        no("qwen3", _ON, platform="cuda"),
+        no("qwen3", _OFF, platform="cpu"),
+        no("qwen3", platform="cpu"),
+        unknown("qwen3", _ON),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine with sleep mode is refused before it starts, or starts."""
+    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
+
+    return await refused_or_started(lab, lab.checkpoint("qwen3"), {"engine": {"enable_sleep_mode": True}}, "sleep mode")

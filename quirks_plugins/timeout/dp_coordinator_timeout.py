@@ -1,0 +1,96 @@
+"""Data-parallel groups: a coordinator that takes longer than two minutes to start takes the group down.
+
+What happens: ``RuntimeError: DP Coordinator process failed to report ZMQ addresses within timeout=120 seconds during
+startup``, although VLLM_ENGINE_READY_TIMEOUT_S allows the engines ten minutes, or as many as were typed. The coordinator is a
+small process, but it imports vLLM anew, at the same moment as every engine of the node; from a network file system that takes
+minutes. The limit is a constant in ``DPCoordinator._wait_for_zmq_addrs``.
+
+What this changes: the coordinator gets as long as the engines. One that dies is still seen at once. vLLM has no setting for
+it.
+
+When it can go: when the limit can be set, as vllm-project/vllm#43611 proposes; vllm-project/vllm#42343 raised it from 30 to
+120 seconds. It is the same in vLLM 0.26.0 to 0.33.0. The paired run starts a real coordinator, slowly, on a clock that runs
+ten times as fast.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_plugins.conditions import several_replicas
+from quirks_plugins.runs import parallel
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="dp-coordinator-timeout",
+    title="A data-parallel group fails if its coordinator takes longer than 120 seconds to start, whatever limit was set",
+    flag=ModelFlag.TIMEOUT,
+    match=several_replicas,
+    affected=Affected("vllm", introduced="0.26.0"),  # of older releases nobody looked
+    adjustments=Patch(
+        "vllm.v1.engine.coordinator:DPCoordinator._wait_for_zmq_addrs",
+        wrapper="quirks_plugins.timeout.dp_coordinator_patches:wrap_wait_for_addresses",
+        expects=("d118c2fb711b",),
+        reason="the limit is a constant",
+    ),
+    severity=Severity.CRASH,
+    crash=r"DP Coordinator process failed to report ZMQ addresses",
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/43611"),
+        report("https://github.com/vllm-project/vllm/pull/42343"),
+        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2804"),
+    ],
+    evidence=StaticProbe("vllm.v1.engine.coordinator", r"timeout = 120\n", found_means_affected=True),
+    examples=[
+        yes("qwen3_moe", parallel(dp=2), vllm="0.32.0"),
+        no("qwen3_moe", parallel(dp=1), vllm="0.32.0"),
+        no("qwen3_moe", vllm="0.32.0"),
+        unknown("qwen3_moe", parallel(dp=2)),
+    ],
+)
+
+#: How much faster the clock runs.
+_SPEED = 10
+#: Seconds of the fast clock that the coordinator takes, beside its imports.
+_START_S = 200
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A coordinator that starts slowly, but within the limit of the engines, is waited for."""
+    import multiprocessing.connection
+    from unittest.mock import patch
+
+    from vllm.config import ParallelConfig
+    from vllm.plugins import load_general_plugins
+    from vllm.v1.engine.coordinator import DPCoordinator, DPCoordinatorProc
+
+    from quirks_core.apply import apply
+    from worker.testing.lab import Outcome
+
+    wait = multiprocessing.connection.wait
+
+    def fast(objects: Any, timeout: float | None = None) -> Any:
+        return wait(objects, timeout and timeout / _SPEED)
+
+    values = {"engine": {"data_parallel_size": 2}, "parallel": {"dp_strategy": "engine"}}
+    applied = apply(lab.plan(lab.checkpoint("qwen3_moe"), values))
+    try:
+        load_general_plugins()  # as `AsyncEngineArgs` does; it puts the plan in force in this process
+        with patch("multiprocessing.connection.wait", fast), patch.object(DPCoordinatorProc, "run_coordinator", _start_slowly):
+            coordinator = DPCoordinator(ParallelConfig(data_parallel_size=2, data_parallel_size_local=2))
+        coordinator.shutdown()
+    finally:
+        applied.undo()
+    return Outcome(True, f"a coordinator that starts within {_START_S} seconds", "it is waited for", "it is waited for")
+
+
+def _start_slowly(**arguments: Any) -> None:
+    """Runs a coordinator, after a while."""
+    from vllm.v1.engine.coordinator import DPCoordinatorProc
+
+    time.sleep(_START_S / _SPEED)
+    DPCoordinatorProc.run_coordinator(**arguments)

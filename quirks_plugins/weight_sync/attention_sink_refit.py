@@ -1,0 +1,111 @@
+"""Models with attention sinks: a refit leaves the sinks at their old values.
+
+What happens: logprobs of rollouts drift away from the trainer's with every update, or are wrong from the first one on if the
+engine started from dummy weights; no error says so. gpt-oss and MiMo-V2 copy their sinks into the parameter themselves
+(``param.data.copy_`` in ``load_weights``) instead of calling ``param.weight_loader``. In vLLM's layerwise reload the parameter
+is a meta tensor, which has no values, and only calls of a weight loader are noted and repeated: the copy is lost, and the
+reload puts the old sinks back.
+
+What this changes: of gpt-oss and MiMo-V2, while a reload is open, the copy becomes a call of the weight loader. DeepSeek-V4
+and HY-V4 do the same in files of their own for each kind of GPU, and pad their sinks; these are not patched. They load their
+checkpoint, so that the sinks are at least those that the trainer started from, and the plan says that they stay that.
+
+When it can go: with vLLM 0.32. From 0.33.0 on these models make their sinks by ``make_attention_sink``, which has a weight
+loader. Layerwise reload is there since 0.16.0; the patch is written for 0.26.0 to 0.32.0. The paired run is with gpt-oss.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Advise,
+    Affected,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    model_type,
+    no,
+    purpose,
+    report,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_WRAPPER = "quirks_plugins.weight_sync.direct_write_patches:wrap_sink_load"
+_REASON = "it copies attention sinks past their weight loader, and a layerwise reload repeats only what goes through it"
+_mimo = model_type("mimo_v2", "mimo_v2_flash")
+_unpatched = model_type("deepseek_v4", "deepseek_v41", "hy_v4")
+
+QUIRK = Quirk(
+    id="attention-sink-refit",
+    title="A refit leaves attention sinks at their old values",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=(model_type("gpt_oss") | _mimo | _unpatched) & purpose("rollout"),
+    affected=Affected("vllm", introduced="0.16.0", fixed="0.33.0"),
+    adjustments=[
+        Patch(
+            "vllm.model_executor.models.gpt_oss:GptOssModel.load_weights",
+            wrapper=_WRAPPER,
+            expects=("a784ca15a78c",),
+            reason=_REASON,
+            when=model_type("gpt_oss"),
+        ),
+        Patch(
+            "vllm.model_executor.models.mimo_v2:MiMoV2Model.load_weights",
+            wrapper=_WRAPPER,
+            expects=("7b7701a679ac", "1fdc05018f8c", "b776d0d4a9f1"),
+            reason=_REASON,
+            when=_mimo,
+        ),
+        Require(
+            "engine.load_format",
+            "auto",
+            instead_of="dummy",
+            reason="attention sinks come from the checkpoint, because refits do not reach them",
+            when=_unpatched,
+        ),
+        Advise(
+            "refits do not reach this model's attention sinks before vLLM 0.33.0: they stay what they are in the checkpoint; "
+            "right as long as the trainer does not train them",
+            when=_unpatched,
+        ),
+    ],
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/57795"),
+        report("https://github.com/vllm-project/vllm/pull/57798"),
+        report("https://github.com/vllm-project/vllm/pull/57803"),
+        report("https://github.com/vllm-project/vllm/pull/57804"),
+        report("https://github.com/vllm-project/vllm/pull/57805"),
+        report("https://github.com/vllm-project/vllm-ascend/pull/16958"),
+    ],
+    evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r'"sinks" in name:', found_means_affected=True),
+    examples=[
+        yes("gpt_oss", vllm="0.32.0"),
+        yes("mimo_v2_flash", vllm="0.32.0"),
+        yes("deepseek_v4", vllm="0.32.0"),
+        no("gpt_oss", vllm="0.33.0"),
+        no("gpt_oss", vllm="0.32.0", purpose="serve"),
+        no("qwen3_moe", vllm="0.32.0"),
+        unknown("gpt_oss"),
+    ],
+    cost="microseconds per tensor in each refit",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A rollout engine that got the weights of two trainers, one after the other, has the second one's logprobs."""
+    model = lab.checkpoint("gpt_oss")
+    second = lab.trainer(lab.checkpoint("gpt_oss", seed=1))
+    async with lab.worker(model) as worker:
+        await worker.refit_async(lab.trainer(model))
+        await worker.refit_async(second)
+        got = await lab.greedy(worker)
+    return lab.close_logprobs(got, lab.rescored(second, got))

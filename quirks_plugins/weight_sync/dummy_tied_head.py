@@ -1,0 +1,89 @@
+"""A checkpoint with a head of its own whose configuration ties it to the embeddings: a dummy start ties it, and refits lose it.
+
+What happens: after every refit the policy's logits are those of another head than the trainer's, and rollouts are garbage,
+with a checkpoint whose ``config.json`` says ``tie_word_embeddings`` and which has an ``lm_head.weight`` that differs from its
+embeddings. Tools for fine-tuning leave such checkpoints behind. Transformers compares the two tensors and leaves them apart.
+So does vLLM since 0.29.0 when it loads a checkpoint (``maybe_untie_word_embeddings``); with dummy weights it does not look
+into the checkpoint and ties them. A refit then skips ``lm_head.weight``, and reports nothing.
+
+What this changes: with dummy weights, too, a head and embeddings that differ in the checkpoint are apart; the two tensors are
+read from its files for that. A head that only repeats the embeddings stays tied, because trainers send it once.
+``engine.load_format=auto`` helps as well, and reads the whole checkpoint at every start.
+
+When it can go: when vLLM looks at the checkpoint whatever the load format is. Nobody has reported it, as far as we can see;
+the proposal is in ``docs/upstream/dummy-tied-head.md``. vllm-project/vllm#51665 brought the comparison, and left dummy weights
+out. It is so in vLLM 0.29.0 to 0.33.0; before, such a head was left out with any load format.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    Fact,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Severity,
+    StaticProbe,
+    no,
+    purpose,
+    report,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import dummy_weights
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_TIES = "tie_word_embeddings"
+# Most configurations leave the key out, and then their class decides: only a plain no is a no.
+_untied = Fact(f"model.config.{_TIES}").one_of(False) & ~Fact(f"model.config.text_config.{_TIES}").is_true()
+_DUMMY = {"engine.load_format": "dummy"}
+
+QUIRK = Quirk(
+    id="dummy-tied-head",
+    title="A dummy start ties a head that differs from the embeddings in the checkpoint, and refits leave it out",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=purpose("rollout") & dummy_weights & ~_untied,
+    affected=Affected("vllm", introduced="0.29.0"),
+    adjustments=Patch(
+        "vllm.model_executor.model_loader.utils:initialize_model",
+        wrapper="quirks_plugins.weight_sync.tied_head_patches:wrap_initialize_model",
+        expects=("700764e9b6b8", "07eafecb5d69"),
+        reason="the head of the checkpoint decides whether it is tied, and vLLM does not look at it for a dummy start",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=report("https://github.com/vllm-project/vllm/pull/51665"),
+    evidence=StaticProbe(
+        "vllm.config.vllm",
+        r'load_format not in \(\s+"dummy",[^)]+\):\s+self\.model_config\.maybe_untie_word_embeddings',
+        found_means_affected=True,
+    ),
+    examples=[
+        yes({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.32.0"),
+        yes("gemma3_text", _DUMMY, vllm="0.32.0"),
+        no({"model_type": "llama", _TIES: False}, _DUMMY, vllm="0.32.0"),
+        no({"model_type": "llama", _TIES: True}, {"engine.load_format": "auto"}, vllm="0.32.0"),
+        no({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.28.0"),
+        no({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.32.0", purpose="serve"),
+        unknown({"model_type": "llama", _TIES: True}, _DUMMY),
+    ],
+    cost="at start, reads as much of head and embeddings as it takes to see whether they differ",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine that started from dummy weights generates what the trainer does, which has a head of its own."""
+    model = lab.folder / "llama-says-tied"
+    shutil.copytree(lab.checkpoint("llama"), model, dirs_exist_ok=True)
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps({**config, _TIES: True}), encoding="utf-8")
+    trainer = lab.trainer(model)
+    async with lab.worker(model, {"engine": {"load_format": "dummy"}}) as worker:
+        await worker.refit_async(trainer)
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))

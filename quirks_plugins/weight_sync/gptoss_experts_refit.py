@@ -1,0 +1,80 @@
+"""gpt-oss: a refit leaves every expert, weights and biases, at its old values.
+
+What happens: after a weight update the policy is a mixture of two: attention, norms and router are new, all experts are those
+that the engine started with, or noise if it started from dummy weights. Nothing fails, and vLLM reports every tensor as
+loaded. ``GptOssModel._load_weights_other`` copies the stacks of experts into their parameters itself (``param.copy_``) instead
+of calling ``param.weight_loader``. In vLLM's layerwise reload those parameters are meta tensors, which have no values, and
+only calls of a weight loader are noted and repeated. The copies are lost, and the reload puts the old experts back. A trainer
+that sends each expert by itself (``experts.0.gate_up_proj``) does not see it from vLLM 0.29.0 on. MXFP4 checkpoints take
+another way, which is right.
+
+What this changes: while a reload is open, a copy into an expert parameter becomes a call of its weight loader. The first load
+stays as it is. No setting does that.
+
+When it can go: when vLLM loads these tensors through their loaders. vllm-project/vllm#57795 describes the class of defect for
+attention sinks (``attention-sink-refit``); vllm-project/vllm#57805 leaves these copies out on purpose. They are in vLLM 0.26.0
+to 0.33.0; layerwise reload is there since 0.16.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Severity,
+    StaticProbe,
+    model_type,
+    no,
+    purpose,
+    report,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="gptoss-experts-refit",
+    title="A refit leaves all experts of gpt-oss at their old values",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=model_type("gpt_oss") & purpose("rollout"),
+    affected=Affected("vllm", introduced="0.16.0"),
+    adjustments=Patch(
+        "vllm.model_executor.models.gpt_oss:GptOssModel.load_weights",
+        wrapper="quirks_plugins.weight_sync.direct_write_patches:wrap_expert_load",
+        expects=("a784ca15a78c", "5d8aa524e4d6"),
+        reason="it copies experts past their weight loaders, and a layerwise reload repeats only what goes through these",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/57795"),
+        report("https://github.com/vllm-project/vllm/pull/57805"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.models.gpt_oss", r"param\.copy_\(narrow_weight\)\s+loaded_params\.add", found_means_affected=True
+    ),
+    examples=[
+        yes("gpt_oss", vllm="0.32.0"),
+        yes("gpt_oss", vllm="0.33.0"),
+        no("gpt_oss", vllm="0.15.1"),
+        no("gpt_oss", vllm="0.32.0", purpose="serve"),
+        no("qwen3_moe", vllm="0.32.0"),
+        unknown("gpt_oss"),
+    ],
+    cost="microseconds per tensor in each refit",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A rollout engine that got the weights of two trainers, one after the other, generates what the second one does."""
+    model = lab.checkpoint("gpt_oss")
+    second = lab.trainer(lab.checkpoint("gpt_oss", seed=1))
+    async with lab.worker(model) as worker:
+        await worker.refit_async(lab.trainer(model))
+        await worker.refit_async(second)
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(second))

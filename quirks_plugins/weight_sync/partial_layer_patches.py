@@ -1,0 +1,92 @@
+"""The function that ``partial-module-refit`` puts into vLLM.
+
+Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
+while vLLM is being imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["wrap_layerwise_process"]
+
+#: Methods that leave a loaded weight as it is: by their class names, so that none has to be imported.
+_AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
+#: MoE backends whose kernels read the experts in the checkpoint's layout.
+_PLAIN_EXPERTS = ("TRITON", "BATCHED_TRITON")
+
+
+def wrap_layerwise_process(original: Callable[..., None]) -> Callable[..., None]:
+    """Make a layer whose weights came only in part start from its old values instead of from uninitialised memory."""
+
+    @wraps(original)
+    def _layerwise_process(layer: torch.nn.Module, info: Any, *args: Any, **kwargs: Any) -> None:
+        if info.kernel_tensors is not None and _is_incomplete(layer, info):
+            _start_from_old_values(layer, info)
+        original(layer, info, *args, **kwargs)
+
+    return _layerwise_process
+
+
+def _is_incomplete(layer: torch.nn.Module, info: Any) -> bool:
+    """Tells whether elements of a layer will not be loaded: parts that nobody sent, or padding."""
+    padded = any(hasattr(parameter, "weight_loader_numel") for parameter in layer._parameters.values())
+    return padded or info.load_numel < info.load_numel_total
+
+
+def _start_from_old_values(layer: torch.nn.Module, info: Any) -> None:
+    """Gives a layer's meta tensors memory and values; vLLM then loads what came on top of them.
+
+    Buffers are left to vLLM. Where the old values cannot be told from what a kernel made of them, the memory is set to zero, as
+    it was when the layer was made: what is not loaded into such a layer is padding.
+    """
+    from vllm.model_executor.model_loader.reload.meta import materialize_layer
+
+    empty = [name for name, parameter in layer._parameters.items() if parameter is not None and parameter.is_meta]
+    kept = {name: _old_value(layer, name, info) for name in empty}
+    materialize_layer(layer, info)
+    for name, old in kept.items():
+        tensor = layer._parameters[name]
+        assert tensor is not None  # noqa: S101 - it was a meta tensor just now
+        if old is None:
+            tensor.data.zero_()
+        else:
+            tensor.data.copy_(old)
+
+
+def _old_value(layer: Any, name: str, info: Any) -> torch.Tensor | None:
+    """Returns what a parameter held before the reload, in the checkpoint's layout; None if that cannot be told."""
+    tensor, held = layer._parameters[name], info.kernel_tensors[0].get(name)
+    if held is None or not _is_as_loaded(layer):
+        return None
+    if held.shape == tensor.shape and held.dtype == tensor.dtype:
+        return held.data
+    return _unpacked(layer, tensor, info) if name == "weight" else None
+
+
+def _is_as_loaded(layer: Any) -> bool:
+    method = getattr(layer, "quant_method", None)
+    if method is None or type(method).__name__ in _AS_LOADED:
+        return True
+    return getattr(getattr(method, "unquantized_backend", None), "name", "") in _PLAIN_EXPERTS
+
+
+def _unpacked(layer: Any, wanted: torch.Tensor, info: Any) -> torch.Tensor | None:
+    """Returns the weight ``[output, input]`` that vLLM's CPU platform has in packed form alone.
+
+    The product of the identity matrix and a weight is that weight exactly: every sum has one term that is not zero.
+    """
+    import torch
+
+    multiply = getattr(layer, "cpu_linear", None)
+    if multiply is None or wanted.dim() != 2:
+        return None
+    with info.restore_device:
+        identity = torch.eye(wanted.shape[1], dtype=wanted.dtype)
+    found = multiply(identity, None, None).t()
+    return found if found.shape == wanted.shape else None

@@ -1,0 +1,88 @@
+"""Refits that send only a part of a fused layer: the other parts become whatever was in memory.
+
+What happens: after an update that leaves tensors out, because they are frozen, because they are merged from a LoRA adapter of
+some projections, or because only some changed, the policy generates garbage, or NaN. A layer of vLLM holds several of a
+checkpoint's tensors: q, k and v in one, gate and up in another. In a layerwise reload the first of them that comes makes the
+layer start anew in uninitialised memory (``torch.empty_strided`` in ``materialize_meta_tensor``), the end of the reload
+processes it with the parts that came (``finalize_layerwise_processing``), and the message "Delayed processing" has the level
+DEBUG. The same memory is under a layer's padding: a quantised layer that a kernel wants larger than the checkpoint has it was
+padded with zeros when it was made, and is padded with garbage after a refit.
+
+What this changes: such a layer starts from its old values, so that parts which do not come stay what they were. Where a kernel
+has rearranged the old values so that they cannot be told, as with quantised layers and most MoE layers, it starts from zero,
+as it did when it was made: padding is right again, but of such a layer send everything. vLLM's CPU platform keeps linear
+weights in packed form alone; there the old weight is computed from it, exactly. Our own worker refuses to load parts of fused
+layers before this is reached; other programs that start engines do not. No setting does that.
+
+When it can go: when a layerwise reload does the same. vllm-project/vllm#50523 fills with zeros (on an H100, gpt-oss-20b, 138
+of 144 padded tensors changed in a refit); PrimeIntellect-ai/prime-rl#2714 works around it. It is in vLLM 0.26.0 to 0.33.0;
+layerwise reload is there since 0.16.0. Buffers are left as they are (``apertus-xielu-buffers``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, unknown, yes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from worker.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="partial-module-refit",
+    title="A refit of a part of a fused layer fills the rest, and a layer's padding, with uninitialised memory",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=purpose("rollout"),
+    affected=Affected("vllm", introduced="0.16.0"),
+    adjustments=Patch(
+        "vllm.model_executor.model_loader.reload.layerwise:_layerwise_process",
+        wrapper="quirks_plugins.weight_sync.partial_layer_patches:wrap_layerwise_process",
+        expects=("58c5e736d6c7", "c83b72815750", "c233a11758d5"),
+        reason="what is not loaded into a layer stays uninitialised memory",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/50523"),
+        report("https://github.com/vllm-project/vllm/issues/48312"),
+        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2714"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.model_loader.reload.meta", r"tensor = torch\.empty_strided\(", found_means_affected=True
+    ),
+    examples=[
+        yes("qwen3", vllm="0.32.0"),
+        no("qwen3", vllm="0.15.1"),
+        no("qwen3", vllm="0.32.0", purpose="serve"),
+        unknown("qwen3"),
+    ],
+    cost="one copy of each layer that is sent in part, or padded",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine that got new weights for q and gate alone generates what a model does that has these and the old others.
+
+    Through ``reload_weights``, vLLM's own call, because our worker refuses such a refit.
+    """
+    model = lab.checkpoint("qwen3")
+    trainer, parts = lab.trainer(model), lab.folder / "parts"
+    _replace_parts(trainer, lab.trainer(lab.checkpoint("qwen3", seed=1)), parts)
+    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
+        await lab.engine(worker).collective_rpc("reload_weights", kwargs={"weights_path": str(parts)})
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))
+
+
+def _replace_parts(trainer: PreTrainedModel, second: PreTrainedModel, folder: Path) -> None:
+    """Gives a model the other's weights of q and gate, and writes these into a folder."""
+    from safetensors.torch import save_file
+
+    parts = {
+        name: tensor for name, tensor in second.state_dict().items() if name.endswith(("q_proj.weight", "gate_proj.weight"))
+    }
+    trainer.load_state_dict(parts, strict=False)
+    folder.mkdir(exist_ok=True)
+    save_file(parts, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,78 @@
+"""Phi on vLLM's Transformers backend: the first refit after a dummy start loses the head's bias, and the engine dies.
+
+What happens: the refit of Phi 1, 1.5 or 2 succeeds, and the first request after it ends the engine with ``AttributeError:
+'ParallelLMHead' object has no attribute 'bias'``. Our own worker refuses to go on after such a refit instead. The Transformers
+backend makes its head without a bias and adds one when a checkpoint brings it (``CausalMixin.load_weights``). An engine that
+started from dummy weights has read no checkpoint, so the bias first comes with a refit, and the end of vLLM's layerwise reload
+gives a layer back the tensors that it had before (``_place_kernel_tensors``): the bias is removed, and with it the attribute.
+
+What this changes: a bias that comes during a reload is kept. ``engine.load_format=auto`` helps as well; it reads the
+checkpoint at every start.
+
+When it can go: when the reload keeps parameters that loading added. Nobody has reported it, as far as we can see; the proposal
+is in ``docs/upstream/transformers-backend-head-bias.md``. vllm-project/vllm#46835 brought the bias. Phi runs on the
+Transformers backend since vLLM 0.32.0; before, vLLM had a class of its own for it. Other models with such a bias are concerned
+if they are run there by ``engine.model_impl=transformers``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Severity,
+    StaticProbe,
+    model_type,
+    no,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="transformers-backend-head-bias",
+    title="A refit of Phi after a dummy start removes the head's bias, and the next request ends the engine",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=(model_type("phi") | setting("engine.model_impl").one_of("transformers")) & purpose("rollout"),
+    affected=Affected("vllm", introduced="0.32.0"),
+    adjustments=Patch(
+        "vllm.model_executor.models.transformers.causal:CausalMixin.load_weights",
+        wrapper="quirks_plugins.weight_sync.reload_patches:wrap_load_head",
+        expects=("eba9f025b09a",),
+        reason="a reload removes parameters that the model did not have when it began",
+    ),
+    severity=Severity.CRASH,
+    crash=r"removes lm_head\.bias|object has no attribute 'bias'",
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/46835"),
+        report("https://github.com/vllm-project/vllm/issues/48312"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.models.registry", r'"PhiForCausalLM": \("transformers"', found_means_affected=True
+    ),
+    examples=[
+        yes("phi", vllm="0.32.0"),
+        yes("phimoe", {"engine.model_impl": "transformers"}, vllm="0.32.0"),
+        no("phi", vllm="0.31.0"),
+        no("phi", vllm="0.32.0", purpose="serve"),
+        no("phi3", vllm="0.32.0"),
+        unknown("phi"),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine that started from dummy weights generates what the trainer does, whose weights it got."""
+    trainer = lab.trainer(lab.checkpoint("phi", seed=1))
+    async with lab.worker(lab.checkpoint("phi")) as worker:
+        await worker.refit_async(trainer)
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))
