@@ -79,6 +79,11 @@ class Checkpoint:
             return None
         raise UsageError(f"{self.tokenizer or self.model} has no {_CONFIG}")
 
+    @property
+    def has_fast(self) -> bool:
+        """Whether there is a ``tokenizer.json``."""
+        return self._file(_FAST) is not None
+
     def fast(self) -> _Fast:
         """Returns what ``tokenizer.json`` says.
 
@@ -168,9 +173,11 @@ def _of_tokenizer(read: Callable[[Checkpoint, Mapping[str, Any]], Any]) -> Calla
 
 def _adds_bos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
     bos = _text(settings, "bos_token")
-    if isinstance(given := settings.get("add_bos_token"), bool):  # takes the place of what tokenizer.json says
-        return given and bos is not None
-    return bos is not None and bos in checkpoint.fast().first[:1]
+    if bos is None:
+        return False
+    if checkpoint.has_fast:  # transformers 5 then leaves add_bos_token of the settings out
+        return bos in checkpoint.fast().first[:1]
+    return settings["add_bos_token"] is True
 
 
 def _template_adds_bos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:

@@ -44,7 +44,7 @@ QUIRK = Quirk(
     title="The draft of a rollout that starts from dummy weights gets dummy weights, and no refit replaces them",
     flag=ModelFlag.SPECULATIVE,
     match=purpose("rollout") & dummy_weights & setting("engine.speculative_config").is_set(),
-    affected=Affected("vllm", introduced="0.30.0"),
+    affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Default("engine.speculative_config", {"draft_load_config": {"load_format": "auto"}}),
     severity=Severity.SLOW,
     references=[

@@ -7,7 +7,7 @@ endpoint therefore encode rendered text without special tokens. A text prompt is
 `generate_text_async`, by ``LLM.generate`` and by ``/v1/completions`` (``TokenizeParams.add_special_tokens``, true by default).
 
 What this changes: ``tokenizer.add_special_tokens`` becomes ``once`` for models whose tokenizer and whose chat template both add
-BOS, as read from ``tokenizer_config.json``, ``tokenizer.json`` and the template. A text that begins with BOS is then encoded as
+BOS, as read from ``tokenizer.json`` and the template. A text that begins with BOS is then encoded as
 it is, and every other text gets its BOS. A value that was typed stays. Clients of other engines send token ids, or
 ``add_special_tokens: false``.
 
@@ -89,7 +89,17 @@ def _that_adds_bos(lab: Lab) -> Path:
     template = target / "chat_template.jinja"
     if not (text := template.read_text(encoding="utf-8")).startswith("{{ bos_token }}"):
         template.write_text(f"{{{{ bos_token }}}}{text}", encoding="utf-8")
-    file = target / "tokenizer_config.json"
-    settings = json.loads(file.read_text(encoding="utf-8"))
-    file.write_text(json.dumps({**settings, "add_bos_token": True}), encoding="utf-8")
+    file = target / "tokenizer.json"
+    first, text_a, text_b = ({kind: {"id": name, "type_id": 0}} for kind, name in _PARTS)
+    processor = {
+        "type": "TemplateProcessing",
+        "single": [first, text_a],
+        "pair": [first, text_a, text_b],
+        "special_tokens": {"<bos>": {"id": "<bos>", "ids": [2], "tokens": ["<bos>"]}},
+    }
+    content = {**json.loads(file.read_text(encoding="utf-8")), "post_processor": processor}
+    file.write_text(json.dumps(content), encoding="utf-8")
     return target
+
+
+_PARTS = (("SpecialToken", "<bos>"), ("Sequence", "A"), ("Sequence", "B"))

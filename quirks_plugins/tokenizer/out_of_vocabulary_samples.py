@@ -9,7 +9,9 @@ start with low probabilities, a policy that moves, a high temperature or a confu
 What this changes: ``tokenizer.only_known_ids`` becomes true in rollouts, for up to 1024 such rows (more do not fit vLLM's
 newer model runner). The worker then biases their logits by -100, the lowest bias that vLLM takes, also in requests to its
 server. ``processed_logprobs`` are those of the distribution without these rows; a trainer whose softmax includes them differs
-by log(1 - their probability), which is far below rounding in a trained model.
+by log(1 - their probability), which is far below rounding in a trained model. vLLM's older model runner (the CPU platform's,
+and that of features which the newer one lacks) builds the biases of all running requests anew when one comes or goes; set
+``tokenizer.only_known_ids: false`` where that costs more than such a sample would.
 
 When it can go: when vLLM leaves out rows that the tokenizer does not know. It prefers not to so far: the check of prompts was
 widened instead (vllm-project/vllm#22471).
@@ -63,7 +65,8 @@ QUIRK = Quirk(
         no("qwen3", extra={"tokenizer.unknown_ids": 267}),
         unknown("qwen3", _OURS),
     ],
-    cost="a bias for each such row in each request",
+    cost="3.7 KB in each request for the 267 rows of Qwen3; with vLLM's older model runner 0.04 ms for each running request in "
+    "steps where requests come or go (256 requests on one CPU core: 11 ms)",
 )
 
 #: Ids that the smaller tokenizer knows.

@@ -51,13 +51,20 @@ def fast(vocab=3, merges=True, **parts):
         ({"bos_token": {"content": "<s>"}}, {"type": "Sequence", "processors": [{"type": "ByteLevel"}, first("<s>")]}, True),
         ({"bos_token": "<s>"}, first("[CLS]"), False),
         ({"bos_token": "<s>"}, None, False),
-        ({"bos_token": "<s>", "add_bos_token": True}, None, True),
-        ({"bos_token": "<s>", "add_bos_token": False}, first("<s>"), False),
+        ({"bos_token": "<s>", "add_bos_token": True}, None, False),
+        ({"bos_token": "<s>", "add_bos_token": False}, first("<s>"), True),
         ({"bos_token": None, "add_bos_token": True}, first("<s>"), False),
     ],
 )
-def test_the_tokenizer_adds_bos_as_its_settings_say_or_else_its_post_processor(checkpoint, settings, processor, adds):
+def test_the_tokenizer_adds_bos_if_its_post_processor_does_whatever_its_settings_say(checkpoint, settings, processor, adds):
     assert checkpoint(settings, fast(post_processor=processor)).fact("tokenizer.adds_bos") is adds
+
+
+@pytest.mark.parametrize(
+    ("settings", "adds"), [({"add_bos_token": True}, True), ({"add_bos_token": False}, False), ({}, UNKNOWN)]
+)
+def test_without_a_tokenizer_json_its_settings_say_whether_it_adds_bos(checkpoint, settings, adds):
+    assert checkpoint({"bos_token": "<s>", **settings}).fact("tokenizer.adds_bos") is adds
 
 
 @pytest.mark.parametrize(
@@ -155,7 +162,7 @@ def test_files_are_read_once_until_they_change(checkpoint, monkeypatch):
 def test_a_run_has_the_facts_of_its_own_tokenizer_reads_nothing_unasked_and_its_json_stays_as_it_was(
     checkpoint, tmp_path, monkeypatch
 ):
-    model = checkpoint({"bos_token": "<s>", "add_bos_token": True}, fast(), model_type="qwen3")
+    model = checkpoint({"bos_token": "<s>"}, fast(post_processor=first("<s>")), model_type="qwen3")
     other = tmp_path / "other"
     other.mkdir()
     (other / "tokenizer_config.json").write_text("{}", encoding="utf-8")

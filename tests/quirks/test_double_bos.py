@@ -36,8 +36,12 @@ def tokenizer(tmp_path):
     def write(adds=True, template="{{ bos_token }}{{ messages }}"):
         folder = tmp_path / "model"
         folder.mkdir(exist_ok=True)
-        settings = {"bos_token": "<s>", "add_bos_token": adds, "chat_template": template}
+        settings = {"bos_token": "<s>", "chat_template": template}
         (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        first = {"SpecialToken": {"id": "<s>" if adds else "[CLS]", "type_id": 0}}
+        processor = {"type": "TemplateProcessing", "single": [first, {"Sequence": {"id": "A", "type_id": 0}}]}
+        content = {"added_tokens": [], "post_processor": processor, "model": {"type": "BPE", "vocab": {}, "merges": []}}
+        (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
 
     return write
 
