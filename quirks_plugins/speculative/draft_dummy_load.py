@@ -3,7 +3,7 @@
 What happens: nothing is wrong with the tokens, but speculative decoding makes the rollout slower instead of faster: almost no
 draft token is accepted. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) in the way of the target
 unless ``speculative_config.draft_load_config`` says otherwise (``get_draft_load_config`` in
-model_executor/model_loader/utils.py). A rollout loads the target as ``dummy``, because the first refit replaces its weights; no
+model_executor/model_loader/utils.py; before 0.31.0 ``get_model``). A rollout loads the target as ``dummy``, because the first refit replaces its weights; no
 refit of ours, and of few trainers, sends the draft's.
 
 What this changes: ``draft_load_config`` of a ``speculative_config`` becomes ``load_format: auto``, so the draft comes from its
@@ -52,9 +52,8 @@ QUIRK = Quirk(
         report("https://github.com/verl-project/verl/issues/6947"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.model_loader.utils",
-        r"load_config = vllm_config\.load_config\s+if load_config is not None and load_config\.load_format != \"ipc_cache\":\s+"
-        r"return load_config",
+        "vllm.config.speculative",
+        r"draft_load_config: LoadConfig \| None = None\s+\"\"\"[^\"]*will use the load\s+config from the target model",
         found_means_affected=True,
     ),
     examples=[
