@@ -3,8 +3,8 @@
 What happens: nothing is wrong with the tokens, but speculative decoding makes the rollout slower instead of faster: almost no
 draft token is accepted. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) in the way of the target
 unless ``speculative_config.draft_load_config`` says otherwise (``get_draft_load_config`` in
-model_executor/model_loader/utils.py; before 0.31.0 ``get_model``). A rollout loads the target as ``dummy``, because the first refit replaces its weights; no
-refit of ours, and of few trainers, sends the draft's.
+model_executor/model_loader/utils.py; before 0.31.0 ``get_model``). A rollout loads the target as ``dummy``, because the first
+refit replaces its weights; no refit of ours, and of few trainers, sends the draft's.
 
 What this changes: ``draft_load_config`` of a ``speculative_config`` becomes ``load_format: auto``, so the draft comes from its
 checkpoint. A typed value stays. A method without a model (``ngram``, ``suffix``) does not read it. A draft that is trained too

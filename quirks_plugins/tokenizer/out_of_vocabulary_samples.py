@@ -7,11 +7,12 @@ widened), and a trainer learns ids without a meaning. The embedding is padded to
 start with low probabilities, a policy that moves, a high temperature or a confused context reaches them.
 
 What this changes: ``tokenizer.only_known_ids`` becomes true in rollouts, for up to 1024 such rows (more do not fit vLLM's
-newer model runner). The worker then biases their logits by -100, the lowest bias that vLLM takes, also in requests to its
-server. ``processed_logprobs`` are those of the distribution without these rows; a trainer whose softmax includes them differs
-by log(1 - their probability), which is far below rounding in a trained model. vLLM's older model runner (the CPU platform's,
-and that of features which the newer one lacks) builds the biases of all running requests anew when one comes or goes; set
-``tokenizer.only_known_ids: false`` where that costs more than such a sample would.
+newer model runner), and not with speculative decoding, where vLLM refuses a bias. The worker then biases their logits by -100,
+the lowest bias that vLLM takes, also in requests to its server. ``processed_logprobs`` are those of the distribution without
+these rows; a trainer whose softmax includes them differs by log(1 - their probability), which is far below rounding in a
+trained model. vLLM's older model runner (the CPU platform's, and that of features which the newer one lacks) builds the biases
+of all running requests anew when one comes or goes; set ``tokenizer.only_known_ids: false`` where that costs more than such a
+sample would.
 
 When it can go: when vLLM leaves out rows that the tokenizer does not know. It prefers not to so far: the check of prompts was
 widened instead (vllm-project/vllm#22471).
@@ -23,7 +24,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
-from quirks_core import Advise, Default, Fact, ModelFlag, Quirk, Severity, fix, no, purpose, report, unknown, yes
+from quirks_core import Advise, Default, Fact, ModelFlag, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ _ROWS = Fact("tokenizer.unknown_ids")
 #: ``MAX_NUM_LOGIT_BIAS_TOKENS`` of vllm/v1/worker/gpu/sample/logit_bias.py.
 _MOST = 1024
 _OURS = {"engine.generate_from_dummy": False}
+_DRAFT = {"engine.speculative_config": {"model": "draft", "num_speculative_tokens": 3}}
+#: vLLM refuses a request with a bias then (``SamplingParams._validate_spec_decode``).
+_speculates = setting("engine.speculative_config").is_set()
 
 QUIRK = Quirk(
     id="out-of-vocabulary-samples",
@@ -42,11 +46,16 @@ QUIRK = Quirk(
     flag=ModelFlag.TOKENIZER,
     match=purpose("rollout") & our_worker & _ROWS.above(0),
     adjustments=[
-        Default("tokenizer.only_known_ids", True, when=_ROWS.below(_MOST + 1)),
+        Default("tokenizer.only_known_ids", True, when=_ROWS.below(_MOST + 1) & ~_speculates),
         Advise(
             f"the model has more than {_MOST} ids that the tokenizer does not know, more than a request can rule out; look for "
             "them in samples, or cut the embedding to the tokenizer's size",
             when=_ROWS.above(_MOST),
+        ),
+        Advise(
+            "the model has ids that the tokenizer does not know, and with speculative decoding vLLM lets no request rule them "
+            "out; look for them in samples",
+            when=_ROWS.below(_MOST + 1) & _speculates,
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
@@ -60,6 +69,7 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", _OURS, extra={"tokenizer.unknown_ids": 267}),
         yes("qwen3", _OURS, extra={"tokenizer.unknown_ids": 2000}),
+        yes("qwen3", {**_OURS, **_DRAFT}, extra={"tokenizer.unknown_ids": 267}),
         no("qwen3", _OURS, extra={"tokenizer.unknown_ids": 0}),
         no("qwen3", _OURS, extra={"tokenizer.unknown_ids": 267}, purpose="eval"),
         no("qwen3", extra={"tokenizer.unknown_ids": 267}),

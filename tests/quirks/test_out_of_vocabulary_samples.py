@@ -36,6 +36,13 @@ def test_rows_that_only_pad_are_ruled_out_as_long_as_a_request_can_hold_them(pla
 
 
 @pytest.mark.usefixtures("padded")
+def test_with_speculative_decoding_vllm_takes_no_bias_so_it_only_says_so(plan_for):
+    outcome = plan_for({"model_type": "qwen3", "vocab_size": 6}, {"engine.speculative_config": {"model": "draft"}})
+
+    assert (outcome.changes, len(outcome.warnings)) == ({}, 1)
+
+
+@pytest.mark.usefixtures("padded")
 def test_what_was_typed_stays(plan_for):
     assert plan_for({"model_type": "qwen3", "vocab_size": 6}, {SLOT: False}).statuses == {SLOT: "kept_user"}
 
