@@ -143,6 +143,19 @@ class SamplingSection(Section):
     pad_token_id: int | None = Field(None, description="fills rows to equal length; the checkpoint's if left open")
 
 
+class TokenizerSection(Section):
+    """How texts become tokens, and which tokens may be sampled."""
+
+    add_special_tokens: Literal["always", "never", "once"] | None = Field(
+        None,
+        description="special tokens around a text prompt: always, never, or once, which is not again around a text that begins "
+        "with BOS already; as the tokenizer does by itself if left open",
+    )
+    only_known_ids: bool | None = Field(
+        None, description="sample none of the ids above those that the tokenizer knows, rows that only pad the embedding"
+    )
+
+
 class TrainSection(Section):
     """What quirks need to know of the trainer."""
 
@@ -332,7 +345,9 @@ class GenerationConfig(Section):
     """Everything that a generation worker needs to know."""
 
     #: The sections whose fields are slots. The others say which model, how to serve it, and which quirks to leave out.
-    SLOT_SECTIONS: ClassVar[tuple[str, ...]] = ("cluster", "engine", "parallel", "refit", "request", "sampling", "train")
+    SLOT_SECTIONS: ClassVar[tuple[str, ...]] = (
+        *("cluster", "engine", "parallel", "refit", "request", "sampling", "tokenizer", "train"),
+    )
 
     purpose: Purpose = Field(
         "rollout", description="rollout (a trainer will refit: weights start as dummy), eval or serve (weights are loaded)"
@@ -341,6 +356,7 @@ class GenerationConfig(Section):
     model: ModelSection
     engine: EngineSection = EngineSection()
     sampling: SamplingSection = SamplingSection()
+    tokenizer: TokenizerSection = TokenizerSection()
     train: TrainSection = TrainSection()
     parallel: ParallelSection = ParallelSection()
     cluster: ClusterSection = ClusterSection()

@@ -28,7 +28,8 @@ class Example:
         purpose: Purpose of the run.
         recipe: Name of the training recipe.
         name: Name of the model.
-        extra: Facts of plugins, by ``distribution.name``; and ``environment.unread``, which a real run reads from the source.
+        extra: Facts of plugins, by ``distribution.name``; and facts that a real run reads from further files: those of the
+            tokenizer, ``model.stop_token_ids``, and ``environment.unread``, which comes from the engine's source.
     """
 
     answer: Answer

@@ -9,9 +9,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, field_serializer, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_serializer,
+)
 
 from quirks_core import sources, variables
+from quirks_core.checkpoint_facts import CHECKPOINT_FACTS, Checkpoint
 from quirks_core.config import GenerationConfig, Purpose
 from quirks_core.engine_arguments import argument_names
 from quirks_core.errors import UsageError
@@ -172,6 +181,9 @@ class RunContext(Record):
     environment: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
 
+    #: Where further files of the checkpoint are, read when a quirk asks for what they say; None in a run that is made up.
+    _checkpoint: Checkpoint | None = PrivateAttr(default=None)
+
     @model_serializer(mode="wrap")
     def _without_what_is_rare(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leaves out `untold` where it is empty: the digests of plans that were made before there was one stay."""
@@ -220,6 +232,8 @@ class RunContext(Record):
             platform=assumed_platform or installed_platform(),
             environment=_variables(config, asked, os.environ if environ is None else environ),
         )
+        place = config.model
+        context._checkpoint = Checkpoint(place.path, place.revision, place.tokenizer, context.model.config)
         context._check_engine_arguments()
         return context
 
@@ -327,12 +341,24 @@ def _num_gpus(context: RunContext) -> int | None:
     return None if gpus is None else gpus * (context.settings.get("cluster.num_nodes") or 1)
 
 
+def _of_checkpoint(name: str) -> Callable[[RunContext], Any]:
+    def read(context: RunContext) -> Any:
+        return UNKNOWN if context._checkpoint is None else context._checkpoint.fact(name)
+
+    return read
+
+
 def _is_moe(context: RunContext) -> Any:
     return UNKNOWN if context.model.num_experts is UNKNOWN else context.model.is_moe
 
 
 _NO_TYPE = "config.json gives no model_type"
 _NO_COUNT = "config.json gives no number of experts, and either no model_type or one of a MoE model"
+
+_NO_FILE = {
+    "model": "the file cannot be read",
+    "tokenizer": "tokenizer_config.json or, where it is needed, tokenizer.json is missing or cannot be read",
+}
 
 #: The facts with fixed names. Slots are facts as well, and so are the members of `FAMILIES`.
 FACTS: Mapping[str, FactSpec] = MappingProxyType(
@@ -363,6 +389,10 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 lambda run: run.model.head_size,
             ),
             FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.model.is_multimodal),
+            *(
+                FactSpec(name, help_, _of_checkpoint(name), _NO_FILE[name.partition(".")[0]])
+                for name, (help_, _) in CHECKPOINT_FACTS.items()
+            ),
             FactSpec("parallel.replica_size", "TP x PP: ranks that hold one copy of the model", _size("tensor", "pipeline")),
             FactSpec(
                 "parallel.expert_group_size",

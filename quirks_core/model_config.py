@@ -1,4 +1,4 @@
-"""Finds a model's files and reads its ``config.json`` as JSON, never through remote code."""
+"""Finds a model's files and reads JSON among them, never through remote code."""
 
 from __future__ import annotations
 
@@ -56,8 +56,44 @@ def _hub_config(model: str, revision: str | None) -> Path:
         raise UsageError(f"config.json of {model!r} cannot be read from the hub: {first_line}") from None
 
 
+def checkpoint_file(model: str, name: str, revision: str | None = None) -> Path | None:
+    """Returns the path of one of a model's smaller files; None if it has no such file.
+
+    Args:
+        model: A folder, or a Hugging Face hub id, as for `config_file`.
+        name: Name of the file.
+        revision: Branch, tag or commit on the hub.
+
+    Raises:
+        UsageError: It cannot be told: there is no such folder, or the hub cannot be reached.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return file if (file := folder / name).is_file() else None
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise UsageError(f"folder {model!r} does not exist (and it is no hub id of the form organisation/name)")
+    return _hub_file(model, name, revision)
+
+
+def _hub_file(model: str, name: str, revision: str | None) -> Path | None:
+    try:
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    except ImportError:
+        raise UsageError(f"{name} of {model!r} cannot be read without huggingface_hub") from None
+    # What the cache has, or knows to be absent, needs no request.
+    if (cached := try_to_load_from_cache(model, name, revision=revision)) is not None:
+        return Path(cached) if isinstance(cached, str) else None
+    try:
+        return Path(hf_hub_download(model, name, revision=revision))
+    except Exception as error:
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
+        raise UsageError(f"{name} of {model!r} cannot be read from the hub: {type(error).__name__}") from None
+
+
 def read_config(file: Path) -> dict[str, Any]:
-    """Returns the parsed ``config.json``.
+    """Returns the parsed ``config.json``, or another file that holds a JSON object.
 
     Raises:
         UsageError: The file cannot be read, or does not hold a JSON object.

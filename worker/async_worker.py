@@ -207,10 +207,13 @@ class VllmAsyncGenerationWorker:
         self._receipt = engine.receipt
         self._running = _Running(
             engine,
-            Requests(engine, self.config.sampling, self.config.request.timeout_s),
+            Requests(engine, self.config.sampling, self.config.request.timeout_s, never=self._never_sampled(engine)),
             Refitting(engine, self.config.refit, self.plan, self._abort, self._warn),
         )
         self._warn(*engine.warnings, *self._launch.registry.observe(self.plan, self.receipt))
+
+    def _never_sampled(self, engine: Engine) -> range:
+        return vllm_adapter.unknown_ids(engine.llm) if self.config.tokenizer.only_known_ids else range(0)
 
     async def shutdown(self) -> bool:
         """Stops server and engine, ends every process that was started and reverts the plan; may be called again.
@@ -325,7 +328,8 @@ class VllmAsyncGenerationWorker:
             NotReadyError, GenerationTimeoutError, GenerationAbortedError, EngineDiedError: As for `generate_async`.
         """
         tokenizer = self.engine.llm.get_tokenizer()
-        rows = [list(tokenizer.encode(text)) for text in texts(data)]
+        special = self.config.tokenizer.add_special_tokens
+        rows = [vllm_adapter.encoded(tokenizer, text, special) for text in texts(data)]
         check_encoded(rows, self._longest)
         stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
         async with aclosing(self.requests.texts(dict(enumerate(rows)), stop, greedy=greedy)) as finished:

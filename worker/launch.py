@@ -90,12 +90,18 @@ def sampling_warnings(config: GenerationConfig) -> tuple[str, ...]:
     least = config.sampling.min_new_tokens
     if config.purpose != "rollout" or not least:
         return ()
-    text = (
-        f"sampling.min_new_tokens = {least} masks the tokens that end a sample until it has {least} tokens, which shifts the "
-        "logprobs of the tokens before: they are those of the masked distribution, and the trainer's differ; set "
-        "sampling.min_new_tokens: 0, or mask the same tokens in the trainer"
-    )
-    return (text,)
+    masks = f"sampling.min_new_tokens = {least} masks the tokens that end a sample until it has {least} tokens"
+    if config.engine.logprobs_mode == "raw_logprobs":
+        text = (
+            "; raw_logprobs are those of the full softmax, as the trainer's are; to sample from that, set "
+            "sampling.min_new_tokens: 0"
+        )
+    else:
+        text = (
+            ", which shifts the logprobs of the tokens before: they are those of the masked distribution, and the trainer's "
+            "differ; set sampling.min_new_tokens: 0, or mask the same tokens in the trainer"
+        )
+    return (f"{masks}{text}",)
 
 
 def parsed(config: GenerationConfig | Mapping[str, Any]) -> GenerationConfig:

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from quirks_core import Fact, RunContext, typed
+from quirks_core.checkpoint_facts import CHECKPOINT_FACTS
 from quirks_core.config import GenerationConfig
 from quirks_core.errors import UsageError
 from quirks_core.facts import FACTS, FAMILIES, ModelFacts, always_known, is_known_fact
@@ -129,7 +130,8 @@ def test_sizes_are_products_of_what_is_set_and_gpus_are_absent_where_none_are_na
 
 
 def test_a_fact_that_says_when_it_is_unknown_can_be_and_no_other_ever_is(make_context):
-    everything = make_context(config={"model_type": "qwen3_moe", "num_experts": 8})
+    of_files = dict.fromkeys(CHECKPOINT_FACTS, 1)  # whose values are another file's tests
+    everything = make_context(config={"model_type": "qwen3_moe", "num_experts": 8}, extra=of_files)
     nothing = make_context(config={}, packages={}, platform=None, environment={"VLLM_A": "1"})
 
     doubtful = {name for name, spec in FACTS.items() if spec.unknown}

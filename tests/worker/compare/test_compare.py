@@ -223,7 +223,10 @@ def test_a_cause_names_the_quirks_that_set_it_and_where_they_are_in_force() -> N
 
     quirks = causes.quirks_that_set("engine.logprobs_mode", registry, {"rollout-logprobs-processed"}, set())
 
-    assert [(quirk.id, quirk.state) for quirk in quirks] == [("rollout-logprobs-processed", "in force in A")]
+    assert [(quirk.id, quirk.state) for quirk in quirks] == [
+        ("min-tokens-renormalises", "in force in neither"),
+        ("rollout-logprobs-processed", "in force in A"),
+    ]
     assert causes.quirks_that_set("engine.quantization", registry, (), ()) == ()
 
 

@@ -1,0 +1,68 @@
+"""Distillation: vLLM refuses a request for more than 20 logprobs of a position.
+
+What happens: the first request of a distillation run for the 64 or 128 most probable tokens fails with "Requested sample
+logprobs of 64, which is greater than max allowed: 20" (``SamplingParams._validate_logprobs``; ``max_logprobs`` of vLLM's
+``ModelConfig`` is the cap). The engine has started by then; where a trainer builds it, the argument is often out of reach or
+fixed to 1 (modelscope/ms-swift#9644, NovaSky-AI/SkyRL#1357).
+
+What this changes: ``engine.max_logprobs`` becomes -1, no cap, for recipes whose name says distillation (``distil``, ``gkd``,
+``opd``). Nothing is allocated for logprobs that nobody asks for. A value that was typed stays.
+
+When it can go: when vLLM has no cap for callers of the engine itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, report, yes
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="max-logprobs-cap",
+    title="A distillation run's request for the logprobs of more than 20 tokens is refused",
+    flag=ModelFlag.LOGPROBS,
+    match=Fact("recipe").matches(r"distil|\b(gkd|m?opd|opsd)\b"),
+    adjustments=Default("engine.max_logprobs", -1),
+    severity=Severity.CRASH,
+    crash="greater than max allowed",
+    references=[
+        report("https://github.com/modelscope/ms-swift/issues/9644"),
+        report("https://github.com/NovaSky-AI/SkyRL/pull/1357"),
+        report("https://github.com/vllm-project/vllm/issues/5299"),
+    ],
+    evidence=StaticProbe("vllm.config.model", r"max_logprobs: int = (?:Field\(default=)?20\b", found_means_affected=True),
+    examples=[
+        yes(recipe="distillation-qwen3-32b-to-1.7b"),
+        yes(recipe="qwen3-opd-1.7b", purpose="eval"),
+        no(recipe="grpo-qwen3-1.7b"),
+        no(),
+    ],
+)
+
+#: More than vLLM's default.
+_MOST = 64
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A request of a distillation recipe gets the logprobs of its 64 most probable tokens."""
+    from worker.testing.lab import Outcome
+
+    values = {"recipe": "distillation", "engine": {"load_format": "auto"}}
+    async with lab.worker(lab.checkpoint("qwen3"), values) as worker:
+        got = await _logprobs(lab.engine(worker))
+    return Outcome(got >= _MOST, "logprobs of the first position", str(got), f"at least {_MOST}")
+
+
+async def _logprobs(engine: Any) -> int:
+    """Asks for them, and returns how many came."""
+    from vllm import SamplingParams
+
+    from worker.testing.lab import PROMPTS
+
+    params = SamplingParams(max_tokens=1, logprobs=_MOST)
+    async for output in engine.generate({"prompt_token_ids": list(PROMPTS[0])}, params, "teacher"):
+        completion = output.outputs[0]
+    return len(completion.logprobs[0])

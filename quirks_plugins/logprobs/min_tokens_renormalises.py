@@ -1,0 +1,72 @@
+"""A minimum length renormalises the logprobs of a rollout: the tokens that end a sample are masked before they are taken.
+
+What happens: with ``min_new_tokens`` the logprobs of the first tokens are too high, each by -log(1 - p(any token that ends the
+sample)), against a trainer that takes the full softmax. Every importance ratio is biased in the same direction, most where
+ending was likely, and nothing warns. ``MinTokensLogitsProcessor`` (vllm/v1/sample/logits_processor/builtin.py) sets the logits
+of EOS and stop tokens to -inf, and ``processed_logprobs``, the right choice for rollouts otherwise, are those of what is left.
+
+What this changes: ``engine.logprobs_mode`` becomes ``raw_logprobs`` where that loses nothing else: temperature 1, no top-p, no
+top-k. These are the policy's own logprobs, as the trainer computes them; the minimum length then counts as part of the
+environment. At any other sampling the worker warns and changes nothing: set ``sampling.min_new_tokens: 0``, or mask the same
+tokens in the trainer. A typed ``processed_logprobs`` stays.
+
+When it can go: when trainers compute logprobs over the tokens that sampling allowed, or vLLM has a mode that leaves masks of
+single tokens out (vllm-project/vllm#42259).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import ModelFlag, Quirk, Require, Severity, no, purpose, report, setting, yes
+from quirks_plugins.conditions import our_worker
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_OURS = {"engine.generate_from_dummy": False}
+_PLAIN = {**_OURS, "sampling.temperature": 1.0, "sampling.top_p": 1.0, "sampling.top_k": -1}
+_LEAST = {**_PLAIN, "sampling.min_new_tokens": 8}
+
+_only_temperature_1 = (
+    setting("sampling.temperature").one_of(1.0) & ~setting("sampling.top_p").below(1) & ~setting("sampling.top_k").above(0)
+)
+
+QUIRK = Quirk(
+    id="min-tokens-renormalises",
+    title="A minimum length masks the tokens that end a sample, and the logprobs of all others are renormalised",
+    flag=ModelFlag.LOGPROBS,
+    match=purpose("rollout") & our_worker & setting("sampling.min_new_tokens").above(0) & _only_temperature_1,
+    adjustments=Require(
+        "engine.logprobs_mode",
+        "raw_logprobs",
+        instead_of=("raw_logits", "processed_logits"),
+        reason="processed logprobs are renormalised over the tokens that a minimum length leaves; at temperature 1 raw ones "
+        "are those of the full softmax",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/42259"),
+        report("https://github.com/huggingface/trl/issues/6789"),
+    ],
+    examples=[
+        yes(settings=_LEAST),
+        yes(settings={**_LEAST, "engine.logprobs_mode": "processed_logprobs"}),
+        no(settings=_PLAIN),
+        no(settings={**_LEAST, "sampling.temperature": 0.7}),
+        no(settings={**_LEAST, "sampling.top_p": 0.9}),
+        no(settings=_LEAST, purpose="eval"),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """The logprobs of samples with a minimum length are those of the trainer's softmax."""
+    from worker.testing.lab import NEW_TOKENS
+
+    model = lab.checkpoint("qwen3")
+    ends = list(range(3, 131))  # a quarter of all tokens, so that ending is likely everywhere
+    sampling = {"ignore_eos": False, "min_new_tokens": NEW_TOKENS, "stop_token_ids": ends}
+    async with lab.worker(model, {"engine": {"load_format": "auto"}, "sampling": sampling}) as worker:
+        got = await lab.sample(worker)
+    return lab.close_logprobs(got, lab.rescored(lab.trainer(model), got), measure="largest difference to log_softmax(logits)")

@@ -1,0 +1,145 @@
+"""A LoRA adapter that is updated under its old name is served prefixes that the previous adapter computed.
+
+What happens: after an update of the adapter, samples whose prompt was seen before have logprobs of neither adapter: their first
+blocks come from the old one, the rest from the new one. It gets worse with every update, and a restart hides it. vLLM keys
+cached blocks by the adapter's name (``_gen_lora_extra_hash_keys`` in v1/core/kv_cache_utils.py), from 0.31.0 on by name and
+path; what the files hold is no part of the key. Trainers that save each step's adapter to one folder and load it with
+``load_inplace``, or unload and load it again, keep name and path.
+
+What this changes: ``engine.enable_prefix_caching`` becomes false in rollouts with LoRA. A value that was typed stays: set it to
+true if every update has a name of its own (or, from 0.31.0 on, a path), or if the trainer calls ``reset_prefix_cache`` after
+each update while no request runs.
+
+When it can go: when the key holds a version of the adapter (vllm-project/vllm#48352).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import (
+    Affected,
+    Default,
+    ModelFlag,
+    Quirk,
+    Severity,
+    StaticProbe,
+    fix,
+    no,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+    from worker.testing.lab import Generated, Lab, Outcome
+
+_LORA = {"engine.enable_lora": True}
+
+QUIRK = Quirk(
+    id="lora-reload-cache",
+    title="A LoRA adapter updated under its old name is served prefix blocks of the previous adapter",
+    flag=ModelFlag.LORA,
+    match=purpose("rollout") & setting("engine.enable_lora").is_true(),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Default(
+        "engine.enable_prefix_caching",
+        False,
+        reason="cached prefixes outlive an update of the adapter under its old name, because vLLM knows it by name and path",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/42125"),
+        report("https://github.com/vllm-project/vllm/issues/30931"),
+        report("https://github.com/NovaSky-AI/SkyRL/pull/1606"),
+        fix("https://github.com/vllm-project/vllm/pull/48352"),
+    ],
+    evidence=StaticProbe(
+        "vllm.v1.core.kv_cache_utils",
+        r"return \[(?:\(\"lora\", lora_request\.lora_name, lora_request\.lora_path\)|request\.lora_request\.lora_name)\]",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("qwen3", _LORA, vllm="0.32.0"),
+        yes("qwen3", {**_LORA, "engine.enable_prefix_caching": True}, vllm="0.32.0"),
+        no("qwen3", vllm="0.32.0"),
+        no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),
+        unknown("qwen3", _LORA),
+    ],
+    cost="prompts with a common prefix are computed anew for each request",
+)
+
+_RANK = 8
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """After an update of the adapter, prompts that were seen before get the new adapter's logprobs."""
+    model, folder = lab.checkpoint("qwen3"), lab.folder / "adapter"
+    # Only whole blocks are cached, and only one of the prompts is longer than the smallest that every platform has.
+    engine = {"load_format": "auto", "enable_lora": True, "max_lora_rank": _RANK, "max_loras": 1, "block_size": 32}
+    got: list[Generated] = []
+    async with lab.worker(model, {"engine": engine}) as worker:
+        for seed in (1, 2):
+            _write_adapter(folder, seed)
+            got = await _sampled(lab.engine(worker), folder, seed)
+    trainer = lab.trainer(model)
+    weights = dict(trainer.named_parameters())
+    for name, (down, up) in _adapter(2).items():
+        weights[f"{name}.weight"].data += up @ down
+    measure = "largest difference to the new adapter's logprobs, on prompts seen before its update"
+    return lab.close_logprobs(got, lab.rescored(trainer, got), measure=measure)
+
+
+def _adapter(seed: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Returns the factors of each module, of shapes ``[rank, in]`` and ``[out, rank]``, for the kind qwen3."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"q_proj": (64, 64), "v_proj": (32, 64)}
+    return {
+        f"model.layers.{layer}.self_attn.{name}": (
+            torch.randn(_RANK, width, generator=generator) / width**0.5,
+            torch.randn(height, _RANK, generator=generator) / _RANK**0.5,
+        )
+        for layer in range(2)
+        for name, (height, width) in shapes.items()
+    }
+
+
+def _write_adapter(folder: Path, seed: int) -> None:
+    from safetensors.torch import save_file
+
+    folder.mkdir(exist_ok=True)
+    tensors = {}
+    for name, (down, up) in _adapter(seed).items():
+        tensors[f"base_model.model.{name}.lora_A.weight"], tensors[f"base_model.model.{name}.lora_B.weight"] = down, up
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": _RANK, "lora_alpha": _RANK, "target_modules": ["q_proj", "v_proj"], "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+async def _sampled(engine: Any, folder: Path, update: int) -> list[Generated]:
+    """Loads the adapter in the place of the previous one, and samples with it."""
+    from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
+
+    from worker.testing.lab import NEW_TOKENS, PROMPTS, Generated
+
+    await engine.add_lora(LoRARequest("policy", 1, str(folder), load_inplace=True))
+    request = LoRARequest("policy", 1, str(folder))
+    params = SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
+    rows = []
+    for number, prompt in enumerate(PROMPTS):
+        name = f"{update}-{number}"
+        async for output in engine.generate({"prompt_token_ids": list(prompt)}, params, name, lora_request=request):
+            completion = output.outputs[0]
+        chosen = zip(completion.logprobs, completion.token_ids, strict=True)
+        rows.append(Generated(tuple(completion.token_ids), tuple(entry[token].logprob for entry, token in chosen)))
+    return rows

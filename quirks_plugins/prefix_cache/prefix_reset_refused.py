@@ -1,0 +1,84 @@
+"""``reset_prefix_cache`` does nothing while requests run, and the caller does not hear of it.
+
+What happens: a trainer that updates weights while requests run resets the prefix cache after each update, and every reset is
+refused: samples whose prompt was seen before are computed from keys and values of older weights, and requests that run keep
+theirs. Rollout and trainer drift apart; only a line of the engine's log, "Failed to reset prefix cache because some blocks are
+not freed yet", tells. vLLM resets only while no request holds a block (``BlockPool.reset_prefix_cache``) and returns False
+otherwise; the HTTP route answers 200 all the same, and trainers drop the result (NovaSky-AI/SkyRL#1824, NVIDIA-NeMo/RL#3929).
+
+What this changes: in rollouts a reset takes running requests along: vLLM preempts them, as with ``reset_running_requests``,
+and computes them anew from their first token. Nobody passes that argument for a trainer's call, so the engine core's method is
+overridden in the class that runs in the engine's process (``EngineCoreProc``). Our own worker is left alone: it resets while
+the engine is paused, and its `reset_prefix_cache_async` says False. An engine in the trainer's own process
+(``VLLM_ENABLE_V1_MULTIPROCESSING=0``) is not reached.
+
+When it can go: when trainers pass ``reset_running_requests=True``, or vLLM raises instead of returning False. The source was
+read in every release from 0.26.0 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, unknown, yes
+from quirks_plugins.conditions import our_worker
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="prefix-reset-refused",
+    title="A reset of the prefix cache is refused while requests run, and old keys and values outlive weight updates",
+    flag=ModelFlag.PREFIX_CACHE,
+    match=purpose("rollout") & ~our_worker,
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.v1.engine.core:EngineCoreProc.reset_prefix_cache",
+        adds="quirks_plugins.prefix_cache.prefix_reset_patches:reset_prefix_cache",
+        reason="whether running requests are preempted is an argument of the trainer's call, which no setting reaches",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/12284"),
+        fix("https://github.com/vllm-project/vllm/pull/28827"),
+        fix("https://github.com/NovaSky-AI/SkyRL/pull/1824"),
+        report("https://github.com/NVIDIA-NeMo/RL/pull/3839"),
+    ],
+    examples=[
+        yes("qwen3", vllm="0.32.0"),
+        no("qwen3", {"engine.generate_from_dummy": False}, vllm="0.32.0"),
+        no("qwen3", vllm="0.32.0", purpose="serve"),
+        unknown("qwen3"),
+    ],
+    cost="at each reset, requests in flight are computed anew: their prompts and all that they generated so far",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """After an update and a reset while a request runs, prompts that were seen before get the new policy's logprobs."""
+    from worker.testing.lab import PROMPTS, batch_of
+
+    model = lab.checkpoint("qwen3")
+    second = lab.trainer(lab.checkpoint("qwen3", seed=1))
+    # Only whole blocks are cached, and only one of the prompts is longer than the smallest that every platform has.
+    values = {"engine": {"block_size": 32, "max_model_len": 1024}}
+    async with lab.worker(model, values) as worker:
+        await worker.refit_async(lab.trainer(model))
+        await lab.sample(worker)
+        long = worker.config.sampling.model_copy(update={"max_new_tokens": 900})
+
+        async def run() -> None:
+            async for _ in worker.generate_async(batch_of(PROMPTS[:1]), sampling=long):
+                pass
+
+        running = asyncio.create_task(run())
+        while not max(await worker.engine.generated_so_far(), default=0):  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0.001)
+        await worker.refit_async(second, clear_cache=False)  # as trainers do that reset the cache by themselves
+        await lab.engine(worker).reset_prefix_cache()
+        got = await lab.sample(worker)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    measure = "largest difference to the new trainer's logprobs, on prompts seen before the update"
+    return lab.close_logprobs(got, lab.rescored(second, got), measure=measure)

@@ -1,0 +1,83 @@
+"""Speculative decoding on vLLM's CPU platform: sampled tokens come from a random temperature, and their logprobs are garbage.
+
+What happens: greedy decoding is right. Every sampled request with a draft gives tokens that the model would hardly ever choose
+(26 nats below the best, on a tiny model), and with ``processed_logprobs`` logprobs that are off by as much or NaN; with a
+top-k the engine can die of an index out of bounds. The rejection sampler spreads each request's temperature, top-k and top-p
+over its draft tokens with ``expand_batch_to_tokens``, into uninitialised memory. The CPU's version of that kernel
+(``_expand_kernel_impl`` in utils/cpu_triton_utils.py) turns the target into 64-bit integers, writes into the copy and drops
+it, so logits are divided by whatever the memory held.
+
+What this changes: on the CPU platform ``expand_batch_to_tokens`` is replaced by three operations of torch that do what its
+documentation says. Other platforms keep theirs.
+
+When it can go: when vLLM's CPU kernel writes its output (vllm-project/vllm#55005, vllm-project/vllm#42638). The source was
+read in every release from 0.26.0 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Severity,
+    StaticProbe,
+    fix,
+    no,
+    platform,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_DRAFT = {"engine.speculative_config": {"model": "draft", "num_speculative_tokens": 3}}
+
+QUIRK = Quirk(
+    id="cpu-speculative-sampling",
+    title="Speculative decoding on vLLM's CPU platform samples at a random temperature, with logprobs that are off or NaN",
+    flag=ModelFlag.SPECULATIVE,
+    match=platform("cpu") & setting("engine.speculative_config").is_set(),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.v1.sample.rejection_sampler:expand_batch_to_tokens",
+        replacement="quirks_plugins.speculative.cpu_speculative_patches:expand_batch_to_tokens",
+        expects=("4a72e2584485", "b7eb18afe98e", "b937d69dd008"),
+        reason="the CPU's kernel drops what it computes, and no setting keeps sampled requests away from it",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/55005"),
+        fix("https://github.com/vllm-project/vllm/pull/42638"),
+    ],
+    evidence=StaticProbe(
+        "vllm.utils.cpu_triton_utils",
+        r"torch\.ops\._C\.expand_kernel_impl\(\s+_ensure_int64\(output\)",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu"),
+        yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu", purpose="serve"),
+        no("qwen3", _DRAFT, vllm="0.32.0", platform="cuda"),
+        no("qwen3", vllm="0.32.0", platform="cpu"),
+        unknown("qwen3", _DRAFT, vllm="0.32.0"),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """The logprobs of samples with a draft are those of the trainer's softmax(logits / temperature)."""
+    temperature = 0.5
+    model = lab.checkpoint("qwen3")
+    draft = {"method": "draft_model", "model": str(lab.checkpoint("qwen3", seed=1)), "num_speculative_tokens": 3}
+    engine = {"load_format": "auto", "logprobs_mode": "processed_logprobs", "speculative_config": draft}
+    async with lab.worker(model, {"engine": engine, "sampling": {"temperature": temperature}}) as worker:
+        got = await lab.sample(worker)
+    expected = lab.rescored(lab.trainer(model), got, temperature)
+    return lab.close_logprobs(got, expected, measure=f"largest difference to log_softmax(logits / {temperature}), with a draft")

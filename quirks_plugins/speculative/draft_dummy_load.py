@@ -1,0 +1,95 @@
+"""Speculative decoding in rollouts that start from dummy weights: the draft gets dummy weights, too, and keeps them.
+
+What happens: nothing is wrong with the tokens, but speculative decoding makes the rollout slower instead of faster: almost no
+draft token is accepted. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) in the way of the target
+unless ``speculative_config.draft_load_config`` says otherwise (``get_draft_load_config`` in
+model_executor/model_loader/utils.py; before 0.31.0 ``get_model``). A rollout loads the target as ``dummy``, because the first
+refit replaces its weights; no refit of ours, and of few trainers, sends the draft's.
+
+What this changes: ``draft_load_config`` of a ``speculative_config`` becomes ``load_format: auto``, so the draft comes from its
+checkpoint. A typed value stays. A method without a model (``ngram``, ``suffix``) does not read it. A draft that is trained too
+still has to be refitted by the trainer (vllm-project/vllm#46725).
+
+When it can go: when vLLM does not take ``dummy`` over from the target, or rollouts refit drafts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import (
+    Affected,
+    Default,
+    ModelFlag,
+    Quirk,
+    Severity,
+    StaticProbe,
+    no,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import dummy_weights
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_DRAFT = {"engine.speculative_config": {"model": "draft", "num_speculative_tokens": 3}}
+_DUMMY = {**_DRAFT, "engine.load_format": "dummy"}
+
+QUIRK = Quirk(
+    id="draft-dummy-load",
+    title="The draft of a rollout that starts from dummy weights gets dummy weights, and no refit replaces them",
+    flag=ModelFlag.SPECULATIVE,
+    match=purpose("rollout") & dummy_weights & setting("engine.speculative_config").is_set(),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Default("engine.speculative_config", {"draft_load_config": {"load_format": "auto"}}),
+    severity=Severity.SLOW,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/48296"),
+        report("https://github.com/verl-project/verl/issues/6947"),
+    ],
+    evidence=StaticProbe(
+        "vllm.config.speculative",
+        r"draft_load_config: LoadConfig \| None = None\s+\"\"\"[^\"]*will use the load\s+config from the target model",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("qwen3", _DUMMY, vllm="0.32.0"),
+        no("qwen3", {**_DRAFT, "engine.load_format": "auto"}, vllm="0.32.0"),
+        no("qwen3", {"engine.load_format": "dummy"}, vllm="0.32.0"),
+        no("qwen3", _DUMMY, vllm="0.32.0", purpose="serve"),
+        unknown("qwen3", _DUMMY),
+    ],
+)
+
+#: Draft tokens of each step.
+_DRAFTED = 3
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A draft with the target's own weights is accepted, so that a step gives several tokens."""
+    from worker.testing.lab import NEW_TOKENS, Outcome
+
+    model = lab.checkpoint("qwen3")
+    draft = {"method": "draft_model", "model": str(model), "num_speculative_tokens": _DRAFTED}
+    async with lab.worker(model, {"engine": {"speculative_config": draft}}) as worker:
+        await worker.refit_async(lab.trainer(model))
+        steps = await _steps(lab.engine(worker))
+    most = NEW_TOKENS // 2
+    return Outcome(steps <= most, f"steps for {NEW_TOKENS} greedy tokens of a draft like its target", str(steps), f"≤ {most}")
+
+
+async def _steps(engine: Any) -> int:
+    """Counts the outputs of one request, one of each step."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    from worker.testing.lab import NEW_TOKENS, PROMPTS
+
+    params = SamplingParams(
+        temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, output_kind=RequestOutputKind.DELTA, detokenize=False
+    )
+    return len([output async for output in engine.generate({"prompt_token_ids": list(PROMPTS[0])}, params, "steps")])

@@ -1,0 +1,97 @@
+"""An engine without a tokenizer whose ``generation_config.json`` names no EOS: nothing ends a sample.
+
+What happens: every sample runs to ``max_new_tokens``; the text after the first EOS is noise, the trainer learns from it, and a
+step takes as long as its longest sample always would. With ``skip_tokenizer_init`` vLLM has no tokenizer to ask for EOS
+(``BaseRenderer.get_eos_token_id`` gives None), and what is left is ``eos_token_id`` of ``generation_config.json``
+(``SamplingParams.update_from_generation_config``). Trainers write that file anew, and one with sampling values alone names no
+EOS. Only if there is no such file does vLLM make one from ``config.json``, and EOS comes with it.
+
+What this changes: the EOS of ``config.json`` (of its ``text_config`` in a multimodal model) is added to
+``sampling.stop_token_ids``. For engines of our own worker; other clients send ``stop_token_ids`` themselves.
+
+When it can go: when vLLM falls back on ``config.json`` also for a file that names no EOS. Nobody has reported it, as far as we
+can see; the reference is where vLLM made the tokenizer optional, and the gap was discussed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Fact, ModelFlag, Quirk, Require, Severity, no, report, setting, unknown, yes
+from quirks_plugins.conditions import our_worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from quirks_core import RunContext
+    from worker.testing.lab import Lab, Outcome
+
+_EOS = ("model.config.eos_token_id", "model.config.text_config.eos_token_id")
+_without_tokenizer = setting("engine.skip_tokenizer_init").is_true()
+_generates_on = setting("sampling.ignore_eos").is_true()
+
+
+def _ids(context: RunContext) -> list[int]:
+    found: Any = next(value for name in _EOS if (value := context.fact(name)) is not None)
+    return list(found) if isinstance(found, list) else [found]
+
+
+_OURS = {"engine.generate_from_dummy": False}
+_SKIPPED = {**_OURS, "engine.skip_tokenizer_init": True}
+_QWEN3 = {"model_type": "qwen3", "eos_token_id": 151645}
+_NONE: dict[str, Any] = {"model.stop_token_ids": []}
+
+QUIRK = Quirk(
+    id="eos-without-tokenizer",
+    title="Without a tokenizer, and without an EOS in generation_config.json, no sample ever ends",
+    flag=ModelFlag.TOKENIZER,
+    match=our_worker
+    & _without_tokenizer
+    & ~_generates_on
+    & (Fact(_EOS[0]).is_set() | Fact(_EOS[1]).is_set())
+    & ~Fact("model.stop_token_ids").is_not_empty(),
+    adjustments=Require("sampling.stop_token_ids", includes=_ids),
+    severity=Severity.WRONG_OUTPUT,
+    references=report("https://github.com/vllm-project/vllm/pull/3748"),
+    examples=[
+        yes(_QWEN3, _SKIPPED, extra=_NONE),
+        yes({"model_type": "gemma3", "text_config": {"eos_token_id": [1, 106]}}, _SKIPPED, extra=_NONE),
+        no(_QWEN3, _OURS, extra=_NONE),
+        no(_QWEN3, _SKIPPED, extra={"model.stop_token_ids": [151645]}),
+        no(_QWEN3, {**_SKIPPED, "sampling.ignore_eos": True}, extra=_NONE),
+        no("qwen3", _SKIPPED, extra=_NONE),
+        unknown(_QWEN3, _SKIPPED),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A sample ends at the EOS of ``config.json``."""
+    from worker.testing.lab import PROMPTS, Outcome, batch_of
+
+    expected = lab.reference(lab.checkpoint("qwen3"))[0].tokens
+    eos = expected[_LENGTH - 1]
+    first = expected.index(eos) + 1  # where greedy decoding comes to it
+    model = _without_eos(lab, eos)
+    values = {"engine": {"load_format": "auto", "skip_tokenizer_init": True}, "sampling": {"ignore_eos": False}}
+    async with lab.worker(model, values) as worker:
+        (_, output), *_ = [item async for item in worker.generate_async(batch_of(PROMPTS[:1]), greedy=True)]
+    length = int(output["generation_lengths"])
+    return Outcome(length == first, "tokens of a sample, up to its EOS", str(length), str(first))
+
+
+_LENGTH = 6
+
+
+def _without_eos(lab: Lab, eos: int) -> Path:
+    """Returns a checkpoint whose ``config.json`` alone names an EOS; the sampling values are those of Qwen3."""
+    target = lab.folder / "qwen3-without-eos"
+    shutil.copytree(lab.checkpoint("qwen3"), target, dirs_exist_ok=True)
+    file = target / "config.json"
+    config = {**json.loads(file.read_text(encoding="utf-8")), "eos_token_id": eos}
+    file.write_text(json.dumps(config), encoding="utf-8")
+    values = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    (target / "generation_config.json").write_text(json.dumps(values), encoding="utf-8")
+    return target

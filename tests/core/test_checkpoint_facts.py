@@ -1,0 +1,189 @@
+"""What a tokenizer and a generation_config.json say is read as JSON when it is asked for, and unknown if it cannot be told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quirks_core import checkpoint_facts
+from quirks_core.checkpoint_facts import CHECKPOINT_FACTS, Checkpoint
+from quirks_core.config import GenerationConfig
+from quirks_core.facts import FACTS, RunContext
+from quirks_core.match import UNKNOWN
+
+BOS, EOS = {"id": 1, "content": "<s>"}, {"id": 2, "content": "</s>"}
+
+
+def first(token):
+    """A post-processor that puts a token in front."""
+    return {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": token, "type_id": 0}}, {"Sequence": {"id": "A"}}]}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Writes a model folder: its tokenizer's settings and tokenizer.json, and further files."""
+
+    def write(settings=None, fast=None, files=(), **config):
+        folder = tmp_path / "model"
+        folder.mkdir(exist_ok=True)
+        content = {"tokenizer_config.json": settings, "tokenizer.json": fast, "config.json": config, **dict(files)}
+        for name, values in content.items():
+            if values is not None:
+                text = values if isinstance(values, str) else json.dumps(values)
+                (folder / name).write_text(text, encoding="utf-8")
+        return Checkpoint(str(folder), None, None, config)
+
+    return write
+
+
+def fast(vocab=3, merges=True, **parts):
+    """A tokenizer.json as the library tokenizers orders it."""
+    model = {"type": "BPE", "vocab": {f'"{number}"': number for number in range(vocab)}}
+    model |= {"merges": [["a", "b"]]} if merges else {}
+    return {"version": "1.0", "added_tokens": [BOS, EOS], "post_processor": None, **parts, "model": model}
+
+
+@pytest.mark.parametrize(
+    ("settings", "processor", "adds"),
+    [
+        ({"bos_token": "<s>"}, first("<s>"), True),
+        ({"bos_token": {"content": "<s>"}}, {"type": "Sequence", "processors": [{"type": "ByteLevel"}, first("<s>")]}, True),
+        ({"bos_token": "<s>"}, first("[CLS]"), False),
+        ({"bos_token": "<s>"}, None, False),
+        ({"bos_token": "<s>", "add_bos_token": True}, None, False),
+        ({"bos_token": "<s>", "add_bos_token": False}, first("<s>"), True),
+        ({"bos_token": None, "add_bos_token": True}, first("<s>"), False),
+    ],
+)
+def test_the_tokenizer_adds_bos_if_its_post_processor_does_whatever_its_settings_say(checkpoint, settings, processor, adds):
+    assert checkpoint(settings, fast(post_processor=processor)).fact("tokenizer.adds_bos") is adds
+
+
+@pytest.mark.parametrize(
+    ("settings", "adds"), [({"add_bos_token": True}, True), ({"add_bos_token": False}, False), ({}, UNKNOWN)]
+)
+def test_without_a_tokenizer_json_its_settings_say_whether_it_adds_bos(checkpoint, settings, adds):
+    assert checkpoint({"bos_token": "<s>", **settings}).fact("tokenizer.adds_bos") is adds
+
+
+@pytest.mark.parametrize(
+    ("settings", "files", "writes"),
+    [
+        ({"chat_template": "{{ bos_token }}{{ x }}"}, {}, True),
+        ({"chat_template": "<s>{{ x }}"}, {}, True),
+        ({"chat_template": [{"name": "tool", "template": "{{ x }}"}, {"name": "b", "template": "{{ bos_token }}"}]}, {}, True),
+        ({"chat_template": "{{ x }}"}, {"chat_template.jinja": "{{- bos_token }}"}, True),
+        ({"chat_template": "{{ x }}"}, {}, False),
+        ({}, {}, False),
+    ],
+)
+def test_the_chat_template_writes_bos_by_name_or_by_text(checkpoint, settings, files, writes):
+    assert checkpoint({"bos_token": "<s>", **settings}, files=files).fact("tokenizer.template_adds_bos") is writes
+
+
+@pytest.mark.parametrize(
+    ("parts", "size"),
+    [
+        ({}, 8),
+        ({"merges": False}, 8),
+        ({"added_tokens": [{"id": 40, "content": "<far>"}]}, 41),
+        ({"vocab": 2}, 3),
+    ],
+)
+def test_the_largest_id_counts_whatever_the_texts_of_tokens_look_like(checkpoint, parts, size):
+    found = checkpoint({}, fast(**{"vocab": 8, **parts}), vocab_size=50)
+
+    assert (found.fact("tokenizer.vocab_size"), found.fact("tokenizer.unknown_ids")) == (size, 50 - size)
+
+
+def test_a_vocabulary_that_is_a_list_and_tokens_of_the_settings_alone_count_too(checkpoint):
+    unigram = {"added_tokens": [], "model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.0]], "unk_id": 0}}
+
+    assert checkpoint({}, unigram).fact("tokenizer.vocab_size") == 2
+    assert checkpoint({"added_tokens_decoder": {"9": {"content": "<x>"}}}, unigram).fact("tokenizer.vocab_size") == 10
+
+
+def test_rows_are_those_of_the_language_model_and_never_fewer_than_none(checkpoint):
+    assert checkpoint({}, fast(), vocab_size=9, text_config={"vocab_size": 5}).fact("tokenizer.unknown_ids") == 2
+    assert checkpoint({}, fast(), vocab_size=1).fact("tokenizer.unknown_ids") == 0
+    assert checkpoint({}, fast(), vocab_size=None).fact("tokenizer.unknown_ids") is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("settings", "eos"),
+    [
+        ({"eos_token": "</s>"}, 2),
+        ({"eos_token": {"content": "<x>"}, "added_tokens_decoder": {"9": {"content": "<x>"}}}, 9),
+        ({"eos_token": "<elsewhere>"}, UNKNOWN),
+        ({}, None),
+    ],
+)
+def test_the_end_of_sequence_of_the_tokenizer(checkpoint, settings, eos):
+    assert checkpoint(settings, fast()).fact("tokenizer.eos_token_id") is eos
+
+
+@pytest.mark.parametrize(
+    ("generation", "stops"),
+    [
+        (None, [7]),
+        ({}, []),
+        ({"eos_token_id": 3}, [3]),
+        ({"eos_token_id": [5, 3]}, [3, 5]),
+        ("{", UNKNOWN),
+    ],
+)
+def test_tokens_that_end_a_sample_are_those_that_vllm_reads(checkpoint, generation, stops):
+    assert checkpoint(files={"generation_config.json": generation}, eos_token_id=7).fact("model.stop_token_ids") == stops
+
+
+def test_without_any_tokenizer_its_facts_are_absent_and_with_one_that_is_not_read_unknown(checkpoint):
+    names = [name for name in CHECKPOINT_FACTS if name.startswith("tokenizer.")]
+
+    assert {checkpoint().fact(name) for name in names} == {None}
+    assert {checkpoint(files={"tokenizer.model": "binary"}).fact(name) for name in names} == {UNKNOWN}
+    assert checkpoint("[]").fact("tokenizer.adds_bos") is UNKNOWN
+    assert Checkpoint("/no/such/folder", None, None, {}).fact("tokenizer.adds_bos") is UNKNOWN
+    assert Checkpoint("folder", None, None, {}).fact("model.stop_token_ids") is UNKNOWN
+
+
+def test_files_are_read_once_until_they_change(checkpoint, monkeypatch):
+    checkpoint_facts._fast.cache_clear()
+    reads = []
+    read = checkpoint_facts.Path.read_bytes
+    monkeypatch.setattr(checkpoint_facts.Path, "read_bytes", lambda file: reads.append(file.name) or read(file))
+    found = checkpoint({}, fast())
+
+    assert [found.fact("tokenizer.vocab_size") for _ in range(2)] == [3, 3]
+    assert reads == ["tokenizer.json"]
+    assert checkpoint({}, fast(vocab=30)).fact("tokenizer.vocab_size") == 30
+
+
+def test_a_run_has_the_facts_of_its_own_tokenizer_reads_nothing_unasked_and_its_json_stays_as_it_was(
+    checkpoint, tmp_path, monkeypatch
+):
+    model = checkpoint({"bos_token": "<s>"}, fast(post_processor=first("<s>")), model_type="qwen3")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "tokenizer_config.json").write_text("{}", encoding="utf-8")
+    asked = []
+    monkeypatch.setattr(Checkpoint, "fact", lambda self, name: asked.append((self.tokenizer, name)))
+
+    own = RunContext.gather(GenerationConfig.parse({"model": model.model}), environ={})
+    theirs = RunContext.gather(GenerationConfig.parse({"model": {"path": model.model, "tokenizer": str(other)}}), environ={})
+
+    assert (asked, own.model_dump_json()) == ([], theirs.model_dump_json())
+    assert "adds_bos" not in own.model_dump_json()
+    for context in (own, theirs.model_copy(update={"extra": {}})):
+        context.fact("tokenizer.adds_bos")
+    assert asked == [(None, "tokenizer.adds_bos"), (str(other), "tokenizer.adds_bos")]
+    monkeypatch.undo()
+    assert (own.fact("tokenizer.adds_bos"), theirs.fact("tokenizer.adds_bos")) == (True, False)
+
+
+def test_a_context_that_no_files_belong_to_knows_none_of_these_facts(make_context):
+    context = make_context()
+
+    assert {context.fact(name) for name in CHECKPOINT_FACTS} == {UNKNOWN}
+    assert all(FACTS[name].unknown for name in CHECKPOINT_FACTS)
+    assert make_context(extra={"tokenizer.adds_bos": True}).fact("tokenizer.adds_bos") is True
