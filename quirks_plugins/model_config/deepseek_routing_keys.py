@@ -1,10 +1,11 @@
-"""DeepSeek-V3 without ``scoring_func`` and ``topk_method`` in ``config.json``: vLLM routes by softmax, without the bias.
+"""DeepSeek-V3 without ``scoring_func`` and ``topk_method`` in ``config.json``: vLLM routes without the bias, by softmax.
 
-What happens: a DeepSeek-V3 model that was made with transformers, smaller or from scratch, generates badly, and its logprobs
-are not the trainer's. transformers' ``DeepseekV3Config`` has neither key: its router computes the sigmoid and adds the
-correction bias in any case. vLLM reads both keys (``vllm.model_executor.models.deepseek_v2``), and where they are missing it
-takes the softmax and has no bias at all; the one in the checkpoint is skipped. Released checkpoints name both keys, and
-transformers keeps them, so a fine-tuned one is not affected.
+What happens: a DeepSeek-V3 model that was made with transformers, smaller or from scratch, does not load: "KeyError:
+'layers.1.mlp.gate.e_score_correction_bias'". transformers' ``DeepseekV3Config`` has neither key: its router computes the
+sigmoid and adds the bias in any case. vLLM reads both keys (``vllm.model_executor.models.deepseek_v2``); without
+``topk_method`` its router has no bias, and without ``scoring_func`` it takes the softmax. Who adds the first key alone, to get
+past the error, gets an engine that generates badly without a message, with logprobs that are not the trainer's. Released
+checkpoints name both keys, and transformers keeps them, so a fine-tuned one is not affected.
 
 What this changes: ``hf_overrides`` gets ``scoring_func: sigmoid`` and ``topk_method: noaux_tc`` where ``config.json`` does not
 have them; so it does for DeepSeek-V3.2 and GLM-5, which vLLM builds from the same module.
@@ -28,7 +29,7 @@ _missing = {key: ~Fact(f"model.config.{key}").is_set() for key in _KEYS}
 
 QUIRK = Quirk(
     id="deepseek-routing-keys",
-    title="A DeepSeek-V3 config.json without scoring_func and topk_method is routed by softmax and without the bias",
+    title="A DeepSeek-V3 config.json without scoring_func and topk_method does not load, or is routed by softmax",
     flag=ModelFlag.MODEL_CONFIG,
     match=model_type("deepseek_v3", "deepseek_v32", "glm_moe_dsa") & (_missing["scoring_func"] | _missing["topk_method"]),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -36,7 +37,8 @@ QUIRK = Quirk(
         Default(OVERRIDES, {key: value}, reason="transformers' DeepSeek-V3 always routes so", when=_missing[key])
         for key, value in _KEYS.items()
     ],
-    severity=Severity.WRONG_OUTPUT,
+    severity=Severity.CRASH,
+    crash="e_score_correction_bias",
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/model_executor/models/deepseek_v2.py#L387"),
     evidence=StaticProbe(
         "vllm.model_executor.models.deepseek_v2",

@@ -2,10 +2,9 @@
 
 What happens: for ``rope_type: dynamic`` with a ``factor``, vLLM's longest sequence is ``max_position_embeddings`` times the
 factor (``vllm.config.model:_get_and_verify_max_len``), but the table of rotations has ``max_position_embeddings`` rows
-(``dynamic_ntk_scaling_rope.py``). The first request that goes beyond ends the engine or reads past the table: an
-``IndexError`` where the table is read by torch, a device-side assert in compiled code, whatever lies in memory in a kernel
-that does not check. vLLM does not rescale the base for long sequences either, which is what dynamic NTK means and what
-transformers does.
+(``dynamic_ntk_scaling_rope.py``). A request that goes beyond reads past the table: its logprobs become wrong by several nats,
+then NaN, where the kernel does not check (seen on the CPU platform); in compiled code it ends the engine with a device-side
+assert. vLLM does not rescale the base for long sequences either, which is what dynamic NTK means and what transformers does.
 
 What this changes: ``engine.max_model_len`` is at most ``max_position_embeddings``; up to there vLLM and transformers agree.
 

@@ -2,8 +2,8 @@
 
 What happens: vLLM refuses a ``max_model_len`` above the model's length, and its message names this variable. With it the
 engine starts, and accepts sequences that long; the table of rotations keeps ``max_position_embeddings`` rows. Beyond them the
-engine dies of an illegal memory access or a device-side assert, or goes on with NaN or whatever lies behind the table, and a
-rollout trains on that. The variable is set for good in many images and launch scripts.
+engine dies of an illegal memory access or a device-side assert, or goes on with NaN or with whatever lies behind the table
+(both seen on the CPU platform), and a rollout trains on that. The variable is set for good in many images and launch scripts.
 
 What this changes: with the variable, ``engine.max_model_len`` must still be at most the number of positions that there are
 rotations for: ``max_position_embeddings``, times the factor with linear scaling, factor times

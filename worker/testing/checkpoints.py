@@ -7,7 +7,7 @@ one, xIELU's ``beta`` is not its default. A tensor that gets lost on the way the
 The weights are float32. vLLM turns a float32 checkpoint into bfloat16 under ``dtype="auto"``: pass ``dtype="float32"``
 where log-probabilities are compared. Measured with that on vLLM 0.32.0 for CPU, eager, over 72 greedy tokens: every kind
 outside `NOT_ON_CPU` gives the tokens of transformers, and logprobs within about 1e-5; except gemma2 (2e-3), nemotron_h
-(6e-3) and apertus (of the order of 1e-2: vLLM keeps xIELU in bfloat16, so compare engine with engine there).
+(6e-3) and apertus (of the order of 1e-2 without the quirk apertus-xielu-bfloat16: vLLM keeps xIELU in bfloat16).
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ KINDS: tuple[str, ...] = tuple(_CONFIGS)
 #: transformers and GPUs.
 NOT_ON_CPU: Mapping[str, str] = {
     "minimax_m2": "runs, but routes by softmax, because vLLM's CPU router knows no sigmoid; transformers routes by sigmoid",
-    "deepseek_v3": "runs, but 3 of 72 greedy tokens are transformers', with and without MLA; the cause is not known",
+    "deepseek_v3": "3 of 72 greedy tokens are transformers' without the quirk cpu-mla-rotary, and all 72 with it",
     "nemotron_h_moe": "NotImplementedError: is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now",
     "qwen3_next": "AssertionError: CPU GDN attention requires BF16.",
 }
