@@ -238,7 +238,7 @@ class RunContext(Record):
                 return self.packages.get(distribution_of(rest), UNKNOWN)
             case "model" if rest.startswith("config."):
                 return _walk(self.model.config, rest.split(".")[1:])
-            case "engine" if is_slot(_argument(name)):
+            case "engine" if is_slot(argument_of(name)):
                 return self._engine_fact(*rest.split("."))
         return UNKNOWN
 
@@ -386,6 +386,11 @@ FAMILIES = (
 )
 
 
+def argument_of(name: str) -> str:
+    """Returns the slot of a fact ``engine.ARGUMENT`` or ``engine.ARGUMENT.KEY``; any other name as it is."""
+    return ".".join(name.split(".")[:2]) if name.startswith(ENGINE) else name
+
+
 def is_known_fact(name: str) -> bool:
     """Tells whether a run has a fact of that name without plugins."""
     if name in FACTS or name in SLOTS:
@@ -393,7 +398,7 @@ def is_known_fact(name: str) -> bool:
     family = next((spec.name for spec in FAMILIES if name.startswith(spec.name)), "")
     if family == "typed.":
         return is_slot(name.removeprefix(family))
-    return bool(family) and (family not in (ENGINE, ENV) or is_slot(_argument(name) if family == ENGINE else name))
+    return bool(family) and (family not in (ENGINE, ENV) or is_slot(argument_of(name)))
 
 
 def always_known(name: str) -> bool:

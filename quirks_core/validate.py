@@ -18,7 +18,7 @@ from quirks_core.declaration import encode
 from quirks_core.discovery import discover
 from quirks_core.errors import QuirksError, nearest, words
 from quirks_core.evaluate import affected, evaluate_one, matches
-from quirks_core.facts import FACTS, Installation, is_known_fact
+from quirks_core.facts import FACTS, Installation, argument_of, is_known_fact
 from quirks_core.lifecycle import Stage, lifecycle
 from quirks_core.loaded import Loaded
 from quirks_core.propose import drift_of
@@ -118,7 +118,8 @@ def facts(item: Loaded) -> Iterator[Problem]:
     """Every fact that it asks for is one that a run can have."""
     for name in sorted(item.quirk.asked):
         if is_known_fact(name):
-            if is_engine_argument(name) and name not in SLOTS and (why := engine_problem(name)):
+            slot = argument_of(name)
+            if is_engine_argument(slot) and slot not in SLOTS and (why := engine_problem(slot)):
                 yield Problem(Level.NOTE, item.quirk.id, f"{why}; it is only found on other versions")
         elif not any(other and name.startswith(f"{other}.") for other in (item.distribution, *_declaring())):
             yield _error(item, f"no run has a fact {name!r}{nearest(name, (*FACTS, *SLOTS))}")
