@@ -24,7 +24,7 @@ from quirks_core.loaded import Loaded
 from quirks_core.propose import drift_of
 from quirks_core.quirk import Quirk
 from quirks_core.resolve import resolve
-from quirks_core.slots import SLOTS, engine_problem, is_engine_argument
+from quirks_core.slots import SLOTS, engine_problem, is_engine_argument, slot_around
 from quirks_core.switches import Switches
 from quirks_core.trace import Answer
 
@@ -118,7 +118,8 @@ def facts(item: Loaded) -> Iterator[Problem]:
     """Every fact that it asks for is one that a run can have."""
     for name in sorted(item.quirk.asked):
         if is_known_fact(name):
-            if is_engine_argument(name) and name not in SLOTS and (why := engine_problem(name)):
+            slot = slot_around(name)
+            if is_engine_argument(slot) and slot not in SLOTS and (why := engine_problem(slot)):
                 yield Problem(Level.NOTE, item.quirk.id, f"{why}; it is only found on other versions")
         elif not any(other and name.startswith(f"{other}.") for other in (item.distribution, *_declaring())):
             yield _error(item, f"no run has a fact {name!r}{nearest(name, (*FACTS, *SLOTS))}")

@@ -14,7 +14,7 @@ it is. No setting does that.
 When it can go: when vLLM loads these tensors through their loaders. Nobody has reported it for these models, as far as we can
 see; vllm-project/vllm#57795 describes the class of defect for attention sinks, and the proposal is in
 ``docs/upstream/fused-slice-refit.md``. The copies are in vLLM 0.26.0 to 0.33.0; layerwise reload is there since 0.16.0. The
-paired run is with Step-3; the other models were read.
+paired run is with Step-3; LongCat's embedding was reloaded by itself, and Step-3.5 was read.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ ONLY_Y = [
         "cpu-seeded-chunked-prefill",
         "generation-config-leak",
         "in-flight-update-cache",
-        "partial-module-refit",
         Z,
     )
     for text in ("--disable", name)

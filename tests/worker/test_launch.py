@@ -98,6 +98,7 @@ def test_everything_that_the_user_typed_reaches_the_engine(launch, model):
         model={"tokenizer": "some/tokenizer", "revision": "abc"},
         engine={**EVERYTHING, "vllm_kwargs": {"distributed_executor_backend": "uni"}},
         parallel={"dp_strategy": "engine"},
+        quirks={"disable": ["sleep-on-cpu"]},
     ).arguments
 
     typed = {**EVERYTHING, "tokenizer": "some/tokenizer", "revision": "abc", "distributed_executor_backend": "uni"}
