@@ -46,6 +46,8 @@ from quirks_core.trainers import find as find_trainer
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
 _NEED_TORCH_CUDA = ("torchvision", "torchaudio", "torchcodec")
 _ENGINE = "vllm"
+#: What an engine is, and what comes with one.
+_WITH_ENGINE = (_ENGINE, "torch", "transformers")
 #: What all of our environment variables begin with, and those that there are.
 _PREFIX = "MODEL_QUIRKS_"
 _VARIABLES = (
@@ -113,10 +115,10 @@ def _metadata() -> list[Finding]:
 
 
 def _reads_engine(item: object) -> bool:
-    """Tells whether a probe, or a patch, is about the source of the engine."""
+    """Tells whether a probe, or a patch, is about the source of the engine, or of what comes with it."""
     try:
         module = item.target if isinstance(item, Patch) else item.source() if isinstance(item, Probe) else ""
-        return module.partition(":")[0].partition(".")[0] == _ENGINE
+        return module.partition(":")[0].partition(".")[0] in _WITH_ENGINE
     except Exception:  # a probe of somebody's own kind
         return False
 
