@@ -9,7 +9,7 @@ lost, and the reload puts the old tensors back. Step-3 is told at the level WARN
 weights".
 
 What this changes: while a reload is open, such a copy becomes a call of the parameter's weight loader. The first load stays as
-it is. No setting does that.
+it is. Quantised checkpoints, whose scales are copied in the same way, are left as they are. No setting does that.
 
 When it can go: when vLLM loads these tensors through their loaders. Nobody has reported it for these models, as far as we can
 see; vllm-project/vllm#57795 describes the class of defect for attention sinks, and the proposal is in
@@ -49,12 +49,13 @@ _step3 = model_type("step3_text", "step3_vl")
 _step3p5 = model_type("step3p5", "step3p7")
 #: LongCat-Flash-Lite, and not LongCat-Flash, whose model type it may share.
 _longcat = Fact("model.config.ngram_vocab_size_ratio").is_set()
+_quantised = Fact("model.config.quantization_config").is_set()
 
 QUIRK = Quirk(
     id="fused-slice-refit",
     title="A refit leaves weights that Step-3 and LongCat-Flash-Lite copy into slices at their old values",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=(_step3 | _step3p5 | _longcat) & purpose("rollout"),
+    match=(_step3 | _step3p5 | _longcat) & purpose("rollout") & ~_quantised,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=[
         Patch(
@@ -87,6 +88,7 @@ QUIRK = Quirk(
         yes("step3p5", vllm="0.33.0"),
         yes({"model_type": "longcat_flash", "ngram_vocab_size_ratio": 4}, vllm="0.32.0"),
         no("longcat_flash", vllm="0.32.0"),
+        no({"model_type": "step3_text", "quantization_config": {"quant_method": "fp8"}}, vllm="0.32.0"),
         no("step3_text", vllm="0.15.1"),
         no("step3_text", vllm="0.32.0", purpose="serve"),
         unknown("step3_text"),
