@@ -41,7 +41,7 @@ _MENU = {
         ),
         "Look up": ("symptoms", "catalogue", "slots", "architecture", "reference", "glossary"),
     },
-    "catalogue": {"": ("quirks/*",)},
+    "catalogue": {"": ("quirks/*", "upstream/*")},
 }
 _NAMED = {"index", *(page for entries in _MENU["index"].values() for page in entries)}
 _MENU["index"]["Results"] = tuple(sorted({page.stem for page in Path(__file__).parent.glob("*.md")} - _NAMED))
