@@ -24,6 +24,8 @@ _CALLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
             else "send model.named_parameters()"
         ),
         "request.timeout_s": lambda value: f"OpenAI(timeout={value:g}), or asyncio.timeout({value:g}) around engine.generate",
+        "tokenizer.add_special_tokens": lambda _: "send token ids, or add_special_tokens=False with text that begins with BOS",
+        "tokenizer.only_known_ids": lambda _: "SamplingParams(logit_bias={id: -100.0, …}), or 'logit_bias' in the request",
     }
 )
 

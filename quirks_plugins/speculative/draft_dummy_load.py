@@ -1,16 +1,19 @@
 """Speculative decoding in rollouts that start from dummy weights: the draft gets dummy weights, too, and keeps them.
 
-What happens: nothing is wrong with the tokens, but speculative decoding makes the rollout slower instead of faster: almost no
-draft token is accepted. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) in the way of the target
-unless ``speculative_config.draft_load_config`` says otherwise (``get_draft_load_config`` in
-model_executor/model_loader/utils.py; before 0.31.0 ``get_model``). A rollout loads the target as ``dummy``, because the first
-refit replaces its weights; no refit of ours, and of few trainers, sends the draft's.
+What happens: nothing is wrong with the tokens, but speculative decoding makes the rollout slower instead of faster: no draft
+token is accepted. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) in the way of the target
+(``get_draft_load_config`` in model_executor/model_loader/utils.py; before 0.31.0 ``get_model``). A rollout loads the target as
+``dummy``, because the first refit replaces its weights; no refit of ours, and of few trainers, sends the draft's.
+``draft_load_config`` of ``speculative_config`` would load the draft in another way, but drafts of the method ``draft_model``
+ignore it (``DraftModelProposer._get_model``).
 
-What this changes: ``draft_load_config`` of a ``speculative_config`` becomes ``load_format: auto``, so the draft comes from its
-checkpoint. A typed value stays. A method without a model (``ngram``, ``suffix``) does not read it. A draft that is trained too
-still has to be refitted by the trainer (vllm-project/vllm#46725).
+What this changes: ``engine.load_format`` becomes ``auto`` in rollouts with a ``speculative_config``, and the draft is loaded
+with the target. Where ``dummy`` was typed, it stays, and ``draft_load_config`` becomes ``load_format: auto``, which EAGLE and
+MTP follow. A draft that is trained, too, still has to be refitted by the trainer (vllm-project/vllm#46725).
 
-When it can go: when vLLM does not take ``dummy`` over from the target, or rollouts refit drafts.
+When it can go: when vLLM does not take ``dummy`` over from the target, or rollouts refit drafts. That a draft model ignores
+its ``draft_load_config`` nobody has reported, as far as we can see. The source was read in every release from 0.26.0 to
+0.33.0.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from quirks_core import (
     unknown,
     yes,
 )
-from quirks_plugins.conditions import dummy_weights
+from quirks_plugins.conditions import dummy_weights, insists_on_dummy_weights
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
@@ -45,7 +48,14 @@ QUIRK = Quirk(
     flag=ModelFlag.SPECULATIVE,
     match=purpose("rollout") & dummy_weights & setting("engine.speculative_config").is_set(),
     affected=Affected("vllm", introduced="0.26.0"),
-    adjustments=Default("engine.speculative_config", {"draft_load_config": {"load_format": "auto"}}),
+    adjustments=[
+        Default("engine.load_format", "auto", reason="the draft is loaded in the way of its target, and no refit replaces it"),
+        Default(
+            "engine.speculative_config",
+            {"draft_load_config": {"load_format": "auto"}},
+            when=insists_on_dummy_weights,
+        ),
+    ],
     severity=Severity.SLOW,
     references=[
         report("https://github.com/vllm-project/vllm/issues/48296"),
@@ -63,6 +73,7 @@ QUIRK = Quirk(
         no("qwen3", _DUMMY, vllm="0.32.0", purpose="serve"),
         unknown("qwen3", _DUMMY),
     ],
+    cost="the target is loaded from its checkpoint, too, before the first refit replaces its weights",
 )
 
 #: Draft tokens of each step.
