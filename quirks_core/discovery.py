@@ -42,7 +42,8 @@ def discover() -> list[Discovered]:
     """Finds every plugin from metadata, sorted; imports none."""
     try:
         points = [(point, point.dist) for point in entry_points(group=PROJECT)]
-        names = {id(dist): _name_and_version(dist) for _, dist in points if dist is not None}
+        having = {id(dist): dist for _, dist in points if dist is not None}
+        names = {key: _name_and_version(dist) for key, dist in having.items()}
         found = [_discovered(point, names[id(dist)]) for point, dist in points]
     except Exception:  # one distribution's metadata is broken, and nobody's come; so one by one
         found = list(_one_by_one())

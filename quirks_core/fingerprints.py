@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 
 from quirks_core.errors import UsageError
-from quirks_core.sources import attribute_source, module_source
+from quirks_core.sources import attribute_source, is_defined, module_source
 
 #: Hexadecimal digits of a fingerprint, and of the digest of a line.
 DIGITS = 12
@@ -52,7 +52,7 @@ def missing(target: str) -> str:
 def has_owner(target: str) -> bool:
     """Tells whether the module or class of a target exists, so that an attribute can be added to it."""
     owner, dot, _ = target.rpartition(".")
-    return (attribute_source(owner) if ":" in owner and dot else module_source(target.partition(":")[0])) is not None
+    return is_defined(owner) if ":" in owner and dot else module_source(target.partition(":")[0]) is not None
 
 
 def same(one: str, other: str) -> bool:

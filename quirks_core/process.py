@@ -9,9 +9,10 @@ import logging
 import multiprocessing
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quirks_core.adjustments import Patch
 from quirks_core.errors import QuirksError
@@ -19,6 +20,9 @@ from quirks_core.parent_watchdog import end_with_parent
 from quirks_core.patching import InstalledPatch, install
 from quirks_core.plan import PlannedPatch, ProcessPlan
 from quirks_core.receipt import Acknowledgement, Effect
+
+if TYPE_CHECKING:
+    from quirks_core.registry import Registry
 
 
 @dataclass(slots=True)
@@ -148,25 +152,27 @@ def _set_environment(plan: ProcessPlan) -> tuple[Effect, ...]:
 
 
 def _install_patches(plan: ProcessPlan) -> None:
+    if not plan.patches:
+        return
+    registry = _quirks_with(plan.patches)
     for planned in plan.patches:
-        patch = _patch_here(planned)
+        patch = _patch_here(planned, registry)
         _in_force.patches.append(install(patch, planned.quirk.id, when_in_force=_in_force.acknowledge))
 
 
-def _patch_here(planned: PlannedPatch) -> Patch:
-    """Finds the planned patch in this process's own installation."""
+def _quirks_with(patches: Iterable[PlannedPatch]) -> Registry:
+    """Loads the quirks of planned patches, and no other, from this process's own installation."""
     from quirks_core.discovery import discover
     from quirks_core.registry import Registry  # most processes have no patch to look for
 
+    wanted = {(planned.quirk.distribution, planned.quirk.version, planned.entry_point) for planned in patches}
+    return Registry.load([item for item in discover() if (item.distribution, item.version, item.name) in wanted])
+
+
+def _patch_here(planned: PlannedPatch, registry: Registry) -> Patch:
     wanted = planned.quirk
-    found = [
-        item
-        for item in discover()
-        if (item.distribution, item.version, item.name) == (wanted.distribution, wanted.version, planned.entry_point)
-    ]
-    registry = Registry.load(found)
     for item in registry.loaded:
-        if item.quirk.id == wanted.id:
+        if (item.quirk.id, item.distribution, item.version) == (wanted.id, wanted.distribution, wanted.version):
             for adjustment in item.quirk.adjustments:
                 if isinstance(adjustment, Patch) and (adjustment.target, adjustment.source) == (planned.target, planned.source):
                     return adjustment

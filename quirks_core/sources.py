@@ -140,12 +140,69 @@ def attribute_source(target: str) -> str | None:
     Returns:
         None if the module or the attribute does not exist (an inherited or imported attribute counts as not existing).
     """
+    module, _, path = target.partition(":")
+    lines = (module_source(module) or "").splitlines()
+    *owners, name = path.split(".")
+    if quick := _found_by_lines(lines, [*owners, name]):
+        return quick
+    owner = _lines_of(lines, owners) if owners else lines
+    if owner is not None and not any(name in line for line in owner):
+        return None
     node = statement(target)
     if node is None:
         return None
-    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
-    lines = (module_source(target.partition(":")[0]) or "").splitlines()[first - 1 : node.end_lineno]
-    return textwrap.dedent("\n".join(lines))
+    return textwrap.dedent("\n".join(lines[_first_line(node) - 1 : node.end_lineno]))
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def is_defined(target: str) -> bool:
+    """Tells whether a module or class has a function, class, constant or field of its own, which may be long."""
+    module, _, path = target.partition(":")
+    lines = (module_source(module) or "").splitlines()
+    return _lines_of(lines, path.split(".")) is not None or statement(target) is not None
+
+
+def _found_by_lines(lines: list[str], path: list[str]) -> str | None:
+    """Returns what `attribute_source` does; None where lines alone cannot tell."""
+    if (found := _lines_of(lines, path)) is None:
+        return None
+    text = textwrap.dedent("\n".join(found))
+    try:
+        (node,) = ast.parse(text).body
+    except (SyntaxError, ValueError):  # it goes on behind a line without indentation, as in a long text
+        return None
+    return "\n".join(text.splitlines()[_first_line(node) - 1 : node.end_lineno])
+
+
+def _lines_of(lines: list[str], path: list[str]) -> list[str] | None:
+    """Finds a function or class by indentation, because vLLM's largest modules take a quarter of a second to parse.
+
+    Returns:
+        Its lines, its decorators' included, and what stands below it without being code; None where lines alone cannot tell,
+        such as of a name that is defined twice.
+    """
+    for depth, name in enumerate(path):
+        indent, is_owner = "    " * depth, depth + 1 < len(path)
+        begins = re.compile(rf"\s*(?:async\s+def|def|class)\s+{re.escape(name)}\b")
+        having = [number for number, line in enumerate(lines) if begins.match(line)]
+        if len(having) != 1 or not re.match(rf"{indent}{'class ' if is_owner else ''}\S", lines[having[0]]):
+            return None
+        first = having[0]
+        while not is_owner and lines[first - 1].startswith(f"{indent}@") and first:
+            first -= 1
+        before = "\n".join(lines[:first])
+        if before.count('"""') % 2 or before.count("'''") % 2:  # it is an example in a docstring
+            return None
+        if first and re.match(rf"{indent}[)\]}}#\\]", lines[first - 1]):  # the end of a longer decorator, or a comment
+            return None
+        outside = re.compile(rf"\s{{0,{len(indent)}}}[^\s#)\]}}]")
+        last = next((number for number in range(having[0] + 1, len(lines)) if outside.match(lines[number])), len(lines))
+        lines = lines[first:last]
+    return lines
 
 
 def is_imported(target: str) -> bool:
