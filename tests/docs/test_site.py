@@ -142,10 +142,10 @@ def test_the_address_keeps_the_filter(catalogue: Any):
 def test_the_catalogue_works_without_a_server(browser: Any, site_folder: Path):
     _open(browser, (site_folder / "catalogue.html").as_uri())
 
-    _search(browser).send_keys("xielu")
+    _search(browser).send_keys("layer_scalar")
 
-    assert _visible(browser) == {"apertus-xielu-buffers"}
-    assert browser.current_url.endswith("#text=xielu")
+    assert _visible(browser) == {"gemma4-layer-scalar"}
+    assert browser.current_url.endswith("#text=layer_scalar")
 
 
 def test_every_control_has_a_label(catalogue: Any):

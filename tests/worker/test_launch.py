@@ -43,7 +43,7 @@ EVERYTHING = {
     "seed": 0,
     "max_num_seqs": 8,
     "compilation_config": {"level": 0},
-    "hf_overrides": {"rope_theta": 5},
+    "hf_overrides": {"max_window_layers": 5},
     "block_size": 16,
 }
 
@@ -178,8 +178,8 @@ def test_what_quirks_change_reaches_engine_and_requests_unless_the_user_typed_a_
     [
         ({"head_dtype": "float32"}, {"head_dtype": "float32"}),
         ({"head_dtype": "model"}, {"head_dtype": "model"}),
-        ({"head_dtype": "float32", "hf_overrides": {"rope_theta": 5}}, {"head_dtype": "float32", "rope_theta": 5}),
-        ({"hf_overrides": {"head_dtype": "float32", "rope_theta": 5}}, {"head_dtype": "float32", "rope_theta": 5}),
+        ({"head_dtype": "float32", "hf_overrides": {"max_window_layers": 5}}, {"head_dtype": "float32", "max_window_layers": 5}),
+        ({"hf_overrides": {"head_dtype": "float32", "max_window_layers": 5}}, {"head_dtype": "float32", "max_window_layers": 5}),
         ({}, None),
     ],
     ids=str,
