@@ -178,8 +178,14 @@ def test_what_quirks_change_reaches_engine_and_requests_unless_the_user_typed_a_
     [
         ({"head_dtype": "float32"}, {"head_dtype": "float32"}),
         ({"head_dtype": "model"}, {"head_dtype": "model"}),
-        ({"head_dtype": "float32", "hf_overrides": {"max_window_layers": 5}}, {"head_dtype": "float32", "max_window_layers": 5}),
-        ({"hf_overrides": {"head_dtype": "float32", "max_window_layers": 5}}, {"head_dtype": "float32", "max_window_layers": 5}),
+        (
+            {"head_dtype": "float32", "hf_overrides": {"max_window_layers": 5}},
+            {"head_dtype": "float32", "max_window_layers": 5},
+        ),
+        (
+            {"hf_overrides": {"head_dtype": "float32", "max_window_layers": 5}},
+            {"head_dtype": "float32", "max_window_layers": 5},
+        ),
         ({}, None),
     ],
     ids=str,
