@@ -1,17 +1,18 @@
-"""A minimum length renormalises the logprobs of a rollout: the tokens that end a sample are masked before they are taken.
+"""A minimum length renormalises the logprobs of a rollout: vLLM masks EOS and stop tokens before it computes them.
 
 What happens: with ``min_new_tokens`` the logprobs of the first tokens are too high, each by -log(1 - p(any token that ends the
-sample)), against a trainer that takes the full softmax. Every importance ratio is biased in the same direction, most where
-ending was likely, and nothing warns. ``MinTokensLogitsProcessor`` (vllm/v1/sample/logits_processor/builtin.py) sets the logits
-of EOS and stop tokens to -inf, and ``processed_logprobs``, the right choice for rollouts otherwise, are those of what is left.
+sample)), against a trainer that takes the full softmax. Every importance ratio (trainer over rollout) at these positions is
+too low, most where an end was likely, and nothing warns. ``MinTokensLogitsProcessor``
+(vllm/v1/sample/logits_processor/builtin.py) sets the logits of EOS and stop tokens to -inf, and ``processed_logprobs``, the
+right choice for rollouts otherwise, are those of what is left.
 
 What this changes: ``engine.logprobs_mode`` becomes ``raw_logprobs`` where that loses nothing else: temperature 1, no top-p, no
-top-k. These are the policy's own logprobs, as the trainer computes them; the minimum length then counts as part of the
-environment. At any other sampling the worker warns and changes nothing: set ``sampling.min_new_tokens: 0``, or mask the same
-tokens in the trainer. A typed ``processed_logprobs`` stays.
+top-k. ``raw_logprobs`` are those of the policy without the mask, as the trainer computes them; the mask then counts as part of
+the environment. With any other temperature, top-p or top-k the worker only warns: set ``sampling.min_new_tokens: 0``, or mask
+the same tokens in the trainer. If the user set ``processed_logprobs``, that stays, and the worker warns.
 
-When it can go: when trainers compute logprobs over the tokens that sampling allowed, or vLLM has a mode that leaves masks of
-single tokens out (vllm-project/vllm#42259).
+When it can go: when trainers compute logprobs over the tokens that sampling allowed, or vLLM has a mode whose logprobs ignore
+masks of single tokens (vllm-project/vllm#42259).
 """
 
 from __future__ import annotations

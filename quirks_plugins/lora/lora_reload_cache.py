@@ -1,16 +1,16 @@
-"""A LoRA adapter that is updated under its old name is served prefixes that the previous adapter computed.
+"""After a LoRA adapter is updated under the same name, requests reuse prefixes that the previous adapter computed.
 
-What happens: after an update of the adapter, samples whose prompt was seen before have logprobs of neither adapter: their first
-blocks come from the old one, the rest from the new one. It gets worse with every update, and a restart hides it. vLLM keys
-cached blocks by the adapter's name (``_gen_lora_extra_hash_keys`` in v1/core/kv_cache_utils.py), from 0.31.0 on by name and
-path; what the files hold is no part of the key. Trainers that save each step's adapter to one folder and load it with
-``load_inplace``, or unload and load it again, keep name and path.
+What happens: after an update of the adapter, samples whose prompt was seen before have logprobs that match neither adapter:
+their first KV blocks come from the old one, the rest from the new one. The error grows with every update; after a restart of
+the engine it is gone, because the cache is empty. vLLM keys cached blocks by the adapter's name (``_gen_lora_extra_hash_keys``
+in v1/core/kv_cache_utils.py), from 0.31.0 on by name and path; what the files hold is no part of the key. Trainers that save
+each step's adapter to one folder and load it with ``load_inplace``, or unload and load it again, keep name and path.
 
-What this changes: ``engine.enable_prefix_caching`` becomes false in rollouts with LoRA. A value that was typed stays: set it to
-true if every update has a name of its own (or, from 0.31.0 on, a path), or if the trainer calls ``reset_prefix_cache`` after
-each update while no request runs.
+What this changes: ``engine.enable_prefix_caching`` becomes false in rollouts with LoRA. A value that the user set stays: set
+it to true if every update has a name of its own (or, from 0.31.0 on, a path), or if the trainer calls ``reset_prefix_cache``
+after each update while no request runs.
 
-When it can go: when the key holds a version of the adapter (vllm-project/vllm#48352).
+When it can go: when the cache's key includes a version of the adapter that changes with each update (vllm-project/vllm#48352).
 """
 
 from __future__ import annotations

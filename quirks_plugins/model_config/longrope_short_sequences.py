@@ -1,18 +1,19 @@
-"""LongRoPE (Phi-3, Phi-4-mini): with a longer ``max_model_len`` vLLM rotates short sequences otherwise than the trainer.
+"""LongRoPE (Phi-3, Phi-4-mini): above the trained length vLLM rotates short sequences with other factors than the trainer.
 
 What happens: these checkpoints have two sets of rotary factors. transformers takes the short ones for a sequence of at most
 ``original_max_position_embeddings`` tokens (4096), and the long ones for a longer one. vLLM takes one set for every sequence,
 when the engine starts (``phi3_long_rope_scaled_rope.py``, ``use_long_rope``): the long ones as soon as ``max_model_len`` is
 above that length, because keys that are cached cannot be rotated again. A rollout with ``max_model_len: 8192`` therefore
 samples every short answer from another model than the one that is trained, and the logprobs of all tokens differ. In
-TensorRT-LLM's tests the long factors cost Phi-4-mini 7 of 82 points on GSM8K (NVIDIA/TensorRT-LLM#6895). vLLM logs one
-warning. Left open, the length is the trained one.
+TensorRT-LLM's tests the long factors cost Phi-4-mini 7 of 82 points on GSM8K (NVIDIA/TensorRT-LLM#6895). vLLM logs one warning
+("Using LongRoPE scaling factors …"). If ``max_model_len`` is not set, vLLM takes the trained length, and nothing is wrong.
 
-What this changes: a rollout must have ``engine.max_model_len`` of at most ``original_max_position_embeddings``.
+What this changes: a rollout whose ``engine.max_model_len`` is above ``original_max_position_embeddings`` is refused. Prompt
+and answer must then fit into that length.
 
-When it can go: never, unless vLLM keeps the two kinds of sequences apart. A run in which every sequence is longer than that,
-also for the trainer, is right without: switch the quirk off there. A trainer that puts a long sequence into the same batch as
-short ones takes the long factors for all of them.
+When it can go: never, unless vLLM keeps the two kinds of sequences apart. If every sequence of the run, also the trainer's, is
+longer than that, both sides use the long factors: switch the quirk off. A trainer that puts a long sequence into the same
+batch as short ones takes the long factors for all of them.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""A rotary mapping typed in ``hf_overrides`` replaces the checkpoint's whole one, and its ``rope_theta`` is lost.
+"""A rotary mapping set in ``hf_overrides`` replaces the checkpoint's entire mapping, and its ``rope_theta`` is lost.
 
 What happens: recipes extend a context by ``hf_overrides: {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, …}}``,
-without a ``rope_theta``. Before transformers 5 that stood beside the mapping; now it stands inside. vLLM replaces a mapping
-that is typed as a whole (``vllm.config.model:ModelConfig._apply_dict_overrides``), and takes a constant for a ``rope_theta``
-that is missing: 10000 for most models (``get_rope``), 1e6 for Qwen2 and Qwen3 (``set_default_rope_theta``). A Llama-3, with
-5e5, or a Qwen3-2507, with 5e6, goes on answering, worse with every token of distance, and its logprobs are not the trainer's.
-Nothing is logged. The mapping under its old name, ``rope_scaling``, does the same; with ``type`` instead of ``rope_type``, or
-without ``original_max_position_embeddings``, the engine dies of a ``KeyError``.
+without a ``rope_theta``. Before transformers 5 ``rope_theta`` was a key beside the mapping; now it is a key inside. vLLM
+replaces the mapping as a whole (``vllm.config.model:ModelConfig._apply_dict_overrides``), and takes a constant for a
+``rope_theta`` that is missing: 10000 for most models (``get_rope``), 1e6 for Qwen2 and Qwen3 (``set_default_rope_theta``).
+Llama-3 (5e5) or Qwen3-2507 (5e6) still generates text, but its quality falls with the distance between tokens, and its
+logprobs differ from the trainer's. Nothing is logged. The mapping's old name, ``rope_scaling``, has the same effect. With
+``type`` instead of ``rope_type``, or without ``original_max_position_embeddings``, the engine does not start (``KeyError``).
 
 What this changes: the keys that the typed mapping lacks, and that transformers would add if it stood in ``config.json``, are
 added to it: ``rope_theta``, ``partial_rotary_factor``, ``rope_type`` and, where the kind of scaling needs it,
 ``original_max_position_embeddings``. Where the checkpoint has a mapping for each kind of layer, those that are missing are
-added, too. What was typed stays. Left alone: multimodal models, whose language model such an override does not reach.
+added, too. What the user set stays. Left alone: multimodal models, whose language model such an override does not reach.
 
 When it can go: when vLLM merges typed mappings into the checkpoint's, or has transformers complete them. Nobody has reported
-the loss of ``rope_theta``, as far as we can see; that of ``rope_type`` was reported and fixed once (the reference), and is
-back.
+the loss of ``rope_theta``, as far as we can see. The loss of ``rope_type`` was reported and fixed once (see the references),
+and has returned.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """Text that a chat template rendered begins with BOS, and encoding it puts a second one in front.
 
-What happens: samples from rendered text are worse than those of the same conversation sent as messages, and their logprobs are
-not the trainer's, which encodes the text once. Nothing warns. The templates of Llama 3, Gemma, Mistral and others write BOS
-(``{{ bos_token }}``), and their tokenizers add BOS to every text, too; transformers' ``apply_chat_template`` and vLLM's chat
-endpoint therefore encode rendered text without special tokens. A text prompt is encoded with them: by our worker's
-`generate_text_async`, by ``LLM.generate`` and by ``/v1/completions`` (``TokenizeParams.add_special_tokens``, true by default).
+What happens: samples from rendered text are worse than those of the same conversation sent as messages, and their logprobs
+differ from the trainer's, whose prompts have one BOS. Nothing warns. The templates of Llama 3, Gemma, Mistral and others write
+BOS (``{{ bos_token }}``), and their tokenizers add BOS to every text, too; transformers' ``apply_chat_template`` and vLLM's
+chat endpoint therefore encode rendered text without special tokens. Our worker's `generate_text_async`, ``LLM.generate`` and
+``/v1/completions``, however, encode a text prompt with special tokens (``TokenizeParams.add_special_tokens`` is true by
+default).
 
-What this changes: ``tokenizer.add_special_tokens`` becomes ``once`` for models whose tokenizer and whose chat template both add
-BOS, as read from ``tokenizer.json`` and the template. A text that begins with BOS is then encoded as
-it is, and every other text gets its BOS. A value that was typed stays. Clients of other engines send token ids, or
-``add_special_tokens: false``.
+What this changes: ``tokenizer.add_special_tokens`` becomes ``once`` for models whose tokenizer and whose chat template both
+add BOS, as read from ``tokenizer.json`` and the template. A text that begins with BOS is then encoded as it is, and every
+other text gets its BOS. A value that the user set stays. The quirk does not reach clients of other engines: these must send
+token ids, or ``add_special_tokens: false``.
 
-When it can go: never by itself; vLLM and transformers take a text prompt for a raw one on purpose.
+When it can go: not foreseeable; vLLM and transformers treat every text prompt as raw text that needs a BOS, on purpose.
 """
 
 from __future__ import annotations

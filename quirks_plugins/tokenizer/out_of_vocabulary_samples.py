@@ -1,21 +1,21 @@
-"""Models with more rows than their tokenizer has tokens: rows that only pad the embedding are sampled.
+"""Models with more rows than their tokenizer has tokens: vLLM samples ids that exist only as padding of the embedding.
 
 What happens: a sample holds ids that decode to nothing. Its text is not what the model "said", encoding that text again gives
-other ids, the next turn of a conversation is refused ("Token id 151708 is out of vocabulary", in vLLM before its check was
-widened), and a trainer learns ids without a meaning. The embedding is padded to a round number of rows (Qwen2.5 and Qwen3:
-151936 rows, the largest known id is 151668), vLLM samples from all of them (``vocab_size`` of ``config.json``), and though they
-start with low probabilities, a policy that moves, a high temperature or a confused context reaches them.
+other ids, versions of vLLM before vllm-project/vllm#22471 refuse the next turn of a conversation ("Token id 151708 is out of
+vocabulary"), and a trainer learns ids without a meaning. The embedding is padded to a round number of rows (Qwen2.5 and Qwen3:
+151936 rows, the largest known id is 151668), vLLM samples from all of them (``vocab_size`` of ``config.json``), and though
+they start with low probabilities, a policy that moves, a high temperature or a confused context reaches them.
 
-What this changes: ``tokenizer.only_known_ids`` becomes true in rollouts, for up to 1024 such rows (more do not fit vLLM's
-newer model runner), and not with speculative decoding, where vLLM refuses a bias. The worker then biases their logits by -100,
-the lowest bias that vLLM takes, also in requests to its server. ``processed_logprobs`` are those of the distribution without
-these rows; a trainer whose softmax includes them differs by log(1 - their probability), which is far below rounding in a
-trained model. vLLM's older model runner (the CPU platform's, and that of features which the newer one lacks) builds the biases
-of all running requests anew when one comes or goes; set ``tokenizer.only_known_ids: false`` where that costs more than such a
-sample would.
+What this changes: ``tokenizer.only_known_ids`` becomes true in rollouts if there are at most 1024 such rows (the limit of
+vLLM's newer model runner) and no speculative decoding (with it vLLM refuses a bias). The worker then biases their logits by
+-100, the lowest bias that vLLM takes, also in requests to its server. ``processed_logprobs`` are those of the distribution
+without these rows; a trainer whose softmax includes them gets logprobs that are lower by -log(1 - their probability), in a
+trained model less than rounding. vLLM's older model runner (the CPU platform's, and that of features which the newer one
+lacks) builds the biases of all running requests anew in every step in which one starts or ends; set
+``tokenizer.only_known_ids: false`` where that costs more than such a sample would.
 
-When it can go: when vLLM leaves out rows that the tokenizer does not know. It prefers not to so far: the check of prompts was
-widened instead (vllm-project/vllm#22471).
+When it can go: when vLLM leaves out rows that the tokenizer does not know. So far it has relaxed the check of prompts instead
+(vllm-project/vllm#22471).
 """
 
 from __future__ import annotations

@@ -2,17 +2,19 @@
 
 What happens: logprobs of rollouts drift away from the trainer's with every update, or are wrong from the first one on if the
 engine started from dummy weights; no error says so. gpt-oss and MiMo-V2 copy their sinks into the parameter themselves
-(``param.data.copy_`` in ``load_weights``) instead of calling ``param.weight_loader``. In vLLM's layerwise reload the parameter
-is a meta tensor, which has no values, and only calls of a weight loader are noted and repeated: the copy is lost, and the
+(``param.data.copy_`` in ``load_weights``) instead of calling ``param.weight_loader``. During vLLM's layerwise reload the
+parameter is a meta tensor without values, and vLLM records and repeats only calls of weight loaders: the copy is lost, and the
 reload puts the old sinks back.
 
-What this changes: of gpt-oss and MiMo-V2, while a reload is open, the copy becomes a call of the weight loader. DeepSeek-V4
-and HY-V4 do the same in files of their own for each kind of GPU, and pad their sinks; these are not patched. They load their
-checkpoint, so that the sinks are at least those that the trainer started from, and the plan says that they stay that.
+What this changes: for gpt-oss and MiMo-V2 the copy becomes a call of the weight loader while a reload is open. DeepSeek-V4 and
+HY-V4 have the same defect in separate files for each kind of GPU, and pad their sinks; they are not patched. For them the
+quirk requires ``engine.load_format=auto``: the sinks then start from the checkpoint's values, and the plan says that refits do
+not update them.
 
-When it can go: with vLLM 0.32. From 0.33.0 on these models make their sinks by ``make_attention_sink``, which has a weight
-loader. Layerwise reload is there since 0.16.0; the patch is written for 0.26.0 to 0.32.0. The paired run is with gpt-oss; of
-MiMo-V2 every tensor of a tiny model was compared after a reload without an engine.
+When it can go: when vLLM 0.32 is no longer supported. From 0.33.0 on these models make their sinks with
+``make_attention_sink``, which has a weight loader. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 to
+0.32.0, and older versions are refused. The paired run uses gpt-oss; for MiMo-V2 a tiny model was reloaded without an engine,
+and every tensor was compared.
 """
 
 from __future__ import annotations

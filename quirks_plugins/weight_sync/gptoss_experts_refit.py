@@ -3,17 +3,17 @@
 What happens: after a weight update the policy is a mixture of two: attention, norms and router are new, all experts are those
 that the engine started with, or noise if it started from dummy weights. Nothing fails, and vLLM reports every tensor as
 loaded. ``GptOssModel._load_weights_other`` copies the stacks of experts into their parameters itself (``param.copy_``) instead
-of calling ``param.weight_loader``. In vLLM's layerwise reload those parameters are meta tensors, which have no values, and
-only calls of a weight loader are noted and repeated. The copies are lost, and the reload puts the old experts back. A trainer
-that sends each expert by itself (``experts.0.gate_up_proj``) does not see it from vLLM 0.29.0 on. Quantised checkpoints take
-other ways: that of MXFP4 calls the loaders, that of Quark was not looked into.
+of calling ``param.weight_loader``. During vLLM's layerwise reload those parameters are meta tensors without values, and vLLM
+records and repeats only calls of weight loaders. The copies are lost, and the reload puts the old experts back. From vLLM
+0.29.0 on, a trainer that sends one tensor per expert (``experts.0.gate_up_proj``) is not affected. Quantised checkpoints use
+other code: that for MXFP4 calls the loaders and is not affected; that for Quark was not examined.
 
 What this changes: while a reload is open, a copy into an expert parameter becomes a call of its weight loader. The first load
-stays as it is. No setting does that.
+stays as it is. No setting of vLLM has this effect.
 
 When it can go: when vLLM loads these tensors through their loaders. vllm-project/vllm#57795 describes the class of defect for
-attention sinks (``attention-sink-refit``); vllm-project/vllm#57805 leaves these copies out on purpose. They are in vLLM 0.26.0
-to 0.33.0; layerwise reload is there since 0.16.0.
+attention sinks (``attention-sink-refit``); vllm-project/vllm#57805 fixes those and deliberately does not fix the experts'
+copies. The copies were read in vLLM 0.26.0 to 0.33.0; layerwise reload exists since 0.16.0.
 """
 
 from __future__ import annotations

@@ -2,21 +2,21 @@
 
 What happens: after an update that leaves tensors out, because they are frozen, because they are merged from a LoRA adapter of
 some projections, or because only some changed, the policy generates garbage, or NaN. A layer of vLLM holds several of a
-checkpoint's tensors: q, k and v in one, gate and up in another. In a layerwise reload the first of them that comes makes the
-layer start anew in uninitialised memory (``torch.empty_strided`` in ``materialize_meta_tensor``), the end of the reload
-processes it with the parts that came (``finalize_layerwise_processing``), and the message "Delayed processing" has the level
-DEBUG. The same memory is under a layer's padding: a quantised layer that a kernel wants larger than the checkpoint has it was
-padded with zeros when it was made, and is padded with garbage after a refit.
+checkpoint's tensors: q, k and v in one, gate and up in another. In a layerwise reload the first tensor that arrives allocates
+the whole layer in uninitialised memory (``torch.empty_strided`` in ``materialize_meta_tensor``). At the end
+``finalize_layerwise_processing`` processes the layer with the parts that came; the only message, "Delayed processing", has the
+level DEBUG. Padding is lost in the same way: if a kernel needs a quantised layer larger than it is in the checkpoint, vLLM
+pads it with zeros when it loads the model, and a refit pads it with garbage.
 
 What this changes: such a layer starts from its old values, so that parts which do not come stay what they were. Where a kernel
-has rearranged the old values so that they cannot be told, as with quantised layers and most MoE layers, it starts from zero,
-as it did when it was made: padding is right again, but of such a layer send everything. vLLM's CPU platform keeps linear
-weights in packed form alone; there the old weight is computed from it, exactly. Our own worker refuses to load parts of fused
-layers, so there it is for quantised models alone. No setting does that.
+has rearranged the old values beyond recovery, as with quantised layers and most MoE layers, the layer starts from zeros: its
+padding is right again, but the trainer must send all tensors of such a layer. vLLM's CPU platform keeps only the packed form
+of a linear weight; the old weight is computed from that, exactly. Our own worker refuses partial updates of fused layers
+anyway, so there the quirk is for quantised models only. No setting of vLLM has this effect.
 
-When it can go: when a layerwise reload does the same. vllm-project/vllm#50523 fills with zeros (on an H100, gpt-oss-20b, 138
-of 144 padded tensors changed in a refit); PrimeIntellect-ai/prime-rl#2714 works around it. It is in vLLM 0.26.0 to 0.33.0;
-layerwise reload is there since 0.16.0. Buffers are left as they are (``apertus-xielu-buffers``).
+When it can go: when vLLM's layerwise reload keeps the old values. vllm-project/vllm#50523 fills with zeros (on an H100,
+gpt-oss-20b, 138 of 144 padded tensors changed in a refit); PrimeIntellect-ai/prime-rl#2714 works around it. The defect is in
+vLLM 0.26.0 to 0.33.0; layerwise reload exists since 0.16.0. Buffers are left as they are (``apertus-xielu-buffers``).
 """
 
 from __future__ import annotations
