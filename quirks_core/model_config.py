@@ -36,9 +36,13 @@ def config_file(model: str, revision: str | None = None) -> Path:
         return file
     if folder.exists():
         raise UsageError(f"model {model!r} is a file; give the folder that holds config.json, or a hub id")
-    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+    if not _is_hub_id(model):
         raise UsageError(f"model folder {model!r} does not exist (and it is no hub id of the form organisation/name)")
     return _hub_config(model, revision)
+
+
+def _is_hub_id(model: str) -> bool:
+    return not model.startswith((".", "/", "~")) and model.count("/") == 1
 
 
 def _hub_config(model: str, revision: str | None) -> Path:
@@ -70,7 +74,7 @@ def checkpoint_file(model: str, name: str, revision: str | None = None) -> Path 
     folder = Path(model).expanduser()
     if folder.is_dir():
         return file if (file := folder / name).is_file() else None
-    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+    if not _is_hub_id(model):
         raise UsageError(f"folder {model!r} does not exist (and it is no hub id of the form organisation/name)")
     return _hub_file(model, name, revision)
 

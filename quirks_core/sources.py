@@ -145,8 +145,8 @@ def attribute_source(target: str) -> str | None:
     *owners, name = path.split(".")
     if quick := _found_by_lines(lines, [*owners, name]):
         return quick
-    owner = _lines_of(lines, owners) if owners else lines
-    if owner is not None and not any(name in line for line in owner):
+    owner = _found_by_lines(lines, owners) if owners else "\n".join(lines)
+    if owner is not None and name not in owner:
         return None
     node = statement(target)
     if node is None:
@@ -192,17 +192,24 @@ def _lines_of(lines: list[str], path: list[str]) -> list[str] | None:
         if len(having) != 1 or not re.match(rf"{indent}{'class ' if is_owner else ''}\S", lines[having[0]]):
             return None
         first = having[0]
-        while not is_owner and lines[first - 1].startswith(f"{indent}@") and first:
+        while not is_owner and first and lines[first - 1].startswith(f"{indent}@"):
             first -= 1
-        before = "\n".join(lines[:first])
-        if before.count('"""') % 2 or before.count("'''") % 2:  # it is an example in a docstring
+        if _ends_in_a_text(lines[:first]):  # it is an example in a docstring
             return None
         if first and re.match(rf"{indent}[)\]}}#\\]", lines[first - 1]):  # the end of a longer decorator, or a comment
             return None
         outside = re.compile(rf"\s{{0,{len(indent)}}}[^\s#)\]}}]")
         last = next((number for number in range(having[0] + 1, len(lines)) if outside.match(lines[number])), len(lines))
         lines = lines[first:last]
+        if _ends_in_a_text(lines):  # it goes on behind a line of that text
+            return None
     return lines
+
+
+def _ends_in_a_text(lines: list[str]) -> bool:
+    """Tells whether a text of several lines has begun in some lines and does not end there."""
+    text = "\n".join(lines)
+    return text.count('"""') % 2 == 1 or text.count("'''") % 2 == 1
 
 
 def is_imported(target: str) -> bool:

@@ -229,9 +229,9 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
     context = plan.context
     counts: Counter[Standing] = Counter()
     found = []
+    source = context.source_known(_ENGINE)
     for verdict in plan.active:
         item = registry.find(verdict.id).quirk
-        source = context.source_known(_ENGINE)
         how, where = standing(item, context.platform, context.packages, source=source)
         counts[how] += 1
         level = "note" if how in (Standing.REFUTED, Standing.RANGE, Standing.UNTESTED) else "ok"
@@ -241,7 +241,9 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
     order = list(Standing)
     listed = "; ".join(f"{counts[how]} {how}" for how in sorted(counts, key=order.index))
     model = f"{context.model.name} ({context.model.model_type or 'no model_type'})"
-    summary = f"{len(plan.active)} quirks concern {model}, purpose {context.purpose}{f': {listed}' if listed else ''}"
+    number = len(plan.active)
+    concern = "1 quirk concerns" if number == 1 else f"{number} quirks concern"
+    summary = f"{concern} {model}, purpose {context.purpose}{f': {listed}' if listed else ''}"
     refused = [Finding("error", "refused", str(refusal)) for refusal in plan.refusals]
     return [*refused, *found, Finding("ok", "this run", summary)]
 

@@ -171,9 +171,11 @@ def test_what_lines_alone_tell_of_a_definition_is_what_the_syntax_tree_tells(mod
     [
         ("plain", True),
         ("decorated", True),
-        ("Owner", False),  # a line of a text in it begins where the next definition could
+        ("Owner", True),
         ("Owner.method", True),
-        ("Owner.text", False),
+        ("Cut", False),  # a line of a text in it begins where the next definition could
+        ("Cut.text", False),
+        ("Cut.late", False),
         ("long", False),  # behind a decorator of several lines
         ("commented", False),
         ("twice", False),
@@ -222,11 +224,23 @@ class Owner:
     async def method(self):
         def nested(): ...
 
+class Cut:
     def text(self):
         return """
-    def nested(): ...
+def of_the_text(): ...
 """
+
+    def late(self): ...
 '''
     found = sources._found_by_lines(text.splitlines(), path.split("."))
 
     assert (found is not None) is known
+
+
+def test_a_class_whose_text_has_lines_without_indentation_has_all_that_follows_that_text(write_modules):
+    write_modules({"fake_cut.py": 'class Owner:\n    TEXT = """\nfirst line\n"""\n\n    def late(self):\n        return 1\n'})
+
+    assert sources.attribute_source("fake_cut:Owner.late") == "def late(self):\n    return 1"
+    assert sources.is_defined("fake_cut:Owner.late")
+    assert sources.attribute_source("fake_cut:Owner.never") is None
+    assert not sources.is_defined("fake_cut:Owner.never")

@@ -14,7 +14,7 @@ SLOT = "tokenizer.add_special_tokens"
 class Tokenizer:
     """Adds BOS, 1, unless told otherwise, and encodes each character as its code."""
 
-    bos_token = "<s>"  # noqa: S105
+    bos_token = "<s>"  # noqa: S105 - a token of texts, no password
 
     def encode(self, text, add_special_tokens=True):
         """Encodes a text."""
