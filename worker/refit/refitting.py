@@ -186,12 +186,14 @@ class Refitting:
             "world_size": world_size,
             "timeout_s": self.sender.section.timeout_s,
         }
-        try:
-            await self._engine.call(receiving.join, init)
-        except EngineDiedError:
-            raise
-        except Exception as error:
-            raise TransferError(_reason(error)) from error
+        # A rank that joins takes no step, and a rank in lock-step with it that still takes one waits for it: neither gets on.
+        async with self._paused(clear_cache=False):
+            try:
+                await self._engine.call(receiving.join, init)
+            except EngineDiedError:
+                raise
+            except Exception as error:
+                raise TransferError(_reason(error)) from error
         self.joined = True
 
     def _leave(self) -> None:

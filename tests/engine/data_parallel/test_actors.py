@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from quirks_core.errors import QuirksError
 from worker.errors import BatchError, NotReadyError, RankError, RefitError, RefitRejectedError
+from worker.group.ranks import Rank
 from worker.refit import Manifest, send_ipc_zmq, tensors
 from worker.testing.lab import PROMPTS, batch_of
 
@@ -166,7 +167,15 @@ async def test_a_refit_in_the_middle_reaches_all_ranks(group, policies, right, m
         asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS[:1]), greedy=True, rank=rank))) for rank in (0, 1)
     ]
     await asyncio.sleep(0.1)
+    call = Rank.call
 
+    async def one_is_told_later(rank, name, method="", *arguments, **named):
+        """An engine that joins a collective takes no step, and in lock-step the other would wait for it in one."""
+        if method == "init_collective_async" and rank is group._actors.ranks[1]:
+            await asyncio.sleep(0.1)
+        return await call(rank, name, method, *arguments, **named)
+
+    monkeypatch.setattr(Rank, "call", one_is_told_later)
     async with asyncio.timeout(HUNG_S):
         refit = asyncio.ensure_future(group.refit_async(policies["b"][0], version=f"b by {transport}"))
         await asyncio.sleep(0.05)
