@@ -18,6 +18,8 @@ Output = IO[bytes] | int | Callable[[str], None]
 
 #: Seconds that a process gets to end by itself and clean up; and seconds that the system gets to end a killed process.
 GRACE_S, _KILLED_S = 5.0, 5.0
+#: The commands that threads of this process wait for, each the leader of its group.
+_running: set[subprocess.Popen[bytes]] = set()
 #: Kills a process group when its standard input closes: the system closes it when the process that started this program ends.
 _WATCHDOG = """
 import os, signal, sys
@@ -58,6 +60,7 @@ def run(
         process = subprocess.Popen(  # noqa: S603 - what the caller wants to run
             command, env=environ, stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, start_new_session=True
         )
+        _running.add(process)
         try:
             watch(process.pid)
             return process.wait(limit_s)
@@ -65,6 +68,13 @@ def run(
             return None
         finally:
             _end(process, ask, grace_s)
+            _running.discard(process)
+
+
+def end_all() -> None:
+    """Ends the commands that other threads run; each thread then cleans up after its own."""
+    for process in list(_running):
+        process.terminate()
 
 
 @contextmanager

