@@ -18,7 +18,7 @@ import torch
 import zmq
 
 from worker.errors import RefitRejectedError, TransferError
-from worker.refit import Manifest, send_ipc_zmq
+from worker.refit import Manifest, Source, send_ipc_zmq
 from worker.refit.ipc_zmq import PROTOCOL, IpcZmqStream
 
 CPU = torch.device("cpu")
@@ -167,11 +167,11 @@ def test_a_file_that_a_killed_process_left_is_replaced(background, address):
     [
         (b"\x80\x04pickle", "sent something that is no JSON"),
         (b"[1, 2]", "sent list instead of a message"),
-        (b'{"protocol": 99}', "the trainer speaks protocol 99, this engine 2"),
-        (b"{}", "the trainer speaks protocol None, this engine 2"),
-        (b'{"protocol": 2}', "the trainer's first message makes no sense: KeyError: 'manifest'"),
-        (b'{"protocol": 2, "manifest": [["a", "int9", [1]]]}', "the trainer's first message makes no sense: ValueError"),
-        (b'{"protocol": 2, "manifest": [["a"]]}', "the trainer's first message makes no sense: ValueError"),
+        (b'{"protocol": 99}', "the trainer speaks protocol 99, this engine 3"),
+        (b"{}", "the trainer speaks protocol None, this engine 3"),
+        (b'{"protocol": 3}', "the trainer's first message makes no sense: KeyError: 'manifest'"),
+        (b'{"protocol": 3, "manifest": [["a", "int9", [1]]]}', "the trainer's first message makes no sense: ValueError"),
+        (b'{"protocol": 3, "manifest": [["a"]]}', "the trainer's first message makes no sense: ValueError"),
     ],
 )
 def test_a_stranger_is_told_what_is_wrong_with_its_message(background, address, stranger, message, told):
@@ -325,6 +325,31 @@ def test_a_tensor_that_has_moved_is_found_again(background, address):
     assert torch.equal(second["weight"], model.weight)
 
 
+def test_a_tensor_that_has_another_shape_in_its_old_place_is_described_anew(background, address):
+    model = torch.nn.Linear(8, 8).share_memory()
+    first = refit(background, address, model, {})
+    model.weight.data = model.weight.data.view(16, 4)
+
+    second = refit(background, address, model, {}, known=first)
+
+    assert [first["weight"].shape, second["weight"].shape] == [(8, 8), (16, 4)]
+
+
+def test_of_two_processes_only_the_one_that_does_not_know_the_memory_is_told_where_it_is(background, address):
+    model = torch.nn.Linear(8, 8).share_memory()
+    known, other = refit(background, address, model, {}), address.with_name("rank-1.sock")
+
+    def end(path, memory):
+        with IpcZmqStream(path, None, device=CPU, timeout_s=FOREVER_S, known=memory) as stream:
+            return {name: tensor.clone() for tensors in stream.borrowed() for name, tensor in tensors}
+
+    ends = [background(end, address, known), background(end, other, None)]
+    send_ipc_zmq(Source(model, "parameters"), [address, other], timeout_s=HUNG_S)
+
+    for received in ends:
+        assert all(torch.equal(tensor, received.result(HUNG_S)[name]) for name, tensor in model.named_parameters())
+
+
 def test_a_model_in_memory_of_its_own_goes_through_the_buffers(background, address):
     assert refit(background, address, torch.nn.Linear(8, 8), {}) is None
 
@@ -332,18 +357,17 @@ def test_a_model_in_memory_of_its_own_goes_through_the_buffers(background, addre
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ({}, "where the trainer's memory is makes no sense: KeyError"),
+        ({}, "the trainer's first message makes no sense: KeyError"),
         ({"memory": [{"kind": "file", "path": "/proc/0/fd/0", "nbytes": 8}], "tensors": {}}, "shared memory cannot be opened"),
         ({"memory": [], "tensors": {"a": [0, 0]}}, "makes no sense: IndexError"),
     ],
 )
 def test_memory_that_cannot_be_opened_is_an_error_before_anything_is_loaded(background, address, stranger, table, problem):
     receiving = background(receive, address)
-    hello = {"protocol": PROTOCOL, "manifest": [["a", "int8", [1]]], "buffers": [], "buffer_bytes": 256, "resident": "key"}
-    stranger.send_json(hello)
+    stranger.send_json({"protocol": PROTOCOL, "resident": "key", "buffers": [], "buffer_bytes": 256})
     assert stranger.recv_json() == {"unknown": "key"}
 
-    stranger.send_json({"memory": table})
+    stranger.send_json({"manifest": [["a", "int8", [1]]], "memory": table})
 
     assert problem in stranger.recv_json()["error"]
     assert problem in error_of(receiving)

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from worker.refit.collective import CollectiveSender
     from worker.refit.files import write
     from worker.refit.ipc_zmq import send as send_ipc_zmq
+    from worker.refit.source import Source
 
-__all__ = ["CollectiveSender", "Manifest", "RefitScope", "send_ipc_zmq", "tensors", "write"]
+__all__ = ["CollectiveSender", "Manifest", "RefitScope", "Source", "send_ipc_zmq", "tensors", "write"]
 
 _LAZY = {
     "CollectiveSender": ("worker.refit.collective", "CollectiveSender"),
+    "Source": ("worker.refit.source", "Source"),
     "send_ipc_zmq": ("worker.refit.ipc_zmq", "send"),
     "write": ("worker.refit.files", "write"),
 }

@@ -157,7 +157,7 @@ class CollectiveSender:
         """Sends a refit, while the worker's ``update_weights_from_collective_async`` runs.
 
         Args:
-            tensors: Called for each pass over names and tensors.
+            tensors: Called for each pass over names and tensors, such as a `worker.refit.source.Source`.
             manifest: What will be sent; found out by a pass over the tensors if None.
             buffer_bytes: Size of a packed buffer; it grows to the largest tensor.
 

@@ -90,7 +90,7 @@ class CopyPlan:
         self.unloaded = tuple(unloaded)
         self.uses = 0
         held = {name: tensor for name, tensor in slots(model) if tensor is not None}
-        self._places = {copy.destination: _place(held[copy.destination]) for copy in copies}
+        self._places = {copy.destination: place(held[copy.destination]) for copy in copies}
         self._copies: dict[str, list[tuple[Region, torch.Tensor]]] = defaultdict(list)
         for copy in copies:
             self._copies[copy.source].append((copy.taken, copy.written.of(held[copy.destination].detach())))
@@ -101,7 +101,7 @@ class CopyPlan:
         if manifest != self.manifest:
             return False
         held = dict(slots(model))
-        return all(_place(held.get(name)) == place for name, place in self._places.items())
+        return all(place(held.get(name)) == known for name, known in self._places.items())
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def copy(self, tensors: Tensors) -> None:
@@ -129,7 +129,7 @@ class CopyPlan:
             # The class' own: a quirk may have put a method onto the model that opens a reload.
             type(model).load_weights(model, ((name, tensor) for name, tensor in tensors if name in self._copies))
         if comparison.wrong:
-            names = {place[0]: name for name, place in self._places.items() if place is not None}
+            names = {known[0]: name for name, known in self._places.items() if known is not None}
             found = sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
             more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             raise RefitError(
@@ -165,8 +165,8 @@ def slots(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
             yield f"{path}.{name}" if path else name, held
 
 
-def _place(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
-    """Where a tensor's memory is, and how it lies there."""
+def place(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
+    """Returns where a tensor's memory is, and how it lies there."""
     if tensor is None:
         return None
     address = tensor.untyped_storage().data_ptr()

@@ -4,10 +4,11 @@ While the engine's processes read one buffer the trainer fills the other. The ma
 agree with it says so before its model is touched. Tensors that lie in memory which both sides have open anyway
 (`worker.refit.resident`) are read there. The messages, each answered by ``{}`` or by ``{"error": reason}``::
 
-    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "resident": key, "protocol": 2}
-    {"memory": …}  if an answer to the first was {"unknown": key}: where the tensors of that key are
-    {"chunk": 0}   of the others those of the first chunk are in buffer 0; the answer gives the buffer back
-    {"chunk": 1}   … in buffer 1, and so on in turn
+    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 3}
+    {"resident": key, "buffers": …}     instead, if some tensors are read where they are; the key stands for manifest and places
+    {"manifest": …, "memory": …}        if the answer to that was {"unknown": key}: what the key stands for
+    {"chunk": 0}                        the first of the other tensors are in buffer 0; the answer gives the buffer back
+    {"chunk": 1}                        the next ones are in buffer 1, and so on in turn
     {"done": true}
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import compress
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,9 +28,10 @@ from worker.refit.buffers import Buffer, view
 from worker.refit.channel import Channel
 from worker.refit.manifest import Chunk, Manifest, in_order
 from worker.refit.resident import Exported, Imported
+from worker.refit.source import Source
 
 #: Version of the messages.
-PROTOCOL = 2
+PROTOCOL = 3
 #: One that is filled while the other is read.
 _BUFFERS = 2
 #: Seconds to wait for a request that an error can answer.
@@ -49,7 +52,8 @@ def send(
     """Sends a refit from the trainer, while the worker's ``update_weights_via_ipc_zmq_async`` runs; either may start first.
 
     Args:
-        tensors: Called for each pass over names and tensors, such as ``lambda: refit.tensors(model, scope)``; any device.
+        tensors: Called for each pass over names and tensors, on any device: a function such as ``lambda: refit.tensors(model,
+            scope)``, or a `worker.refit.source.Source`, which brings manifest and model with it.
         addresses: What the worker's ``report_refit_addresses_async`` returned, or those of one GPU's processes.
         device: Where the buffers lie: the GPU that this trainer rank and the engine's processes share, or the CPU.
         manifest: What will be sent; found out by a pass over the tensors if None.
@@ -63,29 +67,30 @@ def send(
         RefitRejectedError: The tensors are not those of the manifest, or one name comes twice.
         TransferError: An engine process rejects the refit, died, or took too long; or there is no memory for the buffers.
     """
-    manifest = manifest or Manifest.of(tensors())
-    manifest.check()
     device = torch.device(device)
+    if isinstance(tensors, Source):
+        manifest, resident, model = tensors.manifest, tensors.exported(device), tensors.model
+    else:
+        manifest = manifest or Manifest.of(tensors())
+        resident = Exported.of(model, tensors, manifest, device) if model is not None else None
+    manifest.check()
     with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:
-        resident = Exported.of(model, tensors, device) if model is not None else None
         rest = manifest.without(resident.names) if resident is not None else manifest
         size = rest.buffer_size(buffer_bytes)
         needed = _BUFFERS if rest.tensors else 0
         buffers = [stack.enter_context(Buffer.create(size, device)) for _ in range(needed)]
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # what is read in place must be there
-        peers.tell(
-            {
-                "manifest": manifest.encode(),
-                "buffers": [buffer.handle for buffer in buffers],
-                "buffer_bytes": size,
-                "resident": resident.key if resident is not None and resident.names else None,
-                "protocol": PROTOCOL,
-            }
-        )
-        if any("unknown" in answer for answer in peers.hear()) and resident is not None and model is not None:
-            peers.tell({"memory": resident.table(model)})
+        hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
+        if resident is None or model is None:
+            peers.tell({**hello, "manifest": manifest.encode()})
             peers.hear()
+        else:
+            peers.tell({**hello, "resident": resident.key})
+            unknown = ["unknown" in answer for answer in peers.hear()]
+            if any(unknown):
+                peers.tell({"manifest": manifest.encode(), "memory": resident.table(model)}, unknown)
+                peers.hear()
         source = (item for item in in_order(tensors(), manifest) if resident is None or item[0] not in resident.names)
         for index, chunk in enumerate(rest.chunks(size)):
             _fill(buffers[index % _BUFFERS], chunk, source)
@@ -117,19 +122,18 @@ class _Channels:
             Channel.connect(Path(address), other=f"the engine's process at {address}", timeout_s=timeout_s, given_up=given_up)
             for address in addresses
         ]
-        self._expects_answers = False
+        self._answering: list[Channel] = []
 
-    def tell(self, message: dict[str, Any]) -> None:
-        for peer in self._peers:
+    def tell(self, message: dict[str, Any], only: Iterable[bool] | None = None) -> None:
+        """Tells all, or those that are marked."""
+        self._answering = self._peers if only is None else list(compress(self._peers, only))
+        for peer in self._answering:
             peer.send(message)
-        self._expects_answers = True
 
     def hear(self) -> list[dict[str, Any]]:
         """Waits for the answers to what was told last, if they are not in yet."""
-        if not self._expects_answers:
-            return []
-        answers = [peer.receive() for peer in self._peers]
-        self._expects_answers = False
+        answers = [peer.receive() for peer in self._answering]
+        self._answering = []
         return answers
 
     def __enter__(self) -> Self:
@@ -189,14 +193,13 @@ class IpcZmqStream:
             if hello.get("protocol") != PROTOCOL:
                 raise TransferError(f"refit: the trainer speaks protocol {hello.get('protocol')}, this engine {PROTOCOL}")
             try:
-                self.manifest = Manifest.decode(hello["manifest"])
+                self.resident = self._resident(hello.get("resident"), known)
+                self.manifest = self.resident.manifest if self.resident is not None else Manifest.decode(hello["manifest"])
                 handles, self._buffer_bytes = list(hello["buffers"]), int(hello["buffer_bytes"])
-                key = hello.get("resident")
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise TransferError(f"refit: the trainer's first message makes no sense: {words(error)}") from error
             self.manifest.check(expected)
             self._buffers = [Buffer.open(handle, device) for handle in handles]
-            self.resident = self._resident(key, known)
             self._peer.send({})
         except BaseException as error:
             self.close(error)
@@ -231,10 +234,8 @@ class IpcZmqStream:
         if key is None or (known is not None and known.key == key):
             return known if key is not None else None
         self._peer.send({"unknown": key})
-        try:
-            return Imported.opened(key, self._peer.receive()["memory"], self.manifest, self._device)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise TransferError(f"refit: where the trainer's memory is makes no sense: {words(error)}") from error
+        told = self._peer.receive()
+        return Imported.opened(key, told["memory"], Manifest.decode(told["manifest"]), self._device)
 
     def _received(self) -> Iterator[tuple[torch.Tensor, Chunk]]:
         rest = self.manifest.without(self.resident or ())

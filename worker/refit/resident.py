@@ -28,25 +28,30 @@ class Exported:
     """The tensors of a refit that lie in a model's memory, on the trainer's side.
 
     Attributes:
-        key: Names this set of tensors in these places; another set has another.
+        key: Stands for these tensors in these places, and for everything that is sent with them.
         names: Their names.
     """
 
-    def __init__(self, device: torch.device, places: Mapping[str, _Place]) -> None:
+    def __init__(self, device: torch.device, manifest: Manifest, places: Mapping[str, _Place]) -> None:
         self.key = uuid.uuid4().hex
         self.names = frozenset(places)
-        self._device = device
         self._places = dict(places)
+        self._identity = (device, manifest, self._places)
 
     @classmethod
     def of(
-        cls, model: torch.nn.Module, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], device: torch.device
+        cls,
+        model: torch.nn.Module,
+        tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]],
+        manifest: Manifest,
+        device: torch.device,
     ) -> Exported | None:
         """Returns what can be read where it is, the same object as long as everything stays there; None if nothing can.
 
         Args:
             model: Whose memory it must be.
             tensors: What a refit sends; called only if the model's memory can be shared.
+            manifest: Describes it.
             device: The device that trainer and engine share.
         """
         held = {tensor.untyped_storage().data_ptr() for tensor in _memory_of(model) if _can_be_shared(tensor, device)}
@@ -54,9 +59,11 @@ class Exported:
             return None
         places = {name: _place(tensor) for name, tensor in tensors() if tensor.is_contiguous() and tensor.device == device}
         places = {name: place for name, place in places.items() if place[0] in held}
+        if not places:
+            return None
         known = _exported.get(model)
-        if known is None or (known._places, known._device) != (places, device):
-            known = _exported[model] = cls(device, places)
+        if known is None or known._identity != (device, manifest, places):
+            known = _exported[model] = cls(device, manifest, places)
         return known
 
     def table(self, model: torch.nn.Module) -> dict[str, Any]:
@@ -75,9 +82,11 @@ class Imported(dict[str, torch.Tensor]):
 
     Attributes:
         key: What `Exported.key` is.
+        manifest: Everything that is sent with them, and they themselves.
     """
 
     key: str
+    manifest: Manifest
 
     @classmethod
     def opened(cls, key: str, table: Mapping[str, Any], manifest: Manifest, device: torch.device) -> Self:
@@ -95,7 +104,7 @@ class Imported(dict[str, torch.Tensor]):
         memory = [open_memory(handle, device) for handle in table["memory"]]
         specs = {spec.name: spec for spec in manifest.tensors}
         found = cls()
-        found.key = key
+        found.key, found.manifest = key, manifest
         for name, (index, offset) in table["tensors"].items():
             end = offset + specs[name].nbytes
             if end > len(memory[index]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -14,16 +14,15 @@ from quirks_core.config import RefitSection
 from worker.engine.device import device_id
 from worker.errors import RefitRejectedError, TransferError
 from worker.refit.manifest import Manifest
-from worker.refit.scope import RefitScope, gathered, layout
+from worker.refit.scope import RefitScope
 
 if TYPE_CHECKING:
     import torch
 
     from worker.refit.collective import CollectiveSender
+    from worker.refit.source import Source
 
 _T = TypeVar("_T")
-#: What a refit sends; called for each pass.
-Source = Callable[[], "Iterable[tuple[str, torch.Tensor]]"]
 #: What engines do with weights that come: given the manifest, and the path of a file or nothing.
 Update = Callable[[Manifest, str], Coroutine[Any, Any, _T]]
 
@@ -88,12 +87,13 @@ class ModelSender:
         Raises:
             RefitRejectedError: The model is not what was announced, here or to an engine; nothing was changed.
         """
+        from worker.refit.source import Source
+
         # In a thread, while the engines still generate.
-        state = await asyncio.to_thread(layout, model, self._scope if scope is None else RefitScope(scope))
-        manifest = Manifest.of(state.items())
-        manifest.check(announced)  # before anybody waits for it
+        source = await asyncio.to_thread(Source, model, self._scope if scope is None else scope)
+        source.manifest.check(announced)  # before anybody waits for it
         ways = {"collective": self._by_collective, "file": self._by_file, "ipc_zmq": self._by_ipc_zmq}
-        return await ways[self.section.transport](model, partial(gathered, state), manifest, update)
+        return await ways[self.section.transport](source, update)
 
     def leave(self) -> None:
         """Leaves the collective, if one is open; not while it sends."""
@@ -101,36 +101,34 @@ class ModelSender:
         if collective is not None:
             collective.close()
 
-    async def _by_file(self, _: torch.nn.Module, source: Source, manifest: Manifest, update: Update[_T]) -> _T:
+    async def _by_file(self, source: Source, update: Update[_T]) -> _T:
         from worker.refit.files import write
 
         with private_folder.temporary("model-quirks-refit-") as folder:
             file = folder / "weights.safetensors"
             await asyncio.to_thread(lambda: write(source(), file))
-            return await update(manifest, str(file))
+            return await update(source.manifest, str(file))
 
-    async def _by_ipc_zmq(self, model: torch.nn.Module, source: Source, manifest: Manifest, update: Update[_T]) -> _T:
+    async def _by_ipc_zmq(self, source: Source, update: Update[_T]) -> _T:
         from worker.refit.ipc_zmq import send
 
         sending = partial(
             send,
             source,
             await self._receivers.addresses(),
-            device=_shared_device(model, await self._receivers.devices()),
-            manifest=manifest,
-            model=model,
+            device=_shared_device(source.model, await self._receivers.devices()),
             buffer_bytes=self.section.buffer_mb << 20,
             timeout_s=self.section.timeout_s,
         )
-        return await _alongside(lambda given_up: sending(given_up=given_up), update(manifest, ""))
+        return await _alongside(lambda given_up: sending(given_up=given_up), update(source.manifest, ""))
 
-    async def _by_collective(self, model: torch.nn.Module, source: Source, manifest: Manifest, update: Update[_T]) -> _T:
+    async def _by_collective(self, source: Source, update: Update[_T]) -> _T:
         if self._collective is None or not self._receivers.joined:
             self.leave()
-            self._collective = await self._open(model)
-        sending = partial(self._collective.send, source, manifest=manifest, buffer_bytes=self.section.buffer_mb << 20)
+            self._collective = await self._open(source.model)
+        sending = partial(self._collective.send, source, manifest=source.manifest, buffer_bytes=self.section.buffer_mb << 20)
         try:
-            return await _alongside(lambda _: sending(), update(manifest, ""))
+            return await _alongside(lambda _: sending(), update(source.manifest, ""))
         except RefitRejectedError:
             raise  # by all ranks together
         except BaseException:

@@ -104,6 +104,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._plan: CopyPlan | None = None
         self._resident: Imported | None = None
         self._recorded: tuple[Recording, Manifest] | None = None
+        self._announced: tuple[list[Any] | None, Manifest | None] = None, None
         self._slots: set[str] = set()
         self._complete_once = False
         self.touched = False
@@ -215,7 +216,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         raise NotImplementedError("send with worker.refit: send_ipc_zmq, CollectiveSender, or write")
 
     def _stream(self, info: RefitUpdateInfo) -> Stream:
-        expected = Manifest.decode(info.manifest) if info.manifest is not None else None
+        if info.manifest != self._announced[0]:
+            self._announced = info.manifest, Manifest.decode(info.manifest) if info.manifest is not None else None
+        expected = self._announced[1]
         if info.transport == "file":
             return FileStream(Path(info.location), expected)
         if info.transport == "ipc_zmq":

@@ -356,7 +356,7 @@ async def test_a_trainer_whose_tensors_break_half_way_says_so_and_the_engine_too
                 raise RuntimeError("the optimizer has gone")
             yield item
 
-    monkeypatch.setattr("worker.refit.sending.gathered", broken)
+    monkeypatch.setattr("worker.refit.source.gathered", broken)
     for name in ("ipc_zmq", "collective"):
         transport(name)
         section = worker.refitting.sender.section.model_copy(update={"buffer_mb": 0})  # a chunk for every tensor

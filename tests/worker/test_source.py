@@ -1,0 +1,125 @@
+"""What is remembered of a trainer's model between two refits, and what makes it be described anew."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from worker.refit import Manifest, Source, scope, tensors
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).share_memory()
+
+
+@pytest.fixture
+def layouts(monkeypatch):
+    """The models whose tensors were looked at whole."""
+    seen = []
+
+    def layout(model, wanted):
+        seen.append(model)
+        return scope.layout(model, wanted)
+
+    monkeypatch.setattr("worker.refit.source.layout", layout)
+    return seen
+
+
+def test_a_source_has_what_is_sent(model):
+    source = Source(model, "state_dict")
+
+    expected = dict(tensors(model, "state_dict"))
+    assert source.manifest == Manifest.of(expected.items())
+    for _ in range(2):
+        assert {name: tensor.data_ptr() for name, tensor in source()} == {
+            name: tensor.data_ptr() for name, tensor in expected.items()
+        }
+
+
+def test_a_model_that_an_optimizer_updates_is_described_once(model, layouts):
+    first = Source(model, "parameters")
+    key = first.exported(CPU).key
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+    second = Source(model, "parameters")
+
+    assert second.manifest is first.manifest
+    assert second.exported(CPU).key == key
+    assert len(layouts) == 1
+    assert torch.equal(dict(second())["0.weight"], model[0].weight)
+
+
+def _moved(model):
+    model[0].weight.data = model[0].weight.data.clone()
+
+
+def _replaced(model):
+    model[0].weight = nn.Parameter(model[0].weight.data)
+
+
+def _reshaped(model):
+    model[0].weight.data = model[0].weight.data.view(2, 8)
+
+
+def _cast(model):
+    model[0].weight.data = model[0].weight.data.view(torch.bfloat16)
+
+
+def _added(model):
+    model.append(nn.Linear(4, 4))
+
+
+def _removed(model):
+    del model[1]
+
+
+def _frozen_into_a_buffer(model):
+    weight = model[0].weight.data
+    del model[0].weight
+    model[0].register_buffer("weight", weight)
+
+
+@pytest.mark.parametrize("change", [_moved, _replaced, _reshaped, _cast, _added, _removed, _frozen_into_a_buffer])
+def test_a_model_whose_tensors_have_changed_is_described_anew(model, layouts, change):
+    Source(model, "parameters")
+
+    change(model)
+    source = Source(model, "parameters")
+
+    assert len(layouts) == 2
+    assert source.manifest == Manifest.of(tensors(model, "parameters"))
+
+
+def test_each_scope_has_a_description_of_its_own(model):
+    assert len(Source(model, "state_dict").manifest.tensors) > len(Source(model, "parameters").manifest.tensors)
+    with pytest.raises(ValueError, match="everything"):
+        Source(model, "everything")
+
+
+def test_a_sharded_tensor_is_made_for_each_refit_and_never_remembered(model, layouts):
+    class Sharded(nn.Parameter):
+        def full_tensor(self):
+            return self.detach() * 2
+
+    model[0].weight = Sharded(model[0].weight.data)
+    for number in (1, 2):
+        Source(model, "parameters")
+        assert len(layouts) == number
+
+
+def test_nothing_keeps_a_model_alive_that_its_trainer_has_dropped():
+    model = nn.Linear(4, 4).share_memory()
+    Source(model, "parameters").exported(CPU)
+    gone = weakref.ref(model)
+
+    del model
+    gc.collect()
+
+    assert gone() is None
