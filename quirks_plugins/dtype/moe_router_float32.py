@@ -4,8 +4,8 @@ What happens: in a bfloat16 rollout some tokens go to other experts than in the 
 than rounding explains. This happens where the router's logits are close to each other, because each of them carries an error
 of 2^-8. vLLM's router gives its logits in the model's dtype
 (``vllm.model_executor.models.deepseek_v2:_get_moe_router_dtype``). transformers casts both factors to float32, and so do the
-trainers: prime-rl patches vLLM for it. vLLM already has a setting for it, a key of ``config.json``. These checkpoints do not
-have that key; for GLM-5 vLLM uses float32 without it (vllm-project/vllm#47410).
+trainers: prime-rl patches vLLM for it. vLLM already has a setting for the router's dtype, a key of ``config.json``, but these
+checkpoints do not have that key. For GLM-5 vLLM uses float32 without the key (vllm-project/vllm#47410).
 
 What this changes: ``hf_overrides.moe_router_dtype`` becomes float32 for a rollout on a GPU, unless the user set it, or the
 engine computes in float32 anyway. The product of the bfloat16 factors then keeps the precision in which it was accumulated.

@@ -11,7 +11,8 @@ they stored. The connectors for offloading and the Mooncake store can be cleared
 engine to the next keep nothing.
 
 When it can go: when vLLM treats a connector that did not clear its cache as a failure, or these connectors learn to clear it.
-Neither is the case in vLLM 0.26.0 to 0.33.0. vllm-project/vllm#42695 made updates ask connectors at all, in 0.26.0 or before.
+Neither is the case in vLLM 0.26.0 to 0.33.0. Since vllm-project/vllm#42695, in 0.26.0 or before, an update asks connectors to
+clear their cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``hf_overrides: {"rope_theta": …}`` has no effect: vLLM reads ``rope_parameters``, which was made before.
+"""``hf_overrides: {"rope_theta": …}`` has no effect, because vLLM reads the value in ``rope_parameters`` instead.
 
 What happens: a run that sets ``rope_theta`` by an override, as before transformers 5, gets an engine with the checkpoint's
 value. Contexts are no longer than before, and the trainer, whose ``config.json`` has the new value, computes other logprobs.

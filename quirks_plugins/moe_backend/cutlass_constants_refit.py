@@ -8,9 +8,9 @@ constructor. Every update makes a new object, but the CUDA graphs were captured 
 What this changes: ``engine.moe_backend=flashinfer_cutlass`` is refused for a rollout of gpt-oss with CUDA graphs. The plan
 proposes triton, which has no such constants.
 
-When it can go: when vLLM keeps these tensors, as vllm-project/vllm#50521 does; on an H100 it counted 72 of 72 of them moved by
-a reload, and none with that change. vLLM 0.26.0 to 0.33.0 create them anew. The defect shows only on a GPU with CUDA graphs;
-the static probe looks at the constructor.
+When it can go: when vLLM keeps these tensors, as vllm-project/vllm#50521 does. In its figures, a reload on an H100 moved 72 of
+72 of them without that change, and none with it. vLLM 0.26.0 to 0.33.0 create them anew. The defect shows only on a GPU with
+CUDA graphs; the static probe looks at the constructor.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """``reset_prefix_cache`` does nothing while requests run, and most callers do not notice.
 
-What happens: a trainer that updates weights while requests run resets the prefix cache after each update, and vLLM refuses
-every reset. Samples whose prompt was seen before are then computed from keys and values of older weights, running requests
-keep theirs, and rollout and trainer drift apart. The only sign is a line of the engine's log, "Failed to reset prefix cache
-because some blocks are not freed yet". vLLM resets only while no request holds a block (``BlockPool.reset_prefix_cache``) and
-returns False otherwise. The HTTP route answers 200 all the same, and trainers drop the result (NovaSky-AI/SkyRL#1824,
-NVIDIA-NeMo/RL#3929).
+What happens: rollout and trainer drift apart if the trainer updates weights while requests run. The trainer resets the prefix
+cache after each update, but vLLM refuses every reset. Samples whose prompt was seen before are then computed from keys and
+values of older weights, and running requests keep theirs. The only sign is a line of the engine's log, "Failed to reset prefix
+cache because some blocks are not freed yet". vLLM resets only while no request holds a block
+(``BlockPool.reset_prefix_cache``) and returns False otherwise. The HTTP route answers 200 all the same, and trainers drop the
+result (NovaSky-AI/SkyRL#1824, NVIDIA-NeMo/RL#3929).
 
 What this changes: in rollouts a reset also covers running requests: vLLM preempts them, as with ``reset_running_requests``,
 and computes them anew from their first token. The quirk cannot add that argument to a trainer's call, so it overrides the

@@ -1,10 +1,10 @@
 """Replicas with the same seed return the same samples for the same prompts.
 
 What happens: if the same prompts reach two engines of a group in the same order, the engines return the same samples, and a
-group of samples per prompt has fewer different members than expected. An engine's random numbers start from ``seed``, which is
-0 in every engine unless it is set, and all engines of a group have the same weights. vllm-project/vllm#11953 saw one output
-from eight engines at temperature 0.8; verl-project/verl#5179 and NVIDIA-NeMo/RL#171 gave each replica a seed of its own. Users
-rarely notice it while requests reach the replicas in random order.
+group of samples for one prompt contains duplicates. An engine's random numbers start from ``seed``, which is 0 in every engine
+unless it is set, and all engines of a group have the same weights. vllm-project/vllm#11953 saw one output from eight engines
+at temperature 0.8; verl-project/verl#5179 and NVIDIA-NeMo/RL#171 gave each replica a seed of its own. Users rarely notice it
+while requests reach the replicas in random order.
 
 What this changes: ``parallel.distinct_seeds`` becomes true unless the user set it, and every engine of a group starts from
 ``engine.seed`` plus its rank. An engine that owns its data-parallel ranks keeps one seed, because vLLM handles the seeds of
