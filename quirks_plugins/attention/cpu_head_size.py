@@ -1,10 +1,10 @@
 """vLLM's CPU platform supports only some widths of attention heads. With any other width the first request ends the engine.
 
-What happens: the first request ends the engine with "Unsupported CPU attention configuration" (or "head_dim"). Before that,
-the engine loads the model, starts and answers its health check. The kernels are compiled for heads of 32, 64, 80, 96, 112,
-128, 160, 192, 224, 256 and 512 (``vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend.get_supported_head_sizes``), and
-vLLM does not compare the model with that list when the engine starts. Tiny models for tests, and small models with heads of
-16, 40, 48 or 72, are affected.
+What happens: the engine loads the model, starts and answers its health check. The first request then ends it with "Unsupported
+CPU attention configuration" (or "head_dim"). The kernels are compiled for heads of 32, 64, 80, 96, 112, 128, 160, 192, 224,
+256 and 512 (``vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend.get_supported_head_sizes``), and vLLM does not compare
+the model with that list when the engine starts. Tiny models for tests, and small models with heads of 16, 40, 48 or 72, are
+affected.
 
 What this changes: the run is refused with this reason.
 

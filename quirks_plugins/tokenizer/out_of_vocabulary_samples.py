@@ -9,10 +9,10 @@ probabilities, but a policy that moves, a high temperature or a confused context
 What this changes: ``tokenizer.only_known_ids`` becomes true in rollouts if there are at most 1024 such rows (the limit of
 vLLM's newer model runner) and no speculative decoding (with it vLLM refuses a bias). The worker then biases their logits by
 -100, the lowest bias that vLLM accepts, also in requests to its server. ``processed_logprobs`` are those of the distribution
-without these rows. A trainer whose softmax includes them gets logprobs that are lower by -log(1 - their probability), in a
-trained model less than rounding. vLLM's older model runner (the CPU platform's, and that of features which the newer one
-lacks) builds the biases of all running requests anew in every step in which one starts or ends. Set
-``tokenizer.only_known_ids: false`` if that costs more than such a sample would.
+without these rows. A trainer whose softmax includes these rows computes logprobs that are lower by -log(1 - p), where p is the
+probability of the rows; in a trained model that is less than rounding. vLLM's older model runner rebuilds the biases of all
+running requests in every step in which a request starts or ends. The older runner is used on the CPU platform, and for
+features that the newer one lacks. Set ``tokenizer.only_known_ids: false`` if that costs more than samples with unknown ids do.
 
 When it can go: when vLLM leaves out rows that the tokenizer does not know. So far it has relaxed the check of prompts instead
 (vllm-project/vllm#22471).
