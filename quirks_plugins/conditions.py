@@ -1,4 +1,4 @@
-"""Facts and conditions that several quirks speak of."""
+"""Facts and conditions that several quirks use."""
 
 from __future__ import annotations
 

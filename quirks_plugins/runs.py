@@ -1,4 +1,4 @@
-"""Models and settings that the examples of several quirks speak of."""
+"""Models and settings that the examples of several quirks use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""The trainer's attention follows from context parallelism and sequence packing.
+"""Context parallelism and sequence packing each work with one attention implementation of the trainer only.
 
-What happens: packed rows need flash-attention-2's variable-length kernels, or sequences attend to each other. PyTorch's
-context parallelism, with FSDP2, works by replacing SDPA. Another implementation gives wrong gradients without an error.
+What happens: another implementation gives wrong gradients without an error. Packed rows need the variable-length kernels of
+flash-attention-2; without them the packed sequences attend to each other. PyTorch's context parallelism, with FSDP2, works by
+replacing SDPA, so it needs SDPA.
+
+What this changes: ``train.attn_implementation`` must be ``sdpa`` for context parallelism on FSDP2, and otherwise
+``flash_attention_2`` for sequence packing.
 
 Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """

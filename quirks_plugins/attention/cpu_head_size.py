@@ -1,14 +1,15 @@
-"""vLLM's CPU platform: attention heads of another width than a handful end the engine at its first request.
+"""vLLM's CPU platform supports only some widths of attention heads. With any other width the first request ends the engine.
 
-What happens: the engine loads the model, comes up and answers its health check. The first request ends it with "Unsupported
+What happens: the engine loads the model, starts and answers its health check. The first request then ends it with "Unsupported
 CPU attention configuration" (or "head_dim"). The kernels are compiled for heads of 32, 64, 80, 96, 112, 128, 160, 192, 224,
-256 and 512 (``vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend.get_supported_head_sizes``), and nobody holds the model
-against that list before. Tiny models for tests, and small ones with heads of 16, 40, 48 or 72, meet it.
+256 and 512 (``vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend.get_supported_head_sizes``), and vLLM does not compare
+the model with that list when the engine starts. Tiny models for tests, and small models with heads of 16, 40, 48 or 72, are
+affected.
 
 What this changes: the run is refused with this reason.
 
-When it can go: when vLLM checks the width while the engine starts, or has a kernel for any. The list is that of vLLM 0.26.0 to
-0.33.0.
+When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width. The list is the one in vLLM
+0.26.0 to 0.33.0.
 """
 
 from __future__ import annotations

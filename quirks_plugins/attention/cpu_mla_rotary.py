@@ -1,19 +1,19 @@
-"""Multi-head latent attention on vLLM's CPU platform, eager: the rotary kernel rotates the first head and leaves the others.
+"""Models with latent attention and plain rotary embeddings generate nonsense on vLLM's CPU platform in eager mode.
 
-What happens: models with latent attention and plain rotary embeddings (DeepSeek-V3 without YaRN, Moonlight, GLM-4.7-Flash)
-generate nonsense on the CPU platform with ``enforce_eager``, without an error: for a tiny DeepSeek-V3 in float32, 3 of 72
-greedy tokens are those of transformers. These models give the rotary embedding slices ``[tokens, heads, dim]`` of larger
-tensors (``vllm.model_executor.layers.mla``). The CPU kernel behind ``RotaryEmbedding.forward_cpu`` reads them as ``[tokens,
-heads x dim]`` without gaps: it takes the last dimension for that of all heads together, and rotates memory that is not the
-key's. The CUDA kernel takes both forms since vllm-project/vllm#12777 and #18046. With compilation vLLM uses the formula in
-torch instead, which is right. Models with DeepSeek's kind of YaRN (``deepseek_yarn``) have a rotary class of their own and are
-not affected.
+What happens: with ``enforce_eager`` such a model (DeepSeek-V3 without YaRN, Moonlight, GLM-4.7-Flash) generates nonsense on
+the CPU platform without an error: for a tiny DeepSeek-V3 in float32, only 3 of 72 greedy tokens agree with transformers. The
+rotary kernel rotates the first head and leaves the others. These models pass slices ``[tokens, heads, dim]`` of larger tensors
+to the rotary embedding (``vllm.model_executor.layers.mla``). The CPU kernel behind ``RotaryEmbedding.forward_cpu`` reads them
+as ``[tokens, heads x dim]`` without gaps: it treats the last dimension as that of all heads together, and rotates memory that
+does not belong to the key. The CUDA kernel accepts both forms since vllm-project/vllm#12777 and #18046. With compilation vLLM
+computes the formula in torch instead, which gives the right result. Models with DeepSeek's kind of YaRN (``deepseek_yarn``)
+have a rotary class of their own and are not affected.
 
 What this changes: the quirk sets ``-rotary_embedding`` in ``engine.compilation_config.custom_ops``, which chooses the formula
 in torch. If the user set the list without it, the run is refused, because quirks do not change a list that the user set.
 
-When it can go: when the CPU kernel takes slices of three dimensions. vllm-project/vllm#31643 once had ``forward_cpu`` use the
-formula, which cured gibberish of the same cause in other models; vLLM 0.26.0 to 0.33.0 call the kernel again.
+When it can go: when the CPU kernel accepts slices of three dimensions. vllm-project/vllm#31643 once made ``forward_cpu`` use
+the formula, which cured gibberish of the same cause in other models; vLLM 0.26.0 to 0.33.0 call the kernel again.
 """
 
 from __future__ import annotations

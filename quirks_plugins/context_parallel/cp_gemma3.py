@@ -1,8 +1,10 @@
 """Gemma-3 cannot be trained with context parallelism on FSDP2.
 
-What happens: PyTorch's context parallelism replaces SDPA by a ring that knows only the causal mask. Gemma-3 passes an explicit
-attention mask (sliding windows), which the ring does not take. ``gemma3_text`` is the same model without the vision tower and
-needs the rule as well.
+What happens: Gemma-3 passes an explicit attention mask, for its sliding windows. PyTorch's context parallelism replaces SDPA
+by a ring that knows only the causal mask and does not accept this one. ``gemma3_text`` is the same model without the vision
+tower, so the rule holds for it as well.
+
+What this changes: the run is refused.
 
 Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """

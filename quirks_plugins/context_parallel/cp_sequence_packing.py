@@ -1,7 +1,9 @@
 """Context parallelism and sequence packing exclude each other on FSDP2.
 
-What happens: context parallelism needs SDPA, packing needs flash-attention-2 to keep the packed sequences apart. No attention
-serves both.
+What happens: context parallelism needs SDPA, and packing needs flash-attention-2 to keep the packed sequences apart. No
+attention implementation supports both.
+
+What this changes: the run is refused.
 
 Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """

@@ -1,7 +1,9 @@
 """Context parallelism and sequence parallelism at TP > 1 exclude each other on FSDP2.
 
-What happens: both shard the sequence. Context parallelism swaps the sequence buffers of every rank, sequence parallelism has
-already scattered them over the tensor-parallel ranks, and the shapes no longer fit.
+What happens: the shapes do not fit, because both shard the sequence. Sequence parallelism scatters the sequence over the
+tensor-parallel ranks, and context parallelism then tries to swap the sequence buffers of every rank.
+
+What this changes: the run is refused.
 
 Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """

@@ -1,7 +1,10 @@
 """Vision-language models cannot be trained with context parallelism on FSDP2.
 
-What happens: the sequence is sharded by position before the media features are put in, so a rank holds placeholders for
-features that another rank computes; and the masks of media tokens meet the same ring that takes no mask.
+What happens: the sequence is sharded by position before the media features are inserted, so a rank holds placeholders for
+features that another rank computes. In addition, media tokens need attention masks, and the ring of PyTorch's context
+parallelism accepts no mask.
+
+What this changes: the run is refused.
 
 Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """

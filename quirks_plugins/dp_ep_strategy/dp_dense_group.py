@@ -1,12 +1,13 @@
-"""A dense model cannot be spread over engines of one vLLM data-parallel group.
+"""A dense model cannot be spread over the engines of one vLLM data-parallel group.
 
-What happens: external load balancing, one engine per rank, exists for what the ranks of a MoE model share. For a dense model
-vLLM raises ``ValueError: Non-MoE models do not support external data parallel mode`` in every engine. Inside one engine
-(``engine``) data parallelism works for dense models too: vLLM runs the ranks as engine cores that share nothing.
+What happens: every engine raises ``ValueError: Non-MoE models do not support external data parallel mode``. vLLM's external
+load balancing (one engine per rank) exists for models whose ranks share experts, and a dense model has none. Inside one engine
+(the strategy ``engine``) data parallelism works for dense models too: vLLM runs the ranks as engine cores that share nothing.
 
-What this changes: ``parallel.dp_strategy: actors`` typed for a dense model is refused before any actor is started.
+What this changes: if the user set ``parallel.dp_strategy: actors`` for a dense model, the run is refused before any actor is
+started.
 
-When it can go: when vLLM takes dense models there; the static probe will say so.
+When it can go: when vLLM accepts dense models in such a group; the static probe will say so.
 """
 
 from __future__ import annotations

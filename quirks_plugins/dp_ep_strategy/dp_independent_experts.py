@@ -1,14 +1,15 @@
-"""Engines that share nothing never share experts.
+"""Independent engines never share experts, whatever expert-parallel size is set.
 
-What happens: an engine of its own forms an expert-parallel group over its own TP ranks only. Give N such engines
-``enable_expert_parallel`` and an expert-parallel size beyond TP, and nothing complains: each holds all experts, and each logs
-``EP rank 0`` of a group of one. The published attempt at asynchronous data and expert parallelism was built like that
-(NVIDIA-NeMo/RL#1495); an evaluation harness that ran so scored 5 instead of 85 percent (EleutherAI/lm-evaluation-harness#3734).
+What happens: each of N independent engines holds all experts and logs ``EP rank 0`` of a group of one, although
+``enable_expert_parallel`` is on and the expert-parallel size is larger than TP. There is no error: an independent engine forms
+its expert-parallel group over its own TP ranks only. The published attempt at asynchronous data and expert parallelism was
+built like that (NVIDIA-NeMo/RL#1495). An evaluation harness that ran so scored 5 instead of 85 percent
+(EleutherAI/lm-evaluation-harness#3734).
 
-What this changes: ``parallel.dp_strategy: independent`` typed together with more expert-parallel than tensor-parallel ranks is
-refused.
+What this changes: the run is refused if the user set ``parallel.dp_strategy: independent`` together with an expert-parallel
+size above the tensor-parallel size.
 
-When it can go: never; it follows from what the words mean.
+When it can go: never; it follows from the definition of the strategy.
 """
 
 from __future__ import annotations

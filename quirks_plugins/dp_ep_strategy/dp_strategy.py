@@ -1,21 +1,22 @@
-"""How data-parallel replicas belong together, where the user leaves it open.
+"""Data-parallel replicas get the strategy that fits what they must share, unless the user set one.
 
-What happens: data parallelism can mean three things. ``actors``: an engine per Ray actor, all of them ranks of one vLLM
-data-parallel group with external load balancing; experts are sharded over DP x TP, and idle ranks keep stepping, so nothing
-hangs. ``engine``: one engine owns all its ranks. ``independent``: engines that share nothing. Trainers choose between them by
-chance: one passed the data-parallel size on only with EP > 1, and dense models hung (verl-project/verl#5607); another forbids
-the asynchronous engine wherever EP differs from TP (NVIDIA-NeMo/RL#1101).
+What happens: data parallelism can mean three things, and the wrong one can make a run hang. With ``actors`` each Ray actor has
+an engine, and all engines are ranks of one vLLM data-parallel group with external load balancing; experts are sharded over DP
+x TP, and idle ranks keep stepping, so nothing hangs. With ``engine`` one engine owns all ranks. With ``independent`` the
+engines share nothing. Trainers do not choose between them deliberately: one passed the data-parallel size on only with EP > 1,
+and dense models hung (verl-project/verl#5607); another forbids the asynchronous engine wherever EP differs from TP
+(NVIDIA-NeMo/RL#1101).
 
-What this changes: a default, chosen from what must be shared. Where no experts are shared beyond a replica (a dense model, no
-expert parallelism, or EP within TP), engines that share nothing need no lock-step: ``independent``. Else the replicas must be
-ranks of one group: ``actors``, or ``engine`` for the synchronous engine, as external load balancing is the asynchronous one's.
-A strategy that the user typed stays, and the other rules of this flag check it. In an engine that somebody else starts (``vllm
-serve`` with several ranks) there is nothing to choose: it owns its ranks.
+What this changes: the quirk sets a default that depends on what must be shared. If no experts are shared beyond a replica (a
+dense model, no expert parallelism, or EP within TP), the engines need no lock-step, and the default is ``independent``.
+Otherwise the replicas must be ranks of one group: the default is ``actors``, or ``engine`` for the synchronous engine, because
+only the asynchronous engine has external load balancing. A strategy that the user set stays, and the other rules of this flag
+check it. An engine that another program starts (``vllm serve`` with several ranks) leaves no choice: it owns its ranks.
 
 When it can go: never; it is a choice, not a workaround.
 
-Evidence: none of its own, since nothing is wrong without it; the traps that it avoids are shown by ``dp-dense-group`` and
-``dp-independent-experts``.
+Evidence: none of its own, because nothing is wrong without it. ``dp-dense-group`` and ``dp-independent-experts`` show the
+failures that it avoids.
 """
 
 from __future__ import annotations

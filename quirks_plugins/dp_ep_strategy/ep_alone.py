@@ -1,11 +1,13 @@
-"""Expert parallelism with a single rank to share with.
+"""Expert parallelism has no effect in an engine of one rank.
 
-What happens: vLLM shards experts only where DP x TP is above 1. A flag on an engine of one rank, or on each of several engines
-that share nothing, is accepted and does nothing: no error, no warning, all experts on every rank.
+What happens: every rank holds all experts although ``enable_expert_parallel`` is on, and there is neither an error nor a
+warning. vLLM shards experts only where DP x TP is above 1. An engine of one rank, also one of several independent engines,
+accepts the flag and ignores it.
 
-What this changes: nothing; the plan says so. It is no error: a configuration may serve one rank and many.
+What this changes: nothing; the plan says that the flag has no effect. It is no error, because the same configuration may serve
+one rank and many.
 
-When it can go: when vLLM warns itself.
+When it can go: when vLLM itself warns about it.
 """
 
 from __future__ import annotations

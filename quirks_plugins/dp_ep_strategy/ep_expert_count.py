@@ -1,14 +1,16 @@
-"""A number of experts that the expert-parallel ranks cannot share evenly.
+"""If the number of experts is no multiple of the expert-parallel ranks, some kernels address the wrong experts.
 
-What happens: vLLM's expert map copes, it gives the first ranks one expert more (vllm-project/vllm#21497); much around it does
-not. DeepEP's high-throughput and v2 dispatch take rank x the experts *of that rank* for a rank's first expert: with 10 experts
-on 4 ranks, rank 2 says 4 where the map says 6. DeepEP's low-latency dispatch is told the number rounded down. EPLB raises a
-ValueError, some models stop while they load (vllm-project/vllm#52435), MoonEP raises NotImplementedError. Where it does run,
-the ranks with one expert more have less room for the KV cache, and all others wait for them in every MoE layer.
+What happens: the result depends on the backend. The high-throughput and v2 dispatch of DeepEP compute a rank's first expert as
+the rank times the number of experts *of that rank*: with 10 experts on 4 ranks, rank 2 starts at expert 4, where the expert
+map says 6. DeepEP's low-latency dispatch gets the number of experts rounded down. EPLB raises a ValueError, some models stop
+while they load (vllm-project/vllm#52435), and MoonEP raises NotImplementedError. vLLM's expert map itself supports such
+numbers: it gives the first ranks one expert more (vllm-project/vllm#21497). Where a run does work, the ranks with one expert
+more have less room for the KV cache, and all others wait for them in every MoE layer.
 
-What this changes: refused, whatever kernels are in use: the layout depends on the backend, and none gains from it.
+What this changes: the run is refused, whatever kernels are in use. The layout depends on the backend, and no backend gains
+from it.
 
-When it can go: when every backend takes its offsets from the expert map; the static probe looks at the best known place.
+When it can go: when every backend uses the offsets of the expert map; the static probe looks at the best known place.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""An expert-parallel size is only a number until vLLM's flag is on.
+"""An expert-parallel size has no effect until vLLM's flag ``enable_expert_parallel`` is on.
 
-What happens: without ``enable_expert_parallel`` vLLM cuts every expert into DP x TP slices instead of giving whole experts to
-ranks, so a configuration that names a size and leaves the flag alone gets none of it. With the flag on and a size of 1, the
-opposite: experts are sharded although the user asked for none of that.
+What happens: a configuration that sets an expert-parallel size, but not ``enable_expert_parallel``, gets no expert
+parallelism: vLLM cuts every expert into DP x TP slices instead of giving whole experts to ranks. The opposite also happens:
+with the flag on and a size of 1, vLLM shards the experts although the user asked for no expert parallelism.
 
-What this changes: the flag follows the size: on above 1, off at 1. A flag that the user typed to the contrary stops the run.
+What this changes: the flag follows the size: it is on above 1, and off at 1. If the user set the flag to the contrary, the run
+is refused.
 
-When it can go: when vLLM takes a size (vllm-project/vllm#28889 asks for it).
+When it can go: when vLLM has a setting for the size (vllm-project/vllm#28889 asks for it).
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""An expert-parallel size that is no multiple of the tensor-parallel size.
+"""An expert-parallel size that is no multiple of the tensor-parallel size cannot be formed.
 
-What happens: vLLM flattens the tensor-parallel ranks of all replicas into one expert-parallel group, so its size is always a
-multiple of TP. Any other number is a misunderstanding (experts of 4 ranks on replicas of 3), and NeMo RL asserts the same.
+What happens: vLLM flattens the tensor-parallel ranks of all replicas into one expert-parallel group, so the size of the group
+is always a multiple of TP. Any other number is a misunderstanding (for example experts on 4 ranks with replicas of 3), and
+NeMo RL asserts the same.
 
-What this changes: such a size is refused with this reason; ``ep-size`` compares with what will be formed.
+What this changes: such a size is refused with this reason. ``ep-size`` compares the size with the group that vLLM will form.
 
-When it can go: when vLLM takes sizes for experts of their own (vllm-project/vllm#28889 asks for it).
+When it can go: when vLLM has a separate size for expert parallelism (vllm-project/vllm#28889 asks for it).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The expert-parallel size that the user names must be the one that vLLM forms.
+"""vLLM ignores an expert-parallel size that differs from the group that it forms.
 
-What happens: vLLM has no expert-parallel size of its own. With the flag on, the ranks of an engine's data-parallel group times
-their tensor-parallel ranks share the experts, whatever anybody calls that number. A configuration that says ``4`` where DP x TP
-is 2 runs, with twice the expert weights per rank that its author counted on, and nobody says so.
+What happens: a configuration whose expert-parallel size is ``4`` where DP x TP is 2 runs without a message, with twice the
+expert weights per rank that its author expected. vLLM has no expert-parallel size of its own. With the flag on, the ranks of
+an engine's data-parallel group times their tensor-parallel ranks share the experts, whatever size the configuration names.
 
-What this changes: a size above 1 is refused where it is not what will be formed: DP x TP for the strategies ``actors`` and
-``engine``, TP for ``independent``, one of the two where the strategy is open. A size beyond TP with ``independent`` is the
-subject of ``dp-independent-experts``.
+What this changes: a size above 1 is refused if it differs from the group that will be formed. The group has DP x TP ranks for
+the strategies ``actors`` and ``engine``, and TP ranks for ``independent``. If no strategy is set, the size must be one of the
+two. ``dp-independent-experts`` handles a size above TP with ``independent``.
 
-When it can go: when vLLM takes a size (vllm-project/vllm#28889 asks for it).
+When it can go: when vLLM has a setting for the size (vllm-project/vllm#28889 asks for it).
 """
 
 from __future__ import annotations

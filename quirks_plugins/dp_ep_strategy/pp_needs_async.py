@@ -1,12 +1,13 @@
-"""Pipeline parallelism belongs to the asynchronous engine.
+"""Pipeline parallelism with the synchronous engine is refused by old versions of vLLM, or leaves stages idle.
 
-What happens: a pipeline's stages are busy at once only while requests keep coming. The synchronous engine of vLLM V0 raised
+What happens: the synchronous engine of vLLM V0 raised
 ``NotImplementedError: Pipeline parallelism is only supported through AsyncLLMEngine`` (vllm-project/vllm#7413). V1 no longer
-says so; NeMo RL asserts it still, as its synchronous worker was never made for several stages.
+raises it, but the stages of a pipeline are busy at the same time only while requests keep coming, as they do with the
+asynchronous engine. NeMo RL still asserts the rule, because its synchronous worker does not support several stages.
 
 What this changes: more than one pipeline stage with the synchronous engine is refused.
 
-When it can go: when a trainer is seen to run its synchronous path over several stages, as fast as without.
+When it can go: when a trainer runs its synchronous path over several stages as fast as over one.
 
 Evidence: the rule is NeMo RL's; no synchronous worker runs here, so there is no paired run.
 """

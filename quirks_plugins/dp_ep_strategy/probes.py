@@ -1,4 +1,4 @@
-"""What vLLM's source says of expert parallelism; several rules of this flag rest on it."""
+"""Probes for expert parallelism in vLLM's source; several rules of this flag rest on them."""
 
 from __future__ import annotations
 

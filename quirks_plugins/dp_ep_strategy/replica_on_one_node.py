@@ -1,8 +1,8 @@
-"""An engine and its ranks live on one node.
+"""If a replica needs more GPUs than a node has, Ray waits until its time limit.
 
-What happens: an engine starts its ranks as processes beside itself, on the GPUs that its actor sees, and an actor has one node.
-A replica with more ranks than a node has GPUs is never placed: Ray waits until the time limit. With the strategy ``engine``
-all data-parallel ranks are one engine's, so DP x TP x PP must fit; with the others, TP x PP.
+What happens: Ray never places such a replica. An engine starts its ranks as processes on its own node, on the GPUs that its
+actor sees, and an actor has one node. With the strategy ``engine`` one engine owns all data-parallel ranks, so DP x TP x PP
+must fit on a node; with the other strategies TP x PP must fit.
 
 What this changes: such a run is refused before anything is started. Without ``cluster.gpus_per_node`` nothing is compared.
 

@@ -1,14 +1,14 @@
-"""The cluster's GPUs must hold whole replicas, and all of them.
+"""If the cluster has fewer GPUs than the replicas need, Ray waits until its time limit.
 
-What happens: ranks wait for ranks that are never started. A replica takes TP x PP GPUs; where the cluster's GPUs are no
-multiple of that, GPUs are left over that no replica can use, which is a mistake in one of the numbers; where there are fewer
-GPUs than DP x TP x PP, Ray waits for a placement that never comes, until the time limit.
+What happens: with fewer GPUs than DP x TP x PP, Ray waits for a placement that never comes, until the time limit. A second
+mistake has the same root: a replica needs TP x PP GPUs, and if the number of GPUs in the cluster is no multiple of that, no
+replica can use the remaining GPUs.
 
 What this changes: both are refused before anything is started. Without ``cluster.gpus_per_node`` nothing is compared.
 
 When it can go: never; it is arithmetic.
 
-Evidence: arithmetic. NeMo RL asserts the first of the two.
+Evidence: arithmetic. NeMo RL asserts that the GPUs are a multiple of a replica's.
 """
 
 from __future__ import annotations

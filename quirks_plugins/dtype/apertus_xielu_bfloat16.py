@@ -1,14 +1,14 @@
 """Apertus: xIELU computes with bfloat16 constants, whatever ``engine.dtype`` is.
 
-What happens: ``engine.dtype`` does not reach the activation of Apertus. vLLM makes it as ``XIELU()``
-(``vllm.model_executor.models.apertus``), and the default of its dtype is bfloat16, so its four parameters and constants
-(``alpha_p``, ``alpha_n``, ``beta``, ``eps``) are rounded to 8 bits when the weights are loaded. In float32 the logprobs of a
-tiny model then differ from transformers' by 0.01 nats, and a parity run blames everything else. In float16 the product of
-float16 activations and bfloat16 constants is float32, which the next layer does not take: "expected m1 and m2 to have the same
-dtype".
+What happens: with a float32 engine the logprobs of a tiny model differ from transformers' by 0.01 nats, and a parity run
+blames other causes. With a float16 engine the model fails with "expected m1 and m2 to have the same dtype". ``engine.dtype``
+does not reach the activation of Apertus: vLLM creates it as ``XIELU()`` (``vllm.model_executor.models.apertus``), and the
+default of its dtype is bfloat16. Its four parameters and constants (``alpha_p``, ``alpha_n``, ``beta``, ``eps``) are therefore
+rounded to 8 bits when the weights are loaded. The product of float16 activations and bfloat16 constants is float32, which the
+next layer does not accept.
 
-What this changes: the activation is made in the dtype that the model is made in. An engine in bfloat16 is as before. A patch,
-because no argument of the engine reaches it.
+What this changes: the activation is created in the dtype that the model is created in. An engine in bfloat16 does not change.
+The quirk is a patch, because no argument of the engine reaches the activation.
 
 When it can go: when vLLM's Apertus gives its activation the model's dtype, as transformers does since
 huggingface/transformers#42864, which names the report for vLLM. vLLM 0.26.0 to 0.33.0 have ``XIELU()``.

@@ -1,15 +1,15 @@
-"""Qwen3-Next and Qwen3.5 on vLLM's CPU platform: the kernel of the linear attention takes bfloat16 alone.
+"""Qwen3-Next and Qwen3.5 on vLLM's CPU platform: the kernel of the linear attention accepts only bfloat16.
 
-What happens: the engine loads the model and comes up. The first request ends it with "AssertionError: CPU GDN attention
-requires BF16" (``vllm.model_executor.layers.mamba.ops.cpu.gdn_attention``), whenever the engine computes in float32 or
-float16. A float32 checkpoint gets there without anything typed where something asks for its own dtype, as
-``float32-checkpoint-downcast`` does for rollouts. Since vLLM 0.33.0 float16 works if triton-cpu is installed; float32 never
-does.
+What happens: the first request ends the engine with "AssertionError: CPU GDN attention requires BF16"
+(``vllm.model_executor.layers.mamba.ops.cpu.gdn_attention``), whenever the engine computes in float32 or float16. Until then
+the engine loads the model and starts normally. The user need not set a dtype for this to happen:
+``float32-checkpoint-downcast`` chooses float32 for rollouts of a float32 checkpoint. Since vLLM 0.33.0 float16 works if
+triton-cpu is installed; float32 never does.
 
-What this changes: ``engine.dtype`` must be bfloat16 on the CPU platform. float32 and float16 that were typed stop the run with
-this reason, before a model is loaded.
+What this changes: ``engine.dtype`` must be bfloat16 on the CPU platform. If the user set float32 or float16, the run is
+refused with this reason, before a model is loaded.
 
-When it can go: when the kernel takes float32.
+When it can go: when the kernel accepts float32.
 """
 
 from __future__ import annotations

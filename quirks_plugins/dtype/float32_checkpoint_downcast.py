@@ -1,17 +1,18 @@
 """Rollouts of a float32 checkpoint: vLLM's ``dtype=auto`` computes in bfloat16, while the trainer computes in float32.
 
-What happens: ``auto`` takes the checkpoint's dtype, except for float32, which becomes the platform's preferred one: bfloat16
-on CPUs and current GPUs (before vLLM 0.9.1 float16). vLLM logs that at the level INFO. A trainer that computes in float32 then
-gets logprobs of rounded weights: on a tiny model they differ from its own by 0.02 to 0.05 nats on average, where the same
-engine in float32 differs by 1e-5. Trainers that build their engine without a dtype, as TRL's colocate mode does, give no way
-to set it.
+What happens: a trainer that computes in float32 gets logprobs of rounded weights. On a tiny model they differ from the
+trainer's own by 0.02 to 0.05 nats on average; those of the same engine in float32 differ by 1e-5. vLLM's ``auto`` uses the
+checkpoint's dtype, except for float32, which it replaces by the platform's preferred dtype: bfloat16 on CPUs and current GPUs
+(float16 before vLLM 0.9.1). vLLM logs that at the level INFO. Trainers that build their engine without a dtype, as TRL's
+colocate mode does, give no way to set it.
 
-What this changes: the default of ``engine.dtype`` becomes float32 for a checkpoint whose ``config.json`` says float32, read
-where vLLM reads it: ``dtype`` (or its older name ``torch_dtype``), then that of ``text_config``. A checkpoint that names no
-dtype there is left alone: vLLM then looks into the weight files, this quirk does not. So is a quantized one, and a run whose
-trainer is known to compute in another dtype: set ``train.dtype=bfloat16`` for a trainer that computes in bfloat16 by autocast.
+What this changes: the default of ``engine.dtype`` becomes float32 for a checkpoint whose ``config.json`` says float32. The
+quirk reads it where vLLM does: ``dtype`` (or its older name ``torch_dtype``), then that of ``text_config``. The quirk does not
+change three kinds of runs: a checkpoint that names no dtype there (vLLM then looks into the weight files, this quirk does
+not), a quantized checkpoint, and a run whose trainer is known to compute in another dtype. Set ``train.dtype=bfloat16`` for a
+trainer that computes in bfloat16 by autocast.
 
-When it can go: when vLLM's ``auto`` takes a float32 checkpoint as it is.
+When it can go: when vLLM's ``auto`` keeps float32 for a float32 checkpoint.
 """
 
 from __future__ import annotations

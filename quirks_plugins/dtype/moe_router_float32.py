@@ -1,18 +1,19 @@
 """DeepSeek-V2, V3, V3.2 and Kimi K2: vLLM rounds the router's logits to bfloat16, and the trainer does not.
 
 What happens: in a bfloat16 rollout some tokens go to other experts than in the trainer, and their logprobs are off by far more
-than rounding explains; where the logits are close, all of them carry an error of 2^-8. vLLM's router gives its logits in the
-model's dtype (``vllm.model_executor.models.deepseek_v2:_get_moe_router_dtype``). transformers casts both factors to float32,
-and so do the trainers: prime-rl patches vLLM for it. vLLM has the setting already, a key of ``config.json`` that these
-checkpoints do not have, and takes float32 for GLM-5 without it (vllm-project/vllm#47410).
+than rounding explains. This happens where the router's logits are close to each other, because each of them carries an error
+of 2^-8. vLLM's router gives its logits in the model's dtype
+(``vllm.model_executor.models.deepseek_v2:_get_moe_router_dtype``). transformers casts both factors to float32, and so do the
+trainers: prime-rl patches vLLM for it. vLLM already has a setting for the router's dtype, a key of ``config.json``, but these
+checkpoints do not have that key. For GLM-5 vLLM uses float32 without the key (vllm-project/vllm#47410).
 
-What this changes: ``hf_overrides.moe_router_dtype`` becomes float32 for a rollout on a GPU, unless it is typed, or the engine
-computes in float32 anyway. The product of bfloat16 factors is then kept as it was accumulated.
+What this changes: ``hf_overrides.moe_router_dtype`` becomes float32 for a rollout on a GPU, unless the user set it, or the
+engine computes in float32 anyway. The product of the bfloat16 factors then keeps the precision in which it was accumulated.
 
-When it can go: when vLLM takes float32 for these models, too.
+When it can go: when vLLM uses float32 for these models, too.
 
-Evidence: a static probe. On the CPU platform the setting has no effect: there the logits are cast after they were rounded. It
-would show on a GPU, as the share of tokens with other experts than transformers', in bfloat16.
+Evidence: a static probe. On the CPU platform the setting has no effect, because the logits are rounded before they are cast.
+On a GPU the effect would show in bfloat16, as the share of tokens that go to other experts than in transformers.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """DeepScaleR recipes: code that Inductor compiled hurts convergence.
 
 What happens: training curves of DeepScaleR fall behind when rollouts run on vLLM's default compilation. NeMo RL first turned
-all of it off, CUDA graphs included (NVIDIA-NeMo/RL#857), and found later that Inductor alone is to blame (#1014, #1962). Its
+off all of it, CUDA graphs included (NVIDIA-NeMo/RL#857), and found later that Inductor alone is to blame (#1014, #1962). Its
 recipes for 8K and 24K tokens now run with CUDA graphs and the backend ``eager`` (#3097).
 
 What this changes: ``engine.compilation_config.backend`` is ``eager`` by default: vLLM still captures CUDA graphs, and Inductor
-compiles nothing. A recipe that sets the backend, or ``engine.enforce_eager``, itself wins.
+compiles nothing. A recipe that itself sets the backend or ``engine.enforce_eager`` wins.
 
-When it can go: when somebody shows which change of vLLM or PyTorch made it superfluous. It is a default, not a requirement, for
-that reason.
+When it can go: when a change of vLLM or PyTorch is shown to have made it superfluous. Until then it is only a default, not a
+requirement.
 
 Evidence: training curves in the references; not reproduced by us.
 """

@@ -1,11 +1,12 @@
 """``TORCHDYNAMO_DISABLE=1`` without eager execution: the engine does not start.
 
-What happens: vLLM compiles the model ahead of time (``aot_compile``, with torch 2.10 or newer). If the variable turns torch's
-Dynamo off, ``torch.compile`` returns the function as it is, which has no ``aot_compile``, and every engine process dies with
-"aot_compile is not supported by the current configuration", after the weights were loaded. vLLM looks at the variable
-``TORCH_COMPILE_DISABLE``, which turns its compilation off, but not at this one (pytorch/pytorch#174607).
+What happens: every engine process dies with "aot_compile is not supported by the current configuration", after the weights
+were loaded. vLLM compiles the model ahead of time (``aot_compile``, with torch 2.10 or newer). If the variable turns torch's
+Dynamo off, ``torch.compile`` returns the original function, which has no ``aot_compile``. vLLM checks the variable
+``TORCH_COMPILE_DISABLE``, which turns its compilation off, but not this one (pytorch/pytorch#174607).
 
-What this changes: ``engine.enforce_eager`` is true where it was left open. Who typed false is told before the start.
+What this changes: ``engine.enforce_eager`` becomes true unless the user set it. If the user set it to false, the run is
+refused before the start.
 
 When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`` returns the plain function. The source was
 read in vLLM 0.30.0, 0.31.0 and 0.32.0.

@@ -1,9 +1,11 @@
-"""Environment variables that the user set and the installed vLLM does not read.
+"""Environment variables that the user set and the installed vLLM does not read have no effect.
 
-What happens: vLLM drops and renames variables between releases. A recipe that still sets the old name is silently without it
-(``VLLM_USE_V1``, ``VLLM_ATTENTION_BACKEND``, ``VLLM_USE_FLASHINFER_MOE_FP8`` …); vLLM itself only logs one line.
+What happens: a recipe that sets a variable's old name (``VLLM_USE_V1``, ``VLLM_ATTENTION_BACKEND``,
+``VLLM_USE_FLASHINFER_MOE_FP8`` …) runs without the setting and without an error; vLLM only logs one line. vLLM drops and
+renames variables between releases.
 
-What this changes: nothing; the plan warns and names them. The names come from the installed engine's own source.
+What this changes: nothing; the plan warns and names the variables. The names that vLLM reads come from the source of the
+installed engine.
 """
 
 from __future__ import annotations

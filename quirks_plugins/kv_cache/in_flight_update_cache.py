@@ -1,16 +1,16 @@
-"""Requests in flight when new weights come: computed anew, or going on with what the old weights left in the cache.
+"""A weight update while requests run either recomputes their KV cache or leaves keys and values of the old weights in it.
 
-What happens: an engine that is paused for an update (``keep``) can drop its KV cache or not. Dropped, every request in flight
-is computed anew from its first token once generation goes on, and from there on its tokens are those of the new weights, as a
-trainer computes them. Kept, new queries attend to keys and values of the old weights: the logprobs after the update are
-neither policy's, and no trainer can compute them again. Both are in use. vLLM drops by default (``clear_cache=True``,
-vllm-project/vllm#57970), and so do recipes that compare trainer and engine exactly; PipelineRL and prime-rl keep, because
-computing anew costs as much as the prompts and everything generated so far (pytorch/torchtitan#4761). NVIDIA-NeMo/RL#3839
-found its own switch without effect for a while: the cache stayed, and nobody saw it.
+What happens: if the KV cache is kept, new queries attend to keys and values of the old weights. The logprobs after the update
+then belong to neither policy, and no trainer can compute them again. If the cache is dropped, every request in flight is
+computed anew from its first token once generation goes on, and its further tokens are those of the new weights, as a trainer
+computes them. An engine that is paused for an update (``keep``) can do either. vLLM drops by default (``clear_cache=True``,
+vllm-project/vllm#57970), and so do recipes that compare trainer and engine exactly. PipelineRL and prime-rl keep the cache,
+because computing anew costs as much as the prompts and everything generated so far (pytorch/torchtitan#4761). In
+NVIDIA-NeMo/RL#3839 the trainer's own switch had no effect for a while: the cache stayed, and nothing showed it.
 
-What this changes: ``refit.clear_cache`` becomes true where a rollout leaves it open. A value that was typed stays; false is
-told what it means. Switched off, with the setting left open, the cache is kept, and cached prefixes with it; type false
-instead, and ``prefix-cache-after-update`` sees to those.
+What this changes: ``refit.clear_cache`` becomes true for a rollout unless the user set it. If the user set it to false, the
+plan says what that means. If this quirk is switched off and the setting is left open, the cache is kept, with all cached
+prefixes; set it to false instead, and ``prefix-cache-after-update`` handles the prefixes.
 
 When it can go: never; it is a choice, not a workaround.
 """

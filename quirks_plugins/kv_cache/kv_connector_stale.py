@@ -1,17 +1,18 @@
-"""A KV connector that cannot forget: after a weight update prompts are served the KV cache of old policies.
+"""A KV connector that cannot be cleared: after a weight update, prompts get the KV cache of old policies.
 
-What happens: rollouts drift away from the trainer from the second step on, for prompts that were seen before an update,
+What happens: from the second step on rollouts drift away from the trainer, for prompts that were seen before an update,
 although the update cleared all caches. ``pause_generation(clear_cache=True)`` clears vLLM's own blocks and asks the connector
 to clear its store. A connector without ``reset_cache`` inherits one that does nothing and returns None
-(``KVConnectorBase_V1``), ``Scheduler.reset_connector_cache`` takes anything but False for success, and the next request with a
-known prefix loads keys and values of the old weights. A line of the log says so at the level DEBUG.
+(``KVConnectorBase_V1``), and ``Scheduler.reset_connector_cache`` treats every result except False as success. The next request
+with a known prefix then loads keys and values of the old weights. vLLM logs this at the level DEBUG only.
 
-What this changes: a rollout with such a connector is refused. LMCache, FlexKV, HF3FS and vLLM's example keep what they stored;
-the connectors for offloading and the Mooncake store can forget, and those that only carry a request from one engine to the
-next keep nothing.
+What this changes: a rollout with such a connector is refused. LMCache, FlexKV, HF3FS and vLLM's example connector keep what
+they stored. The connectors for offloading and the Mooncake store can be cleared. Connectors that only carry a request from one
+engine to the next keep nothing.
 
-When it can go: when vLLM fails to clear a cache that a connector did not clear, or these connectors learn to. In vLLM 0.26.0
-to 0.33.0 neither is so. vllm-project/vllm#42695 made updates ask connectors at all, in 0.26.0 or before.
+When it can go: when vLLM treats a connector that did not clear its cache as a failure, or these connectors learn to clear it.
+Neither is the case in vLLM 0.26.0 to 0.33.0. Since vllm-project/vllm#42695, in 0.26.0 or before, an update asks connectors to
+clear their cache.
 """
 
 from __future__ import annotations

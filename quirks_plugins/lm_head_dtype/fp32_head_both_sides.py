@@ -1,15 +1,17 @@
-"""A float32 head on one side only is worse than on neither.
+"""A float32 head on one side only makes the logprobs of engine and trainer differ more than a float32 head on neither.
 
-What happens: in bfloat16 the last product of a model rounds its logits to a grid, whose steps are 0.125 at the size of a real
-model's, about 20. With the head in float32 on both sides the rounding is gone. With it on one side alone, one rounds and the
-other does not: NVIDIA-NeMo/RL#3936 notes that the error then grows, since without it both round to the same grid. The paired
-run shows it on a model whose layers agree exactly: 0 with the head in float32 on both sides or on neither, 0.01 nats on
-average and up to 0.09 with it on one. In vLLM the head is a key of the checkpoint's configuration (``head_dtype``), which
-generation models obey from 0.26.0 on (vllm-project/vllm#48390; read in the sources of 0.25.1, which falls back to the model's
-dtype with a warning, and of 0.26.0); in the trainer it is another switch, in another program.
+What happens: the logprobs of the two sides differ if only one of them has its head in float32. The paired run shows it on a
+model whose layers agree exactly: the difference is 0 with the head in float32 on both sides or on neither, and 0.01 nats on
+average (up to 0.09) with it on one side. In bfloat16 the last product of a model rounds its logits to a grid, whose steps are
+0.125 at the size of a real model's logits, about 20. With the head in float32 on both sides the rounding is gone. With it on
+one side alone, one side rounds and the other does not: NVIDIA-NeMo/RL#3936 notes that the error then grows, because without
+float32 both sides round to the same grid. In vLLM the setting is a key of the checkpoint's configuration (``head_dtype``),
+which generation models obey from 0.26.0 on (vllm-project/vllm#48390; read in the sources of 0.25.1, which falls back to the
+model's dtype with a warning, and of 0.26.0). In the trainer it is another switch, in another program.
 
-What this changes: where ``engine.head_dtype`` or ``train.head_dtype`` is ``float32``, the other one must be, too. One that is
-left open is set; a contrary one, ``model``, stops the run. The trainer finds its value in the plan.
+What this changes: if ``engine.head_dtype`` or ``train.head_dtype`` is ``float32``, the other one must be ``float32``, too. The
+quirk sets the one that the user left open, and refuses the run if the user set it to ``model``. The trainer finds its value in
+the plan.
 
 When it can go: never; it is a law, not a workaround.
 """

@@ -1,16 +1,17 @@
 """Sampling defaults of a checkpoint's ``generation_config.json`` reach requests that leave them open.
 
-What happens: since vllm-project/vllm#12622 whatever a request leaves open comes from the checkpoint, not from vLLM's neutral
-defaults: a repetition penalty, top-k, a temperature. The logprobs are then those of another distribution than the trainer
-thinks. NVIDIA-NeMo/RL#3497 measured it for the penalty of 1.1 that Qwen2.5-0.5B-Instruct ships: 59 percent of the tokens off
-by more than a percent. ``max_new_tokens`` of that file becomes a limit for every request, too.
+What happens: samples are drawn with the checkpoint's repetition penalty, top-k or temperature, and their logprobs are those of
+another distribution than the trainer assumes. NVIDIA-NeMo/RL#3497 measured it for the penalty of 1.1 that
+Qwen2.5-0.5B-Instruct ships: 59 percent of the tokens are off by more than a percent. Since vllm-project/vllm#12622 every
+sampling parameter that a request leaves open comes from the checkpoint, not from vLLM's neutral defaults. ``max_new_tokens``
+of that file becomes a limit for every request, too.
 
-Nothing leaks through our own worker: it spells out the sampling of every request, and its server sets these defaults aside.
-What inherits them is everything that vLLM builds from the engine's ``ModelConfig.get_diff_sampling_param``: its own servers
-and ``LLM.generate``, on the arguments of this plan or on an engine that somebody shares.
+Our own worker is not affected: it sends all sampling parameters with every request, and its server ignores these defaults.
+Everything that vLLM builds from the engine's ``ModelConfig.get_diff_sampling_param`` is affected: its own servers and
+``LLM.generate``, on the arguments of this plan or on an engine that another program shares.
 
-What this changes: ``engine.generation_config`` becomes ``vllm`` where a rollout leaves it open. Tokens that end a sequence
-still come from the file.
+What this changes: ``engine.generation_config`` becomes ``vllm`` for a rollout unless the user set it. Tokens that end a
+sequence still come from the file.
 
 When it can go: when vLLM's default is neutral again.
 """

@@ -2,11 +2,11 @@
 
 What happens: the first request of a distillation run for the 64 or 128 most probable tokens fails with "Requested sample
 logprobs of 64, which is greater than max allowed: 20" (``SamplingParams._validate_logprobs``; ``max_logprobs`` of vLLM's
-``ModelConfig`` is the cap). The engine has started by then; where a trainer builds it, the argument is often out of reach or
-fixed to 1 (modelscope/ms-swift#9644, NovaSky-AI/SkyRL#1357).
+``ModelConfig`` is the cap). The engine has started by then. If a trainer builds the engine, the user often cannot set the
+argument, or the trainer fixes it to 1 (modelscope/ms-swift#9644, NovaSky-AI/SkyRL#1357).
 
-What this changes: ``engine.max_logprobs`` becomes -1, no cap, for recipes whose name says distillation (``distil``, ``gkd``,
-``opd``). Nothing is allocated for logprobs that nobody asks for. A value that was typed stays.
+What this changes: ``engine.max_logprobs`` becomes -1 (no cap) for recipes whose name says distillation (``distil``, ``gkd``,
+``opd``). vLLM allocates nothing for logprobs that no request asks for. A value that the user set stays.
 
 When it can go: when vLLM has no cap for callers of the engine itself.
 """

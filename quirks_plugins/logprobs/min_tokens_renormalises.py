@@ -1,10 +1,10 @@
 """A minimum length renormalises the logprobs of a rollout: vLLM masks EOS and stop tokens before it computes them.
 
 What happens: with ``min_new_tokens`` the logprobs of the first tokens are too high, each by -log(1 - p(any token that ends the
-sample)), against a trainer that takes the full softmax. Every importance ratio (trainer over rollout) at these positions is
-too low, most where an end was likely, and nothing warns. ``MinTokensLogitsProcessor``
-(vllm/v1/sample/logits_processor/builtin.py) sets the logits of EOS and stop tokens to -inf, and ``processed_logprobs``, the
-right choice for rollouts otherwise, are those of what is left.
+sample)), compared with a trainer that computes the full softmax. Every importance ratio (trainer over rollout) at these
+positions is too low, most where an end was likely, and nothing warns. ``MinTokensLogitsProcessor``
+(vllm/v1/sample/logits_processor/builtin.py) sets the logits of EOS and stop tokens to -inf. ``processed_logprobs``, which are
+otherwise the right choice for rollouts, are computed from the remaining tokens.
 
 What this changes: ``engine.logprobs_mode`` becomes ``raw_logprobs`` where that loses nothing else: temperature 1, no top-p, no
 top-k. ``raw_logprobs`` are those of the policy without the mask, as the trainer computes them; the mask then counts as part of

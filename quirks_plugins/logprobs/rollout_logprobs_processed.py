@@ -1,10 +1,10 @@
 """Rollouts: vLLM's logprobs are those of the model, not of the distribution that was sampled from.
 
-What happens: ``raw_logprobs``, vLLM's default, is taken before temperature. At any temperature but 1 the behaviour policy's
-logprobs are then wrong, and so is every importance ratio that a trainer computes from them.
+What happens: at any temperature except 1 the logprobs of the behaviour policy are wrong, and so is every importance ratio that
+a trainer computes from them. vLLM's default, ``raw_logprobs``, computes logprobs before it applies the temperature.
 
 What this changes: the default of rollouts becomes ``processed_logprobs``. With top-p or top-k those are renormalised over the
-kept tokens, which a trainer that takes the full softmax does not do; the plan warns.
+kept tokens. A trainer that computes the full softmax does not do that, so the plan warns.
 
 When it can go: when ``processed_logprobs`` becomes vLLM's default.
 """

@@ -1,17 +1,17 @@
 """DeepSeek-V3 without ``scoring_func`` and ``topk_method`` in ``config.json``: vLLM routes without the bias, by softmax.
 
 What happens: a DeepSeek-V3 model that was made with transformers, smaller or from scratch, does not load: "KeyError:
-'layers.1.mlp.gate.e_score_correction_bias'". transformers' ``DeepseekV3Config`` has neither key: its router computes the
-sigmoid and adds the bias in any case. vLLM reads both keys (``vllm.model_executor.models.deepseek_v2``); without
-``topk_method`` its router has no bias, and without ``scoring_func`` it takes the softmax. Who adds the first key alone, to get
-past the error, gets an engine that generates badly without a message, with logprobs that are not the trainer's. Released
-checkpoints name both keys, and transformers keeps them, so a fine-tuned one is not affected.
+'layers.1.mlp.gate.e_score_correction_bias'". If the user adds ``topk_method`` alone, to get past the error, the engine
+generates badly without a message, and its logprobs differ from the trainer's. transformers' ``DeepseekV3Config`` has neither
+key: its router always computes the sigmoid and adds the bias. vLLM reads both keys
+(``vllm.model_executor.models.deepseek_v2``): without ``topk_method`` its router has no bias, and without ``scoring_func`` it
+computes the softmax. Released checkpoints name both keys, and transformers keeps them, so a fine-tuned one is not affected.
 
-What this changes: ``hf_overrides`` gets ``scoring_func: sigmoid`` and ``topk_method: noaux_tc`` where ``config.json`` does not
-have them; so it does for DeepSeek-V3.2 and GLM-5, which vLLM builds from the same module.
+What this changes: ``hf_overrides`` gets ``scoring_func: sigmoid`` and ``topk_method: noaux_tc`` if ``config.json`` does not
+have them. This also holds for DeepSeek-V3.2 and GLM-5, which vLLM builds from the same module.
 
-When it can go: when vLLM takes for a DeepSeek-V3 what transformers does. Nobody has reported it, as far as we can see; the
-reference is the line that reads the key.
+When it can go: when vLLM uses the defaults of transformers for DeepSeek-V3. We found no report of it; the reference is the
+line that reads the key.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Dynamic NTK (InternLM, InternVL): vLLM accepts sequences longer than the rotations that it has computed.
 
-What happens: for ``rope_type: dynamic`` with a ``factor``, vLLM's longest sequence is ``max_position_embeddings`` times the
-factor (``vllm.config.model:_get_and_verify_max_len``), but the table of rotations has ``max_position_embeddings`` rows
-(``dynamic_ntk_scaling_rope.py``). A request that goes beyond reads past the table: its logprobs become wrong by several nats,
-then NaN, where the kernel does not check (seen on the CPU platform); in compiled code it ends the engine with a device-side
-assert. vLLM does not rescale the base for long sequences either, which is what dynamic NTK means and what transformers does.
+What happens: a request longer than ``max_position_embeddings`` gets logprobs that are wrong by several nats, then NaN, where
+the kernel does not check (seen on the CPU platform). In compiled code it ends the engine with a device-side assert. For
+``rope_type: dynamic`` with a ``factor``, vLLM accepts ``max_position_embeddings`` times the factor as the longest sequence
+(``vllm.config.model:_get_and_verify_max_len``). The table of rotations, however, has ``max_position_embeddings`` rows
+(``dynamic_ntk_scaling_rope.py``), and the request reads past it. In addition, vLLM does not rescale the base for long
+sequences; transformers does, and that is the definition of dynamic NTK.
 
 What this changes: ``engine.max_model_len`` is at most ``max_position_embeddings``; up to there vLLM and transformers agree.
 

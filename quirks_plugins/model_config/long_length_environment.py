@@ -1,17 +1,18 @@
 """``VLLM_ALLOW_LONG_MAX_MODEL_LEN=1``: sequences run past the rotations that vLLM computed.
 
-What happens: vLLM refuses a ``max_model_len`` above the model's length, and its message names this variable. With it the
-engine starts, and accepts sequences that long; the table of rotations keeps ``max_position_embeddings`` rows. Beyond them the
-engine dies of an illegal memory access or a device-side assert, or goes on with NaN or with whatever lies behind the table
-(both seen on the CPU platform), and a rollout trains on that. The variable is set for good in many images and launch scripts.
+What happens: a sequence longer than the model supports ends the engine with an illegal memory access or a device-side assert.
+Or it goes on with NaN, or with the memory behind the table of rotations (both seen on the CPU platform), and a rollout trains
+on that. vLLM refuses a ``max_model_len`` above the model's length, and its message names this variable. With the variable the
+engine starts and accepts sequences that long, but the table of rotations keeps ``max_position_embeddings`` rows. Many images
+and launch scripts set the variable permanently.
 
-What this changes: with the variable, ``engine.max_model_len`` must still be at most the number of positions that there are
-rotations for: ``max_position_embeddings``, times the factor with linear scaling, factor times
-``original_max_position_embeddings`` with YaRN. To extend a model, type ``rope_parameters`` in ``engine.hf_overrides``; a model
-that extrapolates without a change needs ``max_position_embeddings`` there.
+What this changes: with the variable, ``engine.max_model_len`` must still be at most the number of positions for which vLLM
+computes rotations. That number is ``max_position_embeddings``; with linear scaling, ``max_position_embeddings`` times the
+factor; with YaRN, ``original_max_position_embeddings`` times the factor. To extend a model, set ``rope_parameters`` in
+``engine.hf_overrides``. For a model that extrapolates without such a change, set ``max_position_embeddings`` there.
 
-When it can go: when vLLM makes the table as long as ``max_model_len``, or refuses (vllm-project/vllm#44286 was closed
-without).
+When it can go: when vLLM makes the table as long as ``max_model_len``, or refuses the length (vllm-project/vllm#44286 was
+closed without a fix).
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """LongRoPE (Phi-3, Phi-4-mini): above the trained length vLLM rotates short sequences with other factors than the trainer.
 
-What happens: these checkpoints have two sets of rotary factors. transformers takes the short ones for a sequence of at most
-``original_max_position_embeddings`` tokens (4096), and the long ones for a longer one. vLLM takes one set for every sequence,
-when the engine starts (``phi3_long_rope_scaled_rope.py``, ``use_long_rope``): the long ones as soon as ``max_model_len`` is
-above that length, because keys that are cached cannot be rotated again. A rollout with ``max_model_len: 8192`` therefore
-samples every short answer from another model than the one that is trained, and the logprobs of all tokens differ. In
-TensorRT-LLM's tests the long factors cost Phi-4-mini 7 of 82 points on GSM8K (NVIDIA/TensorRT-LLM#6895). vLLM logs one warning
-("Using LongRoPE scaling factors …"). If ``max_model_len`` is not set, vLLM takes the trained length, and nothing is wrong.
+What happens: a rollout with ``max_model_len: 8192`` samples every short answer from another model than the one that is
+trained, and the logprobs of all tokens differ. In TensorRT-LLM's tests the long factors cost Phi-4-mini 7 of 82 points on
+GSM8K (NVIDIA/TensorRT-LLM#6895). vLLM logs one warning ("Using LongRoPE scaling factors …"). These checkpoints have two sets
+of rotary factors. transformers uses the short factors for a sequence of at most ``original_max_position_embeddings`` tokens
+(4096), and the long factors for a longer one. vLLM chooses one set for all sequences when the engine starts
+(``phi3_long_rope_scaled_rope.py``, ``use_long_rope``), because cached keys cannot be rotated again. It chooses the long
+factors as soon as ``max_model_len`` is above that length. If ``max_model_len`` is not set, vLLM uses the trained length, and
+nothing is wrong.
 
 What this changes: a rollout whose ``engine.max_model_len`` is above ``original_max_position_embeddings`` is refused. Prompt
 and answer must then fit into that length.
 
 When it can go: never, unless vLLM keeps the two kinds of sequences apart. If every sequence of the run, also the trainer's, is
 longer than that, both sides use the long factors: switch the quirk off. A trainer that puts a long sequence into the same
-batch as short ones takes the long factors for all of them.
+batch as short ones uses the long factors for all of them.
 """
 
 from __future__ import annotations

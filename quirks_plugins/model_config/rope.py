@@ -1,7 +1,7 @@
-"""What ``config.json`` and ``engine.hf_overrides`` say of the rotary embedding, under its names of today and of old.
+"""The rotary settings of ``config.json`` and of ``engine.hf_overrides``, under their names of today and of old.
 
-``rope_parameters`` is the mapping of transformers 5, ``rope_scaling`` that of before, where ``rope_theta`` and
-``partial_rotary_factor`` stood beside it. transformers 5 reads both; vLLM takes a mapping that was typed as it is.
+``rope_parameters`` is the mapping of transformers 5. Before, the mapping was ``rope_scaling``, with ``rope_theta`` and
+``partial_rotary_factor`` beside it. transformers 5 reads both; vLLM uses a mapping that the user set without a change.
 """
 
 from __future__ import annotations

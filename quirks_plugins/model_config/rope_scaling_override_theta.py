@@ -1,21 +1,22 @@
 """A rotary mapping set in ``hf_overrides`` replaces the checkpoint's entire mapping, and its ``rope_theta`` is lost.
 
-What happens: recipes extend a context by ``hf_overrides: {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, …}}``,
-without a ``rope_theta``. Before transformers 5 ``rope_theta`` was a key beside the mapping; now it is a key inside. vLLM
-replaces the mapping as a whole (``vllm.config.model:ModelConfig._apply_dict_overrides``), and takes a constant for a
-``rope_theta`` that is missing: 10000 for most models (``get_rope``), 1e6 for Qwen2 and Qwen3 (``set_default_rope_theta``).
-Llama-3 (5e5) or Qwen3-2507 (5e6) still generates text, but its quality falls with the distance between tokens, and its
-logprobs differ from the trainer's. Nothing is logged. The mapping's old name, ``rope_scaling``, has the same effect. With
-``type`` instead of ``rope_type``, or without ``original_max_position_embeddings``, the engine does not start (``KeyError``).
+What happens: the model still generates text, but its quality falls with the distance between tokens, and its logprobs differ
+from the trainer's. Nothing is logged. Recipes that extend a context by
+``hf_overrides: {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, …}}``, without a ``rope_theta``, cause it. Before
+transformers 5 ``rope_theta`` was a key beside the mapping; now it is a key inside. vLLM replaces the mapping as a whole
+(``vllm.config.model:ModelConfig._apply_dict_overrides``), and uses a constant for a missing ``rope_theta``: 10000 for most
+models (``get_rope``), 1e6 for Qwen2 and Qwen3 (``set_default_rope_theta``). The right value is 5e5 for Llama-3 and 5e6 for
+Qwen3-2507. The mapping's old name, ``rope_scaling``, has the same effect. With ``type`` instead of ``rope_type``, or without
+``original_max_position_embeddings``, the engine does not start (``KeyError``).
 
-What this changes: the keys that the typed mapping lacks, and that transformers would add if it stood in ``config.json``, are
-added to it: ``rope_theta``, ``partial_rotary_factor``, ``rope_type`` and, where the kind of scaling needs it,
-``original_max_position_embeddings``. Where the checkpoint has a mapping for each kind of layer, those that are missing are
-added, too. What the user set stays. Left alone: multimodal models, whose language model such an override does not reach.
+What this changes: the quirk adds to the user's mapping the keys that it lacks and that transformers would add if the mapping
+stood in ``config.json``: ``rope_theta``, ``partial_rotary_factor``, ``rope_type`` and, where the kind of scaling needs it,
+``original_max_position_embeddings``. If the checkpoint has a mapping for each kind of layer, the quirk adds the missing
+mappings, too. Values that the user set stay. Multimodal models are left alone, because such an override does not reach their
+language model.
 
-When it can go: when vLLM merges typed mappings into the checkpoint's, or has transformers complete them. Nobody has reported
-the loss of ``rope_theta``, as far as we can see. The loss of ``rope_type`` was reported and fixed once (see the references),
-and has returned.
+When it can go: when vLLM merges the user's mapping into the checkpoint's, or lets transformers complete it. We found no report
+of the loss of ``rope_theta``. The loss of ``rope_type`` was reported and fixed once (see the references), and has returned.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""``hf_overrides: {"rope_theta": …}`` has no effect: vLLM reads ``rope_parameters``, which was made before.
+"""``hf_overrides: {"rope_theta": …}`` has no effect, because vLLM reads the value in ``rope_parameters`` instead.
 
-What happens: a run that sets ``rope_theta`` by an override, as before transformers 5, gets an engine with the checkpoint's.
-The trainer, whose ``config.json`` has the new value, computes other logprobs, and contexts are no longer than before.
-transformers 5 keeps the value inside of ``rope_parameters``, which vLLM's models read. vLLM sets an override on the finished
-configuration (``vllm.transformers_utils.config:get_config`` ends with ``config.update``), beside that mapping. Nothing is
-logged.
+What happens: a run that sets ``rope_theta`` by an override, as before transformers 5, gets an engine with the checkpoint's
+value. Contexts are no longer than before, and the trainer, whose ``config.json`` has the new value, computes other logprobs.
+Nothing is logged. transformers 5 keeps the value inside of ``rope_parameters``, and vLLM's models read it there. vLLM sets an
+override beside that mapping, on the finished configuration (``vllm.transformers_utils.config:get_config`` ends with
+``config.update``).
 
-What this changes: the value is written into ``rope_parameters`` (or into the mapping that was typed beside it), together with
-everything else that the checkpoint has there, because vLLM replaces the mapping as a whole. A ``rope_theta`` typed inside of a
-mapping stays. For a model with a mapping for each kind of layer (Gemma-3) the run is refused, since one value does not say
-which kind it is for. Left alone: multimodal models, whose language model such an override does not reach.
+What this changes: the quirk writes the value into ``rope_parameters`` (or into the mapping that the user set beside it),
+together with all other keys that the checkpoint has there, because vLLM replaces the mapping as a whole. A ``rope_theta`` that
+the user set inside of a mapping stays. For a model with a mapping for each kind of layer (Gemma-3) the run is refused, because
+one value does not say which kind it is for. Multimodal models are left alone, because such an override does not reach their
+language model.
 
-When it can go: when vLLM applies such an override to the mapping. Nobody has reported it for vLLM, as far as we can see; the
-references tell of the same change of transformers in other engines, and of an RL trainer that passes the value in both forms.
+When it can go: when vLLM applies such an override to the mapping. We found no report of it for vLLM. The references describe
+the same change of transformers in other engines, and an RL trainer that passes the value in both forms.
 """
 
 from __future__ import annotations

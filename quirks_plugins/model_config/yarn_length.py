@@ -2,16 +2,16 @@
 
 What happens: a model card's recipe, ``rope_parameters`` with ``factor: 4.0`` and ``max_model_len: 131072``, ends with
 "User-specified max_model_len (131072) is greater than the derived max_model_len (max_position_embeddings=32768…)". Before
-0.30.0 vLLM multiplied the length by the factor; now it takes ``max_position_embeddings`` as the extended length, as
-transformers does (vllm-project/vllm#56446), and a checkpoint with YaRN that was typed, or added to its ``config.json``, still
-has the trained one. The variable that the message offers, ``VLLM_ALLOW_LONG_MAX_MODEL_LEN``, switches the check off for every
-other mistake, too.
+0.30.0 vLLM multiplied the length by the factor. Now it uses ``max_position_embeddings`` as the extended length, as
+transformers does (vllm-project/vllm#56446). If the user set YaRN in an override, or added it to ``config.json``,
+``max_position_embeddings`` still has the trained length. The message suggests the variable ``VLLM_ALLOW_LONG_MAX_MODEL_LEN``,
+but that switches the check off for every other mistake, too.
 
 What this changes: ``hf_overrides.max_position_embeddings`` becomes the length that YaRN extends to, factor times
-``original_max_position_embeddings``, if ``engine.max_model_len`` needs it and nobody typed another. With the length left open
-the engine takes the checkpoint's, and this quirk does nothing.
+``original_max_position_embeddings``, if ``engine.max_model_len`` needs it and the user did not set another. If the user set no
+``max_model_len``, the engine uses the checkpoint's length, and this quirk does nothing.
 
-When it can go: never, unless vLLM derives the length from the factor again; recipes that also set ``max_position_embeddings``
+When it can go: never, unless vLLM derives the length from the factor again. Recipes that also set ``max_position_embeddings``
 do not need it.
 """
 

@@ -1,17 +1,20 @@
 """MoE models on vLLM's CPU platform: data parallelism and expert parallelism do not work.
 
 What happens: with data parallelism the first request raises a bare NotImplementedError, because the CPU communicator has
-neither ``all_gatherv`` nor ``reduce_scatterv``. With sharded experts the kernel takes ids counted over all ranks for its own
-and the worker dies of SIGSEGV. The engine starts in all these cases (with eager execution and an explicit KV cache size there
-is no warm-up); `EngineDeadError` comes with the first request. Tensor parallelism alone works.
+neither ``all_gatherv`` nor ``reduce_scatterv``. With sharded experts the worker dies of SIGSEGV, because the kernel uses
+expert ids that count over all ranks as indices of this rank's experts. The engine starts in all these cases, because there is
+no warm-up with eager execution and an explicit KV cache size; `EngineDeadError` comes with the first request. Tensor
+parallelism alone works.
 
-What this changes: three patched attributes, and eager execution under data parallelism (compiled, vLLM's own modular kernel
-stops at a data-dependent guard). Lower rungs do not help: no setting selects another communicator or kernel on CPU.
+What this changes: the quirk patches three attributes, and sets eager execution under data parallelism (in compiled code,
+vLLM's own modular kernel stops at a data-dependent guard). A less invasive adjustment does not help: no setting selects
+another communicator or kernel on the CPU.
 
-Versions: the bug is in every release from 0.26 to 0.33; the patches were written for 0.30 to 0.33. On an earlier one the run is
-refused as drift, because ``CPUUnquantizedExperts`` is another class there, or none (before 0.28).
+Versions: the bug is in every release from 0.26 to 0.33; the patches were written for 0.30 to 0.33. On an earlier one the run
+is refused as drift, because ``CPUUnquantizedExperts`` is another class there, or does not exist (before 0.28).
 
-When it can go: when vllm-project/vllm#57837 is fixed; a target that changes or appears is refused as drift.
+When it can go: when vllm-project/vllm#57837 is fixed. A run on a version where a target has changed or appeared is refused as
+drift.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Nemotron-H with experts (Nemotron 3 Nano) on vLLM's CPU platform: its experts have no gate, and no kernel takes them.
+"""Nemotron-H with experts (Nemotron 3 Nano) on vLLM's CPU platform: no kernel supports its experts, which have no gate.
 
-What happens: the engine reads the configuration, begins to build the model and ends with "NotImplementedError:
-is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now", in a worker process, below a page of traceback
-(``vllm.model_executor.layers.fused_moe.config``). The experts of this model are two products with a squared ReLU between them,
-where those of others have a gate.
+What happens: the engine ends with "NotImplementedError: is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now"
+while it builds the model. The error comes from a worker process, below a page of traceback
+(``vllm.model_executor.layers.fused_moe.config``). The experts of this model are two products with a squared ReLU between them;
+the experts of other models have a gate there.
 
 What this changes: the run is refused with this reason.
 

@@ -1,16 +1,16 @@
 """FlashInfer's CUTLASS kernel for experts in a rollout: each refit moves constants that CUDA graphs have captured.
 
-What happens: after a refit rollouts of gpt-oss become garbage now and then, depending on what has been put into the memory
-that the graphs still read. The kernel's constants of the activation (``gemm1_alpha``, ``gemm1_beta``, ``gemm1_clamp_limit``)
-and a scale (``fake_input_scale``) are plain tensors that ``FlashInferExperts`` makes in its constructor, every update makes a
-new object, and CUDA graphs were captured with the addresses of the old one.
+What happens: after a refit, rollouts of gpt-oss become garbage now and then. It depends on what other code has written into
+the memory that the graphs still read. The constants of the kernel's activation (``gemm1_alpha``, ``gemm1_beta``,
+``gemm1_clamp_limit``) and a scale (``fake_input_scale``) are plain tensors that ``FlashInferExperts`` creates in its
+constructor. Every update makes a new object, but the CUDA graphs were captured with the addresses of the old tensors.
 
-What this changes: ``engine.moe_backend=flashinfer_cutlass`` is refused for a rollout of gpt-oss with CUDA graphs, and triton
-is proposed, which keeps nothing of that kind.
+What this changes: ``engine.moe_backend=flashinfer_cutlass`` is refused for a rollout of gpt-oss with CUDA graphs. The plan
+proposes triton, which has no such constants.
 
-When it can go: when these tensors are kept, as vllm-project/vllm#50521 does; on an H100 it counted 72 of 72 of them moved by a
-reload, and none with that change. They are made anew in vLLM 0.26.0 to 0.33.0. It shows on a GPU with CUDA graphs alone; the
-static probe looks at the constructor.
+When it can go: when vLLM keeps these tensors, as vllm-project/vllm#50521 does. In its figures, a reload on an H100 moved 72 of
+72 of them without that change, and none with it. vLLM 0.26.0 to 0.33.0 create them anew. The defect shows only on a GPU with
+CUDA graphs; the static probe looks at the constructor.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A prefix cache that outlives a weight update serves what older policies computed.
+"""If the prefix cache is kept during a weight update, new requests get keys and values that older policies computed.
 
-What happens: vLLM keeps the KV cache of prompts whose prefix may come again, and updating the weights does not touch it: that
-decision is the user's (vllm-project/vllm#46125). A refit that keeps the cache for the sake of requests in flight keeps the
-prefix cache with it. Every later request with a known prefix (a system prompt, the other samples of a group) then attends to
-keys and values of whichever weights first filled the block, without a bound on their age; NVIDIA-NeMo/RL#4018 saw blocks 17
-updates old. Rollout and trainer drift apart step by step, and a restart hides it.
+What happens: rollout and trainer drift apart step by step, and a restart hides it. Every later request with a known prefix (a
+system prompt, the other samples of a group) attends to keys and values of the weights that first filled the block. There is no
+bound on their age; NVIDIA-NeMo/RL#4018 saw blocks 17 updates old. vLLM keeps the KV cache of prompts whose prefix may come
+again, and updating the weights does not clear it: vLLM leaves that decision to the user (vllm-project/vllm#46125). A refit
+that keeps the cache for requests in flight also keeps the prefix cache.
 
-What this changes: where ``refit.clear_cache`` is false, prefix caching is off. Requests in flight keep their own cache, which
-is what was asked for; no new request gets it.
+What this changes: if ``refit.clear_cache`` is false, prefix caching is off. Requests in flight keep their own cache, as the
+user asked; no new request gets it.
 
 When it can go: when vLLM keys cached blocks by the version of the weights that made them.
 """

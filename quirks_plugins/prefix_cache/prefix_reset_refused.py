@@ -1,15 +1,16 @@
-"""``reset_prefix_cache`` does nothing while requests run, and the caller does not hear of it.
+"""``reset_prefix_cache`` does nothing while requests run, and most callers do not notice.
 
-What happens: a trainer that updates weights while requests run resets the prefix cache after each update, and every reset is
-refused: samples whose prompt was seen before are computed from keys and values of older weights, and requests that run keep
-theirs. Rollout and trainer drift apart; only a line of the engine's log, "Failed to reset prefix cache because some blocks are
-not freed yet", tells. vLLM resets only while no request holds a block (``BlockPool.reset_prefix_cache``) and returns False
-otherwise; the HTTP route answers 200 all the same, and trainers drop the result (NovaSky-AI/SkyRL#1824, NVIDIA-NeMo/RL#3929).
+What happens: rollout and trainer drift apart if the trainer updates weights while requests run. The trainer resets the prefix
+cache after each update, but vLLM refuses every reset. Samples whose prompt was seen before are then computed from keys and
+values of older weights, and running requests keep theirs. The only sign is a line of the engine's log, "Failed to reset prefix
+cache because some blocks are not freed yet". vLLM resets only while no request holds a block
+(``BlockPool.reset_prefix_cache``) and returns False otherwise. The HTTP route answers 200 all the same, and trainers drop the
+result (NovaSky-AI/SkyRL#1824, NVIDIA-NeMo/RL#3929).
 
-What this changes: in rollouts a reset takes running requests along: vLLM preempts them, as with ``reset_running_requests``,
-and computes them anew from their first token. Nobody passes that argument for a trainer's call, so the engine core's method is
-overridden in the class that runs in the engine's process (``EngineCoreProc``). Our own worker is left alone: it resets while
-the engine is paused, and its `reset_prefix_cache_async` says False. An engine in the trainer's own process
+What this changes: in rollouts a reset also covers running requests: vLLM preempts them, as with ``reset_running_requests``,
+and computes them anew from their first token. The quirk cannot add that argument to a trainer's call, so it overrides the
+method in the class that runs in the engine's process (``EngineCoreProc``). Our own worker is left alone: it resets while the
+engine is paused, and its `reset_prefix_cache_async` returns False if the reset failed. An engine in the trainer's own process
 (``VLLM_ENABLE_V1_MULTIPROCESSING=0``) is not reached.
 
 When it can go: when trainers pass ``reset_running_requests=True``, or vLLM raises instead of returning False. The source was

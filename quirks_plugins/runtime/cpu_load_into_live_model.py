@@ -1,20 +1,20 @@
-"""Trainers that load weights into a running model: on vLLM's CPU platform the model no longer has the weights to load into.
+"""Trainers that load weights into a running model: on vLLM's CPU platform the first weight update fails.
 
-What happens: a trainer that has vLLM in its own process (TRL's colocate mode, online DPO) calls ``load_weights`` of the running
-model, once for each tensor. On GPUs that overwrites the weights in place. vLLM's CPU platform packs the weight of each linear
-layer for its kernels after the first load and replaces the weight itself by an empty tensor that has no ``weight_loader``
-(since 0.10.2, vllm-project/vllm#24150), so the first linear layer raises ``AttributeError``. An embedding would be
-overwritten, but a head that shares it keeps its packed copy.
+What happens: the first weight update raises ``AttributeError`` at the first linear layer. A trainer that has vLLM in its own
+process (TRL's colocate mode, online DPO) calls ``load_weights`` of the running model, once for each tensor. On GPUs that
+overwrites the weights in place. vLLM's CPU platform packs the weight of each linear layer for its kernels after the first
+load, and replaces the weight itself by an empty tensor that has no ``weight_loader`` (since 0.10.2, vllm-project/vllm#24150).
+An embedding would be overwritten, but a head that shares it keeps its packed copy.
 
-What this changes: ``load_weights`` of a running model goes through vLLM's own layerwise reload, which restores, loads and packs
-each layer. The first call opens the reload, the next forward pass closes it. Calls inside a reload that somebody else has
-opened (``reload_weights``, a weight transfer) go through as before. A trainer must send all parts of a fused layer (q, k and v;
-gate and up) before the next request; otherwise the request fails with the names of those layers, because the old values are
-gone. No setting keeps the weights unpacked.
+What this changes: ``load_weights`` of a running model uses vLLM's own layerwise reload, which restores, loads and packs each
+layer. The first call opens the reload, the next forward pass closes it. Calls inside a reload that other code has opened
+(``reload_weights``, a weight transfer) work as before. A trainer must send all parts of a fused layer (q, k and v; gate and
+up) before the next request; otherwise the request fails with the names of those layers, because the old values are gone. The
+quirk is a patch, because no setting keeps the weights unpacked.
 
-When it can go: when vLLM's CPU platform takes ``load_weights`` after the first load. Nobody has reported it for the CPU
-platform, as far as we can see; vllm-project/vllm#34201 is the same error from ``reload_weights`` of an older vLLM. Layerwise
-reload exists since 0.16.0; the patch is written for 0.26.0 to 0.33.0.
+When it can go: when vLLM's CPU platform supports ``load_weights`` after the first load. We found no report of it for the CPU
+platform; vllm-project/vllm#34201 is the same error from ``reload_weights`` of an older vLLM. Layerwise reload exists since
+0.16.0; the patch is written for 0.26.0 to 0.33.0.
 """
 
 from __future__ import annotations

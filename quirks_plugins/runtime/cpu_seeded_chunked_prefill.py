@@ -1,17 +1,16 @@
 """Seeded requests on vLLM's CPU platform: a prompt that is split over several steps kills the engine.
 
-What happens: while a prompt is not complete, vLLM samples a token for it and throws it away. If the request has a seed of its
-own, vLLM then winds its random generator back with ``set_offset``, which torch has for CUDA generators only: "CPU Generator
-does not use offset", and the engine core dies with every request in it. Any batch with seeds can meet this, because prompts
-of requests that arrive together are split as soon as they exceed ``max_num_batched_tokens``.
+What happens: the engine core dies with "CPU Generator does not use offset", and every request in it is lost. While a prompt is
+not complete, vLLM samples a token for it and throws the token away. If the request has a seed of its own, vLLM then sets its
+random generator back with ``set_offset``, which torch has for CUDA generators only. Any batch with seeds can cause this,
+because vLLM splits the prompts of requests that arrive together as soon as they exceed ``max_num_batched_tokens``.
 
-What this changes: rows whose token is thrown away do not draw from their own generator, so there is nothing to wind back.
-Lower rungs do not help: without chunked prefill (``enable_chunked_prefill: false``) vLLM demands a step that holds the
-longest sequence.
+What this changes: rows whose token is thrown away do not draw from their own generator, so vLLM need not set it back. The
+quirk is a patch, because a setting does not help: without chunked prefill (``enable_chunked_prefill: false``) vLLM demands a
+step that holds the longest sequence.
 
-When it can go: when vLLM keeps the generators of such rows by other means than an offset. Nobody has reported it, as far as
-we can see; the reference is the line that raises. The source was read in vLLM 0.30.0, the oldest that this project runs on
-CPU, and 0.32.0.
+When it can go: when vLLM restores the generators of such rows in another way than by an offset. We found no report of it; the
+reference is the line that raises. The source was read in vLLM 0.30.0, the oldest that this project runs on CPU, and 0.32.0.
 """
 
 from __future__ import annotations

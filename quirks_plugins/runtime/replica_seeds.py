@@ -1,13 +1,14 @@
-"""Replicas with one seed sample the same from the same prompts.
+"""Replicas with the same seed return the same samples for the same prompts.
 
-What happens: an engine's random numbers start from ``seed``, which is 0 in every engine unless it is told otherwise. Engines
-of a group run the same weights; where the same prompts reach two of them in the same order, they return the same samples, and
-a group of samples per prompt is smaller than it looks. vllm-project/vllm#11953 saw one output from eight engines at
-temperature 0.8; verl-project/verl#5179 and NVIDIA-NeMo/RL#171 gave each replica a seed of its own. Mostly nobody notices, as
-long as chance deals the requests to the replicas.
+What happens: if the same prompts reach two engines of a group in the same order, the engines return the same samples, and a
+group of samples for one prompt contains duplicates. An engine's random numbers start from ``seed``, which is 0 in every engine
+unless it is set, and all engines of a group have the same weights. vllm-project/vllm#11953 saw one output from eight engines
+at temperature 0.8; verl-project/verl#5179 and NVIDIA-NeMo/RL#171 gave each replica a seed of its own. Users rarely notice it
+while requests reach the replicas in random order.
 
-What this changes: ``parallel.distinct_seeds`` becomes true where it is left open, and every engine of a group starts from
-``engine.seed`` plus its rank. One engine that owns its data-parallel ranks keeps its one seed: the ranks are vLLM's business.
+What this changes: ``parallel.distinct_seeds`` becomes true unless the user set it, and every engine of a group starts from
+``engine.seed`` plus its rank. An engine that owns its data-parallel ranks keeps one seed, because vLLM handles the seeds of
+the ranks.
 
 When it can go: when engines draw their seeds at random by default.
 """

@@ -1,10 +1,13 @@
-"""vLLM's runtime: V1 everywhere, V0 only where it still exists.
+"""vLLM 0.11 and newer have only the V1 runtime, and silently ignore a recipe that asks for V0.
 
-What happens: recipes ask for V0 with ``NRL_VLLM_USE_V1=0``. Before vLLM 0.11 that means ``VLLM_USE_V1=0``, and only the
-synchronous engine can do it. vLLM 0.11.0 removed V0 (its engine files are in the 0.10.2 wheel and gone from 0.11.0's), so the
-wish was silently ignored from then on.
+What happens: from vLLM 0.11.0 on the request for V0 is silently ignored, because that release removed V0 (its engine files are
+in the 0.10.2 wheel and gone from 0.11.0's). Recipes ask for V0 with ``NRL_VLLM_USE_V1=0``. Before vLLM 0.11 that means
+``VLLM_USE_V1=0``, and only the synchronous engine can run it.
 
-When it can go: when the supported floor of vLLM is 0.11 and recipes no longer carry the variable.
+What this changes: before 0.11 the quirk sets ``VLLM_USE_V1=0`` for the synchronous engine, and refuses the asynchronous one.
+From 0.11 on it refuses every run that asks for V0.
+
+When it can go: when 0.11 is the oldest vLLM that is supported, and recipes no longer set the variable.
 
 Evidence: read from the wheels of 0.10.2 and 0.11.0; the synchronous V0 engine is not run in our tests.
 """

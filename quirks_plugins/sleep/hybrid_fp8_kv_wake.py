@@ -1,13 +1,13 @@
-"""Hybrid models with an FP8 KV cache before vLLM 0.27.0: waking them up wedges the engine.
+"""Hybrid models with an FP8 KV cache before vLLM 0.27.0: the engine hangs after it was woken up.
 
 What happens: ``wake_up`` fails with ``AttributeError: 'list' object has no attribute 'zero_'``. From then on requests hang,
-while the engine's health check stays green. After a sleep vLLM zeroes a quantised KV cache tensor by tensor
-(``init_fp8_kv_scales``), and layers with a recurrent state (Mamba, DeltaNet) have a list of tensors instead.
+while the engine's health check still succeeds. After a sleep vLLM zeroes a quantised KV cache tensor by tensor
+(``init_fp8_kv_scales``), but layers with a recurrent state (Mamba, DeltaNet) have a list of tensors instead.
 
 What this changes: with sleep mode, such a model keeps its KV cache in the model's dtype.
 
-When it can go: with vLLM 0.26. It was fixed in 0.27.0 by vllm-project/vllm#41602. It shows on a GPU alone, because no CPU
-engine sleeps; the static probe finds the loop in 0.26.0, and not in later releases.
+When it can go: when vLLM 0.26 is no longer supported. vllm-project/vllm#41602 fixed it in 0.27.0. It shows only on a GPU,
+because no CPU engine sleeps; the static probe finds the loop in 0.26.0, and not in later releases.
 """
 
 from __future__ import annotations

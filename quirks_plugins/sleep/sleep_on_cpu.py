@@ -1,9 +1,11 @@
 """Sleep mode on vLLM's CPU platform: the engine does not start.
 
-What happens: ``ValueError: Sleep mode is not supported on current platform.``, while vLLM reads its configuration. A
-configuration for colocated training, tried on a machine without a GPU, ends there, in each of its actors.
+What happens: the engine ends with ``ValueError: Sleep mode is not supported on current platform.``, while vLLM reads its
+configuration. A configuration for colocated training that is tried on a machine without a GPU ends there, in each of its
+actors.
 
-What this changes: the run is refused before any actor or engine is started, with everything else that is wrong with it.
+What this changes: the run is refused before any actor or engine is started. The refusal also lists everything else that is
+wrong with the run.
 
 When it can go: when vLLM's CPU platform can sleep; the paired run will say so. The check is in vLLM 0.26.0 to 0.33.0.
 """

@@ -1,14 +1,14 @@
-"""Speculative decoding on vLLM's CPU platform: sampled tokens come from a random temperature, and their logprobs are garbage.
+"""Speculative decoding on vLLM's CPU platform: tokens are sampled at a random temperature, and their logprobs are garbage.
 
-What happens: greedy decoding is right. Every sampled request with a draft gives tokens that the model would hardly ever choose
-(26 nats below the best, on a tiny model), and with ``processed_logprobs`` logprobs that are off by as much or NaN; with a
-top-k the engine can die of an index out of bounds. The rejection sampler spreads each request's temperature, top-k and top-p
+What happens: every sampled request with a draft returns tokens that the model would hardly ever choose (26 nats below the
+best, on a tiny model). With ``processed_logprobs`` their logprobs are off by as much, or NaN; with a top-k the engine can die
+of an index out of bounds. Greedy decoding is right. The rejection sampler spreads each request's temperature, top-k and top-p
 over its draft tokens with ``expand_batch_to_tokens``, into uninitialised memory. The CPU's version of that kernel
-(``_expand_kernel_impl`` in utils/cpu_triton_utils.py) turns the target into 64-bit integers, writes into the copy and drops
-it, so logits are divided by whatever the memory held.
+(``_expand_kernel_impl`` in utils/cpu_triton_utils.py) converts the target to 64-bit integers, writes into the copy and drops
+it. vLLM then divides the logits by whatever the memory held.
 
 What this changes: on the CPU platform ``expand_batch_to_tokens`` is replaced by three operations of torch that do what its
-documentation says. Other platforms keep theirs.
+documentation says. Other platforms keep vLLM's function.
 
 When it can go: when vLLM's CPU kernel writes its output (vllm-project/vllm#55005, vllm-project/vllm#42638). The source was
 read in every release from 0.26.0 to 0.33.0.

@@ -1,19 +1,18 @@
 """Speculative decoding in rollouts that start from dummy weights: the draft gets dummy weights, too, and keeps them.
 
-What happens: nothing is wrong with the tokens, but speculative decoding makes the rollout slower instead of faster: no draft
-token is accepted. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) in the way of the target
+What happens: speculative decoding makes the rollout slower instead of faster, because no draft token is accepted. The sampled
+tokens are right. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) with the load format of the target
 (``get_draft_load_config`` in model_executor/model_loader/utils.py; before 0.31.0 ``get_model``). A rollout loads the target as
-``dummy``, because the first refit replaces its weights; no refit of ours, and of few trainers, sends the draft's.
-``draft_load_config`` of ``speculative_config`` would load the draft in another way, but drafts of the method ``draft_model``
-ignore it (``DraftModelProposer._get_model``).
+``dummy``, because the first refit replaces its weights. Our refits do not send the draft's weights, and few trainers' refits
+do. ``draft_load_config`` of ``speculative_config`` sets another load format for the draft, but drafts of the method
+``draft_model`` ignore it (``DraftModelProposer._get_model``).
 
 What this changes: ``engine.load_format`` becomes ``auto`` in rollouts with a ``speculative_config``, and the draft is loaded
-with the target. Where ``dummy`` was typed, it stays, and ``draft_load_config`` becomes ``load_format: auto``, which EAGLE and
+with the target. If the user set ``dummy``, it stays, and ``draft_load_config`` becomes ``load_format: auto``, which EAGLE and
 MTP follow. A draft that is trained, too, still has to be refitted by the trainer (vllm-project/vllm#46725).
 
-When it can go: when vLLM does not take ``dummy`` over from the target, or rollouts refit drafts. That a draft model ignores
-its ``draft_load_config`` nobody has reported, as far as we can see. The source was read in every release from 0.26.0 to
-0.33.0.
+When it can go: when the draft does not inherit ``dummy`` from the target, or rollouts refit drafts. We found no report that a
+draft model ignores its ``draft_load_config``. The source was read in every release from 0.26.0 to 0.33.0.
 """
 
 from __future__ import annotations

@@ -1,26 +1,27 @@
-"""Rollouts: the engine core sends an output of every request after every step, also to callers that read the last one only.
+"""Rollouts: the engine core sends an output of every request after every step, also to callers that read only the last one.
 
-What happens: ``RequestOutputKind.FINAL_ONLY`` spares the front end of vLLM alone. The engine core still sends each request's
-new token after each step, with three small arrays when logprobs are asked for, and the front end decodes and appends them one
-by one. On an H200 (vLLM 0.26.0, a Qwen3-1.7B shape, 256 requests of 128 + 256 tokens) logprobs cost a rollout 23 % of its
-tokens per second that way, and 38 % of the front end's time went into decoding these messages.
+What happens: rollouts with logprobs generate fewer tokens per second than without. On an H200 (vLLM 0.26.0, a Qwen3-1.7B
+shape, 256 requests of 128 + 256 tokens) logprobs cost a rollout 23 % of its tokens per second, and the front end spent 38 % of
+its time on decoding the engine core's messages. ``RequestOutputKind.FINAL_ONLY`` saves work only in vLLM's front end. The
+engine core still sends each request's new token after each step, with three small arrays if the request asks for logprobs, and
+the front end decodes and appends them one by one.
 
-What this changes: the engine core holds the outputs of our worker's requests and sends one when a request finishes, with all
-tokens and logprobs, which the front end then appends at once. The tokens and logprobs are the same. A request is held only if
-our worker marked it, and never if it has stop strings or prompt logprobs, streams its input, or gets something else in each
-output (routed experts, sampling masks); requests of the HTTP server are not marked. In engines that somebody else starts
-(``MODEL_QUIRKS``) nobody marks requests, and the quirk leaves them alone. With ``engine.disable_log_stats: false``
-nothing is held, because the front end computes latencies from the times at which outputs arrive.
+What this changes: the engine core holds the outputs of our worker's requests. When a request finishes, it sends one output
+with all tokens and logprobs, which the front end appends at once. The tokens and logprobs are the same. A request is held only
+if our worker marked it, and never if it has stop strings or prompt logprobs, streams its input, or gets something else in each
+output (routed experts, sampling masks). Requests of the HTTP server are not marked. In engines that another program starts
+(``MODEL_QUIRKS``) no request is marked, so nothing is held there. With ``engine.disable_log_stats: false`` nothing is held
+either, because the front end computes latencies from the times at which outputs arrive.
 
-What is held leaves early when the weights get a new label, so that each token keeps the label of the weights that made it, and
-before the engine core ends requests by itself (pause, sleep, shutdown). What is held of a request that its caller gives up (a
-time limit, ``aclose``) is dropped, as the front end drops it. Preemption, prefix caching, stop token ids, ``n``, speculative
-decoding, asynchronous scheduling and data-parallel ranks change nothing: outputs are held behind the scheduler, in each engine
-core.
+Held outputs are sent early in two cases: when the weights get a new label, so that each token keeps the label of the weights
+that made it, and before the engine core ends requests by itself (pause, sleep, shutdown). If the caller gives up a request (a
+time limit, ``aclose``), its held outputs are dropped, as the front end drops them. Preemption, prefix caching, stop token ids,
+``n``, speculative decoding, asynchronous scheduling and data-parallel ranks work as before: outputs are held behind the
+scheduler, in each engine core.
 
-When it can go: when vLLM's engine core sends final-only requests once. No setting does that in 0.33; ``stream_interval`` too
-thins out only what leaves the front end. The quirk leaves alone what came after 0.33.0, whose source nobody has read yet: a run
-is not to be refused for the sake of speed.
+When it can go: when vLLM's engine core sends one output for a final-only request. vLLM 0.33 has no such setting;
+``stream_interval`` also reduces only what leaves the front end. The quirk does nothing on versions after 0.33.0, whose source
+has not been read yet, because a run should not be refused for the sake of speed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Asynchronous rollouts: a request that never ends must not hold up a training step for ever.
+"""Asynchronous rollouts: a request that never ends holds up a training step for ever.
 
-What this changes: a rollout request is given up after ``NRL_VLLM_ASYNC_TIMEOUT_SECONDS`` seconds, 600 if it is not set, as
-NeMo RL documents it (its code moved to 900 in NVIDIA-NeMo/RL#2318 without the documentation).
+What happens: without a time limit for each request, a training step can wait for one sample for ever.
+
+What this changes: a rollout request is given up after ``NRL_VLLM_ASYNC_TIMEOUT_SECONDS`` seconds. If the variable is not set,
+the limit is 600, as NeMo RL documents it (its code moved to 900 in NVIDIA-NeMo/RL#2318 without the documentation).
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Data-parallel groups: a coordinator that takes longer than two minutes to start takes the group down.
+"""Data-parallel groups: a coordinator that needs more than two minutes to start makes the whole group fail.
 
-What happens: ``RuntimeError: DP Coordinator process failed to report ZMQ addresses within timeout=120 seconds during
-startup``, although VLLM_ENGINE_READY_TIMEOUT_S allows the engines ten minutes, or as many as were typed. The coordinator is a
-small process, but it imports vLLM anew, at the same moment as every engine of the node; from a network file system that takes
+What happens: the group fails with
+``RuntimeError: DP Coordinator process failed to report ZMQ addresses within timeout=120 seconds during startup``, although
+VLLM_ENGINE_READY_TIMEOUT_S allows the engines ten minutes, or another time that the user set. The coordinator is a small
+process, but it imports vLLM anew, at the same moment as every engine of the node; from a network file system that takes
 minutes. The limit is a constant in ``DPCoordinator._wait_for_zmq_addrs``.
 
-What this changes: the coordinator gets as long as the engines. One that dies is still seen at once. vLLM has no setting for
-it.
+What this changes: the coordinator gets the same time limit as the engines. A coordinator that dies is still noticed at once.
+The quirk is a patch, because vLLM has no setting for the limit.
 
 When it can go: when the limit can be set, as vllm-project/vllm#43611 proposes; vllm-project/vllm#42343 raised it from 30 to
 120 seconds. It is the same in vLLM 0.26.0 to 0.33.0. The paired run starts a real coordinator, slowly, on a clock that runs

@@ -2,13 +2,13 @@
 
 What happens: samples from rendered text are worse than those of the same conversation sent as messages, and their logprobs
 differ from the trainer's, whose prompts have one BOS. Nothing warns. The templates of Llama 3, Gemma, Mistral and others write
-BOS (``{{ bos_token }}``), and their tokenizers add BOS to every text, too; transformers' ``apply_chat_template`` and vLLM's
+BOS (``{{ bos_token }}``), and their tokenizers add BOS to every text, too. transformers' ``apply_chat_template`` and vLLM's
 chat endpoint therefore encode rendered text without special tokens. Our worker's `generate_text_async`, ``LLM.generate`` and
 ``/v1/completions``, however, encode a text prompt with special tokens (``TokenizeParams.add_special_tokens`` is true by
 default).
 
-What this changes: ``tokenizer.add_special_tokens`` becomes ``once`` for models whose tokenizer and whose chat template both
-add BOS, as read from ``tokenizer.json`` and the template. A text that begins with BOS is then encoded as it is, and every
+What this changes: ``tokenizer.add_special_tokens`` becomes ``once`` for models whose tokenizer and chat template both add BOS,
+as read from ``tokenizer.json`` and the template. A text that begins with BOS is then encoded without another BOS, and every
 other text gets its BOS. A value that the user set stays. The quirk does not reach clients of other engines: these must send
 token ids, or ``add_special_tokens: false``.
 

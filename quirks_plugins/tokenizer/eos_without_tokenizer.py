@@ -1,16 +1,16 @@
 """An engine without a tokenizer whose ``generation_config.json`` names no EOS: nothing ends a sample.
 
-What happens: every sample runs to ``max_new_tokens``; the text after the first EOS is noise, the trainer learns from it, and a
-step takes as long as its longest sample always would. With ``skip_tokenizer_init`` vLLM has no tokenizer to ask for EOS
-(``BaseRenderer.get_eos_token_id`` gives None), and what is left is ``eos_token_id`` of ``generation_config.json``
-(``SamplingParams.update_from_generation_config``). Trainers write that file anew, and one with sampling values alone names no
-EOS. Only if there is no such file does vLLM make one from ``config.json``, and EOS comes with it.
+What happens: every sample runs to ``max_new_tokens``. The text after the first EOS is noise, the trainer learns from it, and
+every step takes as long as a sample of maximum length. With ``skip_tokenizer_init`` vLLM has no tokenizer to ask for EOS
+(``BaseRenderer.get_eos_token_id`` returns None), so it reads only ``eos_token_id`` of ``generation_config.json``
+(``SamplingParams.update_from_generation_config``). Trainers write that file anew, and a file with sampling values alone names
+no EOS. Only if there is no such file does vLLM make one from ``config.json``, with its EOS.
 
 What this changes: the EOS of ``config.json`` (of its ``text_config`` in a multimodal model) is added to
-``sampling.stop_token_ids``. For engines of our own worker; other clients send ``stop_token_ids`` themselves.
+``sampling.stop_token_ids``. This works for engines of our own worker; other clients must send ``stop_token_ids`` themselves.
 
-When it can go: when vLLM falls back on ``config.json`` also for a file that names no EOS. Nobody has reported it, as far as we
-can see; the reference is where vLLM made the tokenizer optional, and the gap was discussed.
+When it can go: when vLLM uses the EOS of ``config.json`` also for a file that names no EOS. We found no report of it; the
+reference is where vLLM made the tokenizer optional, and the gap was discussed.
 """
 
 from __future__ import annotations

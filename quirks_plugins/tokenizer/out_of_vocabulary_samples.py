@@ -1,18 +1,18 @@
 """Models with more rows than their tokenizer has tokens: vLLM samples ids that exist only as padding of the embedding.
 
-What happens: a sample holds ids that decode to nothing. Its text is not what the model "said", encoding that text again gives
-other ids, versions of vLLM before vllm-project/vllm#22471 refuse the next turn of a conversation ("Token id 151708 is out of
-vocabulary"), and a trainer learns ids without a meaning. The embedding is padded to a round number of rows (Qwen2.5 and Qwen3:
-151936 rows, the largest known id is 151668), vLLM samples from all of them (``vocab_size`` of ``config.json``), and though
-they start with low probabilities, a policy that moves, a high temperature or a confused context reaches them.
+What happens: a sample holds ids that decode to nothing. Encoding the sample's text again gives other ids, and a trainer learns
+ids without a meaning. Versions of vLLM before vllm-project/vllm#22471 also refuse the next turn of the conversation ("Token id
+151708 is out of vocabulary"). The embedding is padded to a round number of rows (Qwen2.5 and Qwen3: 151936 rows, the largest
+known id is 151668), and vLLM samples from all of them (``vocab_size`` of ``config.json``). The extra ids start with low
+probabilities, but a policy that moves, a high temperature or a confused context reaches them.
 
 What this changes: ``tokenizer.only_known_ids`` becomes true in rollouts if there are at most 1024 such rows (the limit of
 vLLM's newer model runner) and no speculative decoding (with it vLLM refuses a bias). The worker then biases their logits by
--100, the lowest bias that vLLM takes, also in requests to its server. ``processed_logprobs`` are those of the distribution
-without these rows; a trainer whose softmax includes them gets logprobs that are lower by -log(1 - their probability), in a
-trained model less than rounding. vLLM's older model runner (the CPU platform's, and that of features which the newer one
-lacks) builds the biases of all running requests anew in every step in which one starts or ends; set
-``tokenizer.only_known_ids: false`` where that costs more than such a sample would.
+-100, the lowest bias that vLLM accepts, also in requests to its server. ``processed_logprobs`` are those of the distribution
+without these rows. A trainer whose softmax includes these rows computes logprobs that are lower by -log(1 - p), where p is the
+probability of the rows; in a trained model that is less than rounding. vLLM's older model runner rebuilds the biases of all
+running requests in every step in which a request starts or ends. The older runner is used on the CPU platform, and for
+features that the newer one lacks. Set ``tokenizer.only_known_ids: false`` if that costs more than samples with unknown ids do.
 
 When it can go: when vLLM leaves out rows that the tokenizer does not know. So far it has relaxed the check of prompts instead
 (vllm-project/vllm#22471).

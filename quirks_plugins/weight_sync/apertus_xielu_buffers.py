@@ -1,13 +1,14 @@
 """Apertus: the activation's constants ``beta`` and ``eps`` are lost by a refit that sends parameters only.
 
-What happens: xIELU keeps two constants as persistent buffers next to two parameters. Since 0.16.0 vLLM's layerwise reload
-re-creates all of a module's tensors without initialising them as soon as one of its weights arrives, and copies every
-persistent one back. The constants are then whatever was in memory, also when they had been loaded from the checkpoint.
+What happens: after such a refit the constants hold whatever was in memory, also if the engine had loaded them from the
+checkpoint. xIELU keeps two constants as persistent buffers next to two parameters. Since 0.16.0 vLLM's layerwise reload
+re-creates all of a module's tensors without initialising them as soon as one of its weights arrives. It then copies back every
+persistent one, also those that were not sent.
 
-What this changes: only sending the buffers helps, so the refit must send the state dict.
+What this changes: ``refit.scope`` must be ``state_dict``. No other adjustment helps, because the buffers must be sent.
 
-When it can go: when layerwise reload keeps the old values of persistent buffers that were not sent (as it does for
-non-persistent ones since vllm-project/vllm#44371).
+When it can go: when layerwise reload keeps the old values of persistent buffers that were not sent, as it does for
+non-persistent ones since vllm-project/vllm#44371.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Models with attention sinks: a refit leaves the sinks at their old values.
 
 What happens: logprobs of rollouts drift away from the trainer's with every update, or are wrong from the first one on if the
-engine started from dummy weights; no error says so. gpt-oss and MiMo-V2 copy their sinks into the parameter themselves
+engine started from dummy weights; there is no error. gpt-oss and MiMo-V2 copy their sinks into the parameter themselves
 (``param.data.copy_`` in ``load_weights``) instead of calling ``param.weight_loader``. During vLLM's layerwise reload the
 parameter is a meta tensor without values, and vLLM records and repeats only calls of weight loaders: the copy is lost, and the
 reload puts the old sinks back.

@@ -1,14 +1,15 @@
 """MoE models on vLLM's CPU platform: a refit leaves the experts in a layout that the kernel does not read.
 
-What happens: since vLLM 0.28.0 the CPU's MoE kernel takes the experts' weights in a packed layout. They are packed when the
-kernel is made, after the first load, and not after a later one: new weights are copied into the same tensors in the layout of
-the checkpoint, and the kernel takes them for packed. Shapes agree, so nothing fails, but every MoE layer computes nonsense.
-Before 0.28.0 the CPU's MoE layer was built anew from each update.
+What happens: after a refit every MoE layer computes nonsense, and nothing fails, because the shapes agree. Since vLLM 0.28.0
+the CPU's MoE kernel reads the experts' weights in a packed layout. vLLM packs them when it creates the kernel, after the first
+load, but not after a later load: it copies new weights into the same tensors in the layout of the checkpoint, and the kernel
+reads them as packed. Before 0.28.0 the CPU's MoE layer was built anew from each update.
 
-What this changes: an update packs the experts as the first load does. No setting does that.
+What this changes: an update packs the experts as the first load does. The quirk is a patch, because no setting of vLLM has
+this effect.
 
-When it can go: when vLLM's update packs the experts itself. Nobody has reported it, as far as we can see;
-vllm-project/vllm#48312 collects such defects. vllm-project/vllm#40390 made updates skip what follows from the first load.
+When it can go: when vLLM's update packs the experts itself. We found no report of it; vllm-project/vllm#48312 collects such
+defects. vllm-project/vllm#40390 made updates skip the steps that follow from the first load.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The functions that ``cpu-tied-head-refit`` and ``cpu-moe-experts-refit`` put into vLLM.
 
-vLLM's CPU kernels take weights in a packed form, which is made when a layer's weights have been loaded. A refit brings the new
-weights in, and in two places leaves out the packing. Only engine processes import this module; vLLM is imported when a function
-runs, because a patch may come into force while vLLM is being imported.
+vLLM's CPU kernels read weights in a packed form, which vLLM makes after a layer's weights have been loaded. A refit brings the
+new weights in, and in two places leaves out the packing. Only engine processes import this module; vLLM is imported when a
+function runs, because a patch may come into force while vLLM is being imported.
 """
 
 from __future__ import annotations

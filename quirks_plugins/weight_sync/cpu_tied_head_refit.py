@@ -1,16 +1,17 @@
 """Models with a tied head on vLLM's CPU platform: after a refit the head still computes with the old weights.
 
-What happens: vLLM's CPU build packs the weight of an embedding or head for its kernels, and computes logits from the packed
-copy alone. A layerwise reload processes a tied weight in one layer, the embedding, because that is where the one tensor of a
-checkpoint arrives; the head shares the storage but keeps its packed copy. Embeddings are then new and logits old, without an
-error; after a dummy start the logits mean nothing. A trainer that sends ``lm_head.weight`` as well does not see it.
+What happens: after a refit the embeddings are new and the logits old, without an error; after a dummy start the logits mean
+nothing. vLLM's CPU build packs the weight of an embedding or head for its kernels, and computes logits from the packed copy
+alone. A layerwise reload processes a tied weight in one layer, the embedding, because the checkpoint's only tensor arrives
+there. The head shares the storage but keeps its packed copy. A trainer that sends ``lm_head.weight`` as well is not affected.
 
-What this changes: the end of a reload packs the weight anew in all layers that share it. No setting does that; computing logits
-in another dtype than the model's (``head_dtype``) avoids the packed copy, but is no choice for a model in float32.
+What this changes: the end of a reload packs the weight anew in all layers that share it. The quirk is a patch, because no
+setting of vLLM has this effect. Logits in another dtype than the model's (``head_dtype``) avoid the packed copy, but that does
+not work for a model in float32.
 
-When it can go: when vLLM's layerwise reload processes tied layers itself. Nobody has reported it, as far as we can see;
-vllm-project/vllm#48312 collects such defects. The source was read in vLLM 0.16.0, the first release with layerwise reload, and
-0.26.0 to 0.33.0; the patch is written for the latter.
+When it can go: when vLLM's layerwise reload processes tied layers itself. We found no report of it; vllm-project/vllm#48312
+collects such defects. The source was read in vLLM 0.16.0, the first release with layerwise reload, and 0.26.0 to 0.33.0; the
+patch is written for 0.26.0 to 0.33.0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The functions that ``gptoss-experts-refit``, ``attention-sink-refit`` and ``fused-slice-refit`` put into vLLM.
 
-A layerwise reload takes each layer's tensors away and puts meta tensors in their place, which have a shape and no values. It
-notes what each tensor's ``weight_loader`` is called with, and does the same with real tensors once the layer is complete. A
-model that writes into such a tensor itself writes nothing. These wrappers turn such writes into calls of the weight loader.
+A layerwise reload replaces each layer's tensors by meta tensors, which have a shape and no values. It records the arguments of
+each call of a tensor's ``weight_loader``, and repeats the calls with real tensors once the layer is complete. A model that
+writes into such a tensor itself writes nothing. These wrappers turn such writes into calls of the weight loader.
 
 Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
 while vLLM is being imported.

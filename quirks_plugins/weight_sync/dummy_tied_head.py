@@ -1,18 +1,18 @@
-"""A checkpoint with a head of its own whose configuration ties it to the embeddings: a dummy start ties it, and refits lose it.
+"""A dummy start ties a head to the embeddings although the two differ in the checkpoint, and refits lose the head.
 
-What happens: after every refit the policy's logits are those of another head than the trainer's, and rollouts are garbage,
-with a checkpoint whose ``config.json`` says ``tie_word_embeddings`` and which has an ``lm_head.weight`` that differs from its
-embeddings. Tools for fine-tuning leave such checkpoints behind. Transformers compares the two tensors and leaves them apart.
-So does vLLM since 0.29.0 when it loads a checkpoint (``maybe_untie_word_embeddings``); with dummy weights it does not look
-into the checkpoint and ties them. A refit then skips ``lm_head.weight``, and reports nothing.
+What happens: after every refit the policy's logits are those of another head than the trainer's, and rollouts are garbage.
+This concerns checkpoints whose ``config.json`` says ``tie_word_embeddings``, but whose ``lm_head.weight`` differs from the
+embeddings. Some tools for fine-tuning write such checkpoints. transformers compares the two tensors and does not tie them.
+vLLM does the same since 0.29.0 when it loads a checkpoint (``maybe_untie_word_embeddings``). With dummy weights it does not
+read the checkpoint, and ties them. A refit then skips ``lm_head.weight``, and reports nothing.
 
-What this changes: with dummy weights, too, a head and embeddings that differ in the checkpoint are apart; the two tensors are
-read from its files for that. A head that only repeats the embeddings stays tied, because trainers send it once.
-``engine.load_format=auto`` helps as well, and reads the whole checkpoint at every start.
+What this changes: also with dummy weights, a head and embeddings that differ in the checkpoint are not tied; the quirk reads
+the two tensors from the checkpoint's files for that. A head that only repeats the embeddings stays tied, because trainers send
+it once. ``engine.load_format=auto`` helps as well, but reads the whole checkpoint at every start.
 
-When it can go: when vLLM looks at the checkpoint whatever the load format is. Nobody has reported it, as far as we can see;
-the proposal is in ``docs/upstream/dummy-tied-head.md``. vllm-project/vllm#51665 brought the comparison, and left dummy weights
-out. It is so in vLLM 0.29.0 to 0.33.0; before, such a head was left out with any load format.
+When it can go: when vLLM compares the two tensors with every load format. We found no report of it; the proposal is in
+``docs/upstream/dummy-tied-head.md``. vllm-project/vllm#51665 introduced the comparison, and left dummy weights out. The defect
+is in vLLM 0.29.0 to 0.33.0; before, vLLM left out such a head with any load format.
 """
 
 from __future__ import annotations

@@ -1,20 +1,22 @@
 """Step-3, Step-3.5 and LongCat-Flash-Lite: a refit leaves some of their weights at their old values.
 
-What happens: after a weight update the policy is a mixture of two. In Step-3 and Step-3.5 the projections to queries, keys and
-values are those that the engine started with, in LongCat-Flash-Lite the n-gram embeddings and their projections; everything
-else is new. Nothing fails. These models copy a checkpoint's tensors into slices of larger parameters themselves
-(``param_slice.copy_`` in ``load_weights``) instead of calling ``param.weight_loader``. In vLLM's layerwise reload the
-parameters are meta tensors, which have no values, and only calls of a weight loader are noted and repeated. The copies are
-lost, and the reload puts the old tensors back. Step-3 is told at the level WARNING: "ReplicatedLinear: Failed to load
-weights".
+What happens: after a weight update the policy is a mixture of two, and nothing fails. In Step-3 and Step-3.5 the projections
+to queries, keys and values keep the values that the engine started with. In LongCat-Flash-Lite the n-gram embeddings and their
+projections keep them. Everything else is new. These models copy a checkpoint's tensors into slices of larger parameters
+themselves (``param_slice.copy_`` in ``load_weights``) instead of calling ``param.weight_loader``. During vLLM's layerwise
+reload the parameters are meta tensors without values, and vLLM records and repeats only calls of weight loaders. The copies
+are lost, and the reload puts the old tensors back. For Step-3 vLLM logs at the level WARNING: "ReplicatedLinear: Failed to
+load weights".
 
 What this changes: while a reload is open, such a copy becomes a call of the parameter's weight loader. The first load stays as
-it is. Quantised checkpoints, whose scales are copied in the same way, are left as they are. No setting does that.
+it is. Quantised checkpoints, whose scales are copied in the same way, are left as they are. The quirk is a patch, because no
+setting of vLLM has this effect.
 
-When it can go: when vLLM loads these tensors through their loaders. Nobody has reported it for these models, as far as we can
-see; vllm-project/vllm#57795 describes the class of defect for attention sinks, and the proposal is in
-``docs/upstream/fused-slice-refit.md``. The copies are in vLLM 0.26.0 to 0.33.0; layerwise reload is there since 0.16.0. The
-paired run is with Step-3; LongCat's embedding was reloaded by itself, and Step-3.5 was read.
+When it can go: when vLLM loads these tensors through their loaders. We found no report of it for these models;
+vllm-project/vllm#57795 describes the class of defect for attention sinks, and the proposal is in
+``docs/upstream/fused-slice-refit.md``. The copies are in vLLM 0.26.0 to 0.33.0; layerwise reload exists since 0.16.0. The
+paired run uses Step-3. For LongCat-Flash-Lite only the embedding was reloaded, by itself; for Step-3.5 only the source was
+read.
 """
 
 from __future__ import annotations

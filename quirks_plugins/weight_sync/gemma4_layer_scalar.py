@@ -1,11 +1,12 @@
 """Gemma-4: every layer scales its output by a persistent buffer, ``layer_scalar``, that many refits do not send.
 
-What happens: a dummy load fills the buffer with noise (-9.4e-4 where the checkpoint has about 1), and a refit that walks
-``named_parameters()`` never sends it: it is no parameter, neither in vLLM nor in transformers. Each layer then nearly erases
-its input. vLLM's loader takes the buffer when it is sent.
+What happens: after a dummy start and a refit of parameters, each layer nearly erases its input. A dummy load fills the buffer
+with noise (-9.4e-4 where the checkpoint has about 1). A refit that walks ``named_parameters()`` never sends it, because it is
+no parameter, neither in vLLM nor in transformers. vLLM's loader accepts the buffer when it is sent.
 
-What this changes: the cheaper of two cures, sending the state dict, unless the configuration already holds the other (weights
-loaded from the checkpoint), or the user insists on parameters and left the load format open.
+What this changes: the quirk chooses the cheaper of two cures, sending the state dict. There are two exceptions. If the
+configuration already loads the weights from the checkpoint, the quirk does nothing. If the user set ``refit.scope`` to
+``parameters`` and left the load format open, the weights are loaded from the checkpoint.
 
 When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them.
 """

@@ -1,15 +1,16 @@
 """gpt-oss: a refit leaves every expert, weights and biases, at its old values.
 
-What happens: after a weight update the policy is a mixture of two: attention, norms and router are new, all experts are those
-that the engine started with, or noise if it started from dummy weights. Nothing fails, and vLLM reports every tensor as
-loaded. ``GptOssModel._load_weights_other`` copies the stacks of experts into their parameters itself (``param.copy_``) instead
-of calling ``param.weight_loader``. During vLLM's layerwise reload those parameters are meta tensors without values, and vLLM
-records and repeats only calls of weight loaders. The copies are lost, and the reload puts the old experts back. From vLLM
-0.29.0 on, a trainer that sends one tensor per expert (``experts.0.gate_up_proj``) is not affected. Quantised checkpoints use
-other code: that for MXFP4 calls the loaders and is not affected; that for Quark was not examined.
+What happens: after a weight update the policy is a mixture of two: attention, norms and router are new, but all experts keep
+the values that the engine started with, or noise if it started from dummy weights. Nothing fails, and vLLM reports every
+tensor as loaded. ``GptOssModel._load_weights_other`` copies the stacks of experts into their parameters itself
+(``param.copy_``) instead of calling ``param.weight_loader``. During vLLM's layerwise reload those parameters are meta tensors
+without values, and vLLM records and repeats only calls of weight loaders. The copies are lost, and the reload puts the old
+experts back. From vLLM 0.29.0 on, a trainer that sends one tensor per expert (``experts.0.gate_up_proj``) is not affected.
+Quantised checkpoints use other code: the code for MXFP4 calls the loaders and is not affected; the code for Quark was not
+examined.
 
 What this changes: while a reload is open, a copy into an expert parameter becomes a call of its weight loader. The first load
-stays as it is. No setting of vLLM has this effect.
+stays as it is. The quirk is a patch, because no setting of vLLM has this effect.
 
 When it can go: when vLLM loads these tensors through their loaders. vllm-project/vllm#57795 describes the class of defect for
 attention sinks (``attention-sink-refit``); vllm-project/vllm#57805 fixes those and deliberately does not fix the experts'

@@ -1,22 +1,23 @@
 """Refits that send only a part of a fused layer: the other parts become whatever was in memory.
 
-What happens: after an update that leaves tensors out, because they are frozen, because they are merged from a LoRA adapter of
-some projections, or because only some changed, the policy generates garbage, or NaN. A layer of vLLM holds several of a
-checkpoint's tensors: q, k and v in one, gate and up in another. In a layerwise reload the first tensor that arrives allocates
-the whole layer in uninitialised memory (``torch.empty_strided`` in ``materialize_meta_tensor``). At the end
-``finalize_layerwise_processing`` processes the layer with the parts that came; the only message, "Delayed processing", has the
-level DEBUG. Padding is lost in the same way: if a kernel needs a quantised layer larger than it is in the checkpoint, vLLM
-pads it with zeros when it loads the model, and a refit pads it with garbage.
+What happens: after an update that leaves tensors out, the policy generates garbage or NaN. Such updates leave out frozen
+tensors, send only the projections that a merged LoRA adapter changed, or send only the tensors that have changed. One layer of
+vLLM holds several of a checkpoint's tensors: q, k and v in one, gate and up in another. In a layerwise reload the first tensor
+that arrives allocates the whole layer in uninitialised memory (``torch.empty_strided`` in ``materialize_meta_tensor``). At the
+end ``finalize_layerwise_processing`` processes the layer with the parts that arrived. The only message, "Delayed processing",
+has the level DEBUG. Padding is lost in the same way: if a kernel needs a quantised layer larger than it is in the checkpoint,
+vLLM pads it with zeros when it loads the model, and a refit pads it with garbage.
 
-What this changes: such a layer starts from its old values, so that parts which do not come stay what they were. Where a kernel
-has rearranged the old values beyond recovery, as with quantised layers and most MoE layers, the layer starts from zeros: its
-padding is right again, but the trainer must send all tensors of such a layer. vLLM's CPU platform keeps only the packed form
-of a linear weight; the old weight is computed from that, exactly. Our own worker refuses partial updates of fused layers
-anyway, so there the quirk is for quantised models only. No setting of vLLM has this effect.
+What this changes: such a layer starts from its old values, so parts that the refit does not send keep them. For quantised
+layers and most MoE layers a kernel has rearranged the old values beyond recovery. Such a layer starts from zeros: its padding
+is right again, but the trainer must send all tensors of it. vLLM's CPU platform keeps only the packed form of a linear weight;
+the quirk computes the old weight from that, exactly. Our own worker refuses partial updates of fused layers anyway, so there
+the quirk matters for quantised models only. The quirk is a patch, because no setting of vLLM has this effect.
 
-When it can go: when vLLM's layerwise reload keeps the old values. vllm-project/vllm#50523 fills with zeros (on an H100,
-gpt-oss-20b, 138 of 144 padded tensors changed in a refit); PrimeIntellect-ai/prime-rl#2714 works around it. The defect is in
-vLLM 0.26.0 to 0.33.0; layerwise reload exists since 0.16.0. Buffers are left as they are (``apertus-xielu-buffers``).
+When it can go: when vLLM's layerwise reload keeps the old values. vllm-project/vllm#50523 fills the memory with zeros; in its
+figures, a refit of gpt-oss-20b on an H100 changed 138 of 144 padded tensors. PrimeIntellect-ai/prime-rl#2714 works around the
+defect. The defect is in vLLM 0.26.0 to 0.33.0; layerwise reload exists since 0.16.0. Buffers are left as they are
+(``apertus-xielu-buffers``).
 """
 
 from __future__ import annotations

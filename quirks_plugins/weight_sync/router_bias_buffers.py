@@ -1,17 +1,18 @@
 """MoE routers that choose experts by a bias: transformers keeps it in a buffer, which many refits do not send.
 
-What happens: routers in the manner of DeepSeek-V3 add a bias to the scores that they choose experts by, one number per expert
-(``e_score_correction_bias``). It is balanced rather than trained by gradients, so in transformers it is a persistent buffer,
-and a refit that walks ``named_parameters()`` never sends it. In vLLM it is a parameter, which a reload leaves as it is until it
-is sent (vllm-project/vllm#38746): after a dummy start it is noise, after a real one it is what the checkpoint held, however the
-trainer has balanced it since. Tokens then go to other experts than the trainer's.
+What happens: tokens go to other experts than in the trainer. Routers like DeepSeek-V3's add a bias, one number per expert
+(``e_score_correction_bias``), to the scores by which they choose experts. The bias is balanced rather than trained by
+gradients, so in transformers it is a persistent buffer, and a refit that walks ``named_parameters()`` never sends it. In vLLM
+it is a parameter, and a reload does not change it until it is sent (vllm-project/vllm#38746). After a dummy start it is noise.
+After a start from the checkpoint it keeps the checkpoint's value, however the trainer has balanced it since.
 
-What this changes: the cheaper of two cures, sending the state dict, unless the user insists on parameters: then the weights
-come from the checkpoint, and the plan says that the bias stays what it is there.
+What this changes: the quirk chooses the cheaper of two cures, sending the state dict. If the user set ``refit.scope`` to
+``parameters``, the weights come from the checkpoint instead, and the plan says that the bias stays at the checkpoint's value.
 
-When it can go: when vLLM's weight transfer refuses to finish without them. Of each model type listed, transformers 5.19.0 was
-asked for the buffer and for its name in a checkpoint, and the source of vLLM 0.32.0 was read for the parameter of that name.
-Ernie-4.5-MoE and Laguna have a parameter on both sides. That such a buffer is easily lost: deepspeedai/DeepSpeed#8369.
+When it can go: when vLLM's weight transfer refuses to finish without such buffers. For each model type listed, transformers
+5.19.0 was checked for the buffer and for its name in a checkpoint, and the source of vLLM 0.32.0 for the parameter of that
+name. Ernie-4.5-MoE and Laguna have a parameter on both sides. deepspeedai/DeepSpeed#8369 shows that such a buffer is easily
+lost.
 """
 
 from __future__ import annotations

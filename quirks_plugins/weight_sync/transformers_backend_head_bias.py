@@ -1,18 +1,19 @@
 """Phi on vLLM's Transformers backend: the first refit after a dummy start loses the head's bias, and the engine dies.
 
-What happens: the refit of Phi 1, 1.5 or 2 succeeds, and the first request after it ends the engine with ``AttributeError:
-'ParallelLMHead' object has no attribute 'bias'``. Our own worker refuses to go on after such a refit instead. The Transformers
-backend makes its head without a bias and adds one when a checkpoint brings it (``CausalMixin.load_weights``). An engine that
-started from dummy weights has read no checkpoint, so the bias first comes with a refit, and the end of vLLM's layerwise reload
-gives a layer back the tensors that it had before (``_place_kernel_tensors``): the bias is removed, and with it the attribute.
+What happens: the refit of Phi 1, 1.5 or 2 succeeds, and the first request after it ends the engine with
+``AttributeError: 'ParallelLMHead' object has no attribute 'bias'``. Our own worker refuses to go on after such a refit
+instead. The Transformers backend creates its head without a bias and adds one when a checkpoint has it
+(``CausalMixin.load_weights``). An engine that started from dummy weights has read no checkpoint, so the bias first arrives
+with a refit. At its end, vLLM's layerwise reload gives a layer back the tensors that it had before
+(``_place_kernel_tensors``): it removes the bias, and with it the attribute.
 
-What this changes: a bias that comes during a reload is kept. ``engine.load_format=auto`` helps as well; it reads the
+What this changes: a bias that arrives during a reload is kept. ``engine.load_format=auto`` helps as well, but reads the
 checkpoint at every start.
 
-When it can go: when the reload keeps parameters that loading added. Nobody has reported it, as far as we can see; the proposal
-is in ``docs/upstream/transformers-backend-head-bias.md``. vllm-project/vllm#46835 brought the bias. Phi runs on the
-Transformers backend since vLLM 0.32.0; before, vLLM had a class of its own for it. Other models with such a bias are concerned
-if they are run there by ``engine.model_impl=transformers``.
+When it can go: when the reload keeps parameters that loading added. We found no report of it; the proposal is in
+``docs/upstream/transformers-backend-head-bias.md``. vllm-project/vllm#46835 introduced the bias. Phi runs on the Transformers
+backend since vLLM 0.32.0; before, vLLM had a class of its own for it. Other models with such a bias are affected if
+``engine.model_impl=transformers`` makes them run there.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""MiniMax-M2: no refit begins, because one of its weight loaders has no name.
+"""MiniMax-M2: every refit fails, because one of its weight loaders has no name.
 
 What happens: the first weight update fails with ``AttributeError: 'functools.partial' object has no attribute '__name__'``, in
-``initialize_layerwise_reload``. vLLM's reload knows the loaders that it has wrapped by their ``__name__``, and MiniMax's norms
-(``MiniMaxText01RMSNormTP``) have a ``functools.partial`` for a loader, which has none. Attention whose checkpoint holds scales
-of a quantised KV cache in the format of compressed-tensors has such loaders as well. The layers that the reload went through
-before are left on the meta device, so the engine is of no use afterwards; our own worker puts them back.
+``initialize_layerwise_reload``. vLLM's reload recognises the loaders that it has wrapped by their ``__name__``. MiniMax's
+norms (``MiniMaxText01RMSNormTP``) have a ``functools.partial`` as their loader, and that has no such attribute. Attention
+layers have such loaders as well if the checkpoint holds scales of a quantised KV cache in the format of compressed-tensors.
+After the error, the layers that the reload had already processed stay on the meta device, so the engine is of no use; our own
+worker puts them back.
 
-What this changes: such a loader gets the name of its function when the reload asks for it. No setting does that.
+What this changes: such a loader gets the name of its function when the reload asks for it. The quirk is a patch, because no
+setting of vLLM has this effect.
 
-When it can go: when vLLM's reload marks its loaders by something else than a name. Nobody has reported it, as far as we can
-see; the proposal is in ``docs/upstream/unnamed-weight-loader.md``. It is in vLLM 0.26.0 to 0.33.0.
+When it can go: when vLLM's reload marks its loaders by something else than a name. We found no report of it; the proposal is
+in ``docs/upstream/unnamed-weight-loader.md``. The defect is in vLLM 0.26.0 to 0.33.0.
 """
 
 from __future__ import annotations
