@@ -29,10 +29,10 @@ PROMPTS = (tuple(range(3, 27)), (100, 200, 300, 400, 50, 60, 70), tuple((7 * i *
 _TRAINER = """
     import json, sys, torch
     from transformers import AutoModelForCausalLM
-    from worker.refit import CollectiveSender, send_ipc_zmq, tensors
+    from worker.refit import CollectiveSender, Source, send_ipc_zmq
     how, model, device, *where = sys.argv[1:]
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(device)
-    source = lambda: tensors(policy, "state_dict")
+    source = Source(policy, "state_dict")
     if how == "ipc_zmq":
         send_ipc_zmq(source, where, device=device, buffer_bytes=1 << 16)
     else:
@@ -107,9 +107,10 @@ async def worker(models, expected):  # noqa: ARG001  # one engine at a time
         yield running
 
 
-async def test_a_trainer_s_process_refits_by_cuda_ipc(worker, models, expected):
-    for model, wanted in ((models.b, expected.b), (models.a, expected.a)):
-        process = trainer("ipc_zmq", model, "cuda:0", *await worker.report_refit_addresses_async())
+@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
+async def test_a_trainer_s_process_refits_by_shared_memory(worker, models, expected, device):
+    for model, wanted in ((models.b, expected.b), (models.a, expected.a), (models.b, expected.b)):
+        process = trainer("ipc_zmq", model, device, *await worker.report_refit_addresses_async())
         assert await worker.update_weights_via_ipc_zmq_async(version=model.name)
 
         assert process.wait(60) == 0

@@ -1,7 +1,7 @@
 """Which element of which of the trainer's tensors belongs where in the engine's model, where loading is nothing but copying.
 
 A `CopyPlan` comes from a `worker.refit.recording.Recording` of a refit that went through vLLM's layerwise reload. With it the
-next refit is one batched copy into the tensors that the engine runs on.
+next refit is a batch of copies into the tensors that the engine runs on.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from worker.errors import RefitError
 from worker.refit.manifest import Manifest
+from worker.refit.snapshot import Snapshot
 
 #: Names and tensors.
 Tensors: TypeAlias = Iterable[tuple[str, torch.Tensor]]
 _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.aten.zero_.default)
+#: Bytes below which tensors are copied together. Larger ones reach the memory's full speed alone, and the device starts with
+#: the first of them while the host is still at the others (on an H200, 16.4 GB in 399 tensors: 8.5 ms; all together 11.5 ms).
+_SMALL = 1 << 20
 #: How many names a message shows.
 _SHOWN = 8
 
@@ -90,7 +94,7 @@ class CopyPlan:
         self.unloaded = tuple(unloaded)
         self.uses = 0
         held = {name: tensor for name, tensor in slots(model) if tensor is not None}
-        self._places = {copy.destination: place(held[copy.destination]) for copy in copies}
+        self._snapshot = Snapshot(model, {copy.destination for copy in copies})
         self._copies: dict[str, list[tuple[Region, torch.Tensor]]] = defaultdict(list)
         for copy in copies:
             self._copies[copy.source].append((copy.taken, copy.written.of(held[copy.destination].detach())))
@@ -98,10 +102,7 @@ class CopyPlan:
 
     def fits(self, manifest: Manifest, model: nn.Module) -> bool:
         """Tells whether the trainer sends what it sent, and the model has its tensors where they were."""
-        if manifest != self.manifest:
-            return False
-        held = dict(slots(model))
-        return all(place(held.get(name)) == known for name, known in self._places.items())
+        return manifest == self.manifest and self._snapshot.holds(model)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def copy(self, tensors: Tensors) -> None:
@@ -110,9 +111,15 @@ class CopyPlan:
         Args:
             tensors: Names and contiguous tensors, as the manifest describes them.
         """
-        pairs = [(written, taken.of(tensor)) for name, tensor in tensors for taken, written in self._copies.get(name, ())]
-        if pairs:
-            torch._foreach_copy_([written for written, _ in pairs], [source for _, source in pairs])
+        small: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for name, tensor in tensors:
+            for taken, written in self._copies.get(name, ()):
+                if written.nbytes < _SMALL:
+                    small.append((written, taken.of(tensor)))
+                else:
+                    written.copy_(taken.of(tensor))
+        if small:
+            torch._foreach_copy_([written for written, _ in small], [source for _, source in small])
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def check(self, model: nn.Module, tensors: Tensors) -> None:
@@ -129,7 +136,7 @@ class CopyPlan:
             # The class' own: a quirk may have put a method onto the model that opens a reload.
             type(model).load_weights(model, ((name, tensor) for name, tensor in tensors if name in self._copies))
         if comparison.wrong:
-            names = {known[0]: name for name, known in self._places.items() if known is not None}
+            names = {tensor.untyped_storage().data_ptr(): name for name, tensor in slots(model) if tensor is not None}
             found = sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
             more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             raise RefitError(
@@ -152,7 +159,7 @@ class _Comparison(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         if func is torch.ops.aten.copy_.default:
             written, source = args[:2]
-            if not _same_bytes(written, source.to(written.dtype).expand_as(written)):
+            if not _same_bytes(written, source.to(written).expand_as(written)):
                 self.wrong.add(written.untyped_storage().data_ptr())
             return written
         return args[0] if func in _FILLS else func(*args, **(kwargs or {}))
@@ -163,14 +170,6 @@ def slots(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
     for path, module in model.named_modules():
         for name, held in (*module._parameters.items(), *module._buffers.items()):
             yield f"{path}.{name}" if path else name, held
-
-
-def place(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
-    """Returns where a tensor's memory is, and how it lies there."""
-    if tensor is None:
-        return None
-    address = tensor.untyped_storage().data_ptr()
-    return address, tensor.storage_offset(), tensor.dtype, tensor.device, tensor.shape, tensor.stride()
 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -189,8 +189,8 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             taken = Region(view.storage_offset() - found.start // source.element_size(), tuple(view.shape), view.stride())
         write = _Write(found.name if found else None, taken, _region(destination))
         memory = self._memory(destination)
-        # As they will be there: a loader may bring another dtype.
-        values = source.expand(destination.shape).to(destination.dtype) if source is not None else None
+        # As they will be there: a loader may bring another dtype, and a trainer on the CPU another device.
+        values = source.expand(destination.shape).to(destination) if source is not None else None
         self._writes[memory].setdefault(write, _sample(values) if values is not None else None)
         for name in self._names.get(memory, ()):  # a bias: its memory is never replaced
             self._filled[name] = self._in(self._live[name], memory, self._live[name])

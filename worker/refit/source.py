@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 
-from worker.refit.copy_plan import place, slots
 from worker.refit.manifest import Manifest
 from worker.refit.resident import Exported
 from worker.refit.scope import RefitScope, gathered, layout
+from worker.refit.snapshot import Snapshot
 
 #: By model, what was found out about it last.
 _described: weakref.WeakKeyDictionary[nn.Module, _Description] = weakref.WeakKeyDictionary()
 
 
 class _Description:
-    """What stays true of a model while its signature stays the same."""
+    """What is true of a model while it stays as it was."""
 
-    def __init__(self, signature: Hashable) -> None:
-        self.signature = signature
+    def __init__(self, model: nn.Module, scope: RefitScope) -> None:
+        self.snapshot = Snapshot(model)
+        self.scope = scope
         self.manifest: Manifest | None = None
         self.exported: dict[torch.device, Exported | None] = {}
 
@@ -76,18 +77,7 @@ class Source:
 
 
 def _description(model: nn.Module, scope: RefitScope) -> _Description:
-    signature = _signature(model, scope)
     known = _described.get(model)
-    if known is None or signature is None or known.signature != signature:
-        known = _described[model] = _Description(signature)
+    if known is None or known.scope is not scope or not known.snapshot.holds(model):
+        known = _described[model] = _Description(model, scope)
     return known
-
-
-def _signature(model: nn.Module, scope: RefitScope) -> Hashable:
-    """Everything that a description depends on; None if a tensor is sharded, and so made anew for every refit."""
-    found: list[Hashable] = [scope]
-    for name, tensor in slots(model):
-        if hasattr(tensor, "full_tensor"):
-            return None
-        found.append((name, id(tensor), place(tensor)))
-    return tuple(found)

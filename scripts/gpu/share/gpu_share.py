@@ -11,6 +11,6 @@ QUIRK = Quirk(
         Default("engine.gpu_memory_utilization", 0.08),
         Default("engine.kv_cache_memory_bytes", 1 << 30),  # not measured: what others take meanwhile would count as its own
     ],
-    severity=Severity.COST,
+    severity=Severity.SLOW,
     references=report("https://docs.vllm.ai/en/latest/configuration/conserving_memory.html"),
 )

@@ -1,0 +1,83 @@
+"""Which tensors a model had, and where they lay: compared with the model later, faster than the model is described anew."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Container
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+
+class _Slot(NamedTuple):
+    """A parameter or buffer of a module: the tensor, and where and how its values lay."""
+
+    buffer: bool
+    name: str
+    tensor: weakref.ref[torch.Tensor] | None
+    place: Any
+
+
+class _Part(NamedTuple):
+    """A module, with its children and those of its tensors that count; how many there are, if all count."""
+
+    module: weakref.ref[nn.Module]
+    sizes: tuple[int, int, int] | None
+    children: list[tuple[str, weakref.ref[nn.Module] | None]]
+    slots: list[_Slot]
+
+
+class Snapshot:
+    """A model's tensors at one moment; it keeps neither model nor tensors alive."""
+
+    def __init__(self, model: nn.Module, names: Container[str] | None = None) -> None:
+        """Looks at the model.
+
+        Args:
+            model: The model.
+            names: The parameters and buffers that count; all if None.
+        """
+        self._parts = [
+            _Part(
+                weakref.ref(module),
+                _sizes(module) if names is None else None,
+                [(name, None if child is None else weakref.ref(child)) for name, child in module._modules.items()],
+                [
+                    _Slot(buffer, name, None if tensor is None else weakref.ref(tensor), _place(tensor))
+                    for buffer, held in ((False, module._parameters), (True, module._buffers))
+                    for name, tensor in held.items()
+                    if names is None or (f"{path}.{name}" if path else name) in names
+                ],
+            )
+            for path, module in model.named_modules()
+        ]
+
+    def holds(self, model: nn.Module) -> bool:
+        """Tells whether a model has these very tensors where they were; False of one with sharded tensors (``DTensor``)."""
+        if self._parts[0].module() is not model:
+            return False
+        for part in self._parts:
+            module = part.module()
+            if module is None or (part.sizes is not None and _sizes(module) != part.sizes):
+                return False
+            for name, child in part.children:
+                if module._modules.get(name) is not (child and child()):
+                    return False
+            for buffer, name, known, place in part.slots:
+                tensor = (module._buffers if buffer else module._parameters).get(name)
+                if tensor is not (known and known()) or _place(tensor) != place:
+                    return False
+        return True
+
+
+def _sizes(module: nn.Module) -> tuple[int, int, int]:
+    return len(module._modules), len(module._parameters), len(module._buffers)
+
+
+def _place(tensor: torch.Tensor | None) -> Any:
+    if tensor is None:
+        return None
+    if hasattr(tensor, "full_tensor"):
+        return object()  # equal to nothing: it is gathered anew for every refit
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
