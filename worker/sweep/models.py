@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,8 +98,8 @@ FURTHER: Mapping[str, Mapping[str, Any]] = {
     "glm4_moe_lite": {**_LATENT, **_ROUTED, **_DENSE_THEN_SPARSE, "first_k_dense_replace": 1, "topk_method": "noaux_tc"},
     "glm_moe_dsa": {**_LATENT, **_ROUTED, **_INDEXER, **_DENSE_THEN_SPARSE, "first_k_dense_replace": 1},
     "gpt2": {"n_inner": 128, **_TIED},
-    "gpt_bigcode": {"n_inner": 128, **_TIED},
-    "gpt_neox": {},
+    "gpt_bigcode": {**_TIED, "n_inner": 128},
+    "gpt_neox": {**_ALL_HEADS},
     "gptj": {"rotary_dim": 16, "n_inner": 128},
     "granite": {**_MULTIPLIERS},
     "granite_swa": {**_MULTIPLIERS, **_SLIDING},
@@ -164,6 +165,8 @@ FURTHER: Mapping[str, Mapping[str, Any]] = {
     "olmoe": {**_EXPERTS},
     "opt": {"ffn_dim": 128, "word_embed_proj_dim": 64, **_TIED},
     "phimoe": {**_LOCAL_EXPERTS, "lm_head_bias": True},
+    # As released; transformers itself writes PhimoeForCausalLM, which is none of vLLM's classes.
+    "phimoe:released": {**_LOCAL_EXPERTS, "lm_head_bias": True, "architectures": ["PhiMoEForCausalLM"]},
     "qwen2_moe": {**_EXPERTS, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64},
     "qwen3_5_moe_text": {
         **_EXPERTS,
@@ -215,12 +218,17 @@ def build(kind: str, folder: Path) -> Path:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     # The kit's own parts, although they are private: a change of that module would make recorded evidence outdated.
-    config = CONFIG_MAPPING[kind.partition(":")[0]](**{**checkpoints._SHARED, **FURTHER[kind]})
+    values = {**checkpoints._SHARED, **FURTHER[kind]}
+    config = CONFIG_MAPPING[kind.partition(":")[0]](**values)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config)
     randomise(model.eval(), 0)
     model.save_pretrained(folder)
+    if "architectures" in values:  # what transformers writes is its own class
+        file = folder / "config.json"
+        written = {**json.loads(file.read_text(encoding="utf-8")), "architectures": values["architectures"]}
+        file.write_text(json.dumps(written, indent=2), encoding="utf-8")
     checkpoints._write_tokenizer(folder)
     return folder
 

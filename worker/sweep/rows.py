@@ -25,6 +25,8 @@ from worker.testing.proof import PACKAGES
 TIMEOUT_S = 240.0
 #: The end of a traceback.
 _ERROR = re.compile(r"(?:^|\s)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): .+)$", re.MULTILINE)
+#: What differs between two runs of the same row.
+_NUMBER = re.compile(r" \(pid \d+\)")
 
 
 def dependencies(kind: str) -> dict[str, str]:
@@ -76,7 +78,8 @@ def _run(kind: str, weights: str, folder: Path, timeout_s: float) -> Run:
         return run
     killed = code is None or -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
     how = f"not done after {timeout_s:g} s" if code is None else f"ended with exit code {code}"
-    return run.model_copy(update={"error": _with_cause(run.error or how, log), "killed": killed})
+    error = _NUMBER.sub("", _with_cause(run.error or how, log))
+    return run.model_copy(update={"error": error, "killed": killed})
 
 
 def _with_cause(error: str, log: Path) -> str:
