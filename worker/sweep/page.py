@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from worker.sweep.explanations import EXPLANATIONS
+from worker.sweep.models import KINDS
 from worker.sweep.records import Row, Stage, Sweep, Tokens, Verdict
 from worker.testing.proof import PACKAGES
 
@@ -30,7 +31,7 @@ Where that does not end well, a second engine loads the checkpoint from disk, wi
 model that vLLM computes otherwise than transformers. A colon marks a variant of a model type. Architectures that are not here
 have no class in transformers, or are multimodal.
 
-{count}
+{count}{missing}
 
 | verdict | rows | meaning |
 |---|---:|---|
@@ -70,10 +71,12 @@ def markdown(sweep: Sweep) -> str:
     planned = [set(row.run.quirks) for row in sweep.rows if row.run.quirks]
     common = set.intersection(*planned) if planned else set()
     count = Counter(row.verdict for row in sweep.rows)
+    missing = [kind for kind in KINDS if kind not in {row.kind for row in sweep.rows}]
     totals = [tokens.total for row in sweep.rows for tokens in (row.run.first, row.run.second) if tokens]
     head = _HEAD.format(
         versions="; ".join(dict.fromkeys(map(_versions, sweep.rows))) + ".",
         total=max(totals, default=0),
+        missing=f" Not run yet: {', '.join(missing)}." if missing else "",
         count=f"{len(sweep.rows)} kinds, {count[Verdict.RIGHT]} right.",
         verdicts="\n".join(f"| {verdict} | {count[verdict]} | {_MEANINGS[verdict]} |" for verdict in Verdict if count[verdict]),
         common=", ".join(map(_link, sorted(common))) or "none",
