@@ -38,7 +38,8 @@ _DELTA_NET = {
 }
 _MULTIPLIERS = {"embedding_multiplier": 2.0, "logits_scaling": 0.5, "residual_multiplier": 0.5, "attention_multiplier": 0.2}
 
-#: What the kinds beside the kit's have over what all share, by ``model_type``. A name with a colon is a variant of a kind.
+#: What the kinds beside the kit's have over what all share, by ``model_type``; a colon marks a variant of one. Keys below
+#: ``config.json`` are in released checkpoints, where vLLM reads them, and unknown to transformers.
 FURTHER: Mapping[str, Mapping[str, Any]] = {
     "afmoe": {
         **_EXPERTS,
@@ -110,7 +111,13 @@ FURTHER: Mapping[str, Mapping[str, Any]] = {
     "hrm_text": {"head_dim": 32, "num_layers_per_stack": 1, "prefix_lm": False},
     "hunyuan_v1_dense": {"head_dim": 32},
     "hunyuan_v1_moe": {"head_dim": 32, "num_experts": 4, "moe_topk": 2},
-    "hy_v3": {**_EXPERTS, **_DENSE_THEN_SPARSE, "head_dim": 32, "moe_intermediate_size": 64},
+    "hy_v3": {
+        **_EXPERTS,
+        **_DENSE_THEN_SPARSE,
+        "head_dim": 32,
+        "moe_intermediate_size": 64,
+        "config.json": {"expert_hidden_dim": 64, "first_k_dense_replace": 1, "route_norm": True, "qk_norm": True},
+    },
     "hyperclovax": {"head_dim": 32, **_MULTIPLIERS},
     "jais2": {"head_dim": 32},
     "jamba": {**_EXPERTS, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
@@ -151,10 +158,31 @@ FURTHER: Mapping[str, Mapping[str, Any]] = {
         "moe_topk": 2,
         "n_routed_experts": 4,
         "zero_expert_num": 2,
+        "config.json": {"mla_scale_q_lora": True, "mla_scale_kv_lora": True, "zero_expert_type": "identity"},
     },
     "mamba": {"state_size": 16, "use_mambapy": False},
     "mellum": {**_LOCAL_EXPERTS, **_SLIDING, "head_dim": 32, "moe_intermediate_size": 64},
-    "mimo_v2_flash": {**_ROUTED, **_SLIDING, **_DENSE_THEN_SPARSE, "head_dim": 32, "v_head_dim": 32},
+    "mimo_v2_flash": {
+        **_ROUTED,
+        **_SLIDING,
+        **_DENSE_THEN_SPARSE,
+        "head_dim": 32,
+        "v_head_dim": 32,
+        "config.json": {
+            "hybrid_layer_pattern": [1, 0],
+            "moe_layer_freq": [0, 1],
+            "layernorm_epsilon": 1e-5,
+            "sliding_window_size": 16,
+            "swa_head_dim": 32,
+            "swa_v_head_dim": 32,
+            "swa_num_attention_heads": 2,
+            "swa_num_key_value_heads": 2,
+            "add_swa_attention_sink_bias": True,
+            "rope_theta": 5_000_000.0,
+            "swa_rope_theta": 10_000.0,
+            "partial_rotary_factor": 0.334,
+        },
+    },
     "minicpm3": {**_LATENT, "dim_model_base": 32},
     "ministral3": {"head_dim": 32},
     "mixtral": {**_LOCAL_EXPERTS, "head_dim": 32},
@@ -166,7 +194,7 @@ FURTHER: Mapping[str, Mapping[str, Any]] = {
     "opt": {"ffn_dim": 128, "word_embed_proj_dim": 64, **_TIED},
     "phimoe": {**_LOCAL_EXPERTS, "lm_head_bias": True},
     # As released; transformers itself writes PhimoeForCausalLM, which is none of vLLM's classes.
-    "phimoe:released": {**_LOCAL_EXPERTS, "lm_head_bias": True, "architectures": ["PhiMoEForCausalLM"]},
+    "phimoe:released": {**_LOCAL_EXPERTS, "lm_head_bias": True, "config.json": {"architectures": ["PhiMoEForCausalLM"]}},
     "qwen2_moe": {**_EXPERTS, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64},
     "qwen3_5_moe_text": {
         **_EXPERTS,
@@ -219,16 +247,15 @@ def build(kind: str, folder: Path) -> Path:
 
     # The kit's own parts, although they are private: a change of that module would make recorded evidence outdated.
     values = {**checkpoints._SHARED, **FURTHER[kind]}
+    written = values.pop("config.json", {})
     config = CONFIG_MAPPING[kind.partition(":")[0]](**values)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config)
     randomise(model.eval(), 0)
     model.save_pretrained(folder)
-    if "architectures" in values:  # what transformers writes is its own class
-        file = folder / "config.json"
-        written = {**json.loads(file.read_text(encoding="utf-8")), "architectures": values["architectures"]}
-        file.write_text(json.dumps(written, indent=2), encoding="utf-8")
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **written}, indent=2), encoding="utf-8")
     checkpoints._write_tokenizer(folder)
     return folder
 
