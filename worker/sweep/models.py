@@ -194,7 +194,12 @@ FURTHER: Mapping[str, Mapping[str, Any]] = {
     "opt": {"ffn_dim": 128, "word_embed_proj_dim": 64, **_TIED},
     "phimoe": {**_LOCAL_EXPERTS, "lm_head_bias": True},
     # As released; transformers itself writes PhimoeForCausalLM, which is none of vLLM's classes.
-    "phimoe:released": {**_LOCAL_EXPERTS, "lm_head_bias": True, "config.json": {"architectures": ["PhiMoEForCausalLM"]}},
+    "phimoe:released": {
+        **_LOCAL_EXPERTS,
+        "lm_head_bias": True,
+        "attention_bias": True,
+        "config.json": {"architectures": ["PhiMoEForCausalLM"]},
+    },
     "qwen2_moe": {**_EXPERTS, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64},
     "qwen3_5_moe_text": {
         **_EXPERTS,
