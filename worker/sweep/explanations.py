@@ -16,7 +16,7 @@ first request. Mamba 2 runs."""
 EXPLANATIONS: Mapping[str, str] = {
     "cohere2:window": """vLLM's sliding window is one token longer than that of transformers
 ([text for upstream](upstream/cohere2-sliding-window.md)); with a window of 17 in transformers alone, all tokens are equal. The
-row `cohere2`, whose sequences are shorter than the window, is right.""",
+rows `cohere2` and `cohere2_moe`, whose sequences are shorter than the window, are right.""",
     "dbrx": """vLLM 0.32 cannot load DBRX, from disk either: its loader looks for a tensor of the experts by a name that they no
 longer have.""",
     "ernie4_5_moe": """the CPU platform's router ignores the correction bias

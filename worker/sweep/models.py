@@ -63,9 +63,18 @@ FURTHER: Mapping[str, Mapping[str, Any]] = {
     },
     "bloom": {"n_layer": 2, "n_head": 2, **_TIED},
     "cohere": {"use_qk_norm": True, "logit_scale": 2.0, **_TIED},
+    # No sequence is longer than this window; `cohere2:window` has a shorter one.
     "cohere2": {**_SLIDING, **_TIED, "logit_scale": 2.0, "sliding_window": 512},
     "cohere2:window": {**_SLIDING, **_TIED, "logit_scale": 2.0},
-    "cohere2_moe": {**_EXPERTS, **_SLIDING, **_TIED, **_DENSE_THEN_SPARSE, "head_dim": 32, "logit_scale": 2.0},
+    "cohere2_moe": {
+        **_EXPERTS,
+        **_SLIDING,
+        **_TIED,
+        **_DENSE_THEN_SPARSE,
+        "head_dim": 32,
+        "logit_scale": 2.0,
+        "sliding_window": 512,
+    },
     "cwm": {**_SLIDING, "head_dim": 32},
     "dbrx": {
         "d_model": 64,

@@ -29,7 +29,7 @@ An engine starts from dummy weights, eager and with all its quirks, takes the we
 
 Where that does not end well, a second engine loads the checkpoint from disk, without a refit. It tells a broken refit from a
 model that vLLM computes otherwise than transformers. A colon marks a variant of a model type. Architectures that are not here
-have no class in transformers, or are multimodal.
+have no class in transformers, are multimodal, or have no tiny configuration in `worker/sweep/models.py` yet.
 
 {count}{missing}
 
