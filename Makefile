@@ -2,6 +2,7 @@
 # make example  a GRPO loop on two CPU cores            make check  lint, types and the tests that start no engine
 # make eval     pass@k of a tiny model                  make prove  every quirk's evidence, run anew
 # make upgrade-check TO=0.33   which quirks need work on that vLLM (TO=latest: on the newest release)
+# make sweep    every decoder architecture through two refits, tiny (KINDS="gemma cohere": these alone)
 # All make the environment first; the second time that is instant.
 
 VENV := .venv
@@ -14,7 +15,10 @@ WORKERS ?= 2
 TO ?= latest
 FROM ?=
 
-.PHONY: demo example eval test check lint setup docs bench prove upgrade-check clean
+# What sweep runs; all kinds if empty. Rows that these versions have are kept.
+KINDS ?=
+
+.PHONY: demo example eval test check lint setup docs bench prove sweep upgrade-check clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -48,6 +52,9 @@ docs: $(STAMP)
 
 prove: $(STAMP)
 	$(VENV)/bin/quirks prove --all --output docs/evidence.json --markdown docs/evidence.md --record
+
+sweep: $(STAMP)
+	$(VENV)/bin/python -m worker.sweep $(KINDS)
 
 upgrade-check: $(STAMP)
 	$(VENV)/bin/quirks upgrade --catalogue --to $(TO) $(if $(FROM),--from $(FROM))

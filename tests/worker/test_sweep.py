@@ -1,0 +1,141 @@
+"""The sweep over architectures: what a row says, what is run again, and the page. No engine runs here."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from worker.sweep import __main__ as command
+from worker.sweep import models, rows
+from worker.sweep.explanations import EXPLANATIONS
+from worker.sweep.page import markdown, unexplained
+from worker.sweep.records import Row, Run, Stage, Sweep, Tokens, Verdict
+
+_DOCS = Path(__file__).resolve().parents[2] / "docs"
+_ALL, _SOME = Tokens(equal=72, total=72, logprobs=1e-6), Tokens(equal=7, total=72, logprobs=0.5)
+_DONE = Run(stage=Stage.DONE, first=_ALL, second=_ALL, differs=())
+_RIGHT_FROM_DISK = Run(stage=Stage.DONE, first=_ALL)
+
+
+def _row(kind="qwen3", run=_DONE, disk=None, **values):
+    return Row(kind=kind, run=run, disk=disk, seconds=20, date=date(2026, 11, 22), depends=values or rows.dependencies(kind))
+
+
+def _changed(**values):
+    return _DONE.model_copy(update=values)
+
+
+@pytest.mark.parametrize(
+    ("run", "disk", "verdict"),
+    [
+        (_DONE, None, Verdict.RIGHT),
+        (Run(stage=Stage.BUILD, error="no"), None, Verdict.NOT_BUILT),
+        (Run(stage=Stage.BUILD, error="not done after 240 s", killed=True), None, Verdict.UNFINISHED),
+        (Run(stage=Stage.PLAN, refusals=("cpu-head-size",), error="no"), None, Verdict.REFUSED),
+        (Run(stage=Stage.START, error="no"), None, Verdict.NO_START),
+        (Run(stage=Stage.FIRST, error="no"), _RIGHT_FROM_DISK, Verdict.REFIT_FAILS),
+        (Run(stage=Stage.FIRST, error="no"), Run(stage=Stage.FIRST, error="no"), Verdict.ERROR_FROM_DISK),
+        (_changed(first=_SOME), _RIGHT_FROM_DISK, Verdict.REFIT_WRONG),
+        (_changed(second=_SOME), _RIGHT_FROM_DISK, Verdict.REFIT_WRONG),
+        (_changed(differs=("lm_head",)), _RIGHT_FROM_DISK, Verdict.REFIT_WRONG),
+        (_changed(first=_SOME), Run(stage=Stage.DONE, first=_SOME), Verdict.OTHER_FROM_DISK),
+        (_changed(first=_SOME), Run(stage=Stage.BUILD, killed=True), Verdict.UNFINISHED),
+    ],
+)
+def test_a_wrong_row_is_blamed_on_the_refit_only_where_the_checkpoint_from_disk_is_right(run, disk, verdict):
+    assert _row(run=run, disk=disk).verdict is verdict
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """Runs the command on a folder of its own; returns its exit code and the kinds whose engines it would have started."""
+
+    def run(*arguments, make=lambda kind, *_: _row(kind)):
+        started = []
+        monkeypatch.setattr(command, "make", lambda kind, *rest: (started.append(kind), make(kind, *rest))[1])
+        files = ["--output", str(tmp_path / "sweep.json"), "--markdown", str(tmp_path / "sweep.md")]
+        return command.main([*arguments, *files]), started
+
+    return run
+
+
+def test_a_second_sweep_runs_only_what_is_missing_or_was_made_with_other_versions(sweep):
+    assert sweep("qwen3", "gemma") == (0, ["qwen3", "gemma"])
+    assert sweep("qwen3", "gemma", "llama") == (0, ["llama"])
+    assert sweep("gemma", "--anew", make=lambda kind, *_: _row(kind, vllm="0.31.0")) == (0, ["gemma"])
+    assert sweep("qwen3", "gemma") == (0, ["gemma"])
+
+
+def test_a_row_that_was_killed_is_run_again(sweep):
+    assert sweep("qwen3", make=lambda kind, *_: _row(kind, Run(stage=Stage.START, killed=True)))[0] == 1
+    assert sweep("qwen3") == (0, ["qwen3"])
+
+
+def test_an_interrupted_sweep_keeps_its_rows(sweep, tmp_path):
+    def make(kind, *_):
+        if kind == "gemma":
+            raise KeyboardInterrupt
+        return _row(kind)
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep("qwen3", "gemma", make=make)
+
+    assert [row.kind for row in Sweep.read(tmp_path / "sweep.json").rows] == ["qwen3"]
+    assert "| qwen3 |" in (tmp_path / "sweep.md").read_text(encoding="utf-8")
+
+
+def test_a_wrong_row_that_nobody_explained_is_a_finding(sweep, capsys):
+    code, _ = sweep("qwen3", "--json", make=lambda kind, *_: _row(kind, _changed(first=_SOME), _RIGHT_FROM_DISK))
+
+    assert code == 1
+    assert json.loads(capsys.readouterr().out)["rows"][0]["run"]["first"]["equal"] == _SOME.equal
+    assert sweep("qwen3", "--render") == (1, [])
+
+
+def test_a_run_that_takes_too_long_is_killed_and_says_so():
+    found = rows.make("qwen3", timeout_s=0.01)
+
+    assert found.verdict is Verdict.UNFINISHED
+    assert "not done after 0.01 s" in found.run.error
+
+
+def test_the_page_shows_errors_as_code_and_leaves_out_the_quirks_of_every_row():
+    wrong = Run(stage=Stage.START, error="ValueError: a `b` | c", quirks=("double-bos", "yarn-length"))
+    page = markdown(Sweep(rows=(_row("gemma", wrong), _row("qwen3", _changed(quirks=("double-bos",))))))
+
+    assert "- start: `ValueError: a 'b' | c`" in page
+    assert "leaves out: [double-bos](quirks/double-bos.md)." in page
+    assert "| gemma |  | does not start | no |  |  |  |  | [yarn-length](quirks/yarn-length.md) |" in page
+    assert "2 kinds, 1 right" in page
+
+
+def test_transformers_makes_every_further_kind_small_and_finite(tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    for kind in models.FURTHER:
+        folder = models.build(kind, tmp_path / kind)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        with torch.no_grad():
+            logits = model(torch.arange(3, 27)[None], use_cache=False).logits
+        assert bool(logits.isfinite().all()), kind
+        assert model.num_parameters() < 500_000, kind
+
+
+def test_the_recorded_page_is_made_of_the_recorded_rows():
+    recorded = Sweep.read(_DOCS / "sweep.json")
+
+    assert (_DOCS / "sweep.json").read_text(encoding="utf-8") == recorded.text()
+    assert (_DOCS / "sweep.md").read_text(encoding="utf-8") == markdown(recorded)
+
+
+def test_every_recorded_row_is_of_a_kind_and_every_wrong_one_has_an_explanation():
+    recorded = Sweep.read(_DOCS / "sweep.json")
+
+    assert {row.kind for row in recorded.rows} <= set(models.KINDS)
+    assert all(row.depends["values"] == rows.dependencies(row.kind)["values"] for row in recorded.rows)
+    assert unexplained(recorded) == []
+    assert set(EXPLANATIONS) <= {row.kind for row in recorded.rows if row.verdict is not Verdict.RIGHT}
