@@ -265,7 +265,10 @@ def _adjustment(text: str) -> str:
 def _evidence(quirk: Quirk) -> list[str]:
     lines = [f"- paired run: `quirks prove {quirk.id}` runs `{run.scenario}`" for run in quirk.paired_runs]
     lines += [f"- static probe: `{probe}`" for probe in quirk.probes]
-    return ["## Evidence", "\n".join(lines), "What was seen: [evidence](../evidence.md)."] if lines else []
+    found = [item for item in data_file.proved(quirk) if item.conclusion != "INCONCLUSIVE"]
+    lines += [f"- {item.conclusion} on {item.platform}, vLLM {item.versions.get('vllm', '?')}, by {item.by}" for item in found]
+    pages = "[evidence on the CPU](../evidence.md), [on an H200](../evidence-h200.md)"
+    return ["## Evidence", "\n".join(lines), f"What was seen: {pages}."] if lines else []
 
 
 def _examples(examples: Sequence[Example]) -> list[str]:

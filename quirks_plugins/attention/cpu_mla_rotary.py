@@ -1,18 +1,19 @@
-"""Models with latent attention and plain rotary embeddings generate nonsense on vLLM's CPU platform in eager mode.
+"""Models with latent attention, and LFM2, generate nonsense on vLLM's CPU platform in eager mode.
 
-What happens: with ``enforce_eager`` such a model (DeepSeek-V3 without YaRN, Moonlight, GLM-4.7-Flash) generates nonsense on
-the CPU platform without an error: for a tiny DeepSeek-V3 in float32, only 3 of 72 greedy tokens agree with transformers. The
-rotary kernel rotates the first head and leaves the others. These models pass slices ``[tokens, heads, dim]`` of larger tensors
-to the rotary embedding (``vllm.model_executor.layers.mla``). The CPU kernel behind ``RotaryEmbedding.forward_cpu`` reads them
-as ``[tokens, heads x dim]`` without gaps: it treats the last dimension as that of all heads together, and rotates memory that
-does not belong to the key. The CUDA kernel accepts both forms since vllm-project/vllm#12777 and #18046. With compilation vLLM
-computes the formula in torch instead, which gives the right result. Models with DeepSeek's kind of YaRN (``deepseek_yarn``)
-have a rotary class of their own and are not affected.
+What happens: with ``enforce_eager`` such a model (DeepSeek-V3 without YaRN, Moonlight, GLM-4.7-Flash, LFM2 and its MoE form)
+generates nonsense on the CPU platform without an error. In float32 only 3 of 72 greedy tokens of a tiny DeepSeek-V3, and 7 of
+72 of a tiny LFM2, agree with transformers. The rotary kernel rotates the first head and leaves the others. These models pass
+tensors ``[tokens, heads, dim]`` to the rotary embedding (``vllm.model_executor.layers.mla``,
+``vllm.model_executor.models.lfm2``). The CPU kernel behind ``RotaryEmbedding.forward_cpu`` expects ``[tokens, heads x dim]``:
+it takes the last dimension for that of all heads together. Latent attention passes slices of larger tensors, and there the
+kernel also rotates memory that does not belong to the key. The CUDA kernel accepts both forms since vllm-project/vllm#12777 and
+#18046. With compilation vLLM computes the formula in torch instead, which gives the right result. Models with DeepSeek's kind
+of YaRN (``deepseek_yarn``) have a rotary class of their own and are not affected.
 
 What this changes: the quirk sets ``-rotary_embedding`` in ``engine.compilation_config.custom_ops``, which chooses the formula
 in torch. If the user set the list without it, the run is refused, because quirks do not change a list that the user set.
 
-When it can go: when the CPU kernel accepts slices of three dimensions. vllm-project/vllm#31643 once made ``forward_cpu`` use
+When it can go: when the CPU kernel accepts tensors of three dimensions. vllm-project/vllm#31643 once made ``forward_cpu`` use
 the formula, which cured gibberish of the same cause in other models; vLLM 0.26.0 to 0.33.0 call the kernel again.
 """
 
@@ -29,6 +30,7 @@ from quirks_core import (
     Severity,
     StaticProbe,
     fix,
+    model_type,
     no,
     platform,
     report,
@@ -43,19 +45,20 @@ if TYPE_CHECKING:
 _OFF = "-rotary_embedding"
 _typed = setting("engine.compilation_config.custom_ops")
 _is_off = _typed.any_in(_OFF) | (_typed.any_in("none") & ~_typed.any_in("+rotary_embedding"))
+_lfm2 = model_type("lfm2", "lfm2_moe")
 _latent = Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set()
 _MOONLIGHT = {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
 
 QUIRK = Quirk(
     id="cpu-mla-rotary",
-    title="The rotary kernel of vLLM's CPU platform rotates only the first head of latent attention",
+    title="The rotary kernel of vLLM's CPU platform rotates only the first head of latent attention and of LFM2",
     flag=ModelFlag.ATTENTION,
-    match=platform("cpu") & _latent & ~_is_off,
+    match=platform("cpu") & (_latent | _lfm2) & ~_is_off,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(
         "engine.compilation_config",
         {"custom_ops": [_OFF]},
-        reason="the rotary kernel of vLLM's CPU platform takes no slices, which latent attention gives it",
+        reason="the rotary kernel of vLLM's CPU platform takes no tensors with a dimension for heads, as this model gives it",
         remedy=f"add {_OFF} to engine.compilation_config.custom_ops",
     ),
     severity=Severity.WRONG_OUTPUT,
@@ -75,6 +78,8 @@ QUIRK = Quirk(
         no(_MOONLIGHT, {"engine.compilation_config": {"custom_ops": [_OFF]}}, vllm="0.32.0", platform="cpu"),
         no(_MOONLIGHT, {"engine.compilation_config": {"custom_ops": ["none"]}}, vllm="0.32.0", platform="cpu"),
         no(_MOONLIGHT, vllm="0.32.0", platform="cuda"),
+        yes("lfm2", vllm="0.32.0", platform="cpu"),
+        yes("lfm2_moe", vllm="0.32.0", platform="cpu"),
         no("qwen3", vllm="0.32.0", platform="cpu"),
         unknown(_MOONLIGHT, vllm="0.32.0"),
     ],

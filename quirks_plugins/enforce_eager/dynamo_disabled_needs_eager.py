@@ -9,7 +9,7 @@ What this changes: ``engine.enforce_eager`` becomes true unless the user set it.
 refused before the start.
 
 When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`` returns the plain function. The source was
-read in vLLM 0.30.0, 0.31.0 and 0.32.0.
+read in vLLM 0.30.0, 0.31.0 and 0.32.0; vLLM 0.26.0 on an H200 ends in the same error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUIRK = Quirk(
     title="An engine that compiles does not start where TORCHDYNAMO_DISABLE=1",
     flag=ModelFlag.ENFORCE_EAGER,
     match=environment("TORCHDYNAMO_DISABLE").one_of("1") & ~environment("VLLM_USE_AOT_COMPILE").one_of("0"),
-    affected=Affected("vllm", introduced="0.30.0"),
+    affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(
         "engine.enforce_eager",
         True,

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Paired runs of every quirk on this GPU, several at the same time. Run it again with the same folder to go on.
-# Record what it found, where the repository is: python scripts/gpu/record.py docs/evidence-h200.json
+# Afterwards, where the repository is: python scripts/gpu/record.py docs/evidence-h200.json
 # usage: scripts/gpu/prove.sh SITE FOLDER_FOR_RESULTS SECONDS [JOBS]
 set -uo pipefail
 site=${1:?usage: prove.sh SITE FOLDER SECONDS [JOBS]} out=$(realpath "${2:?}")
 python3 -m pip install -q --no-deps --no-build-isolation --target "$site" scripts/gpu/share 2>&1 | tail -2
-timeout -s INT "${3:?}" python3 -m quirks_core.cli prove --changed --jobs "${4:-8}" --timeout 240 \
-    --output "$out/evidence-h200.json" --markdown "$out/evidence-h200.md"
+export TRITON_F32_DEFAULT=ieee  # float32 means float32, as on the CPU; Triton's kernels round to TF32 otherwise
+timeout -s INT "${3:?}" python3 -m quirks_core.cli prove --changed --jobs "${4:-8}" --timeout 240 --output "$out/evidence-h200.json"

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_ROTARY = """the cause of [cpu-mla-rotary](quirks/cpu-mla-rotary.md): vLLM's model gives the rotary embedding
-`[tokens, heads, dim]`, and the CPU platform's kernel rotates the first head alone
-([text for upstream](upstream/cpu-mla-rotary.md)). The quirk matches latent attention only; with `--force cpu-mla-rotary` all
-tokens are right after both refits."""
-
 _MAMBA_1 = """vLLM's CPU build has no kernel for the selective scan of Mamba 1 (`selective_scan_fwd`), and finds out at the
 first request. Mamba 2 runs."""
 
@@ -29,8 +24,6 @@ equal.""",
     "jamba": _MAMBA_1,
     "laguna": """the CPU platform's router knows no sigmoid without groups, so the first request ends the engine, from disk too
 ([text for upstream](upstream/cpu-router-correction-bias.md)). Why the refit before it lacks the routers' bias is not known.""",
-    "lfm2": _ROTARY,
-    "lfm2_moe": _ROTARY,
     "mamba": _MAMBA_1,
     "minimax_m2": """the CPU platform's router knows no sigmoid and ignores the correction bias
 ([text for upstream](upstream/cpu-router-correction-bias.md)). The kit's checkpoint says softmax so that it runs at all;

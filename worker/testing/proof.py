@@ -192,10 +192,10 @@ class Report(Record):
         """Returns the report as a Markdown page."""
         versions = ", ".join(f"{name} {text}" for name, text in self.versions.items())
         lines = [
-            "# Evidence",
+            f"# Evidence on {self.platform or 'an unknown platform'}, vLLM {self.versions.get('vllm', 'unknown')}",
             "",
-            "Made by `make prove`; not edited by hand.",
-            f"Platform {self.platform or 'unknown'} ({self.machine}): {versions}.",
+            "Made by `quirks prove`; not edited by hand.",
+            f"{self.machine}: {versions}.",
             "",
             "A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own.",
             "**NEEDED**: it passes with the quirk and fails without. **NOT NEEDED**: it passes without, too.",
