@@ -63,6 +63,15 @@ def test_an_interrupted_run_keeps_its_proofs_and_changed_goes_on_there(quirks, t
     assert {proof.id for proof in Report.read(file).proofs} == set(ids)
 
 
+def test_a_plugin_that_does_not_load_is_named(quirks, install):
+    install("acme-broken", "raise RuntimeError('imported')\n")
+
+    outcome = quirks("prove", "cp-vlm")
+
+    assert outcome.code == 0
+    assert "warning plugin 'acme-broken' of acme-broken 1.2" in outcome.out
+
+
 def test_jobs_prove_several_quirks_at_the_same_time(quirks, monkeypatch):
     meeting = Barrier(2, timeout=30)
 

@@ -67,6 +67,8 @@ def run_prove(options: argparse.Namespace) -> int:
         _check_writable(file)
     # With --json standard output holds the JSON alone.
     console = Screen(stderr=options.json)
+    for broken in registry.broken:
+        console.say(f"[yellow]warning[/] {line(broken)}")
     items = _chosen(options, registry, recorded)
     _check_engine(items)
     proofs: list[Proof] = []
