@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
 
 #: The module that holds a MoE layer's experts.
 _EXPERTS = "routed_experts"
 
 
-def own_names(loaded: Iterable[str], wanted: Collection[str]) -> set[str]:
+def first_names(model: nn.Module) -> dict[str, str]:
+    """Returns the first name of every parameter by each of its names: parts of a model share some.
+
+    Seen in vLLM's Transformers backend: a router is ``mlp.experts.gate`` as well, and loaders report ``mlp.gate``.
+    """
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+
+
+def own_names(loaded: Iterable[str], wanted: Collection[str], first: Mapping[str, str]) -> set[str]:
     """Returns what was loaded by the names of the model's own parameters.
 
     Seen in vLLM 0.26: a MoE layer reports ``experts.w13_weight`` for its parameter ``experts.routed_experts.w13_weight``. In
@@ -17,8 +31,10 @@ def own_names(loaded: Iterable[str], wanted: Collection[str]) -> set[str]:
     Args:
         loaded: The names that the model's ``load_weights`` gave.
         wanted: The names of its parameters.
+        first: What `first_names` returned.
     """
-    return {name if name in wanted or (full := _inside(name)) not in wanted else full for name in loaded}
+    known = (first.get(name, name) for name in loaded)
+    return {name if name in wanted or (full := _inside(name)) not in wanted else full for name in known}
 
 
 def _inside(name: str) -> str:

@@ -5,7 +5,7 @@ Imports vLLM for that reload.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -14,6 +14,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from quirks_core.errors import words
 from worker.errors import RefitUnsupportedError
 from worker.refit.copy_plan import slots
+from worker.refit.loaded import first_names, own_names
 
 #: How many names a message shows.
 _SHOWN = 8
@@ -42,6 +43,7 @@ class Reload:
         self._config = model_config
         self._before = _identities(model)
         self.slots = self._before.keys()
+        self._first = first_names(model)
         self.wanted: frozenset[str] = frozenset()
         self.touched = False
 
@@ -51,7 +53,7 @@ class Reload:
         Raises:
             RefitUnsupportedError: vLLM cannot reload this model; what it had changed was undone.
         """
-        parameters = {name for name, _ in self._model.named_parameters()}
+        parameters = set(self._first.values())
         self.touched = True
         try:
             initialize_layerwise_reload(self._part)
@@ -61,6 +63,14 @@ class Reload:
             raise RefitUnsupportedError(f"refit: vLLM cannot reload this model: {words(error)}") from error
         # Parameters that processing added are gone until the reload is closed.
         self.wanted = frozenset(parameters & {name for name, _ in self._model.named_parameters()})
+
+    def unloaded(self, loaded: Iterable[str] | None) -> list[str]:
+        """Returns the wanted parameters that got no value; none if the model does not tell.
+
+        Args:
+            loaded: What its ``load_weights`` said it loaded.
+        """
+        return [] if loaded is None else sorted(self.wanted - own_names(loaded, self.wanted, self._first))
 
     def close(self) -> None:
         """Processes the remaining layers and puts the weights in force."""

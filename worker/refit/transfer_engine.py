@@ -27,7 +27,6 @@ from worker.refit.collective import CollectiveStream, Group
 from worker.refit.copy_plan import CopyPlan
 from worker.refit.files import FileStream
 from worker.refit.ipc_zmq import IpcZmqStream
-from worker.refit.loaded import own_names
 from worker.refit.loaders import Copier, Loader, Stream, begin_copying, begin_loading
 from worker.refit.manifest import Manifest
 from worker.refit.nccl import Receiver
@@ -265,7 +264,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 self._recorded = recording, stream.manifest
             with recording or nullcontext():
                 load(loader)
-            unloaded = sorted(reload.wanted - own_names(loader.loaded, reload.wanted)) if loader.loaded is not None else []
+            unloaded = reload.unloaded(loader.loaded)
             if info.dummy and not self._complete_once and unloaded:
                 raise RefitError(
                     "refit: the engine started from dummy weights, and the trainer sends nothing for "
