@@ -75,6 +75,35 @@ def qwen3(folder: Path, shape: str, *, layers: int | None = None) -> Path:
     return folder
 
 
+def qwen3_moe(folder: Path, *, layers: int = 12) -> Path:
+    """Writes the configuration of a part of Qwen3-30B-A3B in bfloat16: 12 of its 48 layers have 15 GB.
+
+    Args:
+        folder: Where to.
+        layers: Number of layers.
+    """
+    from transformers import Qwen3MoeConfig
+
+    Qwen3MoeConfig(
+        hidden_size=2048,
+        intermediate_size=6144,
+        moe_intermediate_size=768,
+        num_experts=128,
+        num_experts_per_tok=8,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        head_dim=128,
+        vocab_size=151936,
+        max_position_embeddings=4096,
+        norm_topk_prob=True,
+        tie_word_embeddings=False,
+        architectures=["Qwen3MoeForCausalLM"],
+        dtype="bfloat16",
+    ).save_pretrained(folder)
+    return folder
+
+
 def timed(call: Callable[[], object]) -> float:
     """Milliseconds of one call."""
     start = time.perf_counter()

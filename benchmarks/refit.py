@@ -2,6 +2,7 @@
 
     python benchmarks/refit.py            a table; needs one GPU of 80 GB or more, two for NCCL
     python benchmarks/refit.py --json     the same as JSON
+    REFIT_MODEL=30B-A3B python …          with 12 layers of Qwen3-30B-A3B instead: 128 experts in each
 
 Weights are random, the policy is a transformers model on the engine's GPU (IPC) or on the second one (NCCL). Every refit is
 the whole of it: pause, start, update, finish, resume. The lines with two spaces in front say where its time goes. vLLM's own
@@ -29,7 +30,8 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # vLLM's own IPC engine sends pickles
 
-LAYERS = int(os.environ.get("REFIT_LAYERS", "36"))
+_MOE = os.environ.get("REFIT_MODEL", "8B") == "30B-A3B"
+LAYERS = int(os.environ.get("REFIT_LAYERS", "12" if _MOE else "36"))
 #: An engine's calls, and by what they are known: the weights are taken in a call of ours to its workers.
 _PHASES = {"pause_scheduler_async": "pause", "collective_rpc": "take", "resume_generation": "resume"}
 _problems: list[str] = []
@@ -279,7 +281,9 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
 def measured(rounds: int) -> Iterable[measure.Row]:
     """All rows."""
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(everything(measure.qwen3(Path(folder), "8B", layers=LAYERS), rounds))
+        path = Path(folder)
+        model = measure.qwen3_moe(path, layers=LAYERS) if _MOE else measure.qwen3(path, "8B", layers=LAYERS)
+        return asyncio.run(everything(model, rounds))
 
 
 if __name__ == "__main__":

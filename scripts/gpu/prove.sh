@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Paired runs of every quirk on this GPU, several at the same time. Run it again with the same folder to go on.
 # Afterwards, where the repository is: python scripts/gpu/record.py docs/evidence-h200.json
-# usage: scripts/gpu/prove.sh SITE FOLDER_FOR_RESULTS SECONDS [JOBS]
+# usage: scripts/gpu/prove.sh FOLDER_FOR_RESULTS SECONDS [JOBS]
 set -uo pipefail
-site=${1:?usage: prove.sh SITE FOLDER SECONDS [JOBS]} out=$(realpath "${2:?}")
-python3 -m pip install -q --no-deps --no-build-isolation --target "$site" scripts/gpu/share 2>&1 | tail -2
+out=$(realpath "${1:?usage: prove.sh FOLDER SECONDS [JOBS]}")
+share=$(mktemp -d)  # for this script alone: an engine that shares the GPU is slow
+python3 -m pip install -q --no-deps --no-build-isolation --target "$share" scripts/gpu/share 2>&1 | tail -2
+export PYTHONPATH=$share:$PYTHONPATH
 export TRITON_F32_DEFAULT=ieee  # float32 means float32, as on the CPU; Triton's kernels round to TF32 otherwise
-timeout -s INT "${3:?}" python3 -m quirks_core.cli prove --changed --jobs "${4:-8}" --timeout 240 --output "$out/evidence-h200.json"
+timeout -s INT "${2:?}" python3 -m quirks_core.cli prove --changed --jobs "${3:-8}" --timeout 240 --output "$out/evidence-h200.json"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -65,6 +65,24 @@ class Copy:
     written: Region
 
 
+class _Target(NamedTuple):
+    """Where a part of a source goes.
+
+    Attributes:
+        taken: The part.
+        written: The engine's memory for it.
+        destination: Name of the tensor that this is a part of.
+        start: Its first address.
+        linear: Both parts have their elements one after the other.
+    """
+
+    taken: Region
+    written: torch.Tensor
+    destination: str
+    start: int
+    linear: bool
+
+
 class CopyPlan:
     """What a recorded refit did, to be done again with other values.
 
@@ -95,9 +113,11 @@ class CopyPlan:
         self.uses = 0
         held = {name: tensor for name, tensor in slots(model) if tensor is not None}
         self._snapshot = Snapshot(model, {copy.destination for copy in copies})
-        self._copies: dict[str, list[tuple[Region, torch.Tensor]]] = defaultdict(list)
+        self._copies: dict[str, list[_Target]] = defaultdict(list)
         for copy in copies:
-            self._copies[copy.source].append((copy.taken, copy.written.of(held[copy.destination].detach())))
+            written = copy.written.of(held[copy.destination].detach())
+            linear = written.is_contiguous() and copy.taken.stride == written.stride()
+            self._copies[copy.source].append(_Target(copy.taken, written, copy.destination, written.data_ptr(), linear))
         self.copied = frozenset(self._copies)
 
     def fits(self, manifest: Manifest, model: nn.Module) -> bool:
@@ -111,13 +131,13 @@ class CopyPlan:
         Args:
             tensors: Names and contiguous tensors, as the manifest describes them.
         """
+        found = [(target, tensor) for name, tensor in tensors for target in self._copies.get(name, ())]
         small: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for name, tensor in tensors:
-            for taken, written in self._copies.get(name, ()):
-                if written.nbytes < _SMALL:
-                    small.append((written, taken.of(tensor)))
-                else:
-                    written.copy_(taken.of(tensor))
+        for written, source in _joined(sorted(found, key=lambda pair: pair[0].start)):
+            if written.nbytes < _SMALL:
+                small.append((written, source))
+            else:
+                written.copy_(source)
         if small:
             torch._foreach_copy_([written for written, _ in small], [source for _, source in small])
 
@@ -143,6 +163,45 @@ class CopyPlan:
                 f"refit: the recorded copies do not do what the model's loaders do, in {', '.join(found[:_SHOWN])}{more}; "
                 "the next refit goes through vLLM's reload"
             )
+
+
+def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yields destinations and sources; what lies side by side in both is one, such as the experts of a fused layer.
+
+    Args:
+        found: Targets in the order of their addresses, each with the trainer's tensor.
+    """
+    first: tuple[torch.Tensor, torch.Tensor] | None = None
+    last: tuple[str, int, int, int] | None = None
+    elements = 0
+    for target, tensor in found:
+        size = tensor.element_size()
+        start = tensor.data_ptr() + target.taken.offset * size
+        count = target.written.numel()
+        place = (target.destination, target.start, start, size)
+        if first is not None and target.linear and place == last and _share_memory(first[1], tensor):
+            elements += count
+        else:
+            if first is not None:
+                yield _whole(first, elements)
+            first, elements = (target.written, target.taken.of(tensor)), count
+        step = target.written.element_size()
+        last = (target.destination, target.start + count * step, start + count * size, size) if target.linear else None
+    if first is not None:
+        yield _whole(first, elements)
+
+
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tells whether two tensors are parts of one piece of memory; others may lie side by side by chance."""
+    return bool(one.dtype == other.dtype and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+
+
+def _whole(first: tuple[torch.Tensor, torch.Tensor], elements: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns a pair of tensors, extended to a number of elements if it has fewer."""
+    written, source = first
+    if elements == written.numel():
+        return first
+    return written.as_strided((elements,), (1,)), source.as_strided((elements,), (1,))
 
 
 class _Comparison(TorchDispatchMode):  # type: ignore[misc]

@@ -86,7 +86,7 @@ def _checkpoint_layout(model: torch.nn.Module, state: dict[str, torch.Tensor]) -
         state: Its tensors by name.
 
     Returns:
-        The same values by their names in a checkpoint.
+        The same values by their names in a checkpoint; the parts of a fused tensor are views of it.
     """
     from transformers import PreTrainedModel
 
@@ -94,4 +94,6 @@ def _checkpoint_layout(model: torch.nn.Module, state: dict[str, torch.Tensor]) -
         return state
     from transformers.core_model_loading import revert_weight_conversion
 
-    return dict(revert_weight_conversion(model, state))
+    from worker.refit.views import without_copies
+
+    return without_copies(lambda: dict(revert_weight_conversion(model, state)))

@@ -1,0 +1,120 @@
+"""Copies into a model: what lies side by side is one copy, and everything lands where it belongs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from worker.refit.copy_plan import Copy, CopyPlan, Region
+from worker.refit.manifest import Manifest
+
+EXPERTS, INNER, OUTER = 4, 3, 5
+GATE, EXPERT = INNER * OUTER, 2 * INNER * OUTER
+
+
+@pytest.fixture
+def model():
+    """A fused layer as the engine has it: gate and up of one expert after the other."""
+    layer = nn.Module()
+    layer.w13 = nn.Parameter(torch.zeros(EXPERTS, 2 * INNER, OUTER), requires_grad=False)
+    layer.norm = nn.Parameter(torch.zeros(OUTER), requires_grad=False)
+    return layer
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The number of elements of each copy."""
+    seen, foreach = [], torch._foreach_copy_
+
+    def spied(written, sources):
+        seen.extend(tensor.numel() for tensor in written)
+        foreach(written, sources)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", spied)
+    return seen
+
+
+def fused():
+    """The trainer's layer, fused as well; its parts go under the names of a checkpoint."""
+    return torch.randn(EXPERTS, 2 * INNER, OUTER)
+
+
+def parts(weights):
+    gates = {f"{expert}.gate": weights[expert, :INNER] for expert in range(EXPERTS)}
+    return gates | {f"{expert}.up": weights[expert, INNER:] for expert in range(EXPERTS)}
+
+
+def plan(model, sent):
+    region = Region(0, (INNER, OUTER), (OUTER, 1))
+    copies = [
+        Copy(f"{expert}.{part}", region, "w13", Region(expert * EXPERT + half * GATE, (INNER, OUTER), (OUTER, 1)))
+        for expert in range(EXPERTS)
+        for half, part in enumerate(("gate", "up"))
+    ]
+    copies.append(Copy("norm", Region(0, (OUTER,), (1,)), "norm", Region(0, (OUTER,), (1,))))
+    return CopyPlan(model, Manifest.of(sent.items()), copies, reloaded=(), modules=())
+
+
+def test_what_is_fused_on_both_sides_is_one_copy(model, written):
+    weights, norm = fused(), torch.randn(OUTER)
+    sent = {**parts(weights), "norm": norm}
+
+    plan(model, sent).copy(sent.items())
+
+    assert sorted(written) == [OUTER, EXPERTS * EXPERT]
+    assert torch.equal(model.w13, weights)
+    assert torch.equal(model.norm, norm)
+
+
+def test_a_gap_on_either_side_ends_a_copy(model, written):
+    weights = fused()
+    sent = {name: tensor for name, tensor in parts(weights).items() if name != "1.up"}
+
+    plan(model, sent).copy(sent.items())
+
+    assert sorted(written) == [3 * GATE, 4 * GATE]
+    weights[1, INNER:] = 0
+    assert torch.equal(model.w13, weights)
+
+
+def test_tensors_of_their_own_are_copied_one_by_one_even_where_they_happen_to_be_neighbours(model, written):
+    memory = fused().numpy()
+    sent = {name: torch.from_numpy(part.numpy()) for name, part in parts(torch.from_numpy(memory)).items()}
+
+    plan(model, sent).copy(sent.items())
+
+    assert written == [GATE] * (2 * EXPERTS)
+    assert torch.equal(model.w13, torch.from_numpy(memory))
+
+
+def test_parts_in_another_order_land_where_they_belong(model, written):
+    weights = fused()
+    sent = parts(weights)
+    other = {name.replace("gate", "x").replace("up", "gate").replace("x", "up"): part for name, part in sent.items()}
+
+    plan(model, other).copy(other.items())
+
+    assert written == [GATE] * (2 * EXPERTS)
+    assert torch.equal(model.w13, torch.cat([weights[:, INNER:], weights[:, :INNER]], dim=1))
+
+
+def test_another_dtype_is_converted(model, written):
+    weights = fused().to(torch.bfloat16)
+    sent = parts(weights)
+
+    plan(model, sent).copy(sent.items())
+
+    assert written == [EXPERTS * EXPERT]
+    assert torch.equal(model.w13, weights.float())
+
+
+def test_large_tensors_are_copied_alone(model, written, monkeypatch):
+    monkeypatch.setattr("worker.refit.copy_plan._SMALL", 4 * GATE)
+    sent = {**parts(fused()), "norm": torch.randn(OUTER)}
+
+    plan(model, sent).copy(sent.items())
+
+    assert written == [OUTER]
+    assert torch.equal(model.norm, sent["norm"])
+    assert torch.equal(model.w13[1, :INNER], sent["1.gate"])

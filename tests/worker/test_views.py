@@ -1,0 +1,60 @@
+"""The layout of a checkpoint without its memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from worker.refit import Source, scope
+from worker.refit.views import without_copies
+from worker.testing import checkpoints
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", params=["qwen3_moe", "glm4_moe", "gpt_oss", "qwen3"])
+def model(request, tmp_path_factory):
+    from transformers import AutoModelForCausalLM
+
+    folder = checkpoints.build(request.param, tmp_path_factory.mktemp("model") / request.param)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).share_memory()
+
+
+def test_every_tensor_of_a_checkpoint_is_a_part_of_the_models_memory_and_has_its_values(model, monkeypatch):
+    layout = scope.layout(model, "state_dict")
+    memory = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
+
+    monkeypatch.setattr("worker.refit.views.without_copies", lambda convert: convert())
+    expected = scope.layout(model, "state_dict")
+
+    assert list(layout) == list(expected)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in layout.items())
+    assert {tensor.untyped_storage().data_ptr() for tensor in layout.values()} <= memory
+
+
+def test_the_parts_of_fused_experts_are_read_where_they_are(model):
+    source = Source(model, "parameters")
+    exported = source.exported(CPU)
+
+    whole = {name for name, tensor in scope.layout(model, "parameters").items() if tensor.is_contiguous()}
+    assert exported.names == whole
+
+
+def test_a_conversion_that_writes_is_run_as_it_is_and_leaves_the_model_alone():
+    weight = torch.ones(4, 2)
+
+    doubled = without_copies(lambda: weight.t().contiguous().mul_(2))
+
+    assert torch.equal(doubled, torch.full((2, 4), 2.0))
+    assert torch.equal(weight, torch.ones(4, 2))
+
+
+def test_parts_of_fused_tensors_can_be_written_to_a_file(model, tmp_path):
+    from worker.refit.files import FileStream, write
+
+    source = Source(model, "parameters")
+    write(source(), tmp_path / "weights.safetensors")
+
+    with FileStream(tmp_path / "weights.safetensors", source.manifest) as stream:
+        received = dict(stream)
+    assert all(torch.equal(tensor, received[name]) for name, tensor in source())
