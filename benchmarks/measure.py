@@ -40,26 +40,31 @@ class Row:
     aim_ms: float = 0.0
 
 
-#: Dense Qwen3 models by name: hidden, intermediate, layers, heads, key-value heads, head, vocabulary; tied embeddings.
+#: Qwen3 models by name: hidden, intermediate, layers, heads, key-value heads, head, vocabulary; tied embeddings.
 _QWEN3 = {
     "tiny": (128, 256, 2, 4, 2, 32, 512, True),
     "1.7B": (2048, 6144, 28, 16, 8, 128, 151936, True),
     "8B": (4096, 12288, 36, 32, 8, 128, 151936, False),
+    "30B-A3B": (2048, 6144, 12, 32, 4, 128, 151936, False),  # 12 of its 48 layers: 16 GB
 }
+#: What MoE models have beside that.
+_EXPERTS = {"30B-A3B": {"moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True}}
 
 
 def qwen3(folder: Path, shape: str, *, layers: int | None = None) -> Path:
-    """Writes the configuration of a dense model in bfloat16; its weights exist in memory alone.
+    """Writes the configuration of a model in bfloat16; its weights exist in memory alone.
 
     Args:
         folder: Where to.
         shape: A name in the table above.
         layers: Another number of layers.
     """
-    from transformers import Qwen3Config
+    from transformers import Qwen3Config, Qwen3MoeConfig
 
+    experts = _EXPERTS.get(shape)
+    kind = Qwen3MoeConfig if experts else Qwen3Config
     hidden, intermediate, usual, heads, kv_heads, head, vocabulary, tied = _QWEN3[shape]
-    Qwen3Config(
+    kind(
         hidden_size=hidden,
         intermediate_size=intermediate,
         num_hidden_layers=layers or usual,
@@ -69,37 +74,9 @@ def qwen3(folder: Path, shape: str, *, layers: int | None = None) -> Path:
         vocab_size=vocabulary,
         max_position_embeddings=4096,
         tie_word_embeddings=tied,
-        architectures=["Qwen3ForCausalLM"],
+        architectures=[kind.__name__.replace("Config", "ForCausalLM")],
         dtype="bfloat16",
-    ).save_pretrained(folder)
-    return folder
-
-
-def qwen3_moe(folder: Path, *, layers: int = 12) -> Path:
-    """Writes the configuration of a part of Qwen3-30B-A3B in bfloat16: 12 of its 48 layers have 15 GB.
-
-    Args:
-        folder: Where to.
-        layers: Number of layers.
-    """
-    from transformers import Qwen3MoeConfig
-
-    Qwen3MoeConfig(
-        hidden_size=2048,
-        intermediate_size=6144,
-        moe_intermediate_size=768,
-        num_experts=128,
-        num_experts_per_tok=8,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        head_dim=128,
-        vocab_size=151936,
-        max_position_embeddings=4096,
-        norm_topk_prob=True,
-        tie_word_embeddings=False,
-        architectures=["Qwen3MoeForCausalLM"],
-        dtype="bfloat16",
+        **(experts or {}),
     ).save_pretrained(folder)
     return folder
 

@@ -30,8 +30,8 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # vLLM's own IPC engine sends pickles
 
-_MOE = os.environ.get("REFIT_MODEL", "8B") == "30B-A3B"
-LAYERS = int(os.environ.get("REFIT_LAYERS", "12" if _MOE else "36"))
+MODEL = os.environ.get("REFIT_MODEL", "8B")
+LAYERS = int(os.environ.get("REFIT_LAYERS", "0")) or None
 #: An engine's calls, and by what they are known: the weights are taken in a call of ours to its workers.
 _PHASES = {"pause_scheduler_async": "pause", "collective_rpc": "take", "resume_generation": "resume"}
 _problems: list[str] = []
@@ -281,9 +281,7 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
 def measured(rounds: int) -> Iterable[measure.Row]:
     """All rows."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        model = measure.qwen3_moe(path, layers=LAYERS) if _MOE else measure.qwen3(path, "8B", layers=LAYERS)
-        return asyncio.run(everything(model, rounds))
+        return asyncio.run(everything(measure.qwen3(Path(folder), MODEL, layers=LAYERS), rounds))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from quirks_core import fingerprints
+from quirks_core import fingerprints, whole_file
 from quirks_core.adjustments import Patch
 from quirks_core.errors import UsageError
 from quirks_core.packages import distribution_of, installed_version
@@ -169,10 +169,8 @@ def write(path: Path, data: DataFile) -> None:
     Raises:
         UsageError: It cannot be written.
     """
-    draft = path.with_suffix(".draft")
     try:
-        draft.write_text(data.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        draft.replace(path)
+        whole_file.write(path, data.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
     _read.cache_clear()

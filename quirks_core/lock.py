@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from quirks_core import declaration
+from quirks_core import declaration, whole_file
 from quirks_core.errors import DeclarationError, QuirksError, UsageError
 from quirks_core.facts import Record
 from quirks_core.loaded import Loaded
@@ -83,13 +83,8 @@ class Lock(Record):
         Raises:
             UsageError: It cannot be written.
         """
-        place = Path(file)
-        is_special = place.exists() and not place.is_file()  # a pipe or a device: to be written to, not replaced
-        draft = place if is_special else Path(f"{file}.draft")
         try:
-            draft.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-            if not is_special:
-                draft.replace(place)
+            whole_file.write(Path(file), self.model_dump_json(indent=2) + "\n")
         except OSError as error:
             raise UsageError(f"lock file {file} cannot be written: {error.strerror}") from None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
+from pathlib import Path
 from threading import Barrier
 
 import pytest
@@ -61,6 +63,17 @@ def test_an_interrupted_run_keeps_its_proofs_and_changed_goes_on_there(quirks, t
     assert {proof.id for proof in Report.read(file).proofs} == {"cp-vlm", "ep-flag"}
     quirks("prove", "ep-alone", "--output", file)
     assert {proof.id for proof in Report.read(file).proofs} == set(ids)
+
+
+def test_a_report_goes_into_a_device_and_does_not_replace_it(quirks):
+    reader, terminal = os.openpty()
+    device = Path(os.ttyname(terminal))
+
+    outcome = quirks("prove", "cp-vlm", "--output", device)
+
+    assert outcome.code == 0
+    assert device.is_char_device()
+    assert os.read(reader, 1) == b"{"
 
 
 def test_a_plugin_that_does_not_load_is_named(quirks, install):

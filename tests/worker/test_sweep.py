@@ -135,7 +135,7 @@ def test_the_recorded_page_is_made_of_the_recorded_rows():
 def test_every_recorded_row_is_of_a_kind_and_every_wrong_one_has_an_explanation():
     recorded = Sweep.read(_DOCS / "sweep.json")
 
-    assert {row.kind for row in recorded.rows} <= set(models.KINDS)
+    assert {row.kind for row in recorded.rows} == set(models.KINDS)
     assert all(row.depends["values"] == rows.dependencies(row.kind)["values"] for row in recorded.rows)
     assert unexplained(recorded) == []
     assert set(EXPLANATIONS) <= {row.kind for row in recorded.rows if row.verdict is not Verdict.RIGHT}

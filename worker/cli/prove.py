@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from quirks_core import child_process, data_file
+from quirks_core import child_process, data_file, whole_file
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import positive, seconds
 from quirks_core.cli.screen import Screen, line, lines
@@ -108,7 +108,7 @@ def _recorded(options: argparse.Namespace, registry: Registry) -> dict[str, Proo
     """The proofs that are in ``--output`` already, of quirks that are still there."""
     if options.changed and not options.output:
         raise UsageError("--changed compares with the evidence in a file: name it by --output")
-    if not options.output or not options.output.exists():
+    if not options.output or not options.output.is_file():
         return {}
     installed = {item.quirk.id for item in registry.loaded}
     return {proof.id: proof for proof in Report.read(options.output).proofs if proof.id in installed}
@@ -118,17 +118,10 @@ def _keep(options: argparse.Namespace, recorded: Mapping[str, Proof], proofs: It
     """Writes the proofs made so far, and those of earlier that none of them replaces."""
     together = Report.of((*recorded.values(), *proofs))
     if options.output:
-        _write(options.output, _as_json(together) + "\n")
+        whole_file.write(options.output, _as_json(together) + "\n")
     if options.markdown:
-        _write(options.markdown, together.markdown())
+        whole_file.write(options.markdown, together.markdown())
     return together
-
-
-def _write(file: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    draft = file.with_name(f"{file.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(file)
 
 
 def _chosen(options: argparse.Namespace, registry: Registry, recorded: Mapping[str, Proof]) -> list[Loaded]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from quirks_core import whole_file
 from quirks_core.cli.screen import Screen, line
 from worker.cli.display import stages
 from worker.sweep.models import KINDS
@@ -36,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind in () if options.render else waiting:
             row = make(kind, options.timeout, tell)
             sweep = Sweep.read(options.output).with_rows([row])  # another sweep may have written meanwhile
-            options.output.write_text(sweep.text(), encoding="utf-8")
-            options.markdown.write_text(markdown(sweep), encoding="utf-8")
+            whole_file.write(options.output, sweep.text())
+            whole_file.write(options.markdown, markdown(sweep))
             colour = "green" if row.verdict is Verdict.RIGHT else "yellow"
             console.say(f"[{colour}]{row.verdict}[/] {line(kind)} ({row.seconds:.0f} s) {line(row.run.error)}".rstrip())
-    options.markdown.write_text(markdown(sweep), encoding="utf-8")
+    whole_file.write(options.markdown, markdown(sweep))
     chosen = Sweep(rows=tuple(row for row in sweep.rows if row.kind in kinds))
     if options.json:
         sys.stdout.write(chosen.text())
