@@ -1,8 +1,9 @@
-"""Refits of a model of the Qwen3-8B shape (16.4 GB in bf16) on GPUs, beside copies of the same tensors and vLLM's own engines.
+"""Refits of a large model on GPUs, beside copies of the same tensors and vLLM's own engines.
 
-    python benchmarks/refit.py            a table; needs one GPU of 80 GB or more, two for NCCL
+    python benchmarks/refit.py            a table, of the Qwen3-8B shape (16.4 GB in bf16); one GPU of 80 GB, two for NCCL
     python benchmarks/refit.py --json     the same as JSON
     REFIT_MODEL=30B-A3B python …          with 12 layers of Qwen3-30B-A3B instead: 128 experts in each
+    REFIT_TRANSPORT=collective python …   by this transport alone
 
 Weights are random, the policy is a transformers model on the engine's GPU (IPC) or on the second one (NCCL). Every refit is
 the whole of it: pause, start, update, finish, resume. The lines with two spaces in front say where its time goes. vLLM's own
@@ -131,7 +132,7 @@ def broadcasts(source: Any, rounds: int) -> list[float]:
     """Milliseconds of an NCCL broadcast of every tensor between two processes."""
     import torch.multiprocessing as mp
 
-    from worker.refit.sending import free_port
+    from worker.refit.ports import free_port
 
     context = mp.get_context("spawn")
     results = context.SimpleQueue()
@@ -193,7 +194,7 @@ async def native(folder: Path, models: dict[str, Any], rounds: int) -> list[meas
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from worker.refit.sending import free_port
+    from worker.refit.ports import free_port
 
     if not hasattr(NCCLWeightTransferEngine, "trainer_send_weights"):
         _problems.append("this vLLM drives its own engines in another way; they were not measured")
@@ -266,6 +267,8 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
         torch.cuda.empty_cache()
         found.append(row("NCCL broadcast, tensor by tensor", broadcasts(here, rounds)))
         models["collective"] = policy(folder, "cuda:1")
+    if chosen := os.environ.get("REFIT_TRANSPORT"):
+        models = {chosen: models[chosen]}
     parts = (ours,) if os.environ.get("REFIT_ONLY_OURS") else (ours, native)
     for part in parts:
         try:

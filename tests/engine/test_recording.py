@@ -87,6 +87,14 @@ def derive(layer):
     layer.answer = partial(operator.matmul, layer.weight.numpy().copy())
 
 
+def as_on_a_gpu(layer):
+    """What vLLM does to experts whose kernel takes them as they are: it pads nothing, and copies them onto themselves."""
+    from vllm.model_executor.utils import replace_parameter
+
+    layer.weight.data = layer.weight.data
+    replace_parameter(layer, "weight", layer.weight.contiguous(), prefer_copy=True)
+
+
 class Model(nn.Module):
     """Layers by name; ``q``, ``k`` and ``v`` go into ``qkv``."""
 
@@ -147,6 +155,13 @@ def test_fused_padded_and_tied_layers_are_copied_and_hold_what_their_loaders_wou
     assert torch.equal(model.embed.weight, torch.cat([new["embed.weight"], torch.zeros(2, 4)]))
     assert model.head.weight is model.embed.weight
     plan.check(model, new.items())
+
+
+def test_weights_that_are_copied_onto_themselves_are_still_what_was_loaded():
+    model = Model(experts=Layer(4, 4, process=as_on_a_gpu))
+    plan = recorded(model, drawn(experts__weight=(4, 4)))
+
+    assert (plan.copied, plan.modules) == ({"experts.weight"}, frozenset())
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import torch
 
 from worker import VllmAsyncGenerationWorker
 from worker.refit import RefitScope
-from worker.refit.sending import free_port
+from worker.refit.ports import free_port
 from worker.testing import checkpoints
 from worker.testing.lab import PROMPTS, batch_of
 

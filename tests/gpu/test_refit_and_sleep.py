@@ -19,7 +19,7 @@ import torch
 from worker import VllmAsyncGenerationWorker
 from worker.errors import NotReadyError, RefitRejectedError
 from worker.refit import Manifest, tensors
-from worker.refit.sending import free_port
+from worker.refit.ports import free_port
 from worker.testing import checkpoints
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

@@ -118,3 +118,48 @@ def test_large_tensors_are_copied_alone(model, written, monkeypatch):
     assert written == [OUTER]
     assert torch.equal(model.norm, sent["norm"])
     assert torch.equal(model.w13[1, :INNER], sent["1.gate"])
+
+
+def chunk_of(copy_plan, *names):
+    """Tensors side by side, as a trainer sends them that has them fused."""
+    found, end = [], 0
+    for spec in copy_plan.manifest.tensors:
+        if spec.name in names:
+            found.append((spec, end))
+            end += spec.nbytes
+    return sorted(found, key=lambda item: names.index(item[0].name))
+
+
+def test_what_belongs_in_the_model_as_it_is_sent_is_received_there_and_not_copied(model, written):
+    sent = {"0.gate": torch.randn(INNER, OUTER), "0.up": torch.randn(INNER, OUTER)}
+    copies = plan(model, sent)
+    room = copies.room_for(chunk_of(copies, "0.gate", "0.up"))
+
+    assert room.data_ptr() == model.w13.data_ptr()
+    room.copy_(torch.cat(list(sent.values())).view(-1).view(torch.uint8))
+    copies.copy((name, room.view(torch.float32).view(2, INNER, OUTER)[half]) for half, name in enumerate(sent))
+
+    assert not written
+    assert torch.equal(model.w13[0], torch.cat(list(sent.values())))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "names"),
+    [(torch.float32, ("0.up", "0.gate")), (torch.bfloat16, ("0.gate",)), (torch.float32, ("0.gate", "norm"))],
+    ids=["in another order", "of another dtype", "for two parameters"],
+)
+def test_what_has_to_be_taken_apart_or_converted_has_no_room(model, dtype, names):
+    sent = {name: torch.randn(INNER, OUTER, dtype=dtype) for name in ("0.gate", "0.up")} | {"norm": torch.randn(OUTER)}
+    copies = plan(model, sent)
+
+    assert copies.room_for(chunk_of(copies, *names)) is None
+
+
+def test_what_is_reloaded_as_well_has_no_room(model):
+    sent = {"norm": torch.randn(OUTER)}
+    region = Region(0, (OUTER,), (1,))
+    copies = CopyPlan(
+        model, Manifest.of(sent.items()), [Copy("norm", region, "norm", region)], reloaded=["norm"], modules=["other"]
+    )
+
+    assert copies.room_for(chunk_of(copies, "norm")) is None

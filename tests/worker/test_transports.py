@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from worker.errors import RefitError, RefitRejectedError, TransferError
-from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
+from worker.refit import CollectiveSender, Manifest, Source, send_ipc_zmq
 from worker.refit.collective import CollectiveStream, Group
 from worker.refit.ipc_zmq import IpcZmqStream
-from worker.refit.sending import free_port
+from worker.refit.packing import Packing
+from worker.refit.ports import free_port
 
 IP = "127.0.0.1"
 #: Seconds after which a test has hung; far more than anything here takes.
@@ -315,6 +316,55 @@ def test_two_trainer_ranks_send_the_values_of_the_first(background, opened):
     assert same(receiving.result(HUNG_S), many())
 
 
+def test_what_has_its_place_is_received_there_but_the_first_which_shows_that_the_trainer_sends(background, opened):
+    wire = opened(Collective)
+    room = {f"t{index}": torch.zeros(256) for index in (0, 1)}
+
+    def receive_in_place():
+        with wire.stream() as stream:
+            found = stream.borrowed(
+                lambda chunk: room[chunk[0][0].name].view(torch.uint8) if chunk[0][0].name in room else None
+            )
+            return dict(item for tensors in found for item in tensors)
+
+    receiving = background(receive_in_place)
+    wire.send(many(3).items)
+
+    found = receiving.result(HUNG_S)
+    assert same(found, many(3))
+    assert [found[name].data_ptr() == tensor.data_ptr() for name, tensor in room.items()] == [False, True]
+
+
+def test_a_model_is_sent_from_where_it_lies_and_described_once(background, opened, monkeypatch):
+    wire, described = opened(Collective), []
+    model = torch.nn.Module()
+    for name, tensor in many(3).items():
+        model.register_parameter(name, torch.nn.Parameter(tensor))
+    broadcast = []
+    monkeypatch.setattr(Group, "broadcast_weights", _noting(Group.broadcast_weights, broadcast))
+    monkeypatch.setattr(Packing, "encode", _noting(Packing.encode, described))
+
+    for _ in range(2):
+        receiving = background(receive, wire)
+        source = Source(model, "parameters")
+        wire.send(source)
+        assert same(receiving.result(HUNG_S), {name: tensor.detach() for name, tensor in model.named_parameters()})
+        with torch.no_grad():
+            model.t1.add_(1)
+
+    assert len(described) == 1
+    own = [tensor.data_ptr() for tensor in model.parameters()]
+    assert [memory.data_ptr() for group, memory in broadcast if group.rank == 0] == own * 2
+
+
+def _noting(call, seen):
+    def noted(*arguments):
+        seen.append(arguments)
+        return call(*arguments)
+
+    return noted
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_nobody_meets_is_an_error_that_names_the_place_and_gives_the_port_back(rank):
     port = free_port(IP)
@@ -324,6 +374,16 @@ def test_a_rank_that_nobody_meets_is_an_error_that_names_the_place_and_gives_the
 
     with socket.create_server((IP, port)):
         pass
+
+
+def test_ranks_on_devices_of_different_kinds_do_not_meet(background):
+    port = free_port(IP)
+    trainer = background(lambda: Group(IP, port, rank=0, world_size=2, timeout_s=FOREVER_S))
+
+    with pytest.raises(TransferError, match="rank 0 sends from cpu, rank 1 computes on meta; give CollectiveSender a device"):
+        Group(IP, port, rank=1, world_size=2, timeout_s=FOREVER_S, device="meta")
+
+    trainer.result(HUNG_S).close()
 
 
 def test_a_group_that_was_left_is_left_for_good(background, opened):

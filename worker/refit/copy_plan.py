@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from worker.errors import RefitError
-from worker.refit.manifest import Manifest
+from worker.refit.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.snapshot import Snapshot
 
 #: Names and tensors.
@@ -124,12 +124,36 @@ class CopyPlan:
         """Tells whether the trainer sends what it sent, and the model has its tensors where they were."""
         return manifest == self.manifest and self._snapshot.holds(model)
 
+    def room_for(self, chunk: Chunk) -> torch.Tensor | None:
+        """Returns the model's memory in which tensors belong just as they are sent, as [nbytes] uint8; None if there is none.
+
+        Args:
+            chunk: The tensors, each with its distance from the first in bytes.
+        """
+        first = self._as_it_is(chunk[0][0])
+        if first is None:
+            return None
+        for spec, offset in chunk:
+            target = self._as_it_is(spec)
+            if target is None or (target.destination, target.start) != (first.destination, first.start + offset):
+                return None
+        return first.written.as_strided((size_of(chunk) // first.written.element_size(),), (1,)).view(torch.uint8)
+
+    def _as_it_is(self, spec: TensorSpec) -> _Target | None:
+        """Returns where a tensor goes if it goes there whole, in its own dtype, and nowhere else."""
+        targets = self._copies.get(spec.name, [])
+        if len(targets) != 1 or spec.name in self.reloaded:
+            return None
+        target = targets[0]
+        whole = target.linear and not target.taken.offset and target.written.nbytes == spec.nbytes
+        return target if whole and target.written.dtype == spec.torch_dtype else None
+
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def copy(self, tensors: Tensors) -> None:
         """Copies those of the trainer's tensors that are copied; returns when the device has been told to.
 
         Args:
-            tensors: Names and contiguous tensors, as the manifest describes them.
+            tensors: Names and contiguous tensors, as the manifest describes them; some may be in their place (`room_for`).
         """
         found = [(target, tensor) for name, tensor in tensors for target in self._copies.get(name, ())]
         small: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -178,6 +202,8 @@ def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[tor
         size = tensor.element_size()
         start = tensor.data_ptr() + target.taken.offset * size
         count = target.written.numel()
+        if start == target.start:
+            continue  # received where it belongs
         place = (target.destination, target.start, start, size)
         if first is not None and target.linear and place == last and _share_memory(first[1], tensor):
             elements += count

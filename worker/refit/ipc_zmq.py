@@ -26,7 +26,7 @@ from quirks_core.errors import words
 from worker.errors import TransferError
 from worker.refit.buffers import Buffer, view
 from worker.refit.channel import Channel
-from worker.refit.manifest import Chunk, Manifest, in_order
+from worker.refit.manifest import Chunk, Manifest, in_order, size_of
 from worker.refit.resident import Exported, Imported
 from worker.refit.source import Source
 
@@ -214,9 +214,8 @@ class IpcZmqStream:
         for name, tensor in (self.resident or {}).items():
             yield name, tensor.clone()
         for memory, chunk in self._received():
-            last, offset = chunk[-1]
             # A loader may keep what it is given until its layer is complete, so the tensors must outlive the buffer.
-            own = memory[: offset + last.nbytes].clone()
+            own = memory[: size_of(chunk)].clone()
             self._give_back(memory)
             for spec, start in chunk:
                 yield spec.name, view(own, spec, start)

@@ -14,7 +14,6 @@ from worker.refit.collective import CollectiveStream
 from worker.refit.copy_plan import CopyPlan, Tensors
 from worker.refit.files import FileStream
 from worker.refit.ipc_zmq import IpcZmqStream
-from worker.refit.nccl import Receiver
 from worker.refit.recording import Recording
 
 #: What a transport brings.
@@ -41,38 +40,36 @@ class Loader:
 
 
 class Copier:
-    """Stands before a model, copies what a plan copies, and has the model load the rest."""
+    """Stands before a model, copies what a plan copies, and has the model load the rest.
+
+    Attributes:
+        plan: The plan.
+        check: Compare what was copied with what the model's loaders would have written.
+    """
 
     def __init__(self, model: torch.nn.Module, plan: CopyPlan, *, check: bool) -> None:
         self._model = model
-        self._plan = plan
-        self._check = check
+        self.plan = plan
+        self.check = check
 
     def take(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Copies those of some tensors that are copied, and returns the others."""
-        self._plan.copy(tensors)
-        if self._check:
-            self._plan.check(self._model, tensors)
-        return ((name, tensor) for name, tensor in tensors if name in self._plan.reloaded)
-
-    def load_weights(self, tensors: Tensors) -> None:
-        """Takes a buffer of vLLM's own."""
-        if rest := list(self.take(list(tensors))):
-            self._model.load_weights(rest)
+        self.plan.copy(tensors)
+        if self.check:
+            self.plan.check(self._model, tensors)
+        return ((name, tensor) for name, tensor in tensors if name in self.plan.reloaded)
 
     def load_borrowed(self, buffers: Iterable[Sequence[tuple[str, torch.Tensor]]]) -> None:
         """Takes all buffers of a stream, each of which is there until the next is asked for."""
         rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in self.take(tensors))
-        if self._plan.reloaded:
+        if self.plan.reloaded:
             self._model.load_weights(rest)
         else:
             deque(rest, maxlen=0)
 
 
-def begin_loading(stream: Stream, nccl: Receiver | None) -> Callable[[Loader], None]:
+def begin_loading(stream: Stream) -> Callable[[Loader], None]:
     """Waits until there is something to load; returns what loads it, and all that follows, into a model."""
-    if nccl is not None and isinstance(stream, CollectiveStream):
-        return lambda loader: nccl.receive(loader, stream.manifest, stream.buffer_bytes)
     coming = iter(stream)
     tensors = chain(list(islice(coming, 1)), coming)
 
@@ -83,14 +80,15 @@ def begin_loading(stream: Stream, nccl: Receiver | None) -> Callable[[Loader], N
     return load
 
 
-def begin_copying(stream: Stream, nccl: Receiver | None) -> Callable[[Copier], None]:
-    """Does the same where the tensors are copied."""
-    if nccl is not None and isinstance(stream, CollectiveStream):
-        return lambda copier: nccl.receive(copier, stream.manifest, stream.buffer_bytes)
-    coming = stream.borrowed()
+def begin_copying(stream: Stream, copier: Copier) -> Callable[[], None]:
+    """Waits until there is something to copy; returns what copies it, and all that follows."""
+    if isinstance(stream, CollectiveStream):
+        coming = stream.borrowed(copier.plan.room_for, placed=copier.check)
+    else:
+        coming = stream.borrowed()
     buffers = chain(list(islice(coming, 1)), coming)
 
-    def load(copier: Copier) -> None:
+    def load() -> None:
         copier.load_borrowed(buffers)
         _check_end(stream)
 

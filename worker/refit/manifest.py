@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.errors import shortened
@@ -28,23 +28,23 @@ class TensorSpec:
         name: Its name in a checkpoint.
         dtype: torch's name of the dtype, such as ``bfloat16``.
         shape: Its full shape, whatever shard a rank holds.
+        torch_dtype: The dtype itself.
+        nbytes: Size in bytes.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    torch_dtype: torch.dtype = field(init=False, repr=False, compare=False)
+    nbytes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype itself."""
+    def __post_init__(self) -> None:
+        """Finds out once what every refit asks for, of thousands of tensors."""
         import torch
 
-        return getattr(torch, self.dtype)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return math.prod(self.shape) * int(self.torch_dtype.itemsize)
+        dtype = getattr(torch, self.dtype)
+        object.__setattr__(self, "torch_dtype", dtype)
+        object.__setattr__(self, "nbytes", math.prod(self.shape) * int(dtype.itemsize))
 
     def __str__(self) -> str:
         return f"{self.dtype} {list(self.shape)}"
@@ -52,6 +52,12 @@ class TensorSpec:
 
 #: The tensors of one buffer, each with its offset in bytes.
 Chunk = list[tuple[TensorSpec, int]]
+
+
+def size_of(chunk: Chunk) -> int:
+    """Returns how many bytes the tensors of a buffer take."""
+    spec, offset = chunk[-1]
+    return offset + spec.nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,112 +1,74 @@
-"""vLLM's own ``nccl`` weight-transfer backend, behind what 0.26 and 0.32 have in common.
-
-Imports vLLM for that backend. Between the two the size of the packed buffers moved from the message that announces an update
-to the one that opens the group, so it is passed to whichever of them has a field for it.
-"""
+"""Broadcasts from one GPU to others through vLLM's own communicator for weight transfers; imports vLLM."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Callable
 
 import torch
 
-from worker.refit.manifest import Manifest
+from worker.errors import TransferError
 
-#: Packed buffers in turn: one is broadcast while the other is filled or loaded.
-_BUFFERS = 2
+#: Seconds between two looks at the device.
+_LOOK_S = 50e-6
 
 
-class Sender:
-    """The trainer's end of vLLM's packed broadcast."""
+class Communicator:
+    """NCCL between a trainer's GPUs and an engine's; broadcasts run one after the other on the device's current stream."""
 
     def __init__(self, ip: str, port: int, *, rank: int, world_size: int, device: torch.device) -> None:
-        """Opens the communicator; returns once every rank has come."""
+        """Meets the others; returns once every rank has come.
+
+        Args:
+            ip: Address of rank 0, which waits there.
+            port: A free port there.
+            rank: This process.
+            world_size: All ranks.
+            device: This process' GPU.
+        """
         from vllm.distributed.weight_transfer.nccl_common import stateless_init_process_group
 
         self._device = device
         with torch.cuda.device(device):
             self._group = stateless_init_process_group(ip, port, rank, world_size, device)
+        self._started: deque[torch.cuda.Event] = deque()
 
-    def send(self, tensors: Iterator[tuple[str, torch.Tensor]], buffer_bytes: int) -> None:
-        """Broadcasts tensors in packed buffers; returns when they have left.
+    def broadcast(self, memory: torch.Tensor, source: int) -> None:
+        """Starts a broadcast; `wait` says when it is over.
 
         Args:
-            tensors: Names and tensors, in the order of the manifest; any device.
-            buffer_bytes: Size of a packed buffer.
+            memory: [nbytes] uint8 on the device; read on the source, overwritten elsewhere.
+            source: The rank that sends.
         """
-        from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_producer
-
         with torch.cuda.device(self._device):
-            packed_nccl_broadcast_producer(
-                iterator=tensors,
-                group=self._group,
-                src=0,
-                post_iter_func=lambda item: item[1].to(self._device, non_blocking=True),
-                buffer_size_bytes=buffer_bytes,
-                num_buffers=_BUFFERS,
-            )
+            stream = torch.cuda.current_stream()
+            self._group.broadcast(memory, source, stream)
+            self._started.append(stream.record_event())
+
+    def wait(self, timeout_s: float, given_up: Callable[[], bool]) -> None:
+        """Waits for all broadcasts that were started; leaves the communicator if that fails, which ends them on the device.
+
+        Args:
+            timeout_s: Seconds that each may take.
+            given_up: Asked while it waits; True ends the wait.
+
+        Raises:
+            TransferError: One took too long, or the wait was given up.
+        """
+        while self._started:
+            event = self._started.popleft()
+            end = time.monotonic() + timeout_s
+            while not event.query():
+                if given_up() or time.monotonic() > end:
+                    self.close()
+                    raise TransferError(
+                        f"refit: a broadcast by NCCL did not end within refit.timeout_s = {timeout_s:g} s, "
+                        "or the other side failed; a rank died or took too long"
+                    )
+                time.sleep(_LOOK_S)
 
     def close(self) -> None:
         """Leaves the communicator."""
-        if hasattr(self._group, "destroy"):
-            self._group.destroy()
-
-
-class Receiver:
-    """An engine rank's end: vLLM's ``NCCLWeightTransferEngine``, which loads through our model."""
-
-    def __init__(self, arguments: Iterable[Any], *, ip: str, port: int, rank_offset: int, world_size: int) -> None:
-        """Opens the communicator.
-
-        Args:
-            arguments: What vLLM gave to our own engine when it made it.
-            ip: Address of trainer rank 0.
-            port: The communicator's port there.
-            rank_offset: Rank of this engine's first process.
-            world_size: All ranks.
-        """
-        from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
-
-        self._engine = NCCLWeightTransferEngine(*arguments)
-        init = {
-            "master_address": ip,
-            "master_port": port,
-            "rank_offset": rank_offset,
-            "world_size": world_size,
-            "packed": True,
-            "packed_num_buffers": _BUFFERS,
-        }
-        self._engine.init_transfer_engine(_made(self._engine.init_info_cls, init))
-
-    def receive(self, model: Any, manifest: Manifest, buffer_bytes: int) -> None:
-        """Receives one refit.
-
-        Args:
-            model: Its ``load_weights`` takes names and tensors, buffer by buffer.
-            manifest: What comes, in order.
-            buffer_bytes: Size of a packed buffer.
-        """
-        self._engine.model = model
-        self._engine.packed_buffer_size_bytes = buffer_bytes  # where 0.32 keeps it
-        update = {
-            "names": [spec.name for spec in manifest.tensors],
-            "dtype_names": [spec.dtype for spec in manifest.tensors],
-            "shapes": [list(spec.shape) for spec in manifest.tensors],
-            "packed": True,
-            "packed_buffer_size_bytes": buffer_bytes,
-            "packed_num_buffers": _BUFFERS,
-        }
-        self._engine.receive_weights(_made(self._engine.update_info_cls, update))
-        torch.accelerator.synchronize()
-
-    def close(self) -> None:
-        """Leaves the communicator."""
-        self._engine.shutdown()
-
-
-def _made(kind: type[Any], values: dict[str, Any]) -> Any:
-    """Makes a dataclass from those of the values that it has fields for."""
-    known = {item.name for item in fields(kind)}
-    return kind(**{name: value for name, value in values.items() if name in known})
+        self._started.clear()
+        self._group.destroy()

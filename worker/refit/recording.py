@@ -166,8 +166,8 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     # ---- what happens to memory
 
     def _copied(self, destination: torch.Tensor, source: torch.Tensor) -> None:
-        if not destination.numel():
-            return
+        if not destination.numel() or _place(destination) == _place(source):
+            return  # vLLM copies the experts of a MoE layer onto themselves
         found = self._source(source)
         if destination.is_meta:
             if name := self._emptied.get(_identity(destination)):
@@ -310,6 +310,10 @@ def _identity(tensor: torch.Tensor) -> int:
 def _region(tensor: torch.Tensor) -> Region:
     """Where a tensor lies in its memory."""
     return Region(tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, Region, torch.dtype]:
+    return _identity(tensor), _region(tensor), tensor.dtype
 
 
 def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -14,14 +14,13 @@ from typing import Any, Self
 
 import torch
 
-from worker.errors import TransferError
+from worker.errors import RefitError, TransferError
 from worker.refit.buffers import open_memory, share_memory
-from worker.refit.manifest import Manifest
+from worker.refit.manifest import Chunk, Manifest, size_of
+from worker.refit.packing import Place
 
 #: By model, what was exported of it last.
 _exported: weakref.WeakKeyDictionary[torch.nn.Module, Exported] = weakref.WeakKeyDictionary()
-#: Where a tensor is: the address of its memory, the size of that, and its offset, in bytes.
-_Place = tuple[int, int, int]
 
 
 class Exported:
@@ -32,7 +31,7 @@ class Exported:
         names: Their names.
     """
 
-    def __init__(self, device: torch.device, manifest: Manifest, places: Mapping[str, _Place]) -> None:
+    def __init__(self, device: torch.device, manifest: Manifest, places: Mapping[str, Place]) -> None:
         self.key = uuid.uuid4().hex
         self.names = frozenset(places)
         self._places = dict(places)
@@ -54,27 +53,57 @@ class Exported:
             manifest: Describes it.
             device: The device that trainer and engine share.
         """
-        held = {tensor.untyped_storage().data_ptr() for tensor in _memory_of(model) if _can_be_shared(tensor, device)}
-        if not held:
+        if not any(_can_be_shared(tensor, device) for tensor in _memory_of(model)):
             return None
-        places = {name: _place(tensor) for name, tensor in tensors() if tensor.is_contiguous() and tensor.device == device}
-        places = {name: place for name, place in places.items() if place[0] in held}
-        if not places:
+        found = places(model, tensors(), device, _can_be_shared)
+        if not found:
             return None
         known = _exported.get(model)
-        if known is None or known._identity != (device, manifest, places):
-            known = _exported[model] = cls(device, manifest, places)
+        if known is None or known._identity != (device, manifest, found):
+            known = _exported[model] = cls(device, manifest, found)
         return known
 
     def table(self, model: torch.nn.Module) -> dict[str, Any]:
         """Returns JSON values from which `opened` finds the tensors."""
-        storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in _memory_of(model)}
+        storages = _storages(model)
         addresses = sorted({address for address, _, _ in self._places.values()})
         index = {address: number for number, address in enumerate(addresses)}
         return {
-            "memory": [share_memory(storages[address].untyped_storage()) for address in addresses],
+            "memory": [share_memory(storages[address]) for address in addresses],
             "tensors": {name: [index[address], offset] for name, (address, _, offset) in self._places.items()},
         }
+
+
+class InPlace:
+    """The tensors of a refit that lie in a model's memory, for the process that has the model.
+
+    Attributes:
+        places: Where they lie, by name.
+    """
+
+    def __init__(self, model: torch.nn.Module, places: Mapping[str, Place]) -> None:
+        self.places = places
+        self._storages = _storages(model)
+
+    def memory(self, chunk: Chunk) -> torch.Tensor | None:
+        """Returns the memory in which tensors lie as a chunk says, as [nbytes] uint8; None if they lie otherwise.
+
+        Raises:
+            RefitError: The model's memory has moved since it was described.
+        """
+        first = self.places.get(chunk[0][0].name)
+        if first is None:
+            return None
+        address, size, start = first
+        for spec, offset in chunk:
+            if self.places.get(spec.name) != (address, size, start + offset):
+                return None
+        storage = self._storages.get(address)
+        if storage is None or storage.nbytes() != size:
+            raise RefitError(
+                f"refit: {chunk[0][0].name} has moved since the model was described; make a Source for every refit"
+            )
+        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, start, (size_of(chunk),), (1,))
 
 
 class Imported(dict[str, torch.Tensor]):
@@ -113,6 +142,30 @@ class Imported(dict[str, torch.Tensor]):
         return found
 
 
+def places(
+    model: torch.nn.Module,
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    device: torch.device,
+    usable: Callable[[torch.Tensor, torch.device], bool] = lambda *_: True,
+) -> dict[str, Place]:
+    """Returns where tensors lie in the memory of a model, by name, without those that lie elsewhere.
+
+    Args:
+        model: Whose memory it must be.
+        tensors: Names and tensors of a refit.
+        device: Where they must lie.
+        usable: Says which tensors of the model count.
+    """
+    held = {tensor.untyped_storage().data_ptr() for tensor in _memory_of(model) if tensor.numel() and usable(tensor, device)}
+    found = {name: _place(tensor) for name, tensor in tensors if tensor.is_contiguous() and tensor.device == device}
+    return {name: place for name, place in found.items() if place.address in held}
+
+
+def _storages(model: torch.nn.Module) -> dict[int, torch.UntypedStorage]:
+    """Returns the memory of a model by address."""
+    return {storage.data_ptr(): storage for storage in map(torch.Tensor.untyped_storage, _memory_of(model))}
+
+
 def _memory_of(model: torch.nn.Module) -> Iterable[torch.Tensor]:
     tensors = (*model.parameters(), *model.buffers())
     return (tensor.detach() for tensor in tensors if not hasattr(tensor, "full_tensor"))
@@ -125,6 +178,6 @@ def _can_be_shared(tensor: torch.Tensor, device: torch.device) -> bool:
     return device.type == "cuda" or (storage.is_shared() and storage.filename is None)
 
 
-def _place(tensor: torch.Tensor) -> _Place:
+def _place(tensor: torch.Tensor) -> Place:
     storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.nbytes(), tensor.storage_offset() * tensor.element_size()
+    return Place(storage.data_ptr(), storage.nbytes(), tensor.storage_offset() * tensor.element_size())

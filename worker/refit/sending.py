@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from quirks_core import private_folder
 from quirks_core.config import RefitSection
 from worker.engine.device import device_id
-from worker.errors import RefitRejectedError, TransferError
+from worker.errors import RefitError, RefitRejectedError
 from worker.refit.manifest import Manifest
+from worker.refit.ports import free_port
 from worker.refit.scope import RefitScope
 
 if TYPE_CHECKING:
@@ -126,9 +126,9 @@ class ModelSender:
         if self._collective is None or not self._receivers.joined:
             self.leave()
             self._collective = await self._open(source.model)
-        sending = partial(self._collective.send, source, manifest=source.manifest, buffer_bytes=self.section.buffer_mb << 20)
+        sending = partial(self._collective.send, source, buffer_bytes=self.section.buffer_mb << 20)
         try:
-            return await _alongside(lambda _: sending(), update(source.manifest, ""))
+            return await _alongside(lambda given_up: sending(given_up=given_up), update(source.manifest, ""))
         except RefitRejectedError:
             raise  # by all ranks together
         except BaseException:
@@ -137,11 +137,18 @@ class ModelSender:
 
     async def _open(self, model: torch.nn.Module) -> CollectiveSender:
         """Opens a collective of this process, rank 0, and all of the engines'."""
+        import torch
+
         from worker.refit.collective import CollectiveSender
 
         devices, address = await self._receivers.devices(), self._receivers.address
         port, size = free_port(address), 1 + len(devices)
-        device = "cpu" if "cpu" in devices else next(model.parameters()).device
+        device = torch.device("cpu") if "cpu" in devices else next(model.parameters()).device
+        if device.type == "cpu" and "cpu" not in devices:
+            raise RefitError(
+                "refit by collective: the model is on the CPU and the engine on a GPU; move the model to a GPU of its own, or "
+                "set refit.transport to ipc_zmq or file"
+            )
         making = partial(CollectiveSender, world_size=size, device=device, timeout_s=self.section.timeout_s)
         opening = asyncio.ensure_future(asyncio.to_thread(making, address, port))
         try:
@@ -185,16 +192,3 @@ def _shared_device(model: torch.nn.Module, engine: list[str]) -> torch.device:
 
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     return device if set(engine) == {device_id(device)} else torch.device("cpu")
-
-
-def free_port(ip: str) -> int:
-    """Returns a port that nobody listens on just now.
-
-    Raises:
-        TransferError: The address is not one of this machine.
-    """
-    try:
-        with socket.create_server((ip, 0)) as server:
-            return int(server.getsockname()[1])
-    except OSError as error:
-        raise TransferError(f"refit: nothing can listen on {ip}: {error}") from error

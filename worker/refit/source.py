@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
 
 from worker.refit.manifest import Manifest
-from worker.refit.resident import Exported
+from worker.refit.packing import Place
+from worker.refit.resident import Exported, InPlace, places
 from worker.refit.scope import RefitScope, gathered, layout
 from worker.refit.snapshot import Snapshot
 
@@ -25,6 +26,7 @@ class _Description:
         self.scope = scope
         self.manifest: Manifest | None = None
         self.exported: dict[torch.device, Exported | None] = {}
+        self.places: dict[torch.device, Mapping[str, Place]] = {}
 
 
 class Source:
@@ -69,6 +71,12 @@ class Source:
         if device not in self._known.exported:
             self._known.exported[device] = Exported.of(self.model, self, self.manifest, device)
         return self._known.exported[device]
+
+    def in_place(self, device: torch.device) -> InPlace:
+        """Returns which of them lie in the model's own memory on a device."""
+        if device not in self._known.places:
+            self._known.places[device] = places(self.model, self(), device)
+        return InPlace(self.model, self._known.places[device])
 
     def _state(self) -> dict[str, torch.Tensor]:
         if self._layout is None:

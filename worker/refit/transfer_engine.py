@@ -29,7 +29,6 @@ from worker.refit.files import FileStream
 from worker.refit.ipc_zmq import IpcZmqStream
 from worker.refit.loaders import Copier, Loader, Stream, begin_copying, begin_loading
 from worker.refit.manifest import Manifest
-from worker.refit.nccl import Receiver
 from worker.refit.recording import Recording
 from worker.refit.reload import Reload
 from worker.refit.resident import Imported
@@ -96,9 +95,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._arguments = arguments
         self._group: Group | None = None
-        self._nccl: Receiver | None = None
         self._reload: Reload | None = None
         self._plan: CopyPlan | None = None
         self._resident: Imported | None = None
@@ -122,18 +119,13 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self.shutdown()
         rank = init_info.rank_offset + self.rank
         self._group = Group(
-            init_info.ip, init_info.port, rank=rank, world_size=init_info.world_size, timeout_s=init_info.timeout_s
+            init_info.ip,
+            init_info.port,
+            rank=rank,
+            world_size=init_info.world_size,
+            timeout_s=init_info.timeout_s,
+            device=self.device,
         )
-        if self.device.type == "cuda":
-            parallel = self.parallel_config
-            native = parallel.data_parallel_index * parallel.world_size + parallel.rank  # how vLLM counts
-            self._nccl = Receiver(
-                self._arguments,
-                ip=init_info.ip,
-                port=int(self._group.store.get("nccl_port")),
-                rank_offset=rank - native,
-                world_size=init_info.world_size,
-            )
 
     def start_weight_update(self) -> None:
         """Does nothing yet: the layers are made ready once the manifest is accepted."""
@@ -180,7 +172,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             For every tensor that differs, what is different about it.
         """
         with self._stream(update_info) as stream, verify.fresh_model(self.vllm_config, self.device) as fresh:
-            begin_loading(stream, self._nccl)(Loader(fresh))
+            begin_loading(stream)(Loader(fresh))
             verify.process(fresh, self.model_config, self.device)
             found = verify.differences(self.model, fresh)
         self._keep(stream, update_info)
@@ -199,11 +191,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def shutdown(self) -> None:
         """Leaves the collective, if one was joined."""
-        if self._nccl is not None:
-            self._nccl.close()
         if self._group is not None:
             self._group.close()
-        self._nccl = self._group = None
+        self._group = None
 
     @staticmethod
     def trainer_send_weights(iterator: Iterator[tuple[str, torch.Tensor]], trainer_args: Any) -> None:
@@ -254,7 +244,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             record: Find out what can be copied from the next refit on. A quantised model is not asked: its layers compute.
         """
         loader = Loader(self.model)
-        load = begin_loading(stream, self._nccl)
+        load = begin_loading(stream)
         reload = Reload(self.model, self.model_config)
         recording = Recording(self.model) if record else None
         with self._opened(reload):
@@ -276,7 +266,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
         often = info.verify_every
         copier = Copier(self.model, plan, check=plan.uses == 0 or (often > 0 and plan.uses % often == 0))
-        load = begin_copying(stream, self._nccl)
+        load = begin_copying(stream, copier)
         plan.uses += 1
         self.ways = {
             "copied": len(plan.copied),
@@ -288,9 +278,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         try:
             if plan.reloaded:
                 with self._opened(Reload(self.model, self.model_config, plan.modules)):
-                    load(copier)
+                    load()
             else:
-                load(copier)
+                load()
         except BaseException:
             self._plan = None
             raise

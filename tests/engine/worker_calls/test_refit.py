@@ -17,8 +17,10 @@ from worker.errors import (
     SleepError,
     TransferError,
 )
+from worker.refit import Source
+from worker.refit.ports import free_port
+from worker.refit.resident import InPlace
 from worker.refit.scope import gathered
-from worker.refit.sending import free_port
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -357,6 +359,7 @@ async def test_a_trainer_whose_tensors_break_half_way_says_so_and_the_engine_too
             yield item
 
     monkeypatch.setattr("worker.refit.source.gathered", broken)
+    monkeypatch.setattr(Source, "in_place", lambda source, _: InPlace(source.model, {}))  # as if they were sharded
     for name in ("ipc_zmq", "collective"):
         transport(name)
         section = worker.refitting.sender.section.model_copy(update={"buffer_mb": 0})  # a chunk for every tensor

@@ -1,0 +1,101 @@
+"""Which tensors are broadcast together, and from where: the tensors' own memory if they lie in it as they are sent."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from worker.errors import RefitError
+from worker.refit import Manifest, Source, packing
+from worker.refit.packing import Packing, Place
+
+CPU = torch.device("cpu")
+
+
+def manifest(**sizes: int) -> Manifest:
+    return Manifest.of((name, torch.empty(size, dtype=torch.uint8)) for name, size in sizes.items())
+
+
+def sent(packed: Packing) -> list[list[tuple[str, int]]]:
+    """Names and offsets of each broadcast."""
+    return [[(spec.name, offset) for spec, offset in chunk] for chunk in packed.chunks()]
+
+
+def test_small_tensors_share_a_buffer_and_each_starts_where_gpus_copy_fastest():
+    packed = Packing.of(manifest(a=100, b=300, c=200), 900, {})
+
+    assert sent(packed) == [[("a", 0), ("b", 256)], [("c", 0)]]
+
+
+def test_a_large_tensor_is_sent_alone_and_ends_the_buffer_before_it(monkeypatch):
+    monkeypatch.setattr(packing, "_LARGE", 500)
+
+    assert sent(Packing.of(manifest(a=100, b=500, c=200), 1000, {})) == [[("a", 0)], [("b", 0)], [("c", 0)]]
+
+
+def test_neighbours_are_sent_as_one_up_to_the_size_of_a_buffer(monkeypatch):
+    monkeypatch.setattr(packing, "_LARGE", 500)
+    places = {name: Place(0x1000, 4000, 300 * index) for index, name in enumerate("abcd")}
+
+    assert sent(Packing.of(manifest(a=300, b=300, c=300, d=300), 1000, places)) == [
+        [("a", 0), ("b", 300), ("c", 600)],
+        [("d", 0)],
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [Place(0x1000, 4000, 900), Place(0x9000, 4000, 300)], ids=["a gap between", "memory of its own"]
+)
+def test_what_does_not_lie_side_by_side_is_laid_into_a_buffer(monkeypatch, other):
+    monkeypatch.setattr(packing, "_LARGE", 500)
+
+    packed = Packing.of(manifest(a=300, b=300), 1000, {"a": Place(0x1000, 4000, 0), "b": other})
+
+    assert sent(packed) == [[("a", 0), ("b", 512)]]
+
+
+def test_the_other_side_learns_all_of_it():
+    packed = Packing.of(manifest(a=100, b=300, c=200), 1000, {})
+
+    assert Packing.decode(packed.encode()) == packed
+
+
+@pytest.fixture
+def model():
+    """A layer whose two parts lie side by side, and one parameter of another shape."""
+    layer = nn.Module()
+    layer.other = nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    fused = torch.arange(8.0)
+    layer.one, layer.two = nn.Parameter(fused[:4]), nn.Parameter(fused[4:])
+    return layer
+
+
+def test_a_model_s_tensors_are_sent_from_where_they_lie(model):
+    source = Source(model, "parameters")
+    other, one, two = source.manifest.tensors
+    found = source.in_place(CPU)
+
+    assert found.memory([(one, 0), (two, 16)]).data_ptr() == model.one.data_ptr()
+    assert torch.equal(found.memory([(one, 0), (two, 16)]).view(torch.float32), torch.arange(8.0))
+    assert torch.equal(found.memory([(other, 0)]).view(torch.float32), torch.arange(6.0))
+
+
+def test_what_does_not_lie_as_it_is_sent_has_no_memory(model):
+    source = Source(model, "parameters")
+    other, one, two = source.manifest.tensors
+    (elsewhere,) = Manifest.of([("gathered", torch.ones(1))]).tensors
+
+    for chunk in ([(two, 0), (one, 16)], [(one, 0), (two, 256)], [(one, 0), (other, 16)], [(elsewhere, 0)]):
+        assert source.in_place(CPU).memory(chunk) is None
+
+
+def test_a_model_that_moved_after_it_was_described_is_refused(model):
+    source = Source(model, "parameters")
+    source.in_place(CPU)
+    kept, model.other.data = model.other.data, torch.ones(2, 3)
+
+    with pytest.raises(RefitError, match="other has moved since the model was described; make a Source for every refit"):
+        source.in_place(CPU).memory([(source.manifest.tensors[0], 0)])
+
+    assert kept.data_ptr() != model.other.data_ptr()
