@@ -8,7 +8,8 @@
 The model has the layers of Qwen3-30B-A3B, 12 of them, with random weights in bfloat16: 8.1 B parameters, 14.5 GB of experts.
 Every rank gets 256 requests of 128 + 256 tokens (even), or rank 0 gets them and every other rank 4 (uneven; counted is the rate
 of rank 0). CUDA graphs are on; `--compile` adds vLLM's default compilation, which takes minutes at each start. Only one set of
-engines is up at a time. In it the loads take turns; `--repeat` takes the whole list of sets again and again.
+engines is up at a time. In it the loads take turns; `--repeat` takes the whole list of sets again and again. The set `bare` is
+one engine with ranks of its own as vLLM starts it, without a plan, and driven without logprobs, which all others have.
 
 Measured before on two H200, vLLM 0.26.0, same model and load: two independent engines 45 900 tokens/s together, data parallel 2
 with expert parallel 2 in one group 50 100; uneven 22 960 and 24 990 on the busy rank. The aim: no less than these ratios,
@@ -27,8 +28,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,11 +49,13 @@ os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
 QUIET = 4
 #: Seconds after which a round counts as hanging.
 LIMIT_S = 180.0
-EVEN_AIM, UNEVEN_AIM, EFFICIENCY_AIM = 50_100 / 45_900, 24_990 / 22_960, 0.9
+EVEN_AIM, UNEVEN_AIM, EFFICIENCY_AIM, BARE_AIM = 50_100 / 45_900, 24_990 / 22_960, 0.9, 0.95
 #: What a kernel may add to its weights.
 PADDING = 1.02
 BYTES = "expert bytes of a rank"
 _GRAPHS_ALONE = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+#: What a bare engine does not know, or is given anyway.
+_OURS_ALONE = ("generate_from_dummy", "load_format", "vllm_kwargs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ class Engines:
     """One set of engines, which is up alone.
 
     Attributes:
-        strategy: ``actors``, ``engine`` or ``independent``.
+        strategy: ``actors``, ``engine``, ``independent``, or ``bare`` for vLLM alone.
         ranks: Data-parallel ranks, one on each GPU.
     """
 
@@ -136,8 +141,8 @@ class Engines:
             argparse.ArgumentTypeError: It is something else.
         """
         strategy, _, ranks = text.partition(":")
-        if strategy not in ("actors", "engine", "independent") or not ranks.isdecimal() or int(ranks) < 1:
-            raise argparse.ArgumentTypeError(f"{text!r}: write actors:2, engine:2 or independent:2")
+        if strategy not in ("actors", "engine", "independent", "bare") or not ranks.isdecimal() or int(ranks) < 1:
+            raise argparse.ArgumentTypeError(f"{text!r}: write actors:2, engine:2, independent:2 or bare:2")
         return cls(strategy, int(ranks))
 
     @property
@@ -256,22 +261,57 @@ async def uneven(group: WorkerGroup, ranks: int, setting: Setting, seed: str) ->
     return (await asyncio.gather(busy, *quiet))[0]
 
 
-async def one_set(config: dict[str, Any], engines: Engines, setting: Setting, rounds: int, figures: Figures) -> None:
-    """Starts engines, has the loads take turns, and shuts them down whatever happens; the first round is not counted."""
+#: The rate of one round, given what its prompts are drawn from; and the list that the counted rounds go to.
+Load = tuple[str, Callable[[str], Awaitable[float]], list[float]]
+
+
+@asynccontextmanager
+async def in_group(config: dict[str, Any], engines: Engines, setting: Setting, figures: Figures) -> AsyncIterator[list[Load]]:
+    """Starts engines of ours; yields the loads for them."""
     from worker import WorkerGroup
 
-    start = time.perf_counter()
     async with WorkerGroup(config) as group:
-        figures.start_s.append(time.perf_counter() - start)
         figures.expert_bytes = [row.expert_bytes for row in group.topology.rows]
-        say(f"{engines}: up after {figures.start_s[-1]:.1f} s, expert weights {figures.expert_bytes} bytes")
-        loads = [(even, figures.even)] + ([(uneven, figures.uneven)] if engines.ranks > 1 else [])
+        say(f"{engines}: expert weights {figures.expert_bytes} bytes")
+        loads = [("even", even, figures.even)] + ([("uneven", uneven, figures.uneven)] if engines.ranks > 1 else [])
+        yield [(name, partial(load, group, engines.ranks, setting), found) for name, load, found in loads]
+
+
+@asynccontextmanager
+async def bare(config: dict[str, Any], engines: Engines, setting: Setting, figures: Figures) -> AsyncIterator[list[Load]]:
+    """Starts an engine of vLLM's own with the same arguments; yields the even load for it."""
+    os.environ.update(setting.env)
+    import rollouts
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    cheap = SamplingParams(max_tokens=setting.new, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+    arguments = {name: value for name, value in config["engine"].items() if name not in _OURS_ALONE}
+    llm = rollouts.bare_engine(config["model"], **arguments)
+
+    async def rate_of(seed: str) -> float:
+        rows = batch(setting, engines.ranks * setting.requests, seed)["input_ids"].tolist()
+        start = time.perf_counter()
+        return await rollouts.bare_batch(llm, rows, cheap) / (time.perf_counter() - start)
+
+    try:
+        yield [("even", rate_of, figures.even)]
+    finally:
+        llm.shutdown()
+
+
+async def one_set(config: dict[str, Any], engines: Engines, setting: Setting, rounds: int, figures: Figures) -> None:
+    """Starts engines, has the loads take turns, and shuts them down whatever happens; the first round is not counted."""
+    started = bare if engines.strategy == "bare" else in_group
+    start = time.perf_counter()
+    async with started(config, engines, setting, figures) as loads:
+        figures.start_s.append(time.perf_counter() - start)
+        say(f"{engines}: up after {figures.start_s[-1]:.1f} s")
         for number in range(rounds + 1):
-            for load, found in loads:
+            for name, load, found in loads:
                 async with asyncio.timeout(LIMIT_S):
-                    tokens_per_s = await load(group, engines.ranks, setting, f"{number}-{load.__name__}")
-                counted = f"round {number}" if number else "not counted"
-                say(f"{engines}: {load.__name__} {tokens_per_s:,.0f} tokens/s ({counted})")
+                    tokens_per_s = await load(f"{number}-{name}")
+                say(f"{engines}: {name} {tokens_per_s:,.0f} tokens/s ({f'round {number}' if number else 'not counted'})")
                 if number:
                     found.append(tokens_per_s)
 
@@ -289,12 +329,14 @@ def ratios(results: Results, setting: Setting) -> list[Ratio]:
     for engines in results:
         apart = Engines("independent", engines.ranks)
         aimed = setting is REAL and engines.strategy == "actors"
-        if engines.experts_shared:
+        if engines.experts_shared and engines.strategy != "bare":
             at_two = aimed and engines.ranks == 2
             compare("even", "even", engines, apart, aim=EVEN_AIM * at_two)
             compare("uneven", "uneven", engines, apart, aim=UNEVEN_AIM * at_two)
             compare(BYTES, "expert_bytes", engines, apart if apart in results else one, aim=1 / engines.ranks)
-        if engines.ranks > 1:
+        if engines.strategy == "actors":
+            compare("of vLLM alone without logprobs", "even", engines, Engines("bare", engines.ranks), aim=BARE_AIM * aimed)
+        if engines.ranks > 1 and engines.strategy != "bare":
             compare("of linear", "even", engines, one, engines.ranks, EFFICIENCY_AIM * aimed)
     return found
 
@@ -356,6 +398,8 @@ def _spread(values: Sequence[float]) -> str:
 def usual(gpus: int, *, tiny: bool) -> list[Engines]:
     """The sets that a machine has room for, the most wanted first."""
     two = [Engines("independent", 2), Engines("actors", 2), Engines("engine", 2)]
+    if not tiny:  # vLLM's CPU platform has no data-parallel MoE without a quirk
+        two.insert(2, Engines("bare", 2))
     return [
         *(two if gpus > 1 or tiny else []),
         Engines("independent", 1),

@@ -76,12 +76,7 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
     finally:
         await worker.shutdown()
 
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    llm = AsyncLLM.from_engine_args(
-        AsyncEngineArgs(model=str(folder), load_format="dummy", skip_tokenizer_init=True, disable_log_stats=True, **engine)
-    )
+    llm = rollouts.bare_engine(folder, **engine)
     usual = SamplingParams(max_tokens=NEW, ignore_eos=True, logprobs=0, detokenize=False)
     plain = SamplingParams(max_tokens=NEW, ignore_eos=True, detokenize=False)
     try:

@@ -3,7 +3,7 @@
 ::
 
     with quirks_for(AsyncEngineArgs(model), purpose="rollout") as applied:
-        engine = AsyncLLM.from_engine_args(applied.engine_args)
+        engine = AsyncLLM.from_engine_args(applied.engine_args, usage_context=UsageContext.LLM_CLASS)
         print(applied.receipt())
 """
 

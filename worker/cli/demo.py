@@ -77,6 +77,8 @@ def _small_engines() -> None:
     if installed_platform() == "cpu":
         # By default the CPU build takes nearly all memory for its KV cache; a tiny model needs none of it.
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        # A process for the only worker, which the CPU build adds to bind threads to cores, takes as long to start as the rest.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     # Compiling takes longer here than all of the generation.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 

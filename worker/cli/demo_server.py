@@ -17,7 +17,7 @@ from quirks_core import vllm_metadata
 from quirks_core.cli.screen import Screen, line
 from quirks_core.errors import QuirksError, UsageError
 from quirks_core.handed_down import HOOK_VARIABLE
-from worker.refit.sending import free_port
+from worker.refit.ports import free_port
 
 _PURPOSE = "rollout"
 _OPTIONS = ("--load-format", "auto", "--dtype", "float32", "--enforce-eager", "--max-model-len", "256")

@@ -30,7 +30,7 @@ def started(before: Iterable[psutil.Process]) -> list[BaseProcess]:
         before: The processes that were there before the engine.
     """
     # multiprocessing never learns that a child has ended if psutil asked the system first, as end() does.
-    new = {process.pid for process in psutil.Process().children()} - {process.pid for process in before}
+    new = {process.pid for process in psutil.Process().children(recursive=True)} - {process.pid for process in before}
     children = [child for child in multiprocessing.active_children() if child.pid in new]
     return [child for child in children if child.name.startswith((_ENGINE_CORE, _COORDINATOR))]
 

@@ -118,12 +118,14 @@ async def _of_all_ranks(engine: Any, method: str, *arguments: Any) -> list[Any]:
 def start_engine(arguments: Mapping[str, Any]) -> Any:
     """Starts an ``AsyncLLM``; blocks until all its processes are up, 20 to 60 s on two CPU cores.
 
-    Call it on the event loop that will use the engine.
+    Call it on the event loop that will use the engine. What is left open of the size of a step is what ``LLM`` takes: by
+    itself ``AsyncLLM`` holds 128 requests in a step, where ``LLM`` and ``vllm serve`` hold 1024 on an H200.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
 
 
 def sampling_params(

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from math import ceil
 from typing import Any
 
@@ -102,6 +103,10 @@ class Rank:
             finally:
                 if items is not None:
                     ray.cancel(items)
+                    # What is asked of the engine next must find these requests gone.
+                    with suppress(Exception):  # it ends as cancelled, or is late
+                        async with asyncio.timeout(_ANSWER_S):
+                            await items.completed()
 
     async def state(self) -> dict[str, Any]:
         """Returns the state of the engine within a few seconds, whatever it is."""

@@ -36,6 +36,17 @@ async def test_samples_come_as_they_finish_with_their_own_index(worker, lab):
     assert all(output["output_ids"][0, : len(row)].tolist() == list(row) for output, row in zip(outputs, rows, strict=True))
 
 
+async def test_a_step_holds_as_many_requests_as_one_of_llm(worker):
+    """By itself ``AsyncLLM`` holds half as many or fewer."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    tokens, requests = (limits[UsageContext.LLM_CLASS] for limits in EngineArgs.get_batch_defaults(1))
+    taken = worker.engine.llm.vllm_config.scheduler_config
+
+    assert (taken.max_num_batched_tokens, taken.max_num_seqs) == (tokens, requests)
+
+
 async def test_a_prompt_that_fills_the_context_comes_back_as_it_is(worker, lab):
     (output,), _ = await collected(worker, lab.batch_of([[7] * LONGEST]))
 
