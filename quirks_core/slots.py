@@ -116,20 +116,25 @@ SLOTS = _closed()
 
 def is_slot(name: str) -> bool:
     """Tells whether a slot has that name; of the open families, whether one can have it."""
-    return name in SLOTS or problem_of_name(name) is None
+    return name in SLOTS or (_is_open(name) and problem_of_name(name) is None)
 
 
 def problem_of_name(name: str) -> str | None:
     """Says why no slot has that name, with the nearest one; None if one has it, or, of the open families, can have it."""
     if name in SLOTS:
         return None
+    if not _is_open(name):
+        return f"unknown slot {name!r}{nearest(name, SLOTS)}"
     if name.startswith(ENV):
         return variables.reason_to_refuse(name.removeprefix(ENV))
-    if name.startswith(ENGINE) and _IDENTIFIER.fullmatch(name.removeprefix(ENGINE)):
-        if variables.is_secret(name.removeprefix(ENGINE).rpartition("_")[2]):  # a token_threshold is none
-            return f"{name}: the name looks like that of a secret, and plans are kept and shown"
-        return None
-    return f"unknown slot {name!r}{nearest(name, SLOTS)}"
+    if variables.is_secret(name.removeprefix(ENGINE).rpartition("_")[2]):  # a token_threshold is none
+        return f"{name}: the name looks like that of a secret, and plans are kept and shown"
+    return None
+
+
+def _is_open(name: str) -> bool:
+    """Tells whether a name is of a family whose slots need no declaration: variables, and arguments of the engine."""
+    return name.startswith(ENV) or (name.startswith(ENGINE) and bool(_IDENTIFIER.fullmatch(name.removeprefix(ENGINE))))
 
 
 def slot_around(name: str) -> str:

@@ -131,6 +131,7 @@ def is_readable(module: str) -> bool:
     return module_source(module) is None or parsed(module) is not None
 
 
+@kept_by_tree(1024)
 def attribute_source(target: str) -> str | None:
     """Returns the source of a function or class, its decorators included, or of a constant or field; without indentation.
 

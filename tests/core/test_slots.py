@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quirks_core import ModelFlag, json_values
+from quirks_core import ModelFlag, json_values, slots
 from quirks_core.config import GenerationConfig
 from quirks_core.errors import UsageError, nearest
 from quirks_core.flags import flag_name
@@ -39,6 +39,13 @@ def test_an_unknown_slot_of_a_closed_section_is_an_error_with_the_nearest_name(n
     assert not is_slot(name)
     with pytest.raises(UsageError, match=r"did you mean 'refit\.scope'" if name == "refit.scop" else f"unknown slot '{name}'"):
         find_slot(name)
+
+
+def test_who_only_asks_whether_there_is_a_slot_waits_for_no_search_of_similar_names(monkeypatch):
+    monkeypatch.setattr(slots, "nearest", lambda *_: pytest.fail("nobody wants a name"))
+
+    assert not is_slot("engine.hf_overrides.rope_theta")
+    assert not is_slot("refit.scop")
 
 
 def test_the_last_part_of_a_name_may_say_it_all_and_where_nothing_comes_close_nothing_is_suggested():
