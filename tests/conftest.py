@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing.util
 import os
+import runpy
 import shutil
 import signal
 import sys
@@ -21,6 +23,9 @@ import pytest
 from quirks_core import data_file, engine_arguments, serve_options, sources
 from quirks_core.cli import main
 
+_STARTUP = str(Path(__file__).parent / "startup")
+#: Ray gives its workers what nobody else wants of the cores, which on a busy machine is nothing, and starts some in advance.
+_RAY = {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
 _OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
 
 
@@ -28,10 +33,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Gives each process of a parallel run its own temporary folder (some tests look for what is left behind), and Ctrl-C back.
 
     A shell that starts a run in the background makes it ignore Ctrl-C, and all that it starts with it; tests send that signal.
+    What `tests/startup` does is done in this process, too.
     """
+    if _STARTUP not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_STARTUP, os.environ.get("PYTHONPATH"))))
+        runpy.run_path(str(Path(_STARTUP) / "sitecustomize.py"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update(_RAY)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        multiprocessing.util.get_temp_dir()  # outside of the folder that goes before it
         folder = tempfile.mkdtemp(prefix=f"{worker}-", dir="/tmp" if Path("/tmp").is_dir() else None)  # noqa: S108 - sockets need short paths
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
@@ -62,6 +73,15 @@ def compiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """What small engines are started with is no fact of the plans that other tests make."""
     if request.node.get_closest_marker("engine") is None:
         monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
+
+
+@pytest.fixture
+def worker_in_core(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Variables of programs whose engine's core does the work of its only worker, as on a GPU; half the time of a start."""
+    variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    return variables
 
 
 @pytest.fixture
@@ -108,7 +128,8 @@ def model(tmp_path: Path) -> Callable[..., Path]:
 
 def _forget_sources() -> None:
     arguments = (engine_arguments.argument_names, engine_arguments.find_argument, engine_arguments._fields)
-    for cached in (sources.module_source, sources.parsed, data_file._read, *arguments, serve_options.serve_options):
+    of_sources = (sources.attribute_source, sources.module_source, sources.parsed)
+    for cached in (*of_sources, data_file._read, *arguments, serve_options.serve_options):
         cached.cache_clear()
     importlib.invalidate_caches()
 

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import fork_server
 import pytest
 import pytest_asyncio
 
@@ -22,13 +23,16 @@ def acme_slots(wheels: Callable[..., list[Path]], tmp_path_factory: pytest.TempP
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
         patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process less to wait for
         yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def worker(acme_slots, tiny_checkpoint, quirk_engine):  # noqa: ARG001 - the plugins must be there first
-    async with quirk_engine(tiny_checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as started:
-        yield started
+    fork_server.start()
+    with fork_server.instead_of_spawning():
+        async with quirk_engine(tiny_checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as started:
+            yield started
 
 
 def test_the_engine_runs_with_the_arguments_and_driver_and_worker_say_so(worker):

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fork_server
 import pytest
 
 from worker import VllmAsyncGenerationWorker
@@ -42,15 +43,16 @@ def _lean(values: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 
 class _LeanLab(Lab):
-    """Starts lean engines."""
+    """Starts lean engines, in processes that have imported vLLM already."""
 
     @asynccontextmanager
     async def worker(
         self, model: Path, values: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncIterator[VllmAsyncGenerationWorker]:
         """Starts a worker as `Lab.worker` does."""
-        async with super().worker(model, _lean(values), **options) as found:
-            yield found
+        with fork_server.instead_of_spawning():
+            async with super().worker(model, _lean(values), **options) as found:
+                yield found
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +64,15 @@ def lean() -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="session")
 def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """Checkpoints, engines and transformers as the reference."""
+    fork_server.start()
     return _LeanLab(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture
+def forked(shared_lab: Lab) -> Iterator[None]:  # noqa: ARG001 - it starts the server
+    """Engines that the test starts by itself are in processes that have imported vLLM already."""
+    with fork_server.instead_of_spawning():
+        yield
 
 
 @pytest.fixture(scope="session")

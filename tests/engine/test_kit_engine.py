@@ -6,11 +6,12 @@ import pytest
 
 
 @pytest.mark.quirk("gemma4-layer-scalar")
-async def test_a_refitted_gemma4_generates_what_the_trainers_model_does(quirk_lab, tiny_checkpoint, quirk_engine):
+@pytest.mark.usefixtures("forked")
+async def test_a_refitted_gemma4_generates_what_the_trainers_model_does(quirk_lab, tiny_checkpoint, quirk_engine, lean):
     model = tiny_checkpoint("gemma4")
     trainer = quirk_lab.trainer(model)
 
-    async with quirk_engine(model) as worker:
+    async with quirk_engine(model, lean()) as worker:
         await worker.refit_async(trainer)
         outcome = quirk_lab.same_tokens(await quirk_lab.greedy(worker), quirk_lab.reference(trainer))
 

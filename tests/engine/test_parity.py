@@ -18,7 +18,7 @@ from worker.parity.records import Report
 from worker.parity.run import Options, run
 from worker.testing.lab import configuration
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("forked")]
 
 #: What runs on a CPU with one engine.
 _EVERYWHERE = (
@@ -83,6 +83,7 @@ def arguments(checkpoint, tmp_path):
     return ["parity", *model, *settings, "--tokens", "32", "--profile", "float32", "--json", "--output", str(tmp_path / "out")]
 
 
+@pytest.mark.usefixtures("worker_in_core")
 def test_the_command_line_writes_a_report_and_measures_nothing_twice(arguments, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "out"
 

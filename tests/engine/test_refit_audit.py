@@ -13,6 +13,8 @@ from worker import GenerationConfig
 from worker.audit.refit_audit import audit
 from worker.testing.lab import configuration
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 @pytest.fixture
 def audited(checkpoint, lean):
@@ -51,6 +53,7 @@ async def test_a_buffer_that_a_refit_destroys_is_told_apart_and_comes_with_what_
     assert (found.clean, found.passed) == (False, False)
 
 
+@pytest.mark.usefixtures("worker_in_core")
 def test_the_command_finds_a_model_without_such_buffers_clean(checkpoint, capsys):
     """Qwen3, by tensors; logprobs are compared in worker_calls."""
     settings = ["engine.enforce_eager=true", "engine.dtype=float32", "engine.max_model_len=128"]

@@ -179,6 +179,7 @@ def test_the_trainers_page_quotes_the_script_word_for_word():
 
 @pytest.mark.engine
 @_DRAWS
+@pytest.mark.usefixtures("worker_in_core")
 def test_the_reward_rises_while_rollout_and_trainer_agree(tmp_path):
     from PIL import Image
 
@@ -203,6 +204,7 @@ def test_the_reward_rises_while_rollout_and_trainer_agree(tmp_path):
 
 
 @pytest.mark.engine
+@pytest.mark.usefixtures("worker_in_core")
 def test_logprobs_from_before_the_temperature_end_the_run_at_once(tmp_path):
     done = _run(tmp_path, "--json", MODEL_QUIRKS_DISABLE="rollout-logprobs-processed")
 

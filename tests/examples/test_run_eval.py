@@ -398,6 +398,7 @@ def test_what_was_typed_wrong_is_told_and_ends_with_2(evaluation, monkeypatch, c
     assert [file.name for file in tmp_path.iterdir()] == ["examples"]
 
 
+@pytest.mark.usefixtures("worker_in_core")
 @pytest.mark.engine
 def test_an_evaluation_finds_what_the_model_was_taught(tiny, tmp_path):
     output = tmp_path / "results.json"

@@ -81,7 +81,10 @@ def test_with_quirks_the_engine_samples_from_the_policy_that_is_trained_at_every
 
 
 def test_without_the_quirk_for_float32_checkpoints_the_engine_samples_from_another_policy(train):
-    ended = train("downcast", MODEL_QUIRKS="on", MODEL_QUIRKS_DISABLE="float32-checkpoint-downcast")
+    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": "float32-checkpoint-downcast"}
+    variables["TORCHDYNAMO_DISABLE"] = "1"  # then a quirk makes the engine eager, which halves the time
+
+    ended = train("downcast", **variables)
 
     assert ended.code == 0, ended.text[-4000:]
     assert min(row["sampling/sampling_logp_difference/mean"] for row in ended.steps) > 100 * _TOLERANCE

@@ -24,6 +24,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from quirks_core.config import ClusterSection
+from worker.engine import processes
 from worker.errors import RankError
 from worker.group import ranks
 from worker.group.actor import EngineActor
@@ -43,7 +44,9 @@ def group(address, **section):
 
 
 def there(rank):
-    return [name for name in (rank["folder"], f"/proc/{rank['pid']}") if Path(name).exists()]
+    folder = [rank["folder"]] if Path(rank["folder"]).exists() else []
+    # A process that has ended counts as gone, also before Ray has collected its exit code.
+    return folder + [one.pid for one in processes.children([rank["pid"]]) if processes.all_run([one])]
 
 
 async def placed(address, placement):

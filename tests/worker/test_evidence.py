@@ -59,7 +59,7 @@ def package(site, install, monkeypatch):
             (site / "acme" / f"{name}.py").write_text(text, encoding="utf-8")
         for name in ("acme", "acme.quirk", "acme.helper"):
             sys.modules.pop(name, None)
-        for cached in (sources.module_source, sources.parsed):
+        for cached in (sources.attribute_source, sources.module_source, sources.parsed):
             cached.cache_clear()
         return Registry.load().find("acme-limit")
 

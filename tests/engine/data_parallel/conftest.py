@@ -27,13 +27,15 @@ def own_ray():
 
 
 @pytest.fixture(scope="package")
-def grouped():
-    """Makes a group with small engines, starts it, and shuts it down whatever happens."""
+def grouped(lean):
+    """Makes a group with small engines, starts it, and shuts it down whatever happens; one with `own_workers` as vLLM does."""
 
     @asynccontextmanager
-    async def start(model, values, **options) -> AsyncIterator[WorkerGroup]:
+    async def start(model, values, *, own_workers=False, **options) -> AsyncIterator[WorkerGroup]:
         # By itself vLLM wants a NUMA node for each rank.
         values = {"purpose": "eval", **values, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind", **values.get("env", {})}}
+        if not own_workers:
+            values = lean(values)
         async with WorkerGroup(configuration(model, values), **options) as group:
             yield group
 

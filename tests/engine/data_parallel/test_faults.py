@@ -170,8 +170,8 @@ def test_the_loss_of_a_process_of_rays_is_named_and_a_restart_brings_engines_and
         assert said["tokens"] == [list(row.tokens) for row in lab.reference(checkpoint("qwen3"))]
 
 
-async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothing_is_left(checkpoint, monkeypatch):
-    group = WorkerGroup(configuration(checkpoint("qwen3_moe"), _MOE))
+async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothing_is_left(checkpoint, lean, monkeypatch):
+    group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     create = Ranks.create
     ranks = ()
@@ -196,8 +196,8 @@ async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothi
     assert not any(map(os.path.exists, (rank.folder for rank in ranks)))
 
 
-async def test_a_port_of_the_ranks_that_somebody_takes_first_is_named_and_nothing_is_left(checkpoint, monkeypatch):
-    group = WorkerGroup(configuration(checkpoint("qwen3_moe"), _MOE))
+async def test_a_port_of_the_ranks_that_somebody_takes_first_is_named_and_nothing_is_left(checkpoint, lean, monkeypatch):
+    group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
     call = Rank.call
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
@@ -214,8 +214,8 @@ async def test_a_port_of_the_ranks_that_somebody_takes_first_is_named_and_nothin
     assert group._ranks.all == ()
 
 
-async def test_a_node_that_comes_to_another_plan_is_refused_with_what_differs(checkpoint, monkeypatch):
-    group = WorkerGroup(configuration(checkpoint("qwen3_moe"), _MOE))
+async def test_a_node_that_comes_to_another_plan_is_refused_with_what_differs(checkpoint, lean, monkeypatch):
+    group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
     monkeypatch.setattr("worker.group.group.plan_variables", lambda *_: {"VLLM_USE_V1": "1"})
 
     async with asyncio.timeout(HUNG_S):

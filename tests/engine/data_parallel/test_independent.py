@@ -12,8 +12,8 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def group(checkpoint, grouped, lean):
-    values = lean({"purpose": "rollout", "engine": {"data_parallel_size": 2}})
+async def group(checkpoint, grouped):
+    values = {"purpose": "rollout", "engine": {"data_parallel_size": 2}}
     async with grouped(checkpoint("qwen3"), values) as started:
         yield started
 

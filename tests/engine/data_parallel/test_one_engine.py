@@ -25,7 +25,7 @@ async def group(checkpoint, grouped):
         "engine": {**_TWO_RANKS, "enable_expert_parallel": True},
         "parallel": {"dp_strategy": "engine", "expert_parallel_size": 2},
     }
-    async with grouped(checkpoint("qwen3_moe"), values) as started:
+    async with grouped(checkpoint("qwen3_moe"), values, own_workers=True) as started:
         yield started
 
 

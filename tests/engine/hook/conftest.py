@@ -177,7 +177,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     environment = {
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join([str(_ROOT), str(site)]),
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), str(site), str(_ROOT / "tests" / "startup")]),
         "TORCHDYNAMO_DISABLE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
     }

@@ -86,13 +86,14 @@ import asyncio, json, os, sys
 
 async def main():
     from vllm import AsyncEngineArgs, SamplingParams
+    from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
     from quirks_core import quirks_for
 
     engine_args = AsyncEngineArgs(model=sys.argv[1], max_model_len=128, max_num_seqs=8, enforce_eager=True)
     before = dict(os.environ)
     with quirks_for(engine_args, purpose="rollout", told={"refit.scope": "parameters", "sampling.top_p": 1.0}) as applied:
-        engine = AsyncLLM.from_engine_args(applied.engine_args)
+        engine = AsyncLLM.from_engine_args(applied.engine_args, usage_context=UsageContext.LLM_CLASS)
         try:
             async for output in engine.generate("once upon", SamplingParams(max_tokens=4), "1"):
                 pass
@@ -112,8 +113,8 @@ if __name__ == "__main__":
 """
 
 
-def test_the_library_door_applies_a_plan_to_async_llm_and_proves_it(programs, checkpoint):
-    result = programs.script(DOOR, checkpoint("qwen3")).result()
+def test_the_library_door_applies_a_plan_to_async_llm_and_proves_it(programs, checkpoint, worker_in_core):
+    result = programs.script(DOOR, checkpoint("qwen3"), **worker_in_core).result()
 
     assert (result["tokens"], len(result["digests"])) == (4, 1)
     assert (result["mode"], result["untouched"]) == ("processed_logprobs", "raw_logprobs")
@@ -151,8 +152,8 @@ if __name__ == "__main__":
 """
 
 
-def test_an_engine_in_a_ray_actor_has_the_plan_of_the_actors_environment(programs, checkpoint, receipts):
-    ended = programs.script(RAY, checkpoint("qwen3"), receipts.file)
+def test_an_engine_in_a_ray_actor_has_the_plan_of_the_actors_environment(programs, checkpoint, receipts, worker_in_core):
+    ended = programs.script(RAY, checkpoint("qwen3"), receipts.file, **worker_in_core)
 
     assert ended.result() == [4, "processed_logprobs"]
     (engine,) = receipts().engines
@@ -160,7 +161,7 @@ def test_an_engine_in_a_ray_actor_has_the_plan_of_the_actors_environment(program
     assert any("a sign of a trainer: load_format=dummy" in line for line in ended.said)
 
 
-def test_a_batch_of_vllms_own_command_has_the_plan(programs, vllm, checkpoint, receipts, tmp_path):
+def test_a_batch_of_vllms_own_command_has_the_plan(programs, vllm, checkpoint, receipts, tmp_path, worker_in_core):
     model = str(checkpoint("qwen3"))
     body = {"model": model, "messages": [{"role": "user", "content": "once upon"}], "max_tokens": 4}
     request = {"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": body}
@@ -168,7 +169,7 @@ def test_a_batch_of_vllms_own_command_has_the_plan(programs, vllm, checkpoint, r
     files = ["-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
     command = [vllm, "run-batch", *files, "--model", model, "--max-model-len", "128", "--enforce-eager"]
 
-    ended = programs.run(*command, MODEL_QUIRKS="on", MODEL_QUIRKS_RECEIPT=str(receipts.file))
+    ended = programs.run(*command, MODEL_QUIRKS="on", MODEL_QUIRKS_RECEIPT=str(receipts.file), **worker_in_core)
 
     assert ended.code == 0, ended.text[-3000:]
     answer = json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
@@ -239,11 +240,13 @@ def rpc_port(port):
     return str(port + 1 if port < 65000 else port - 1)
 
 
-def test_a_headless_node_plans_for_itself_and_gets_the_plan_of_the_head(programs, vllm, checkpoint, port, rpc_port, tmp_path):
+def test_a_headless_node_plans_for_itself_and_gets_the_plan_of_the_head(
+    programs, vllm, checkpoint, port, rpc_port, tmp_path, worker_in_core
+):
     files = [tmp_path / "head.json", tmp_path / "headless.json"]
     common = [vllm, "serve", checkpoint("qwen3_moe"), "--max-model-len", "128", "--max-num-seqs", "8", *NODE]
-    common += ["--data-parallel-rpc-port", rpc_port]
-    variables = {"MODEL_QUIRKS": "on", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    common += ["--data-parallel-rpc-port", rpc_port, "--distributed-executor-backend", "uni"]
+    variables = {"MODEL_QUIRKS": "on", "VLLM_CPU_OMP_THREADS_BIND": "nobind", **worker_in_core}
     headless = [*common, "--headless", "--data-parallel-start-rank", "1"]
     with programs.running(headless, **variables, MODEL_QUIRKS_RECEIPT=str(files[1])) as other:
         with programs.server(*common, "--api-server-count", "1", port=port, MODEL_QUIRKS_RECEIPT=str(files[0]), **variables):
