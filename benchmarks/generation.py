@@ -3,15 +3,15 @@
     python benchmarks/generation.py            a table; needs a GPU
     python benchmarks/generation.py --json     the same as JSON
 
-The worker's requests take turns with the shortest loop that asks the same of the worker's engine: what our code costs. Then
-comes an engine with vLLM's own defaults and no plan: what the plan costs. CUDA graphs are on in both.
+Two engines are up at the same time and take turns: the worker's, and one with vLLM's own defaults and no plan. The shortest
+loop asks of the worker's engine what the worker asks, which shows what our code costs; of the other engine it asks the same and
+what others ask. CUDA graphs are on in both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -27,6 +27,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
 
 REQUESTS, PROMPT, NEW, VOCABULARY = 256, 128, 256, 150_000
+_BASE = "bare engine, usual requests, without logprobs"
 _notes: list[str] = []
 
 
@@ -35,10 +36,11 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
     import torch
 
     from worker import VllmAsyncGenerationWorker
+    from worker.engine import vllm_adapter
 
     prompts = rollouts.prompts(REQUESTS, PROMPT, VOCABULARY)
     batch = {"input_ids": torch.tensor(prompts), "input_lengths": torch.full((REQUESTS,), PROMPT)}
-    engine = {"dtype": "bfloat16", "max_model_len": 1024, "gpu_memory_utilization": 0.5}
+    engine = {"dtype": "bfloat16", "max_model_len": 1024, "gpu_memory_utilization": 0.4}
     config = {
         "model": str(folder),
         "engine": {**engine, "generate_from_dummy": True, "vllm_kwargs": {"skip_tokenizer_init": True}},
@@ -54,58 +56,33 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
         if tokens != REQUESTS * NEW:
             _notes.append(f"{name}: {tokens} tokens instead of {REQUESTS * NEW}")
 
+    bare = rollouts.bare_engine(folder, **engine)  # first, before the worker's plan sets variables
     worker = VllmAsyncGenerationWorker(config)
     try:
         await worker.post_init_async()
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        cheap = SamplingParams(
-            max_tokens=NEW,
-            ignore_eos=True,
-            logprobs=0,
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        for _ in range(rounds + 1):
-            await timed("worker", rollouts.worker_batch(worker, batch))
-            await worker.reset_prefix_cache_async()
-            await timed("the same requests to the worker's engine", rollouts.bare_batch(worker.engine.llm, prompts, cheap))
-            await worker.reset_prefix_cache_async()
+        usual = SamplingParams(max_tokens=NEW, ignore_eos=True, logprobs=0, detokenize=False)
+        plain = SamplingParams(max_tokens=NEW, ignore_eos=True, detokenize=False)
+        cheap = usual.clone()
+        cheap.flat_logprobs, cheap.output_kind = True, RequestOutputKind.FINAL_ONLY
+        ours = vllm_adapter.sampling_params(worker.config.sampling, greedy=False, max_tokens=NEW, coalesce=True)
+        for number in range(rounds + 1):
+            loads = [
+                (_BASE, bare, plain),
+                ("bare engine, usual requests, with logprobs", bare, usual),
+                ("bare engine, as cheap requests, with logprobs", bare, cheap),
+                ("the worker's requests to its engine", worker.engine.llm, ours),
+                ("the worker", None, None),
+            ]
+            for name, llm, params in loads[:: 1 if number % 2 else -1]:
+                await timed(name, rollouts.bare_batch(llm, prompts, params) if llm else rollouts.worker_batch(worker, batch))
+                await (llm.reset_prefix_cache() if llm else worker.reset_prefix_cache_async())
     finally:
+        bare.shutdown()
         await worker.shutdown()
-
-    llm = rollouts.bare_engine(folder, **engine)
-    usual = SamplingParams(max_tokens=NEW, ignore_eos=True, logprobs=0, detokenize=False)
-    plain = SamplingParams(max_tokens=NEW, ignore_eos=True, detokenize=False)
-    try:
-        for _ in range(rounds + 1):
-            for name, params in (
-                ("as cheap requests", cheap),
-                ("usual requests, with logprobs", usual),
-                ("usual requests, without", plain),
-            ):
-                await timed(f"bare engine, {name}", rollouts.bare_batch(llm, prompts, params))
-                await llm.reset_prefix_cache()
-    finally:
-        llm.shutdown()
-    found = []
-    base = statistics.median(times["bare engine, as cheap requests"][1:])
-    for name, values in times.items():
-        median = statistics.median(values[1:])
-        rate = REQUESTS * NEW / median * 1e3
-        found.append(
-            measure.Row(
-                f"{name}: {rate:,.0f} tokens/s",
-                min(values[1:]),
-                median,
-                len(values) - 1,
-                median / base,
-                "bare engine, as cheap requests",
-            )
-        )
-    return found
+    return measure.rows({name: values[1:] for name, values in times.items()}, to=_BASE)
 
 
 def measured(rounds: int) -> Iterable[measure.Row]:

@@ -13,6 +13,7 @@ engines are driven as its documentation says, where it still has that interface 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import statistics
 import sys
@@ -47,6 +48,24 @@ def policy(folder: Path, device: str) -> Any:
         return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16).eval()
 
 
+class Collected:
+    """Milliseconds that this process, the trainer's, has spent on garbage collection."""
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+        self._start = 0.0
+        gc.callbacks.append(self._tell)
+
+    def _tell(self, phase: str, _: dict[str, int]) -> None:
+        now = time.perf_counter()
+        if phase == "stop":
+            self.ms += (now - self._start) * 1e3
+        self._start = now
+
+
+_collected = Collected()
+
+
 class Phases:
     """Milliseconds of each of an engine's calls during the refits that are counted."""
 
@@ -70,11 +89,13 @@ async def repeated(
     """Times a call; the first is not counted."""
     times = []
     for number in range(rounds + 1):
+        collected = _collected.ms
         start = time.perf_counter()
         await call()
         if number:
             times.append((time.perf_counter() - start) * 1e3)
-            print(f"{what}: {times[-1]:.1f} ms", file=sys.stderr)
+            collected = _collected.ms - collected
+            print(f"{what}: {times[-1]:.1f} ms, {collected:.1f} of them Python's garbage collection here", file=sys.stderr)
         elif phases is not None:
             phases.times.clear()
     found = [row(what, times)]

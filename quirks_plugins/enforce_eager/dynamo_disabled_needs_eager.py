@@ -6,7 +6,8 @@ Dynamo off, ``torch.compile`` returns the original function, which has no ``aot_
 ``TORCH_COMPILE_DISABLE``, which turns its compilation off, but not this one (pytorch/pytorch#174607).
 
 What this changes: ``engine.enforce_eager`` becomes true unless the user set it. If the user set it to false, the run is
-refused before the start.
+refused before the start. An engine whose ``compilation_config`` has the mode 0 compiles nothing: it starts, and keeps its CUDA
+graphs.
 
 When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`` returns the plain function. The source was
 read in vLLM 0.30.0, 0.31.0 and 0.32.0; vLLM 0.26.0 on an H200 ends in the same error.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, environment, no, report, unknown, yes
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, environment, no, report, setting, unknown, yes
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
@@ -27,7 +28,11 @@ QUIRK = Quirk(
     id="dynamo-disabled-needs-eager",
     title="An engine that compiles does not start where TORCHDYNAMO_DISABLE=1",
     flag=ModelFlag.ENFORCE_EAGER,
-    match=environment("TORCHDYNAMO_DISABLE").one_of("1") & ~environment("VLLM_USE_AOT_COMPILE").one_of("0"),
+    match=(
+        environment("TORCHDYNAMO_DISABLE").one_of("1")
+        & ~environment("VLLM_USE_AOT_COMPILE").one_of("0")
+        & ~setting("engine.compilation_config.mode").one_of(0, "none", "NONE")
+    ),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(
         "engine.enforce_eager",
@@ -44,6 +49,7 @@ QUIRK = Quirk(
         no("qwen3", vllm="0.32.0"),
         no("qwen3", vllm="0.32.0", env={"TORCHDYNAMO_DISABLE": "0"}),
         no("qwen3", vllm="0.32.0", env={**_OFF, "VLLM_USE_AOT_COMPILE": "0"}),
+        no("qwen3", {"engine.compilation_config": {"mode": 0}}, vllm="0.32.0", env=_OFF),
         unknown("qwen3", env=_OFF),
     ],
     cost="no compilation and no CUDA graphs; the variable asks for the former",

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from worker import VllmAsyncGenerationWorker
-from worker.errors import NotReadyError, RefitRejectedError
+from worker.errors import NotReadyError, RefitError, RefitRejectedError
 from worker.refit import Manifest, tensors
 from worker.refit.ports import free_port
 from worker.testing import checkpoints
@@ -27,9 +27,21 @@ two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 
 PROMPTS = (tuple(range(3, 27)), (100, 200, 300, 400, 50, 60, 70), tuple((7 * i * i + 11) % 500 + 5 for i in range(40)))
 _TRAINER = """
-    import json, sys, torch
+    import os, sys, torch
     from transformers import AutoModelForCausalLM
     from worker.refit import CollectiveSender, Source, send_ipc_zmq
+    from worker.refit.collective import Group
+
+    def then_die(broadcast):
+        left = [None] * 3
+        def some(group, memory):
+            broadcast(group, memory)
+            left.pop()
+            if not left:
+                torch.cuda.synchronize()  # they have left this process
+                os._exit(9)
+        return some
+
     how, model, device, *where = sys.argv[1:]
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(device)
     source = Source(policy, "state_dict")
@@ -37,8 +49,10 @@ _TRAINER = """
         send_ipc_zmq(source, where, device=device, buffer_bytes=1 << 16)
     else:
         sender = CollectiveSender("127.0.0.1", int(where[0]), world_size=2, device=device)
-        for _ in range(2):
-            sender.send(source, buffer_bytes=1 << 16)
+        sender.send(source, buffer_bytes=1 << 16)
+        if how == "dies":
+            Group.broadcast_weights = then_die(Group.broadcast_weights)
+        sender.send(source, buffer_bytes=1 << 16)
         sender.close()
 """
 
@@ -62,6 +76,7 @@ async def tokens(worker):
 @asynccontextmanager
 async def engine(model, **values) -> AsyncIterator[VllmAsyncGenerationWorker]:
     options = {
+        "dtype": "bfloat16",  # the checkpoint's is float32
         "max_model_len": 256,
         "gpu_memory_utilization": 0.2,
         "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
@@ -128,6 +143,28 @@ async def test_a_trainer_s_process_on_another_gpu_refits_by_nccl(worker, models,
 
     assert process.wait(60) == 0
     assert await tokens(worker) == expected.b
+
+
+@two_gpus
+async def test_a_trainer_that_dies_during_a_refit_by_nccl_is_given_up_and_the_next_refit_works(
+    worker, models, expected, monkeypatch
+):
+    short = worker.config.refit.model_copy(update={"timeout_s": 20.0})
+    monkeypatch.setattr(worker.refitting.sender, "section", short)
+    port = free_port("127.0.0.1")
+    process = trainer("dies", models.b, "cuda:1", port)
+    await worker.init_collective_async(0, "127.0.0.1", port, world_size=2, train_world_size=1)
+    assert await worker.update_weights_from_collective_async()
+
+    with pytest.raises(RefitError, match="a refit failed half-way"):
+        async with asyncio.timeout(60):
+            await worker.update_weights_from_collective_async()
+
+    assert process.wait(60) == 9
+    with pytest.raises(NotReadyError, match="refit once more, completely"):
+        await tokens(worker)
+    await worker.refit_async(policy(models.a))
+    assert await tokens(worker) == expected.a
 
 
 async def test_what_was_not_announced_is_rejected_and_the_weights_stay(worker, models, expected):

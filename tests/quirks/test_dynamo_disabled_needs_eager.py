@@ -32,3 +32,16 @@ def test_compilation_that_was_typed_is_refused_with_both_remedies(plan_for):
 
 def test_eager_execution_that_was_typed_stays(plan_for):
     assert plan_for("qwen3", {EAGER: True}, assume=VLLM, environ=OFF).statuses == {EAGER: "already_set"}
+
+
+@pytest.mark.parametrize("mode", [0, "none"])
+def test_an_engine_that_compiles_nothing_anyway_keeps_its_cuda_graphs(plan_for, mode):
+    config = {"engine": {"compilation_config": {"mode": mode, "cudagraph_mode": "FULL_DECODE_ONLY"}}}
+
+    assert plan_for("qwen3", config, assume=VLLM, environ=OFF).state == "not_matched"
+
+
+def test_another_mode_of_compilation_needs_eager_execution(plan_for):
+    config = {"engine": {"compilation_config": {"mode": 3}}}
+
+    assert plan_for("qwen3", config, assume=VLLM, environ=OFF).changes == {EAGER: True}
