@@ -8,10 +8,11 @@ the front end decodes and appends them one by one.
 
 What this changes: the engine core holds the outputs of our worker's requests. When a request finishes, it sends one output
 with all tokens and logprobs, which the front end appends at once. The tokens and logprobs are the same. A request is held only
-if our worker marked it, and never if it has stop strings or prompt logprobs, streams its input, or gets something else in each
-output (routed experts, sampling masks). Requests of the HTTP server are not marked. In engines that another program starts
-(``MODEL_QUIRKS``) no request is marked, so nothing is held there. With ``engine.disable_log_stats: false`` nothing is held
-either, because the front end computes latencies from the times at which outputs arrive.
+if our worker marked it, and never if it has stop strings, prompt logprobs or logprobs of other tokens than the sampled one,
+streams its input, or gets something else in each output (routed experts, sampling masks). Requests of the HTTP server are not
+marked. In engines that another program starts (``MODEL_QUIRKS``) no request is marked, so nothing is held there. With
+``engine.disable_log_stats: false`` nothing is held either, because the front end computes latencies from the times at which
+outputs arrive.
 
 Held outputs are sent early in two cases: when the weights get a new label, so that each token keeps the label of the weights
 that made it, and before the engine core ends requests by itself (pause, sleep, shutdown). If the caller gives up a request (a
@@ -96,7 +97,7 @@ QUIRK = Quirk(
         no("qwen3", _OURS, vllm="0.25.1"),
         unknown("qwen3", _OURS),
     ],
-    cost="about 0.5 KB of the engine core's memory for each held token of the last 64 steps, 20 bytes for earlier ones",
+    cost="8 bytes of the engine core's memory for each held token, beside its id",
 )
 
 

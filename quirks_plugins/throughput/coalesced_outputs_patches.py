@@ -9,6 +9,7 @@ vLLM is imported when a function runs, because a patch may come into force while
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, wraps
@@ -36,9 +37,6 @@ __all__ = [
 MARK = "model_quirks_coalesce"
 #: Attribute of a scheduler that keeps its `HeldOutputs`.
 _ATTRIBUTE = "_model_quirks_held"
-#: Logprobs of so many steps are joined into one block. One step's are views of arrays for the whole batch, which would
-#: otherwise stay alive for as long as the longest request.
-_STEPS = 64
 #: Fields of an output that can be held: they are joined, the same in every output, or read from the last one.
 _HOLDABLE = {
     "request_id",
@@ -51,18 +49,25 @@ _HOLDABLE = {
 }
 
 
-def wrap_update_from_output(original: Callable[..., dict[int, EngineCoreOutputs]]) -> Callable[..., Any]:
+def wrap_update_from_output(original: Callable[..., Any]) -> Callable[..., Any]:
     """Make `Scheduler.update_from_output` hold the outputs of marked requests until they finish."""
 
     @wraps(original)
-    def update_from_output(self: Scheduler, scheduler_output: Any, model_runner_output: Any) -> dict[int, EngineCoreOutputs]:
+    def update_from_output(self: Scheduler, scheduler_output: Any, model_runner_output: Any) -> Any:
+        if self.log_stats:  # the front end computes latencies from the times at which outputs arrive
+            return original(self, scheduler_output, model_runner_output)
         held = self.__dict__.get(_ATTRIBUTE)
         if held is None:
             held = self.__dict__[_ATTRIBUTE] = HeldOutputs()
         held.drop(scheduler_output.finished_req_ids)
+        lists, step = model_runner_output.logprobs, None
+        if lists is not None and held.are_all(scheduler_output.num_scheduled_tokens, self.requests):
+            # The original makes arrays of each request's own, which would be taken apart again here.
+            step = _Step(lists, model_runner_output.req_id_to_index)
+            model_runner_output.logprobs = None
         outputs = original(self, scheduler_output, model_runner_output)
-        # The front end computes latencies from the times at which outputs arrive.
-        return outputs if self.log_stats else held.hold(outputs, self.requests)
+        model_runner_output.logprobs = lists
+        return held.hold(outputs, self.requests, step)
 
     return update_from_output
 
@@ -135,24 +140,61 @@ def _send_held(core: EngineCore) -> None:
         core.output_queue.put_nowait(message)
 
 
+class _Step:
+    """The logprobs of one step of a batch whose requests are all marked.
+
+    Args:
+        lists: vLLM's arrays for the batch.
+        rows: The place of each request in the batch.
+    """
+
+    def __init__(self, lists: LogprobsLists, rows: dict[str, int]) -> None:
+        self._logprobs: list[float] = lists.logprobs[:, 0].tolist()
+        self._ranks: list[int] = lists.sampled_token_ranks.tolist()
+        self._starts = lists.cu_num_generated_tokens  # with speculative decoding a request has several tokens in a step
+        self._rows = rows
+
+    def put(self, held: _Held, request_id: str, count: int) -> None:
+        """Append those of a request's tokens to what is held of it."""
+        start = self._rows[request_id]
+        if self._starts is not None:
+            start = self._starts[start]
+        elif count == 1:  # nearly always, and in every step for each request
+            held.logprobs.append(self._logprobs[start])
+            held.ranks.append(self._ranks[start])
+            return
+        held.logprobs.extend(self._logprobs[start : start + count])
+        held.ranks.extend(self._ranks[start : start + count])
+
+
 class HeldOutputs:
     """What the requests of one scheduler have generated and the front end has not seen yet."""
 
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
 
-    def hold(self, outputs: dict[int, EngineCoreOutputs], requests: dict[str, Request]) -> dict[int, EngineCoreOutputs]:
+    def are_all(self, scheduled: Iterable[str], requests: dict[str, Request]) -> bool:
+        """Whether the outputs of all these requests may be held; those that are gone have none."""
+        held = self._held
+        return all(
+            request_id in held or request_id not in requests or self._begins(requests[request_id]) for request_id in scheduled
+        )
+
+    def hold(
+        self, outputs: dict[int, EngineCoreOutputs], requests: dict[str, Request], step: _Step | None = None
+    ) -> dict[int, EngineCoreOutputs]:
         """Take the outputs of unfinished requests out of one step's messages; the last one gets what was held before.
 
         Args:
             outputs: A step's messages, by client; changed in place.
             requests: The scheduler's unfinished requests, by id.
+            step: The logprobs that these outputs lack.
 
         Returns:
             The messages that still have content.
         """
         for client, message in list(outputs.items()):
-            message.outputs = [output for output in message.outputs if not self._takes(output, client, requests)]
+            message.outputs = [output for output in message.outputs if not self._takes(output, requests, step)]
             if not (message.outputs or message.finished_requests or message.scheduler_stats):
                 del outputs[client]
         return outputs
@@ -167,45 +209,52 @@ class HeldOutputs:
         held, self._held = self._held, {}
         released: dict[int, list[EngineCoreOutput]] = {}
         for request_id, one in held.items():
-            released.setdefault(one.client, []).append(one.output(request_id))
+            if one.tokens:
+                released.setdefault(one.client, []).append(one.output(request_id))
         return released
 
-    def _takes(self, output: EngineCoreOutput, client: int, requests: dict[str, Request]) -> bool:
-        """Hold an output, or complete it by what was held; return whether it is held."""
-        held = self._held.get(output.request_id)
-        is_last = output.finish_reason is not None or not _is_plain(output)
-        if held is None:
-            request = requests.get(output.request_id)
-            if is_last or request is None or not _is_coalesced(request):
-                return False
-            held = self._held[output.request_id] = _Held(client, request.sampling_params.logprobs)
-        elif is_last:
-            del self._held[output.request_id]
-            held.complete(output)
+    def _begins(self, request: Request) -> bool:
+        """Hold a request's outputs from now on, if they may be."""
+        if not _is_coalesced(request):
             return False
-        held.add(output)
+        self._held[request.request_id] = _Held(request.client_index)
         return True
+
+    def _takes(self, output: EngineCoreOutput, requests: dict[str, Request], step: _Step | None) -> bool:
+        """Hold an output, or complete it by what was held; return whether it is held."""
+        name = output.request_id
+        held = self._held.get(name)
+        if held is None:
+            if name not in requests or not self._begins(requests[name]):
+                return False
+            held = self._held[name]
+        if step is not None:
+            step.put(held, name, len(output.new_token_ids))
+        held.add(output)
+        if output.finish_reason is None and _is_plain(output):
+            return True
+        del self._held[name]
+        held.complete(output)
+        return False
 
 
 @dataclass(slots=True)
 class _Held:
-    """The held outputs of one request.
+    """The held outputs of one request. Numbers in arrays, because Python's garbage collection looks through all else.
 
     Attributes:
         client: Index of the front end that the request came from.
-        num_logprobs: Logprobs that it asked for beside the sampled token's; None for none at all.
         tokens: Its token ids.
+        logprobs: Those of the tokens, or nothing.
+        ranks: Likewise.
         prefill_stats: How much of its prompt was cached; only the first output has it.
-        steps: Logprobs of single steps. A step has as many columns as the request in it that asked for most.
-        blocks: Logprobs of `_STEPS` steps each.
     """
 
     client: int
-    num_logprobs: int | None
     tokens: list[int] = field(default_factory=list)
+    logprobs: array[float] = field(default_factory=lambda: array("f"))
+    ranks: array[int] = field(default_factory=lambda: array("i"))
     prefill_stats: Any = None
-    steps: list[LogprobsLists] = field(default_factory=list)
-    blocks: list[LogprobsLists] = field(default_factory=list)
 
     def add(self, output: EngineCoreOutput) -> None:
         """Append a step's output."""
@@ -213,32 +262,29 @@ class _Held:
         if output.prefill_stats is not None:
             self.prefill_stats = output.prefill_stats
         if output.new_logprobs is not None:
-            self.steps.append(output.new_logprobs)
-            if len(self.steps) == _STEPS:
-                self._make_block()
+            self.logprobs.extend(output.new_logprobs.logprobs[:, 0].tolist())
+            self.ranks.extend(output.new_logprobs.sampled_token_ranks.tolist())
 
     def complete(self, output: EngineCoreOutput) -> None:
-        """Put everything held in front of what an output has."""
-        self.add(output)
-        output.new_token_ids, output.new_logprobs, output.prefill_stats = self.tokens, self._logprobs(), self.prefill_stats
+        """Put everything held into an output, which was added."""
+        output.new_token_ids, output.new_logprobs, output.prefill_stats = self.tokens, self._lists(), self.prefill_stats
 
     def output(self, request_id: str) -> EngineCoreOutput:
         """Return everything held as the output of an unfinished request."""
         from vllm.v1.engine import EngineCoreOutput
 
-        return EngineCoreOutput(request_id, self.tokens, new_logprobs=self._logprobs(), prefill_stats=self.prefill_stats)
+        return EngineCoreOutput(request_id, self.tokens, new_logprobs=self._lists(), prefill_stats=self.prefill_stats)
 
-    def _logprobs(self) -> LogprobsLists | None:
-        """Join all logprobs: ids, logprobs ``[tokens, columns]`` and ranks ``[tokens]``."""
-        self._make_block()
-        if len(self.blocks) > 1:
-            return _joined(self.blocks, (self.num_logprobs or 0) + 1)
-        return self.blocks[0] if self.blocks else None
+    def _lists(self) -> LogprobsLists | None:
+        """Return ids and logprobs ``[tokens, 1]`` and ranks ``[tokens]``: a logprob is that of the token itself."""
+        import numpy as np
+        from vllm.v1.outputs import LogprobsLists
 
-    def _make_block(self) -> None:
-        if self.steps:
-            self.blocks.append(_joined(self.steps, (self.num_logprobs or 0) + 1))
-            self.steps.clear()
+        if not self.logprobs:
+            return None
+        ids = np.array(self.tokens, np.int32)
+        logprobs, ranks = np.frombuffer(self.logprobs, np.float32), np.frombuffer(self.ranks, np.int32)
+        return LogprobsLists(logprob_token_ids=ids[:, None], logprobs=logprobs[:, None], sampled_token_ranks=ranks)
 
 
 def _is_coalesced(request: Request) -> bool:
@@ -252,7 +298,7 @@ def _is_coalesced(request: Request) -> bool:
         params.output_kind == RequestOutputKind.FINAL_ONLY
         and not params.stop  # the front end searches them, and ends the request
         and not request.resumable  # streams its input
-        and (params.logprobs is None or params.logprobs >= 0)  # -1 is the whole vocabulary
+        and not params.logprobs  # 0 is the sampled token's, which is all that the worker asks for
         and params.logprob_token_ids is None
         and params.prompt_logprobs is None
     )
@@ -274,17 +320,3 @@ def _others() -> tuple[Callable[[EngineCoreOutput], tuple[Any, ...]], tuple[None
 
     names = [name for name in EngineCoreOutput.__struct_fields__ if name not in _HOLDABLE]
     return attrgetter(*names), (None,) * len(names)
-
-
-def _joined(parts: list[LogprobsLists], columns: int) -> LogprobsLists:
-    """Join logprobs, and leave so many columns of each."""
-    import numpy as np
-
-    try:
-        ids, logprobs, ranks = (np.concatenate([part[place] for part in parts]) for place in range(3))
-    except ValueError:  # other requests asked for more columns in some of the steps
-        cut = [(part[0][:, :columns], part[1][:, :columns], part[2]) for part in parts]
-        ids, logprobs, ranks = (np.concatenate([part[place] for part in cut]) for place in range(3))
-    if ids.shape[1] > columns:
-        ids, logprobs = ids[:, :columns].copy(), logprobs[:, :columns].copy()
-    return parts[0]._replace(logprob_token_ids=ids, logprobs=logprobs, sampled_token_ranks=ranks)

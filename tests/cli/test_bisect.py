@@ -25,6 +25,7 @@ ONLY_Y = [
         "coalesced-outputs",
         "cpu-load-into-live-model",
         "cpu-seeded-chunked-prefill",
+        "decode-slots",
         "generation-config-leak",
         "in-flight-update-cache",
         Z,

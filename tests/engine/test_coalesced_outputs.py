@@ -209,7 +209,7 @@ async def test_requests_that_ask_for_more_logprobs_beside_them_change_nothing(fr
 
     assert vars(alone.samples[0])["tokens"] == beside.samples[0].tokens
     assert beside.samples[0].logprobs == pytest.approx(alone.samples[0].logprobs, abs=1e-5)
-    assert (beside.counts, several.counts, len(several.samples[0].logprobs)) == ([1], [1], 12 * 6)
+    assert (beside.counts, several.counts, len(several.samples[0].logprobs)) == ([1], [12], 12 * 6)
     assert several.samples[0].ids == expected.samples[0].ids
     assert several.samples[0].logprobs == pytest.approx(expected.samples[0].logprobs, abs=1e-5)
 

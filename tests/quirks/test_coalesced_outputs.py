@@ -54,13 +54,14 @@ def step():
     """Puts one step's outputs of a batch through `HeldOutputs`, and returns what leaves."""
     from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 
-    def run(held, requests, *, logprobs=None, client=0, **fields):
-        made = []
-        for row, name in enumerate(requests):
+    def run(held, requests, *, logprobs=None, **fields):
+        made = {}
+        for row, (name, request) in enumerate(requests.items()):
             # All rows of a step are views of the same arrays, as those of the sampler are.
             lists = logprobs.slice_request(row, 1) if logprobs is not None else None
-            made.append(EngineCoreOutput(name, [row], new_logprobs=lists, **fields))
-        return held.hold({client: EngineCoreOutputs(outputs=made)}, requests)
+            output = EngineCoreOutput(name, [row], new_logprobs=lists, **fields)
+            made.setdefault(request.client_index, []).append(output)
+        return held.hold({client: EngineCoreOutputs(outputs=outputs) for client, outputs in made.items()}, requests)
 
     return run
 
@@ -84,9 +85,9 @@ def request_of():
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.request import Request
 
-    def make(**values):
+    def make(name="a", client_index=0, **values):
         usual = {"extra_args": {MARK: True}, "output_kind": RequestOutputKind.FINAL_ONLY, "logprobs": 0, "max_tokens": 8}
-        return Request("a", [1, 2], SamplingParams(**{**usual, **values}), None)
+        return Request(name, [1, 2], SamplingParams(**{**usual, **values}), None, client_index=client_index)
 
     return make
 
@@ -99,6 +100,7 @@ def request_of():
         {"output_kind": 1},
         {"stop": ["word"]},
         {"logprobs": -1},
+        {"logprobs": 2},
         {"prompt_logprobs": 0},
         {"logprob_token_ids": [1, 2], "logprobs": None},
     ],
@@ -126,8 +128,7 @@ def test_an_output_with_something_else_in_it_takes_along_what_was_held(step, req
 
 def test_each_client_gets_its_own(step, request_of):
     held = HeldOutputs()
-    step(held, {"a": request_of()}, client=0)
-    step(held, {"b": request_of()}, client=2)
+    step(held, {"a": request_of(), "b": request_of("b", client_index=2)})
 
     released = held.release()
 
@@ -140,7 +141,7 @@ def test_each_client_gets_its_own(step, request_of):
 
 def test_a_request_that_the_front_end_ended_is_forgotten(step, request_of):
     held = HeldOutputs()
-    step(held, {"a": request_of(), "b": request_of()})
+    step(held, {"a": request_of(), "b": request_of("b")})
 
     held.drop({"a"})
 
@@ -155,11 +156,99 @@ def test_long_requests_do_not_keep_the_arrays_of_every_step_alive(step, request_
         step(held, {"a": request_of()}, logprobs=made)
         del made
 
-    assert sum(array() is not None for array in arrays) < 64
+    assert not any(array() is not None for array in arrays)
     (output,) = held.release()[0]
-    assert output.new_logprobs.logprobs[:, 0].tolist() == [float(number) for number in range(300)]
-    assert output.new_logprobs.logprobs.shape == (300, 1)
-    assert output.new_logprobs.sampled_token_ranks.shape == (300,)
+    assert output.new_logprobs.logprobs.tolist() == [[float(number)] for number in range(300)]
+    assert output.new_logprobs.logprob_token_ids.tolist() == [[0]] * 300
+    assert output.new_logprobs.sampled_token_ranks.tolist() == [1] * 300
+
+
+@pytest.fixture
+def scheduled():
+    """Puts steps through the wrapper around a scheduler's method that does to logprobs what vLLM's does."""
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+
+    sliced = []
+
+    def original(scheduler, scheduler_output, found):
+        made = []
+        for name, row in found.req_id_to_index.items():
+            tokens = found.sampled_token_ids[row]
+            lists = None if found.logprobs is None else found.logprobs.slice_request(row, len(tokens))
+            sliced.append(lists is not None)
+            finish = FinishReason.LENGTH if name in scheduler_output.ends else None
+            made.append(EngineCoreOutput(name, tokens, new_logprobs=lists, finish_reason=finish))
+        for name in scheduler_output.ends:
+            del scheduler.requests[name]
+        return {0: EngineCoreOutputs(outputs=made)}
+
+    update = wrap_update_from_output(original)
+
+    def run(scheduler, tokens, logprobs, *, ends=()):
+        rows = {name: row for row, name in enumerate(tokens)}
+        found = SimpleNamespace(req_id_to_index=rows, sampled_token_ids=list(tokens.values()), logprobs=logprobs)
+        scheduler_output = SimpleNamespace(finished_req_ids=set(), num_scheduled_tokens=rows, ends=ends)
+        left = update(scheduler, scheduler_output, found)
+        assert found.logprobs is logprobs
+        return {output.request_id: output for message in left.values() for output in message.outputs}
+
+    return SimpleNamespace(run=run, sliced=sliced)
+
+
+def _scheduler(*requests):
+    return SimpleNamespace(log_stats=False, requests={request.request_id: request for request in requests})
+
+
+def _logprobs(*values, starts=None, columns=1):
+    from vllm.v1.outputs import LogprobsLists
+
+    made = np.zeros((len(values), columns), np.float32)
+    made[:, 0] = values
+    return LogprobsLists(np.zeros_like(made, np.int32), made, np.arange(1, len(values) + 1, dtype=np.int64), starts)
+
+
+def test_a_batch_of_marked_requests_is_not_taken_apart_and_each_gets_its_own_logprobs(scheduled, request_of):
+    scheduler = _scheduler(request_of("a"), request_of("b"))
+
+    assert scheduled.run(scheduler, {"a": [5], "b": [6]}, _logprobs(-0.5, -1.5)) == {}
+    assert scheduled.run(scheduler, {"b": [7], "a": [8]}, _logprobs(-2.5, -3.5), ends=["b"]).keys() == {"b"}
+    (left,) = scheduled.run(scheduler, {"a": [9]}, _logprobs(-4.5), ends=["a"]).values()
+
+    assert not any(scheduled.sliced)
+    assert left.new_token_ids == [5, 8, 9]
+    assert [column.tolist() for column in left.new_logprobs[:3]] == [[[5], [8], [9]], [[-0.5], [-3.5], [-4.5]], [1, 2, 1]]
+
+
+def test_several_tokens_of_a_step_have_their_own_logprobs(scheduled, request_of):
+    """Speculative decoding: the tokens of all requests lie one after the other."""
+    scheduler = _scheduler(request_of("a"), request_of("b"))
+
+    scheduled.run(scheduler, {"a": [5, 6], "b": [7, 8, 9]}, _logprobs(-0.5, -1.5, -2.5, -3.5, -4.5, starts=[0, 2, 5]))
+    left = scheduled.run(scheduler, {"a": [1], "b": [2]}, _logprobs(-5.5, -6.5), ends=["a", "b"])
+
+    assert {name: output.new_logprobs.logprobs[:, 0].tolist() for name, output in left.items()} == {
+        "a": [-0.5, -1.5, -5.5],
+        "b": [-2.5, -3.5, -4.5, -6.5],
+    }
+
+
+def test_beside_a_request_of_somebody_else_the_logprobs_come_as_vllm_makes_them(scheduled, request_of):
+    scheduler = _scheduler(request_of("a"), request_of("b", extra_args=None, logprobs=3))
+
+    first = scheduled.run(scheduler, {"a": [5], "b": [6]}, _logprobs(-0.5, -1.5, columns=4))
+    second = scheduled.run(scheduler, {"a": [7], "b": [8]}, _logprobs(-2.5, -3.5, columns=4), ends=["a"])
+
+    assert first.keys() == {"b"}
+    assert second["a"].new_logprobs.logprobs.tolist() == [[-0.5], [-2.5]]
+    assert [made["b"].new_logprobs.logprobs.shape for made in (first, second)] == [(1, 4)] * 2
+    assert all(scheduled.sliced)
+
+
+def test_a_request_without_a_token_yet_leaves_nothing_behind(request_of):
+    held = HeldOutputs()
+
+    assert held.are_all(["a", "gone"], {"a": request_of()})
+    assert held.release() == {}
 
 
 @pytest.mark.parametrize(
