@@ -27,8 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 #: An engine whose core does the work of its only worker, as on a GPU, is up in half the time. vLLM's CPU platform gives a
 #: worker a process of its own, to bind its threads to cores; unbound threads wait for each other on a busy machine.
+#: Memory of the KV cache that is touched for the first time takes up to 3 s per GiB; 512 blocks have room for 65 536 tokens.
 _LEAN = {
-    "engine": {"distributed_executor_backend": "uni"},
+    "engine": {"distributed_executor_backend": "uni", "num_gpu_blocks_override": 512},
     "env": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"},
 }
 

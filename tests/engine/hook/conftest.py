@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -54,11 +54,19 @@ def said(text: str) -> list[str]:
 
 @dataclass
 class Programs:
-    """Starts programs in an environment without anything of the developer's."""
+    """Starts programs in an environment without anything of the developer's.
+
+    Attributes:
+        folder: Where they run.
+        environment: What they get.
+        count: How many there were.
+        few_blocks: Options for a small KV cache; memory that is touched for the first time takes up to 3 s per GiB.
+    """
 
     folder: Path
     environment: dict[str, str]
     count: int = field(default=0)
+    few_blocks: ClassVar[Sequence[str]] = ("--num-gpu-blocks-override", "64")
 
     def environ(self, variables: dict[str, str]) -> dict[str, str]:
         """Returns the environment of a program: nothing of the developer's that could count."""

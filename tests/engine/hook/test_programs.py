@@ -16,7 +16,7 @@ def tokens(llm):
     return len(llm.generate(["once upon"], SamplingParams(max_tokens=4), use_tqdm=False)[0].outputs[0].token_ids)
 
 if __name__ == "__main__":
-    options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True}
+    options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "num_gpu_blocks_override": 64}
     llm = LLM(model=sys.argv[1], logprobs_mode="raw_logprobs", **options)
     found = {"tokens": tokens(llm), "mode": llm.llm_engine.vllm_config.model_config.logprobs_mode}
     os.environ["MODEL_QUIRKS"] = "rollout"  # a tied model's rollout needs one more patch
@@ -47,7 +47,7 @@ def test_a_script_with_llm_has_the_plan_and_engines_with_other_patches_come_one_
     assert len({one.pid for one in (*engine.processes, front_end)}) == len(engine.processes) + 1
     assert "purpose eval (no sign of a trainer, and no server)" in ended.said[0]
     assert "typed: by value (what LLM got as **kwargs exactly)" in ended.said[0]
-    assert ended.said[0].endswith("enforce_eager, logprobs_mode, max_model_len, max_num_seqs")
+    assert ended.said[0].endswith("enforce_eager, logprobs_mode, max_model_len, max_num_seqs, num_gpu_blocks_override")
 
 
 #: Without a guard, which works only where processes are forked. The CPU platform asks for spawned ones while it checks the
@@ -57,7 +57,7 @@ import json, os, sys
 from vllm import EngineArgs, SamplingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 
-options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "load_format": "dummy"}
+options = {"max_model_len": 128, "num_gpu_blocks_override": 64, "enforce_eager": True, "load_format": "dummy"}
 config = EngineArgs(model=sys.argv[1], **options).create_engine_config()
 os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
 engine = LLMEngine.from_vllm_config(config)
@@ -90,7 +90,7 @@ async def main():
     from vllm.v1.engine.async_llm import AsyncLLM
     from quirks_core import quirks_for
 
-    engine_args = AsyncEngineArgs(model=sys.argv[1], max_model_len=128, max_num_seqs=8, enforce_eager=True)
+    engine_args = AsyncEngineArgs(model=sys.argv[1], max_model_len=128, enforce_eager=True, num_gpu_blocks_override=64)
     before = dict(os.environ)
     with quirks_for(engine_args, purpose="rollout", told={"refit.scope": "parameters", "sampling.top_p": 1.0}) as applied:
         engine = AsyncLLM.from_engine_args(applied.engine_args, usage_context=UsageContext.LLM_CLASS)
@@ -136,7 +136,7 @@ async def generate(model):
     from vllm import AsyncEngineArgs, SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "load_format": "dummy"}
+    options = {"max_model_len": 128, "num_gpu_blocks_override": 64, "enforce_eager": True, "load_format": "dummy"}
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **options))
     try:
         async for output in engine.generate("once upon", SamplingParams(max_tokens=4, ignore_eos=True), "1"):
@@ -167,7 +167,7 @@ def test_a_batch_of_vllms_own_command_has_the_plan(programs, vllm, checkpoint, r
     request = {"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": body}
     (tmp_path / "in.jsonl").write_text(json.dumps(request) + "\n", encoding="utf-8")
     files = ["-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
-    command = [vllm, "run-batch", *files, "--model", model, "--max-model-len", "128", "--enforce-eager"]
+    command = [vllm, "run-batch", *files, "--model", model, "--max-model-len", "128", "--enforce-eager", *programs.few_blocks]
 
     ended = programs.run(*command, MODEL_QUIRKS="on", MODEL_QUIRKS_RECEIPT=str(receipts.file), **worker_in_core)
 
@@ -185,7 +185,7 @@ os.environ["VLLM_PLUGINS"] = "lora"
 from vllm import LLM
 
 if __name__ == "__main__":
-    LLM(model=sys.argv[1], max_model_len=128, max_num_seqs=8, enforce_eager=True)
+    LLM(model=sys.argv[1], max_model_len=128, max_num_seqs=8, enforce_eager=True, num_gpu_blocks_override=64)
     print("RESULT 1", flush=True)
 """
 
@@ -244,7 +244,17 @@ def test_a_headless_node_plans_for_itself_and_gets_the_plan_of_the_head(
     programs, vllm, checkpoint, port, rpc_port, tmp_path, worker_in_core
 ):
     files = [tmp_path / "head.json", tmp_path / "headless.json"]
-    common = [vllm, "serve", checkpoint("qwen3_moe"), "--max-model-len", "128", "--max-num-seqs", "8", *NODE]
+    common = [
+        vllm,
+        "serve",
+        checkpoint("qwen3_moe"),
+        "--max-model-len",
+        "128",
+        "--max-num-seqs",
+        "8",
+        *programs.few_blocks,
+        *NODE,
+    ]
     common += ["--data-parallel-rpc-port", rpc_port, "--distributed-executor-backend", "uni"]
     variables = {"MODEL_QUIRKS": "on", "VLLM_CPU_OMP_THREADS_BIND": "nobind", **worker_in_core}
     headless = [*common, "--headless", "--data-parallel-start-rank", "1"]

@@ -29,7 +29,7 @@ from vllm import LLM, SamplingParams
 if __name__ == "__main__":
     # The engine core asks Ray for the worker, in a process of its own.
     os.environ["RAY_ADDRESS"] = ray.init(num_cpus=2, num_gpus=1, include_dashboard=False).address_info["address"]
-    options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True}
+    options = {"max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "num_gpu_blocks_override": 64}
     llm = LLM(sys.argv[1], distributed_executor_backend="ray", **options)
     (output,) = llm.generate(["once upon"], SamplingParams(max_tokens=4, ignore_eos=True), use_tqdm=False)
     print("RESULT", len(output.outputs[0].token_ids), flush=True)

@@ -50,7 +50,7 @@ def test_a_server_is_planned_proven_and_answers(programs, vllm, quirks_run, chec
     command = [*quirks_run("--purpose", "rollout", "--require-receipt"), vllm, "serve", checkpoint("qwen3"), "--config", config]
     variables = {"MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_PLUGINS": "lora_filesystem_resolver"}
 
-    with programs.server(*command, "--max-num-seqs", "8", port=port, **variables) as server:
+    with programs.server(*command, "--max-num-seqs", "8", *programs.few_blocks, port=port, **variables) as server:
         choice = completion(server)
         server.program.send_signal(signal.SIGTERM)
         code = server.program.wait(60)
@@ -82,7 +82,7 @@ def test_a_server_is_planned_proven_and_answers(programs, vllm, quirks_run, chec
 
 def test_data_parallel_ranks_and_api_servers_share_the_plan(programs, vllm, checkpoint, port, receipts, worker_in_core):
     command = [vllm, "serve", checkpoint("qwen3_moe"), "--max-model-len", "128", "--max-num-seqs", "8", "-dp", "2"]
-    command += ["--distributed-executor-backend", "uni"]
+    command += [*programs.few_blocks, "--distributed-executor-backend", "uni"]
     variables = {
         "MODEL_QUIRKS": "on",
         "MODEL_QUIRKS_LOG": "quiet",
