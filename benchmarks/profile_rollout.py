@@ -1,6 +1,6 @@
 """Where the time of a rollout goes on a GPU: kernels, and functions of the engine core and of the front end.
 
-    python benchmarks/profile_rollout.py FOLDER PY_SPY
+    python benchmarks/profile_rollout.py FOLDER PY_SPY        tables; needs a GPU, and the command of py-spy
 
 256 requests of 128 + 256 tokens, a model of the Qwen3-1.7B shape, with CUDA graphs: with logprobs and without, both as the
 worker asks for them. First their times in turns; then what py-spy sees of both processes during whole batches; then what
@@ -9,6 +9,7 @@ torch's profiler sees of 20 steps in the middle of a batch. FOLDER gets what was
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gzip
 import json
@@ -153,5 +154,12 @@ async def main(folder: Path, tool: str) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(tempfile.gettempdir()), help="for what is sampled")
+    parser.add_argument("py_spy", nargs="?", default="py-spy", help="the command of py-spy")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("benchmarks/profile_rollout.py: needs a GPU; its last figures are in docs/performance.md")
+        sys.exit(0)
     torch.set_num_threads(4)
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(options.folder, options.py_spy))
