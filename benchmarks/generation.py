@@ -5,7 +5,8 @@
 
 Two engines are up at the same time and take turns: the worker's, and one with vLLM's own defaults and no plan. The shortest
 loop asks of the worker's engine what the worker asks, which shows what our code costs; of the other engine it asks the same and
-what others ask. CUDA graphs are on in both.
+what others ask. CUDA graphs are on in both. Both have this process as their front end, with the worker's patches in it; outputs
+of a single token, which the other engine sends, go through them unchanged.
 """
 
 from __future__ import annotations

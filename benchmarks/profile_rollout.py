@@ -14,10 +14,12 @@ import asyncio
 import gzip
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
 import time
+from asyncio.subprocess import DEVNULL
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -56,13 +58,15 @@ async def py_spy(tool: str, folder: Path, name: str, pids: dict[str, int]) -> As
     for process, pid in pids.items():
         options = ["record", "-p", str(pid), "-r", str(RATE), "-d", "600", "--gil", "--threads", "-F", "-f", "raw"]
         file = folder / f"{name}-{process}.stacks"
-        started.append((await asyncio.create_subprocess_exec(tool, *options, "-o", file, stdout=-3, stderr=-3), process, file))
+        started.append(
+            (await asyncio.create_subprocess_exec(tool, *options, "-o", file, stdout=DEVNULL, stderr=DEVNULL), process, file)
+        )
     await asyncio.sleep(1)
     start = time.perf_counter()
     yield
     seconds = time.perf_counter() - start
     for running, process, file in started:
-        running.send_signal(2)
+        running.send_signal(signal.SIGINT)
         await running.wait()
         print(f"\n== py-spy, {name}, {process}", *inclusive(file.read_text(), seconds), sep="\n", flush=True)
 

@@ -61,7 +61,7 @@ def wrap_update_from_output(original: Callable[..., Any]) -> Callable[..., Any]:
             held = self.__dict__[_ATTRIBUTE] = HeldOutputs()
         held.drop(scheduler_output.finished_req_ids)
         lists, step = model_runner_output.logprobs, None
-        if lists is not None and held.are_all(scheduler_output.num_scheduled_tokens, self.requests):
+        if lists is not None and held.begin(scheduler_output.num_scheduled_tokens, self.requests):
             # The original makes arrays of each request's own, which would be taken apart again here.
             step = _Step(lists, model_runner_output.req_id_to_index)
             model_runner_output.logprobs = None
@@ -173,12 +173,10 @@ class HeldOutputs:
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
 
-    def are_all(self, scheduled: Iterable[str], requests: dict[str, Request]) -> bool:
-        """Whether the outputs of all these requests may be held; those that are gone have none."""
+    def begin(self, scheduled: Iterable[str], requests: dict[str, Request]) -> bool:
+        """Hold the outputs of these requests from now on; return whether all may be held. Those that are gone have none."""
         held = self._held
-        return all(
-            request_id in held or request_id not in requests or self._begins(requests[request_id]) for request_id in scheduled
-        )
+        return all(name in held or name not in requests or self._begin(requests[name]) for name in scheduled)
 
     def hold(
         self, outputs: dict[int, EngineCoreOutputs], requests: dict[str, Request], step: _Step | None = None
@@ -213,8 +211,8 @@ class HeldOutputs:
                 released.setdefault(one.client, []).append(one.output(request_id))
         return released
 
-    def _begins(self, request: Request) -> bool:
-        """Hold a request's outputs from now on, if they may be."""
+    def _begin(self, request: Request) -> bool:
+        """Hold a request's outputs from now on; return whether they may be held."""
         if not _is_coalesced(request):
             return False
         self._held[request.request_id] = _Held(request.client_index)
@@ -225,7 +223,7 @@ class HeldOutputs:
         name = output.request_id
         held = self._held.get(name)
         if held is None:
-            if name not in requests or not self._begins(requests[name]):
+            if name not in requests or not self._begin(requests[name]):
                 return False
             held = self._held[name]
         if step is not None:

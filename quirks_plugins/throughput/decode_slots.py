@@ -1,10 +1,10 @@
 """Rollouts: at each step the scheduler looks for KV cache blocks for every running request, which needs one in 16 steps.
 
 What happens: a small model with many requests generates fewer tokens per second than its GPU could. On an H200 (vLLM 0.26.0, a
-Qwen3-1.7B shape, 256 requests) the GPU is idle for a third of each step and waits for the engine core, which spends a fifth of
-its time in ``KVCacheManager.allocate_slots``. A request has room for 16 tokens in a block, and usually gets one token per step,
-but vLLM frees, counts, allocates and caches blocks at every step. The change that an engineer proposed upstream was not merged
-(vllm-project/vllm#29206); it measured the same share of time.
+Qwen3-1.7B shape, 256 requests) the GPU is idle for more than a third of each step and waits for the engine core, which spends
+a fifth of its time in ``KVCacheManager.allocate_slots``. A request has room for 16 tokens in a block, and usually gets one
+token per step, but vLLM frees, counts, allocates and caches blocks at every step. The change that an engineer proposed
+upstream was not merged (vllm-project/vllm#29206); it measured 17 % of the time.
 
 What this changes: ``allocate_slots`` returns at once if the running request's blocks have room for its new tokens and no block
 becomes full. Then the original would do nothing either, for a model with one kind of layers and full attention. All other

@@ -247,7 +247,7 @@ def test_beside_a_request_of_somebody_else_the_logprobs_come_as_vllm_makes_them(
 def test_a_request_without_a_token_yet_leaves_nothing_behind(request_of):
     held = HeldOutputs()
 
-    assert held.are_all(["a", "gone"], {"a": request_of()})
+    assert held.begin(["a", "gone"], {"a": request_of()})
     assert held.release() == {}
 
 

@@ -75,7 +75,7 @@ def story(scheduler, seed):
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request, RequestStatus
 
-    chosen = random.Random(seed)  # noqa: S311
+    chosen = random.Random(seed)  # noqa: S311 - both runs draw the same
     init_none_hash(sha256)
     hasher = get_request_block_hasher(BLOCK, sha256)
     common = [chosen.randrange(5, 500) for _ in range(18)]
