@@ -144,17 +144,18 @@ async def go_on(process):
 
 
 LONG = {
-    "engine": {"max_model_len": 1024, "max_num_seqs": 16, "distributed_executor_backend": "mp"},
+    "engine": {"max_model_len": 1024, "max_num_seqs": 16},
     "sampling": {"max_new_tokens": 900},
     "refit": {"timeout_s": FOREVER_S},
 }
+WITH_A_WORKER_PROCESS = {**LONG, "engine": {**LONG["engine"], "distributed_executor_backend": "mp"}}
 
 
 async def test_an_engine_that_is_killed_while_it_generates_is_named_and_can_be_restarted(
     checkpoint, running, lab, policy, shared_lab, trainer
 ):
     model, reference, _ = policy
-    async with running(checkpoint("qwen3"), LONG) as worker, asyncio.timeout(5 * HUNG_S):
+    async with running(checkpoint("qwen3"), WITH_A_WORKER_PROCESS) as worker, asyncio.timeout(5 * HUNG_S):
         await worker.refit_async(model)
         await worker.prepare_refit_info_async({name: (one.shape, one.dtype) for name, one in model.named_parameters()})
         core, generating = pid_of(worker, "EngineCore"), asyncio.create_task(consumed(worker, lab))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -34,79 +35,8 @@ _MOE = {
     "parallel": {"dp_strategy": "actors"},
 }
 
-#: A driver with a Ray of its own; MoE over two ranks without expert parallelism.
+#: A driver with a Ray of its own and one engine; kills one process of Ray after the other, brings all back each time, and waits.
 _DRIVER = """
-import asyncio, json, sys
-from worker.testing.lab import PROMPTS, batch_of, set_environment
-
-set_environment()
-
-async def main():
-    from worker import WorkerGroup
-
-    async with WorkerGroup(json.loads(sys.argv[1])) as group:
-        found = {}
-        async for index, output in group.generate_async(batch_of(PROMPTS), greedy=True):
-            found[index] = output["output_ids"][0, len(PROMPTS[index]):].tolist()
-        rows = [[row.dp_rank, row.dp_size, row.ep_rank, len(next(iter(row.experts.values())))] for row in group.topology.rows]
-        print(json.dumps({"tokens": [found[index] for index in range(len(PROMPTS))], "rows": rows}), flush=True)
-        await asyncio.sleep(600)
-
-if __name__ == "__main__":
-    asyncio.run(main())
-"""
-
-
-@pytest.fixture(scope="module")
-def place():
-    """Where the driver and its engines put temporary files; a short path, because Ray has sockets there."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-@pytest.fixture(scope="module")
-def driver(checkpoint, tmp_path_factory, place):
-    """A driver in a process of its own that has generated and waits; what it said."""
-    script = tmp_path_factory.mktemp("driver") / "driver.py"
-    script.write_text(_DRIVER)
-    config = json.dumps(configuration(checkpoint("qwen3_moe"), _MOE))
-    environment = {**os.environ, "TMPDIR": str(place)}
-    process = subprocess.Popen([sys.executable, str(script), config], stdout=subprocess.PIPE, text=True, env=environment)
-    lines = iter(process.stdout.readline, "")
-    said = json.loads(next(line for line in lines if line.startswith("{")))
-    yield process, said
-    process.kill()
-    process.communicate()
-
-
-def test_moe_over_two_ranks_without_expert_parallelism_generates_what_one_engine_does(driver, lab, checkpoint):
-    _, said = driver
-
-    assert said["tokens"] == [list(row.tokens) for row in lab.reference(checkpoint("qwen3_moe"))]
-    assert said["rows"] == [[0, 2, None, 8], [1, 2, None, 8]]  # every rank has a part of every expert
-
-
-def test_a_driver_that_is_killed_leaves_no_engine_behind_and_the_next_start_removes_its_files_and_memory(driver, place):
-    process, _ = driver
-    engines = [child for child in psutil.Process(process.pid).children(recursive=True) if _is_ours(child)]
-    assert len(engines) == 7  # two actors, engine cores and workers, and one coordinator
-
-    process.send_signal(signal.SIGKILL)
-
-    _, left = psutil.wait_procs(engines, timeout=60)
-    assert left == []
-    assert len(list(place.glob("mqa-*"))) == 2
-    segments = {name for file in place.glob("mqa-*/model-quirks-*/shared-memory") for name in file.read_text().split()}
-    assert segments
-
-    leftovers.collect(place)
-
-    assert [path.name for path in place.iterdir()] == ["ray"]  # Ray's own, as it is
-    assert [name for name in segments if (shared_memory.PLACE / name).exists()] == []
-
-
-#: A driver with a Ray of its own and one engine; kills one process of Ray after the other, and brings all back each time.
-_WITHOUT_RAY = """
 import asyncio, json, sys
 import psutil
 from worker.testing.lab import PROMPTS, batch_of, set_environment
@@ -138,6 +68,7 @@ async def main():
             _, left = psutil.wait_procs(engines, timeout=20)
             found = {"said": said, "problem": problem, "engines": [len(engines), len(left)], "tokens": await tokens(group)}
             print(json.dumps(found), flush=True)
+        await asyncio.sleep(600)
 
 if __name__ == "__main__":
     asyncio.run(main())
@@ -151,23 +82,60 @@ _LOSSES = {
 }
 
 
-def test_the_loss_of_a_process_of_rays_is_named_and_a_restart_brings_engines_and_ray_back(checkpoint, lab, lean, tmp_path):
+@pytest.fixture(scope="module")
+def place():
+    """Where the driver and its engines put temporary files; a short path, because Ray has sockets there."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def driver(checkpoint, tmp_path_factory, place):
+    """A driver in a process of its own that has lost Ray, generates again and waits; what it said of each loss."""
+    folder = tmp_path_factory.mktemp("driver")
+    script, errors = folder / "driver.py", folder / "errors.txt"
+    script.write_text(_DRIVER)
+    # With a worker process, with which the engine's core shares memory.
+    values = {"purpose": "eval", "engine": {"num_gpu_blocks_override": 64}, "env": {"OMP_NUM_THREADS": "1"}}
+    command = [sys.executable, script, json.dumps(configuration(checkpoint("qwen3"), values)), *_LOSSES]
+    environment = {**os.environ, "TMPDIR": str(place)}
+    with errors.open("w") as output:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True, env=environment)
+    said = [json.loads(line) for line in itertools.islice((line for line in process.stdout if line.startswith("{")), 2)]
+    assert len(said) == 2, errors.read_text()[-3000:]
+    yield process, said
+    process.kill()
+    process.communicate()
+
+
+def test_the_loss_of_a_process_of_rays_is_named_and_a_restart_brings_engines_and_ray_back(driver, checkpoint, lab):
     """When the control service is gone, Ray itself says nothing for a minute, then ends the driver."""
-    script = tmp_path / "driver.py"
-    script.write_text(_WITHOUT_RAY)
-    config = json.dumps(configuration(checkpoint("qwen3"), lean({"purpose": "eval"})))
+    _, found = driver
 
-    ended = subprocess.run(
-        [sys.executable, str(script), config, *_LOSSES], capture_output=True, text=True, timeout=400, check=False
-    )
-
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    found = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
     for said, reason in zip(found, _LOSSES.values(), strict=True):
         assert re.search(reason, said["said"])
         assert re.search(reason, said["problem"])
-        assert said["engines"] == [2, 0]  # an actor and an engine core
+        assert said["engines"] == [3, 0]  # an actor, an engine core and its worker
         assert said["tokens"] == [list(row.tokens) for row in lab.reference(checkpoint("qwen3"))]
+
+
+def test_a_driver_that_is_killed_leaves_no_engine_behind_and_the_next_start_removes_its_files_and_memory(driver, place):
+    process, _ = driver
+    engines = [child for child in psutil.Process(process.pid).children(recursive=True) if _is_ours(child)]
+    assert len(engines) == 3
+
+    process.send_signal(signal.SIGKILL)
+
+    _, left = psutil.wait_procs(engines, timeout=60)
+    assert left == []
+    assert list(place.glob("mqa-*"))
+    segments = {name for file in place.glob("mqa-*/model-quirks-*/shared-memory") for name in file.read_text().split()}
+    assert segments
+
+    leftovers.collect(place)
+
+    assert [path.name for path in place.iterdir()] == ["ray"]  # Ray's own, as it is
+    assert [name for name in segments if (shared_memory.PLACE / name).exists()] == []
 
 
 async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothing_is_left(checkpoint, lean, monkeypatch):
