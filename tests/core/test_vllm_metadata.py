@@ -126,7 +126,8 @@ def test_vllms_own_command_runs_with_it(packages):
     mend()
 
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "--version"]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), os.environ["PYTHONPATH"]))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr[-500:]
     assert done.stdout.split()[-1] == version("vllm")

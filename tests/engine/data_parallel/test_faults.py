@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from worker import WorkerGroup
-from worker.engine import leftovers, shared_memory
+from worker.engine import leftovers
 from worker.errors import RankError
 from worker.group.ranks import Rank, Ranks
 from worker.testing.lab import configuration
@@ -90,14 +90,12 @@ def place():
 
 
 @pytest.fixture(scope="module")
-def driver(checkpoint, tmp_path_factory, place):
+def driver(checkpoint, lean, tmp_path_factory, place):
     """A driver in a process of its own that has lost Ray, generates again and waits; what it said of each loss."""
     folder = tmp_path_factory.mktemp("driver")
     script, errors = folder / "driver.py", folder / "errors.txt"
     script.write_text(_DRIVER)
-    # With a worker process, with which the engine's core shares memory.
-    values = {"purpose": "eval", "engine": {"num_gpu_blocks_override": 64}, "env": {"OMP_NUM_THREADS": "1"}}
-    command = [sys.executable, script, json.dumps(configuration(checkpoint("qwen3"), values)), *_LOSSES]
+    command = [sys.executable, script, json.dumps(configuration(checkpoint("qwen3"), lean({"purpose": "eval"}))), *_LOSSES]
     environment = {**os.environ, "TMPDIR": str(place)}
     with errors.open("w") as output:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True, env=environment)
@@ -115,27 +113,24 @@ def test_the_loss_of_a_process_of_rays_is_named_and_a_restart_brings_engines_and
     for said, reason in zip(found, _LOSSES.values(), strict=True):
         assert re.search(reason, said["said"])
         assert re.search(reason, said["problem"])
-        assert said["engines"] == [3, 0]  # an actor, an engine core and its worker
+        assert said["engines"] == [2, 0]  # an actor and an engine core
         assert said["tokens"] == [list(row.tokens) for row in lab.reference(checkpoint("qwen3"))]
 
 
-def test_a_driver_that_is_killed_leaves_no_engine_behind_and_the_next_start_removes_its_files_and_memory(driver, place):
+def test_a_driver_that_is_killed_leaves_no_engine_behind_and_the_next_start_removes_its_files(driver, place):
     process, _ = driver
     engines = [child for child in psutil.Process(process.pid).children(recursive=True) if _is_ours(child)]
-    assert len(engines) == 3
+    assert len(engines) == 2
 
     process.send_signal(signal.SIGKILL)
 
     _, left = psutil.wait_procs(engines, timeout=60)
     assert left == []
     assert list(place.glob("mqa-*"))
-    segments = {name for file in place.glob("mqa-*/model-quirks-*/shared-memory") for name in file.read_text().split()}
-    assert segments
 
     leftovers.collect(place)
 
     assert [path.name for path in place.iterdir()] == ["ray"]  # Ray's own, as it is
-    assert [name for name in segments if (shared_memory.PLACE / name).exists()] == []
 
 
 async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothing_is_left(checkpoint, lean, monkeypatch):

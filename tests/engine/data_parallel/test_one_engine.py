@@ -22,8 +22,9 @@ pytestmark = pytest.mark.timeout(400)
 async def group(checkpoint, grouped):
     values = {
         "purpose": "rollout",
-        "engine": {**_TWO_RANKS, "enable_expert_parallel": True},
+        "engine": {**_TWO_RANKS, "enable_expert_parallel": True, "num_gpu_blocks_override": 512},
         "parallel": {"dp_strategy": "engine", "expert_parallel_size": 2},
+        "env": {"OMP_NUM_THREADS": "1"},
     }
     async with grouped(checkpoint("qwen3_moe"), values, own_workers=True) as started:
         yield started
@@ -118,3 +119,17 @@ async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoin
     assert all(lab.share_of_equal_tokens(found, expected) == 1.0 for found in got)
     assert {sample.note for sample in parity.samples} == {"rank 0", "rank 1"}
     assert (parity.status, parity.level) == ("measured", "ok")
+
+
+async def test_moe_over_two_ranks_without_expert_parallelism_generates_what_one_engine_does(checkpoint, running, lab):
+    values = {"purpose": "eval", "engine": {"data_parallel_size": 2}, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}}
+    values["parallel"] = {"dp_strategy": "engine"}
+    async with running(checkpoint("qwen3_moe"), values) as worker:
+        rows = worker.topology.rows
+        assert [(row.dp_rank, row.dp_size, row.ep_rank) for row in rows] == [(0, 2, None), (1, 2, None)]
+        assert {len(held) for row in rows for held in row.experts.values()} == {8}  # every rank has a part of every expert
+
+        got = [await lab.generate(worker) for _ in range(2)]  # the engine spreads them
+
+    expected = lab.reference(checkpoint("qwen3_moe"))
+    assert all(lab.share_of_equal_tokens(found, expected) == 1.0 for found in got)
