@@ -35,7 +35,7 @@ _MOE = {
     "parallel": {"dp_strategy": "actors"},
 }
 
-#: A driver with a Ray of its own and one engine; kills one process of Ray after the other, brings all back each time, and waits.
+#: A driver with a Ray of its own and one engine; kills one process of Ray after the other, brings all back, and waits.
 _DRIVER = """
 import asyncio, json, sys
 import psutil
