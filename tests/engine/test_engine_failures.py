@@ -58,8 +58,10 @@ async def test_an_argument_that_the_engine_refuses_is_shown_with_its_value_and_n
 async def test_shutdown_leaves_no_process_and_no_environment_behind_and_others_children_alone(checkpoint, running):
     before = dict(os.environ)
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,), name="dataloader")
-    threading.Timer(1.0, other.start).start()  # while the engine starts
+    starting = threading.Timer(0.2, other.start)  # while the engine starts
+    starting.start()
     async with running(checkpoint("qwen3")) as started:
+        starting.join()
         pids = [ack.pid for ack in started.receipt.processes if ack.pid != os.getpid()]
         assert "MODEL_QUIRKS_PLAN" in os.environ
 

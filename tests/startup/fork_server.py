@@ -62,18 +62,27 @@ def instead_of_spawning() -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(mock.patch("multiprocessing.get_context", get_context))
         if registry := sys.modules.get("vllm.model_executor.models.registry"):
-            patches.enter_context(mock.patch.object(registry, "_run_in_subprocess", _in_another_process))
+            patches.enter_context(mock.patch.object(registry, "_run_in_subprocess", _with_plugins))
         yield
 
 
-def _in_another_process(function: Callable[[], Any]) -> Any:
-    """Calls a function where vLLM's plugins are loaded, as vLLM's program does; it may be a lambda."""
+def call(function: Callable[[], Any]) -> Any:
+    """Calls a function, which may be a lambda, in a process of its own that has imported vLLM; returns what it returns."""
     with ProcessPoolExecutor(1, mp_context=_Context()) as other:
         return other.submit(_called, cloudpickle.dumps(function)).result()
 
 
 def _called(function: bytes) -> Any:
-    from vllm.plugins import load_general_plugins
-
-    load_general_plugins()
     return cloudpickle.loads(function)()
+
+
+def _with_plugins(function: Callable[[], Any]) -> Any:
+    """Calls a function where vLLM's plugins are loaded, as vLLM's program does."""
+
+    def loaded() -> Any:
+        from vllm.plugins import load_general_plugins
+
+        load_general_plugins()
+        return function()
+
+    return call(loaded)

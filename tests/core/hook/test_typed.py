@@ -1,21 +1,18 @@
-"""What the user typed, for every way to vLLM's arguments. No engine starts; vLLM is imported in processes of their own."""
+"""What the user typed, for every way to vLLM's arguments, each in a process of its own. No engine starts."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import textwrap
 from importlib.util import find_spec
 
+import fork_server
 import pytest
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
 
 PRELUDE = """
-import argparse, json, os, sys
+import argparse
 found = {}
-model = sys.argv[1]
 
 def show(name, arguments):
     from quirks_core.hook.arguments import typed_of
@@ -34,19 +31,20 @@ def without_an_engine():
 
 
 @pytest.fixture
-def cases(model, shell):  # noqa: ARG001 - for its effect
-    """Runs statements in a process; returns by name what was typed, and whether that is exact."""
+def cases(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
+    """Runs statements in a process that has imported vLLM; returns by name what was typed, and whether that is exact."""
+    monkeypatch.setenv("MODEL_QUIRKS", "rollout")
+    fork_server.start()
 
-    def run(body, **environment):
-        import os
+    def run(body):
+        text, folder = PRELUDE + textwrap.dedent(body), str(model("qwen3"))
 
-        text = PRELUDE + textwrap.dedent(body) + "\nprint('RESULT', json.dumps(found))\n"
-        environ = {**os.environ, "MODEL_QUIRKS": "rollout", "VLLM_LOGGING_LEVEL": "ERROR", **environment}
-        command = [sys.executable, "-W", "ignore", "-c", text, str(model("qwen3"))]
-        ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-        lines = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
-        assert lines, ended.stderr[-4000:]
-        return json.loads(lines[0].removeprefix("RESULT "))
+        def found():
+            names = {"model": folder}
+            exec(text, names)  # noqa: S102 - the tests' own
+            return names["found"]
+
+        return fork_server.call(found)
 
     return run
 
