@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 
+import fork_server
 import pytest
 
 from quirks_core.engine_arguments import argument_names
@@ -15,34 +14,29 @@ from quirks_core.serve_options import Shape, serve_options
 
 pytestmark = pytest.mark.skipif(argument_names() is None, reason="the options are read from the installed vLLM")
 
-#: Prints, for command lines in JSON on standard input, what vLLM's parser makes of each; and every option that it has.
+#: What vLLM's parser makes of command lines, and every option that it has.
 _REFERENCE = """
-import argparse, json, sys
+import argparse, json
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-def main():
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+def parser():
+    root = FlexibleArgumentParser()
+    return root, make_arg_parser(root.add_subparsers(dest="subparser").add_parser("serve"))
 
-    def parser():
-        root = FlexibleArgumentParser()
-        return root, make_arg_parser(root.add_subparsers(dest="subparser").add_parser("serve"))
+parsed = []
+for line in lines:
+    found = vars(parser()[0].parse_args(["serve", *line.split()]))
+    found["model"] = found.pop("model_tag") or found["model"]
+    parsed.append(found)
+actions = [action for action in parser()[1]._actions if action.option_strings and action.dest != "help"]
+shapes = {None: "value", "?": "optional", 0: "switch"}
 
-    parsed = []
-    for words in json.load(sys.stdin):
-        found = vars(parser()[0].parse_args(["serve", *words]))
-        found["model"] = found.pop("model_tag") or found["model"]
-        parsed.append(found)
-    actions = [action for action in parser()[1]._actions if action.option_strings and action.dest != "help"]
-    shapes = {None: "value", "?": "optional", 0: "switch"}
+def shape(action):
+    return "flag" if isinstance(action, argparse.BooleanOptionalAction) else shapes.get(action.nargs, "values")
 
-    def shape(action):
-        return "flag" if isinstance(action, argparse.BooleanOptionalAction) else shapes.get(action.nargs, "values")
-
-    options = [[action.option_strings, shape(action)] for action in actions]
-    sys.stdout.write("\\n" + json.dumps({"parsed": parsed, "options": options}, default=repr))
-
-if __name__ == "__main__":
-    main()
+options = [[action.option_strings, shape(action)] for action in actions]
+found = json.loads(json.dumps({"parsed": parsed, "options": options}, default=repr))
 """
 
 #: Command lines after ``vllm serve``, in which every engine argument that is typed has a plain value.
@@ -74,11 +68,7 @@ LINES = {
 @pytest.fixture(scope="module")
 def reference():
     """What vLLM's parser says: by command line, and of its options."""
-    lines = json.dumps([line.split() for line in LINES.values()])
-    program = [sys.executable, "-c", _REFERENCE]
-    done = subprocess.run(program, input=lines, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return fork_server.run(_REFERENCE, lines=list(LINES.values()))
 
 
 def test_every_option_of_the_installed_vllm_is_known_by_its_names_and_the_words_it_takes(reference):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -66,7 +67,26 @@ def instead_of_spawning() -> Iterator[None]:
         yield
 
 
-def call(function: Callable[[], Any]) -> Any:
+def run(statements: str, **names: Any) -> Any:
+    """Runs statements in a process of its own that has imported vLLM.
+
+    Args:
+        statements: Python code.
+        **names: Variables of the code.
+
+    Returns:
+        What the code leaves in the variable ``found``.
+    """
+    start()
+
+    def found() -> Any:
+        exec(textwrap.dedent(statements), names)  # noqa: S102 - the tests' own
+        return names["found"]
+
+    return _call(found)
+
+
+def _call(function: Callable[[], Any]) -> Any:
     """Calls a function, which may be a lambda, in a process of its own that has imported vLLM; returns what it returns."""
     with ProcessPoolExecutor(1, mp_context=_Context()) as other:
         return other.submit(_called, cloudpickle.dumps(function)).result()
@@ -85,4 +105,4 @@ def _with_plugins(function: Callable[[], Any]) -> Any:
         load_general_plugins()
         return function()
 
-    return call(loaded)
+    return _call(loaded)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from importlib.util import find_spec
 
+import fork_server
 import pytest
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
@@ -20,14 +17,13 @@ def seen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}), encoding="utf-8")
     text = """
-        import json, sys
         from vllm import AsyncEngineArgs, EngineArgs
         from quirks_core.hook import arguments as a, typed
         from quirks_core.hook.settings import HookSettings
         from quirks_core.planning import make_plan
         from quirks_core.serve_command import read_serve_command
 
-        found, model = {}, sys.argv[1]
+        found = {}
         args = EngineArgs(model=model, dtype="float32", max_num_seqs=8, data_parallel_size_local=1)
         names = {"dtype", "max_num_seqs", "gpu_memory_utilization", "data_parallel_size_local"}
         typed.tell(args, typed.Typed(frozenset(names)))
@@ -42,7 +38,6 @@ def seen(tmp_path_factory):
         same, other = EngineArgs(model=model, dtype="float32", max_num_seqs=8), EngineArgs(model=model, dtype="float32")
         found["identity"] = [a.identity(args) == a.identity(same), a.identity(args) == a.identity(other)]
 
-        moe = sys.argv[2]
         lines = [f"{model}", f"{model} --dtype float16 --logprobs-mode raw_logprobs", f"{moe} -dp 2 --enable-expert-parallel"]
         found["plans"], found["ours"] = [], []
         for words in lines:
@@ -67,16 +62,10 @@ def seen(tmp_path_factory):
             a.put(args, {"engine.head_dtype": "float32"})
         except Exception as error:
             found["function"] = str(error)
-        print("RESULT", json.dumps(found))
     """
     moe = tmp_path_factory.mktemp("moe")
     (moe / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_experts": 8}), encoding="utf-8")
-    environ = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(text), str(folder), str(moe)]
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    lines = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
-    assert lines, ended.stderr[-4000:]
-    return json.loads(lines[0].removeprefix("RESULT "))
+    return fork_server.run(text, model=str(folder), moe=str(moe))
 
 
 def test_only_what_was_told_or_the_engine_starts_with_is_a_fact(seen):

@@ -34,19 +34,7 @@ def without_an_engine():
 def cases(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
     """Runs statements in a process that has imported vLLM; returns by name what was typed, and whether that is exact."""
     monkeypatch.setenv("MODEL_QUIRKS", "rollout")
-    fork_server.start()
-
-    def run(body):
-        text, folder = PRELUDE + textwrap.dedent(body), str(model("qwen3"))
-
-        def found():
-            names = {"model": folder}
-            exec(text, names)  # noqa: S102 - the tests' own
-            return names["found"]
-
-        return fork_server.call(found)
-
-    return run
+    return lambda body: fork_server.run(PRELUDE + textwrap.dedent(body), model=str(model("qwen3")))
 
 
 def test_the_first_llm_of_a_process_tells_its_further_keywords_exactly_and_its_parameters_by_value(cases):
