@@ -8,8 +8,10 @@
 VENV := .venv
 STAMP := $(VENV)/.model-quirks-ready
 PYTEST_ARGS ?=
-# Processes that run tests; an engine takes 2 to 3 GB.
-WORKERS ?= 2
+# Processes that run tests: one more than the cores, as tests also wait. An engine takes 2 to 3 GB.
+WORKERS ?= 3
+# Processes that run proofs, which wait for nothing.
+JOBS ?= 2
 
 # What upgrade-check compares: TO with FROM, or with the installed vLLM.
 TO ?= latest
@@ -54,7 +56,7 @@ docs: $(STAMP)
 prove: export VLLM_ENABLE_V1_MULTIPROCESSING = 0
 prove: export OMP_NUM_THREADS = 1
 prove: $(STAMP)
-	$(VENV)/bin/quirks prove --all --jobs $(WORKERS) --output docs/evidence.json --markdown docs/evidence.md --record
+	$(VENV)/bin/quirks prove --all --jobs $(JOBS) --output docs/evidence.json --markdown docs/evidence.md --record
 
 sweep: $(STAMP)
 	$(VENV)/bin/python -m worker.sweep $(KINDS)
