@@ -95,8 +95,8 @@ def _find(sections: dict[str, Any], name: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
+    if isinstance(value, Enum):  # an attention backend's value is the path of its class; users type its name
+        return value.name if "." in str(value.value) else value.value
     if type(value).__name__ == "dtype":
         return str(value).removeprefix("torch.")
     if isinstance(value, list | set | tuple):

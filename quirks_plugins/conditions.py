@@ -23,6 +23,8 @@ NUM_EXPERTS = Fact("model.num_experts")
 
 several_replicas = DP.above(1)
 mixture = Fact("model.is_moe").is_true()
+#: Multi-head latent attention; of a multimodal model, in its language model.
+latent_attention = Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set()
 dense = Fact("model.is_moe").one_of(False)
 asynchronous = setting("engine.async_engine").is_true()
 synchronous = setting("engine.async_engine").one_of(False)

@@ -30,20 +30,22 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import latent_attention
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
 
 _SIZE = Fact("model.head_size")
 _SUPPORTED = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-#: Their heads have other widths than the configuration's.
-_latent = Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set()
 
 QUIRK = Quirk(
     id="cpu-head-size",
     title="vLLM's CPU platform has attention kernels for some widths of heads only, and finds out at the first request",
     flag=ModelFlag.ATTENTION,
-    match=platform("cpu") & _SIZE.is_set() & ~_SIZE.one_of(*_SUPPORTED) & ~_latent,
+    match=platform("cpu")
+    & _SIZE.is_set()
+    & ~_SIZE.one_of(*_SUPPORTED)
+    & ~latent_attention,  # whose heads have other widths than the configuration
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Refuse(
         f"vLLM's CPU platform computes attention with heads of {', '.join(map(str, _SUPPORTED))} alone",

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
-    Fact,
     ModelFlag,
     Quirk,
     Require,
@@ -38,6 +37,7 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import latent_attention
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
@@ -46,14 +46,13 @@ _OFF = "-rotary_embedding"
 _typed = setting("engine.compilation_config.custom_ops")
 _is_off = _typed.any_in(_OFF) | (_typed.any_in("none") & ~_typed.any_in("+rotary_embedding"))
 _lfm2 = model_type("lfm2", "lfm2_moe")
-_latent = Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set()
 _MOONLIGHT = {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
 
 QUIRK = Quirk(
     id="cpu-mla-rotary",
     title="The rotary kernel of vLLM's CPU platform rotates only the first head of latent attention and of LFM2",
     flag=ModelFlag.ATTENTION,
-    match=platform("cpu") & (_latent | _lfm2) & ~_is_off,
+    match=platform("cpu") & (latent_attention | _lfm2) & ~_is_off,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(
         "engine.compilation_config",

@@ -1,8 +1,9 @@
-"""The functions that ``cpu-tied-head-refit`` and ``cpu-moe-experts-refit`` put into vLLM.
+"""The functions that ``cpu-tied-head-refit``, ``cpu-moe-experts-refit`` and ``cpu-convolution-refit`` put into vLLM.
 
 vLLM's CPU kernels read weights in a packed form, which vLLM makes after a layer's weights have been loaded. A refit brings the
-new weights in, and in two places leaves out the packing. Only engine processes import this module; vLLM is imported when a
-function runs, because a patch may come into force while vLLM is being imported.
+new weights in, and leaves out the packing in two places, and the plain form beside the packed one in a third. Only engine
+processes import this module; vLLM is imported when a function runs, because a patch may come into force while vLLM is being
+imported.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["wrap_finalize", "wrap_setup_kernel"]
+__all__ = ["wrap_dispatch", "wrap_finalize", "wrap_setup_kernel"]
+
+#: Attribute of a convolution's layer: its weights ``[channels, 1, width]`` as they were before they were packed at the start.
+_PLAIN = "_model_quirks_plain_weight"
 
 
 def wrap_finalize(original: Callable[..., None]) -> Callable[..., None]:
@@ -49,6 +53,25 @@ def wrap_setup_kernel(original: Callable[..., None]) -> Callable[..., None]:
             self.moe_kernel.fused_experts.process_weights_after_loading(layer)
 
     return _setup_kernel
+
+
+def wrap_dispatch(original: Callable[..., None]) -> Callable[..., None]:
+    """Make `dispatch_cpu_unquantized_gemm` bring new weights of a convolution also where its mixer reads them.
+
+    The mixer's ``conv_weights`` ``[channels, width]`` is a view of the memory that the layer's weight had when the model was
+    made. Packing gives the weight other memory, and a reload copies new weights there alone.
+    """
+
+    @wraps(original)
+    def dispatch_cpu_unquantized_gemm(layer: Any, *args: Any, **kwargs: Any) -> None:
+        plain = layer.weight.data
+        original(layer, *args, **kwargs)
+        if plain.ndim != 3 or plain.is_meta or layer.weight.data_ptr() == plain.data_ptr():
+            return
+        if (first := layer.__dict__.setdefault(_PLAIN, plain)) is not plain:
+            first.copy_(plain)
+
+    return dispatch_cpu_unquantized_gemm
 
 
 def _packed_and_tied(model: torch.nn.Module) -> list[Any]:

@@ -338,7 +338,7 @@ async def test_scores_and_stop_strings_come_step_by_step_and_are_right(front, la
     made = output["output_ids"][0, len(lab.PROMPTS[0]) :].tolist()
     assert made == list(whole[0].tokens[: len(made)])
     assert 1 < len(made) < len(whole[0].tokens)
-    assert len(made) <= next(iter(front.arrived.values())) <= len(made) + 2
+    assert next(iter(front.arrived.values())) >= len(made)  # and what came until the engine heard of the end
 
 
 async def test_an_http_stream_goes_on_streaming_beside_a_rollout(front, lab):

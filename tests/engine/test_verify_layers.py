@@ -6,9 +6,13 @@ import pytest
 import torch
 
 from worker.errors import RefitError
-from worker.refit.verify import differences
+from worker.refit import verify
 
 WIDTH = 64
+
+
+def differences(held, fresh, dtype=torch.float32):
+    return verify.differences(held, fresh, dtype)
 
 
 @pytest.fixture
@@ -66,3 +70,17 @@ def test_a_layer_whose_weight_is_not_visible_and_that_does_not_compute_cannot_be
 
     with pytest.raises(RefitError, match="layer cannot be compared: its weight is packed"):
         differences(held, fresh)
+
+
+@pytest.mark.parametrize(
+    ("held", "fresh", "name"),
+    [
+        (1.0 + 2**-9, 1.0, []),  # a refit's value as it was sent, and a start's, rounded to bfloat16
+        (1.0 + 2**-7, 1.0, ["scale"]),
+        (1.0 + 2**-9, 1.0 + 2**-10, ["scale"]),  # a tensor that no start rounds
+    ],
+)
+def test_a_wide_tensor_of_a_narrow_model_need_not_be_rounded(held, fresh, name):
+    models = [torch.nn.ParameterDict({"scale": torch.tensor([value])}) for value in (held, fresh)]
+
+    assert list(differences(*models, torch.bfloat16)) == name

@@ -29,7 +29,7 @@ from worker.testing.prove import conclude, number_of_runs, prove, together
 _MODULE = """
     import asyncio, os, signal, sys, tempfile
     from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, purpose, report
-    from worker.testing.lab import Outcome
+    from worker.testing.lab import CannotShowError, Outcome
 
     QUIRK = Quirk(
         id="acme-limit",
@@ -85,6 +85,9 @@ _MODULE = """
 
     async def own_error(lab):
         raise KeyError("oops")
+
+    async def cannot_show(lab):
+        raise CannotShowError("only a CPU with AMX shows it")
 
     async def leaves(lab):
         sys.exit("enough")
@@ -240,6 +243,7 @@ def test_an_engine_that_does_not_start_because_its_temporary_folder_vanished_pro
     ("name", "message"),
     [
         ("own_error", "the scenario is broken: KeyError: 'oops'"),
+        ("cannot_show", "only a CPU with AMX shows it"),
         ("leaves", "the scenario is broken: SystemExit: enough"),
         ("wrong_type", "the scenario is broken: TypeError: acme_quirks:wrong_type returned dict, not an Outcome"),
         ("synchronous", "the scenario is broken: TypeError: acme_quirks:synchronous is not an 'async def' function"),

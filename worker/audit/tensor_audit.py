@@ -67,7 +67,7 @@ class TensorAudit:
             case "compare":
                 if self._fresh is None:
                     self._fresh = self._load()
-                return list(differing(model, self._fresh, self._written))
+                return list(differing(model, self._fresh, self._written, self._config.model_config.dtype))
             case "release":
                 self._fresh = None
         return []
@@ -163,8 +163,12 @@ def _place(value: Any) -> int:
         return 0
 
 
-def differing(model: nn.Module, fresh: nn.Module, written: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
-    """Compares the running model with one from the checkpoint, for which `load_checkpoint` returned `written`.
+def differing(
+    model: nn.Module, fresh: nn.Module, written: Mapping[str, tuple[str, ...]], dtype: torch.dtype
+) -> Iterator[dict[str, Any]]:
+    """Compares the running model, which computes in `dtype`, with one from the checkpoint.
+
+    `load_checkpoint` returned `written` for that one.
 
     Yields:
         For every tensor that differs, and every layer whose output differs although its tensors are equal, the fields of
@@ -172,7 +176,7 @@ def differing(model: nn.Module, fresh: nn.Module, written: Mapping[str, tuple[st
     """
     held, expected, modules = dict(_tensors(model)), dict(_tensors(fresh)), dict(fresh.named_modules())
     tensors = held | expected
-    found = verify.differences(model, fresh)
+    found = verify.differences(model, fresh, dtype)
     owners = {name.rpartition(".")[0] for name in found if name in tensors}
     for key, problem in found.items():
         tensor = tensors.get(key)

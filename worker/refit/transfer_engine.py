@@ -174,7 +174,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         with self._stream(update_info) as stream, verify.fresh_model(self.vllm_config, self.device) as fresh:
             begin_loading(stream)(Loader(fresh))
             verify.process(fresh, self.model_config, self.device)
-            found = verify.differences(self.model, fresh)
+            found = verify.differences(self.model, fresh, self.model_config.dtype)
         self._keep(stream, update_info)
         return found
 

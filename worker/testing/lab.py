@@ -58,6 +58,10 @@ _ENVIRONMENT = {
 }
 
 
+class CannotShowError(Exception):
+    """A scenario can show nothing on this machine, with the quirk or without; the message says what it needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a scenario saw, short enough that two of them stand side by side.

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from worker.testing.lab import Lab, Outcome, set_environment
+from worker.testing.lab import CannotShowError, Lab, Outcome, set_environment
 
 #: An error that came through these packages is what the engine, or the worker around it, made of the run.
 _ENGINE = ("vllm", "worker")
@@ -41,6 +41,8 @@ async def _run(options: argparse.Namespace) -> None:
     error = ""
     try:
         outcome = await _outcome(options.scenario, lab)
+    except CannotShowError as caught:
+        error = str(caught)
     except (Exception, SystemExit, asyncio.CancelledError) as caught:
         traceback.print_exception(caught)  # into the log of the run, where the error that a quirk declares is looked for
         if _is_of_the_engine(caught):

@@ -1,0 +1,104 @@
+"""Latent attention on a CPU with AMX: vLLM's kernels take only bfloat16, and only the weights that the engine started with.
+
+What happens: since vLLM 0.29.0 the CPU platform gives models with latent attention (DeepSeek-V2 and V3, Moonlight,
+GLM-4.7-Flash) the backend ``AMX_MLA`` wherever the CPU has AMX, whatever the dtype
+(``vllm.platforms.cpu:CpuPlatform.get_attn_backend_cls``). In float32 the engine does not start: "expect weight to be bfloat16".
+In float16 it starts and generates nonsense, because the kernels read the weights as bfloat16: no greedy token of a tiny
+DeepSeek-V3 agreed with transformers. In bfloat16 the first refit fails half-way: the backend packs ``kv_b_proj`` once and
+replaces it by an empty tensor (``MLAAttention.process_weights_after_loading``), into which no weights can be loaded.
+
+What this changes: rollouts, and engines that compute in another dtype than bfloat16, get the backend ``CPU_MLA``, which vLLM
+takes on CPUs without AMX. A server or an evaluation in bfloat16 keeps ``AMX_MLA``.
+
+When it can go: when the backend takes the other dtypes and updates, or when vLLM chooses ``CPU_MLA`` where it does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    Fact,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    no,
+    platform,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import latent_attention
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+_BACKEND = "CPU_MLA"
+_dtype = setting("engine.dtype")
+#: vLLM's ``auto`` turns float32 into bfloat16, and keeps float16.
+_half_checkpoint = Fact("model.config.dtype").one_of("float16") | Fact("model.config.torch_dtype").one_of("float16")
+_not_bfloat16 = _dtype.one_of("float32", "float", "float16", "half") | (_half_checkpoint & ~_dtype.one_of("bfloat16"))
+_lower = setting("engine.attention_backend").one_of(_BACKEND.lower())
+_chosen = setting("engine.attention_config.backend").one_of(_BACKEND, _BACKEND.lower()) | _lower
+_MOONLIGHT = {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+
+QUIRK = Quirk(
+    id="cpu-amx-mla",
+    title="On a CPU with AMX, vLLM's latent attention takes no dtype but bfloat16, and no refit",
+    flag=ModelFlag.ATTENTION,
+    match=platform("cpu") & latent_attention & (purpose("rollout") | _not_bfloat16) & ~_chosen,
+    affected=Affected("vllm", introduced="0.29.0"),
+    adjustments=Require(
+        "engine.attention_backend",
+        _BACKEND,
+        reason="the AMX kernels of vLLM's latent attention take no dtype but bfloat16, and no refit",
+    ),
+    severity=Severity.CRASH,
+    crash="expect weight to be bfloat16",
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/52616"),
+        report("https://github.com/vllm-project/vllm/pull/49453"),
+    ],
+    evidence=StaticProbe(
+        "vllm.platforms.cpu",
+        r"if amx_available and selected_backend != AttentionBackendEnum\.CPU_MLA:",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes(_MOONLIGHT, vllm="0.32.0", platform="cpu"),
+        yes({"model_type": "kimi_vl", "text_config": _MOONLIGHT}, vllm="0.32.0", platform="cpu"),
+        yes(_MOONLIGHT, {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", purpose="eval"),
+        yes({**_MOONLIGHT, "dtype": "float16"}, vllm="0.32.0", platform="cpu", purpose="serve"),
+        no({**_MOONLIGHT, "dtype": "float16"}, {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", purpose="serve"),
+        no(_MOONLIGHT, vllm="0.32.0", platform="cpu", purpose="serve"),
+        no(_MOONLIGHT, {"engine.attention_config": {"backend": _BACKEND}}, vllm="0.32.0", platform="cpu"),
+        no(_MOONLIGHT, vllm="0.28.1", platform="cpu"),
+        no(_MOONLIGHT, vllm="0.32.0", platform="cuda"),
+        no("qwen3", vllm="0.32.0", platform="cpu"),
+        unknown(_MOONLIGHT, vllm="0.32.0"),
+    ],
+    cost="vLLM's reference kernels for latent attention, which are slower",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A float32 rollout generates after a refit what the trainer does.
+
+    Raises:
+        CannotShowError: The CPU has no AMX.
+    """
+    import torch
+
+    from worker.testing.lab import CannotShowError
+
+    if not torch.cpu._is_amx_tile_supported():  # what vLLM asks
+        raise CannotShowError("only a CPU with AMX shows it")
+    trainer = lab.trainer(lab.checkpoint("deepseek_v3", seed=1))
+    async with lab.worker(lab.checkpoint("deepseek_v3")) as worker:
+        await worker.refit_async(trainer)
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))

@@ -1,0 +1,92 @@
+"""Models with Mamba-2 layers in bfloat16 on vLLM's CPU platform: a refit does not reach their convolutions.
+
+What happens: after a refit the engine generates with the new weights and the convolutions of the first ones. Nothing fails. On
+a CPU with AVX-512 BF16 none of 72 greedy tokens of a tiny Nemotron-H agreed with an engine that started from the new weights.
+There vLLM packs the weight of each convolution of width 4 for another model's kernel and puts it into new memory
+(``vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm``). The mixer reads ``conv_weights``, a view of the memory
+that the weight had before (``MambaMixer2.__init__``). A reload copies the new weights into the packed tensor alone. In float32
+nothing is packed, and a refit reaches both.
+
+What this changes: after each packing, the plain weights also go where the mixer reads them. The quirk is a patch, because no
+setting of vLLM has this effect.
+
+When it can go: when the mixer takes the view from the weight whenever it computes, or vLLM does not pack what is read plain. We
+found no report of it; vllm-project/vllm#55087 is the same defect in another model's convolutions on GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Severity,
+    model_type,
+    no,
+    platform,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from worker.testing.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="cpu-convolution-refit",
+    title="A refit in bfloat16 on vLLM's CPU platform leaves Mamba-2 layers the convolutions that they started with",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=platform("cpu")
+    & purpose("rollout")
+    & model_type("falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "zamba2")
+    & ~setting("engine.dtype").one_of("float32", "float", "float16", "half"),
+    affected=Affected("vllm", introduced="0.27.0"),
+    adjustments=Patch(
+        "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm",
+        wrapper="quirks_plugins.weight_sync.cpu_refit_patches:wrap_dispatch",
+        expects=("0940331a5d3b", "2328614fed6a", "361a17d1606d", "83c37c89a715", "d0cc00dbd80c"),
+        reason="vLLM packs the convolution into other memory than the mixer reads",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/47641"),
+        report("https://github.com/vllm-project/vllm/issues/55087"),
+    ],
+    examples=[
+        yes("mamba2", vllm="0.32.0", platform="cpu"),
+        yes("nemotron_h", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
+        no("nemotron_h", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu"),
+        no("mamba2", vllm="0.26.0", platform="cpu"),
+        no("mamba2", vllm="0.32.0", platform="cuda"),
+        no("mamba2", vllm="0.32.0", platform="cpu", purpose="serve"),
+        no("qwen3", vllm="0.32.0", platform="cpu"),
+        unknown("mamba2", platform="cpu"),
+    ],
+    cost="one more copy of each convolution in memory, and in each refit",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine in bfloat16 generates after a refit what one generates that starts from the same weights.
+
+    Raises:
+        CannotShowError: The CPU has no AVX-512 BF16.
+    """
+    import torch
+
+    from worker.testing.lab import CannotShowError
+
+    if not torch.cpu._is_avx512_bf16_supported():  # what vLLM asks
+        raise CannotShowError("only a CPU with AVX-512 BF16 shows it")
+    second = lab.checkpoint("mamba2", seed=1)
+    values = {"engine": {"load_format": "auto", "dtype": "bfloat16"}}
+    async with lab.worker(second, values) as worker:
+        expected = await lab.greedy(worker)
+    async with lab.worker(lab.checkpoint("mamba2"), values) as worker:
+        await worker.refit_async(lab.trainer(second))
+        return lab.same_tokens(await lab.greedy(worker), expected, "greedy tokens equal to those of a new engine")
