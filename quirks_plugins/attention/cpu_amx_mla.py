@@ -43,8 +43,8 @@ _dtype = setting("engine.dtype")
 #: vLLM's ``auto`` turns float32 into bfloat16, and keeps float16.
 _half_checkpoint = Fact("model.config.dtype").one_of("float16") | Fact("model.config.torch_dtype").one_of("float16")
 _not_bfloat16 = _dtype.one_of("float32", "float", "float16", "half") | (_half_checkpoint & ~_dtype.one_of("bfloat16"))
-_lower = setting("engine.attention_backend").one_of(_BACKEND.lower())
-_chosen = setting("engine.attention_config.backend").one_of(_BACKEND, _BACKEND.lower()) | _lower
+_names = (_BACKEND, _BACKEND.lower())  # vLLM takes both
+_chosen = setting("engine.attention_backend").one_of(*_names) | setting("engine.attention_config.backend").one_of(*_names)
 _MOONLIGHT = {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
 
 QUIRK = Quirk(
