@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from quirks_core import Fact, setting, typed
+
+if TYPE_CHECKING:
+    from quirks_core.match import Match
 
 TP = setting("engine.tensor_parallel_size")
 PP = setting("engine.pipeline_parallel_size")
@@ -10,6 +15,20 @@ DP = setting("engine.data_parallel_size")
 EP = setting("parallel.expert_parallel_size")
 STRATEGY = setting("parallel.dp_strategy")
 GPUS_PER_NODE = setting("cluster.gpus_per_node")
+
+#: What a user types to have an engine compute in another dtype than bfloat16.
+NOT_BFLOAT16 = ("float32", "float", "float16", "half")
+
+#: Where vLLM looks for a checkpoint's dtype, the first that is there.
+_DTYPE_KEYS = ("dtype", "torch_dtype", "text_config.dtype", "text_config.torch_dtype")
+
+
+def checkpoint_dtype(name: str, keys: tuple[str, ...] = _DTYPE_KEYS) -> Match:
+    """The dtype that vLLM takes from ``config.json`` is this one."""
+    fact = Fact(f"model.config.{keys[0]}")
+    here = fact.one_of(name)
+    return here | (~fact.is_set() & checkpoint_dtype(name, keys[1:])) if keys[1:] else here
+
 
 #: TP x PP: the ranks that hold one copy of the model.
 REPLICA = Fact("parallel.replica_size")

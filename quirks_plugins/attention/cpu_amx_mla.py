@@ -2,10 +2,10 @@
 
 What happens: since vLLM 0.29.0 the CPU platform gives models with latent attention (DeepSeek-V2 and V3, Moonlight,
 GLM-4.7-Flash) the backend ``AMX_MLA`` wherever the CPU has AMX, whatever the dtype
-(``vllm.platforms.cpu:CpuPlatform.get_attn_backend_cls``). In float32 the engine does not start: "expect weight to be bfloat16".
-In float16 it starts and generates nonsense, because the kernels read the weights as bfloat16: no greedy token of a tiny
-DeepSeek-V3 agreed with transformers. In bfloat16 the first refit fails half-way: the backend packs ``kv_b_proj`` once and
-replaces it by an empty tensor (``MLAAttention.process_weights_after_loading``), into which no weights can be loaded.
+(``vllm.platforms.cpu:CpuPlatform.get_attn_backend_cls``). In float32 the engine does not start: "expect weight to be
+bfloat16". In float16 it starts and generates nonsense: no greedy token of a tiny DeepSeek-V3 agreed with transformers. In
+bfloat16 the first refit fails half-way: the backend packs ``kv_b_proj`` once and replaces it by an empty tensor
+(``MLAAttention.process_weights_after_loading``), into which no weights can be loaded.
 
 What this changes: rollouts, and engines that compute in another dtype than bfloat16, get the backend ``CPU_MLA``, which vLLM
 takes on CPUs without AMX. A server or an evaluation in bfloat16 keeps ``AMX_MLA``.
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
-    Fact,
     ModelFlag,
     Quirk,
     Require,
@@ -33,19 +32,18 @@ from quirks_core import (
     unknown,
     yes,
 )
-from quirks_plugins.conditions import latent_attention
+from quirks_plugins.conditions import NOT_BFLOAT16, checkpoint_dtype, latent_attention
+from quirks_plugins.runs import MOONLIGHT
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
 
 _BACKEND = "CPU_MLA"
 _dtype = setting("engine.dtype")
-#: vLLM's ``auto`` turns float32 into bfloat16, and keeps float16.
-_half_checkpoint = Fact("model.config.dtype").one_of("float16") | Fact("model.config.torch_dtype").one_of("float16")
-_not_bfloat16 = _dtype.one_of("float32", "float", "float16", "half") | (_half_checkpoint & ~_dtype.one_of("bfloat16"))
+# vLLM's ``auto`` turns float32 into bfloat16, and keeps float16.
+_not_bfloat16 = _dtype.one_of(*NOT_BFLOAT16) | (checkpoint_dtype("float16") & ~_dtype.one_of("bfloat16"))
 _names = (_BACKEND, _BACKEND.lower())  # vLLM takes both
 _chosen = setting("engine.attention_backend").one_of(*_names) | setting("engine.attention_config.backend").one_of(*_names)
-_MOONLIGHT = {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
 
 QUIRK = Quirk(
     id="cpu-amx-mla",
@@ -70,19 +68,19 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(_MOONLIGHT, vllm="0.32.0", platform="cpu"),
-        yes({"model_type": "kimi_vl", "text_config": _MOONLIGHT}, vllm="0.32.0", platform="cpu"),
-        yes(_MOONLIGHT, {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", purpose="eval"),
-        yes({**_MOONLIGHT, "dtype": "float16"}, vllm="0.32.0", platform="cpu", purpose="serve"),
-        no({**_MOONLIGHT, "dtype": "float16"}, {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", purpose="serve"),
-        no(_MOONLIGHT, vllm="0.32.0", platform="cpu", purpose="serve"),
-        no(_MOONLIGHT, {"engine.attention_config": {"backend": _BACKEND}}, vllm="0.32.0", platform="cpu"),
-        no(_MOONLIGHT, vllm="0.28.1", platform="cpu"),
-        no(_MOONLIGHT, vllm="0.32.0", platform="cuda"),
+        yes(MOONLIGHT, vllm="0.32.0", platform="cpu"),
+        yes({"model_type": "kimi_vl", "text_config": MOONLIGHT}, vllm="0.32.0", platform="cpu"),
+        yes(MOONLIGHT, {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", purpose="eval"),
+        yes({**MOONLIGHT, "dtype": "float16"}, vllm="0.32.0", platform="cpu", purpose="serve"),
+        no({**MOONLIGHT, "dtype": "float16"}, {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", purpose="serve"),
+        no(MOONLIGHT, vllm="0.32.0", platform="cpu", purpose="serve"),
+        no(MOONLIGHT, {"engine.attention_config": {"backend": _BACKEND}}, vllm="0.32.0", platform="cpu"),
+        no(MOONLIGHT, vllm="0.28.1", platform="cpu"),
+        no(MOONLIGHT, vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu"),
-        unknown(_MOONLIGHT, vllm="0.32.0"),
+        unknown(MOONLIGHT, vllm="0.32.0"),
     ],
-    cost="vLLM's reference kernels for latent attention, which are slower",
+    cost="vLLM's reference kernels for latent attention, which are not written for speed",
 )
 
 

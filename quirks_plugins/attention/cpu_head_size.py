@@ -42,10 +42,8 @@ QUIRK = Quirk(
     id="cpu-head-size",
     title="vLLM's CPU platform has attention kernels for some widths of heads only, and finds out at the first request",
     flag=ModelFlag.ATTENTION,
-    match=platform("cpu")
-    & _SIZE.is_set()
-    & ~_SIZE.one_of(*_SUPPORTED)
-    & ~latent_attention,  # whose heads have other widths than the configuration
+    # The heads of latent attention have other widths than the configuration's.
+    match=platform("cpu") & _SIZE.is_set() & ~_SIZE.one_of(*_SUPPORTED) & ~latent_attention,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Refuse(
         f"vLLM's CPU platform computes attention with heads of {', '.join(map(str, _SUPPORTED))} alone",

@@ -38,6 +38,7 @@ from quirks_core import (
     yes,
 )
 from quirks_plugins.conditions import latent_attention
+from quirks_plugins.runs import MOONLIGHT
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
@@ -46,7 +47,6 @@ _OFF = "-rotary_embedding"
 _typed = setting("engine.compilation_config.custom_ops")
 _is_off = _typed.any_in(_OFF) | (_typed.any_in("none") & ~_typed.any_in("+rotary_embedding"))
 _lfm2 = model_type("lfm2", "lfm2_moe")
-_MOONLIGHT = {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
 
 QUIRK = Quirk(
     id="cpu-mla-rotary",
@@ -72,15 +72,15 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(_MOONLIGHT, vllm="0.32.0", platform="cpu"),
-        yes(_MOONLIGHT, {"engine.compilation_config": {"custom_ops": ["all"]}}, vllm="0.32.0", platform="cpu"),
-        no(_MOONLIGHT, {"engine.compilation_config": {"custom_ops": [_OFF]}}, vllm="0.32.0", platform="cpu"),
-        no(_MOONLIGHT, {"engine.compilation_config": {"custom_ops": ["none"]}}, vllm="0.32.0", platform="cpu"),
-        no(_MOONLIGHT, vllm="0.32.0", platform="cuda"),
+        yes(MOONLIGHT, vllm="0.32.0", platform="cpu"),
+        yes(MOONLIGHT, {"engine.compilation_config": {"custom_ops": ["all"]}}, vllm="0.32.0", platform="cpu"),
+        no(MOONLIGHT, {"engine.compilation_config": {"custom_ops": [_OFF]}}, vllm="0.32.0", platform="cpu"),
+        no(MOONLIGHT, {"engine.compilation_config": {"custom_ops": ["none"]}}, vllm="0.32.0", platform="cpu"),
+        no(MOONLIGHT, vllm="0.32.0", platform="cuda"),
         yes("lfm2", vllm="0.32.0", platform="cpu"),
         yes("lfm2_moe", vllm="0.32.0", platform="cpu"),
         no("qwen3", vllm="0.32.0", platform="cpu"),
-        unknown(_MOONLIGHT, vllm="0.32.0"),
+        unknown(MOONLIGHT, vllm="0.32.0"),
     ],
     cost="the rotary embedding as a handful of torch operations instead of one kernel",
 )

@@ -30,6 +30,7 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import NOT_BFLOAT16
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
@@ -43,7 +44,7 @@ QUIRK = Quirk(
     adjustments=Require(
         "engine.dtype",
         "bfloat16",
-        instead_of=("float32", "float", "float16", "half"),
+        instead_of=NOT_BFLOAT16,
         reason="the kernel of the gated delta net on vLLM's CPU platform takes no other dtype",
     ),
     severity=Severity.CRASH,

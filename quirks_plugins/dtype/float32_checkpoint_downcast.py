@@ -20,20 +20,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
+from quirks_plugins.conditions import checkpoint_dtype
 
 if TYPE_CHECKING:
-    from quirks_core.match import Match
     from worker.testing.lab import Lab, Outcome
-
-#: Where vLLM looks for a checkpoint's dtype, the first that is there.
-_KEYS = ("dtype", "torch_dtype", "text_config.dtype", "text_config.torch_dtype")
-
-
-def _is_float32(keys: tuple[str, ...] = _KEYS) -> Match:
-    fact = Fact(f"model.config.{keys[0]}")
-    here = fact.one_of("float32")
-    return here | (~fact.is_set() & _is_float32(keys[1:])) if keys[1:] else here
-
 
 _quantized = Fact("model.config.quantization_config").is_set()
 # As typed: in an engine that a trainer starts by itself, nobody may have said what the trainer computes in.
@@ -43,7 +33,7 @@ QUIRK = Quirk(
     id="float32-checkpoint-downcast",
     title="vLLM turns a float32 checkpoint into bfloat16, and its logprobs differ from a float32 trainer's",
     flag=ModelFlag.DTYPE,
-    match=purpose("rollout") & _is_float32() & ~_quantized & ~_trains_in_another,
+    match=purpose("rollout") & checkpoint_dtype("float32") & ~_quantized & ~_trains_in_another,
     adjustments=Default("engine.dtype", "float32"),
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/18751"),

@@ -24,6 +24,7 @@ from quirks_core import (
     Patch,
     Quirk,
     Severity,
+    StaticProbe,
     model_type,
     no,
     platform,
@@ -33,6 +34,7 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import NOT_BFLOAT16
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
@@ -44,7 +46,7 @@ QUIRK = Quirk(
     match=platform("cpu")
     & purpose("rollout")
     & model_type("falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "zamba2")
-    & ~setting("engine.dtype").one_of("float32", "float", "float16", "half"),
+    & ~setting("engine.dtype").one_of(*NOT_BFLOAT16),
     affected=Affected("vllm", introduced="0.27.0"),
     adjustments=Patch(
         "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm",
@@ -57,6 +59,11 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/47641"),
         report("https://github.com/vllm-project/vllm/issues/55087"),
     ],
+    evidence=StaticProbe(
+        "vllm.model_executor.layers.mamba.mamba_mixer2",
+        r'self\.register_buffer\("conv_weights", conv_weights',
+        found_means_affected=True,
+    ),
     examples=[
         yes("mamba2", vllm="0.32.0", platform="cpu"),
         yes("nemotron_h", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),

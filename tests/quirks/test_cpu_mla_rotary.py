@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-MOONLIGHT = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+from quirks_plugins.runs import MOONLIGHT
+
 CPU = ("platform==cpu", "vllm==0.32.0")
 COMPILATION = "engine.compilation_config"
 
