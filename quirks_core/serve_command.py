@@ -149,7 +149,10 @@ def _after_program(words: list[str]) -> tuple[list[str], bool]:
             return rest[:-1], False
         if module in _COMMANDS and rest[:1] == ["serve"]:
             return rest[1:-1], True
-    raise UsageError(f"{shown(' '.join(words), 100)} starts no server of vLLM's; {_FORMS}")
+    options = next((number for number, word in enumerate(words) if word.startswith("--")), len(words))
+    raise UsageError(
+        f"{shown(' '.join(words[:options]), 100)} starts no server of vLLM's; {_FORMS}"
+    )  # an option may hold a key
 
 
 # ---- words as vLLM's parser prepares them

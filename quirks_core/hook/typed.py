@@ -40,11 +40,13 @@ class Typed(NamedTuple):
         names: Their names.
         source: How it is known.
         exact: Nothing else was typed. Otherwise a default that was typed is missing.
+        as_options: They were typed as options of a command line.
     """
 
     names: frozenset[str]
     source: str = ""
     exact: bool = False
+    as_options: bool = False
 
     def __str__(self) -> str:
         """Says which of the two it is."""
@@ -158,8 +160,9 @@ def _in_namespace(parsed: Any, arguments: Any) -> Typed | None:
     open_before = {field.name for field in dataclasses.fields(arguments)} - _SET_BY_VLLM - found.names
     later = {name for name in open_before if not _same(getattr(parsed, name, None), found.others.get(name))}
     if later:
-        return Typed(found.names | later, "a command line exactly, what was set after it was parsed by value")
-    return Typed(found.names, "command line", exact=True)
+        how = "a command line exactly, what was set after it was parsed by value"
+        return Typed(found.names | later, how, as_options=True)
+    return Typed(found.names, "command line", exact=True, as_options=True)
 
 
 def _same(one: Any, other: Any) -> bool:
