@@ -7,9 +7,12 @@ from typing import Any
 
 import yaml
 
+from quirks_core import whole_file
 from quirks_core.errors import UsageError, shown
 from quirks_core.json_values import DEEPEST, is_too_deep
 
+#: Most bytes of a configuration; YAML is read slowly.
+_MOST = 2**20
 _TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 
 
@@ -34,7 +37,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         UsageError: It cannot be read, is not YAML, or holds something else.
     """
     try:
-        values = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506  # a SafeLoader
+        values = yaml.load(whole_file.read(file, _MOST).decode(), _UniqueKeys)  # noqa: S506  # a SafeLoader
     except OSError as error:
         raise UsageError(f"configuration {file} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from quirks_core import whole_file
 from quirks_core.data_file import Proved
 from quirks_core.errors import UsageError, words
 from quirks_core.facts import Record
@@ -172,7 +173,7 @@ class Report(Record):
             UsageError: It cannot be read.
         """
         try:
-            return cls.model_validate_json(file.read_bytes())
+            return cls.model_validate_json(whole_file.read(file))
         except (OSError, ValidationError) as error:
             raise UsageError(f"{file} is no report of 'quirks prove': {words(error)}") from None
 

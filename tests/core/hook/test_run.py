@@ -57,7 +57,7 @@ def test_the_commands_own_options_and_its_exit_code_are_its_own(run):
         (["--set", "refit.scop=1", "--", "true"], "did you mean 'refit.scope'"),
         (["--purpose", "rolout", "--", "true"], "invalid choice: 'rolout'"),
         (["--report", "--require-receipt", "--", "true"], "leave one of the two out"),
-        (["--receipt", "/nowhere/r.json", "--require-receipt", "--", "true"], "name a file that can be written"),
+        (["--receipt", "/nowhere/r.json", "--require-receipt", "--", "true"], "name a regular file that can be written"),
     ],
 )
 def test_what_cannot_be_is_an_error_and_starts_nothing(run, arguments, message):
