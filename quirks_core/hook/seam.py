@@ -14,7 +14,7 @@ from typing import Any
 from quirks_core import process
 from quirks_core.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.facts import ModelFacts
-from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
 from quirks_core.hook import receipts, report, seams
 from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
 from quirks_core.hook.processes import values_of
@@ -80,15 +80,26 @@ def install(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        usage = args[0] if args else kwargs.get("usage_context")
-        plan = _prepare(self, usage)
+        given = dict(zip(("usage_context", "headless"), args, strict=False)) | kwargs
+        plan = _prepare(self, given.get("usage_context"))
         config = original(self, *args, **kwargs)
         if plan is not None:
             check(plan, config)
+            is_alone = _is_only_front_end(self, config) and not given.get("headless")
+            _here.set(FRONT_END_VARIABLE, str(os.getpid()) if is_alone else "")
         return config
 
     setattr(create_engine_config, _MARK, True)
     kind.create_engine_config = create_engine_config
+
+
+def _is_only_front_end(arguments: Any, config: Any) -> bool:
+    """Tells whether this process alone sends requests to the engine, so that without it the engine has nothing to do.
+
+    API servers in processes of their own outlive the process that started them, and a data-parallel rank must keep step with
+    the others.
+    """
+    return config.parallel_config.data_parallel_size == 1 and getattr(arguments, "_api_process_rank", 0) >= 0
 
 
 def check(plan: ProcessPlan, config: Any) -> None:

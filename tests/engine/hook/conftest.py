@@ -150,6 +150,15 @@ class Server:
         """The lines of ours."""
         return said(self.log.read_text(errors="replace"))
 
+    def wait_until_said(self, beginning: str) -> None:
+        """Waits for a line of ours; a program that ends before is an error."""
+        deadline = time.monotonic() + _START_S
+        while not any(line.startswith(beginning) for line in self.said):
+            text = self.log.read_text(errors="replace")[-6000:]
+            assert self.program.poll() is None, text
+            assert time.monotonic() < deadline, f"no line {beginning!r} in:\n{text}"
+            time.sleep(0.2)
+
     def wait_until_healthy(self) -> None:
         """Waits until it answers; a server that ends before is an error."""
         deadline = time.monotonic() + _START_S

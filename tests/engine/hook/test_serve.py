@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import openai
 import psutil
@@ -99,6 +100,10 @@ def test_data_parallel_ranks_and_api_servers_share_the_plan(programs, vllm, chec
         lines = server.said
         children = psutil.Process(server.program.pid).children(recursive=True)
         shown = [[*one.cmdline(), one.environ().get("MODEL_QUIRKS_PLAN", "")] for one in children]
+        server.program.kill()
+        server.program.wait()
+        time.sleep(5)  # engines that look for their front end do so each second
+        assert len(completion(server, "hush").logprobs.token_logprobs) == 4  # the API servers live on, and so do their engines
 
     assert "hush" not in str(shown)
     assert "hush" not in server.log.read_text(errors="replace")
