@@ -18,7 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+from patience import patience
 
 from quirks_core import data_file, engine_arguments, serve_options, sources
 from quirks_core.cli import main
@@ -43,6 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update({**_BLAS, **_RAY})
+    os.environ.setdefault("PYTEST_TIMEOUT", str(patience(1800)))  # for a hang that no other limit ends
+    hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    hypothesis.settings.load_profile("untimed")
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         multiprocessing.util.get_temp_dir()  # outside of the folder that goes before it
         folder = tempfile.mkdtemp(prefix=f"{worker}-", dir="/tmp" if Path("/tmp").is_dir() else None)  # noqa: S108 - sockets need short paths

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import HUNG_S
 
 _QUIRKS = (sys.executable, "-m", "quirks_core.cli")
 
@@ -21,7 +22,7 @@ def test_generate_prints_texts_plan_and_receipt_as_json(checkpoint):
         [*_QUIRKS, "generate", "--json", "--greedy", "--model", str(checkpoint("qwen3")), *options, "Hello", "one two"],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HUNG_S,
         check=False,
     )
 
@@ -32,12 +33,12 @@ def test_generate_prints_texts_plan_and_receipt_as_json(checkpoint):
     assert len(result["receipt"]["processes"]) == 2
 
 
-def test_the_demo_ends_well_within_two_minutes(tmp_path):
+def test_the_demo_shows_its_plans_a_server_and_a_refit(tmp_path):
     done = subprocess.run(
         [*_QUIRKS, "demo", "--json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HUNG_S,
         check=False,
         cwd=tmp_path,
         env={**os.environ, "TORCHDYNAMO_DISABLE": "1"},

@@ -12,14 +12,11 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from patience import HUNG_S
 
 from worker.engine import vllm_adapter
 from worker.errors import GenerationTimeoutError
 
-pytestmark = pytest.mark.timeout(300)
-
-#: Seconds after which something has hung.
-HUNG_S = 60
 #: Long enough that something can happen in the middle.
 LONG = 400
 #: Blocks of the KV cache, of 128 tokens each: too few for three long requests at once.

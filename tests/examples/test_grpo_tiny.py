@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from patience import HUNG_S
 
 _ROOT = Path(__file__).parents[2]
 _SCRIPT = _ROOT / "examples" / "grpo_tiny.py"
@@ -37,7 +38,7 @@ def _run(folder: Path, *arguments: str, **environment: str) -> subprocess.Comple
         [sys.executable, str(_SCRIPT), *arguments],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HUNG_S,
         check=False,
         cwd=folder,
         env={**os.environ, **environment},

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import HUNG_S
 
 from worker.testing import checkpoints
 
@@ -57,7 +58,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=400,
+            timeout=HUNG_S,
             check=False,
             cwd=folder,
             env={**kept, **small, "MODEL_QUIRKS_RECEIPT": str(receipt), **variables},

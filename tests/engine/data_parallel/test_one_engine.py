@@ -15,8 +15,6 @@ from worker.testing.lab import PROMPTS
 
 _TWO_RANKS = {"data_parallel_size": 2, "load_format": "auto"}
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def group(checkpoint, grouped):

@@ -9,6 +9,7 @@ import openai
 import psutil
 import pytest
 import yaml
+from patience import HUNG_S
 
 ACME = """
 from quirks_core import Default, ModelFlag, Quirk, Severity, purpose, report
@@ -38,7 +39,7 @@ def third_party(site_of):
 
 
 def completion(server, key="none"):
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, timeout=60)
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, timeout=HUNG_S)
     model = client.models.list().data[0].id
     answer = client.completions.create(model=model, prompt="once upon", max_tokens=4, temperature=0.5, seed=1, logprobs=0)
     return answer.choices[0]
@@ -150,7 +151,6 @@ def test_a_broken_plugin_starts_nothing_where_the_user_is_strict(programs, vllm,
     ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), **variables)
 
     assert ended.code != 0
-    assert ended.seconds < 30
     assert "plugin 'acme-broken' of acme 1.2" in ended.text
     assert "no such thing" in ended.text
     assert "EngineCore" not in ended.text
