@@ -92,7 +92,7 @@ def test_two_ways_to_fail_are_one_outcome_and_a_finding_without_explanation(bise
 
 
 def test_the_time_limit_is_a_failure(bisected, only_y):
-    outcome = bisected(f"{Y!r} in off or time.sleep(600)", "--timeout", "3", *only_y)
+    outcome = bisected(f"{Y!r} in off or time.sleep(600)", "--timeout", "2", *only_y)
 
     assert outcome.json["candidates"] == [Y]
     assert (outcome.code, outcome.json["summary"]) == (0, f"it fails unless {Y} is disabled")
