@@ -184,8 +184,7 @@ class RunContext(Record):
         packages: Versions by package; a package that is missing is not installed.
         assumed: The packages whose version was assumed (``--assume``) rather than read.
         platform: Platform of the installed engine; None if it is unknown.
-        cpu: Features of the CPU that the CPU platform runs on (`quirks_core.packages.CPU_FEATURES`); None on other platforms, or
-            if they are unknown.
+        cpu: The CPU's features (`quirks_core.packages.CPU_FEATURES`), on the CPU platform; None elsewhere, or if unknown.
         environment: The user's environment variables that quirks may match on.
         extra: Facts that plugins added, by ``distribution.name``.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from platform import machine
 
 from packaging.version import InvalidVersion, Version
 
@@ -81,7 +81,7 @@ def installed_platform() -> str | None:
 
 def cpu_flags() -> frozenset[str] | None:
     """Returns the flags of this machine's x86 CPU as the kernel names them; None on other CPUs and systems."""
-    if platform.machine().lower() not in ("amd64", "x86_64"):
+    if machine().lower() not in ("amd64", "x86_64"):
         return None
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

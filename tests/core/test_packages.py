@@ -72,7 +72,7 @@ def test_a_kind_of_cpu_follows_from_its_features(monkeypatch, kind, features):
 
 @pytest.mark.parametrize("machine", ["aarch64", "arm64"])
 def test_the_features_of_a_cpu_that_is_no_x86_are_unknown(monkeypatch, machine):
-    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("quirks_core.packages.machine", lambda: machine)
 
     assert cpu_features() is None
     assert cpu_kind(None) == ""
