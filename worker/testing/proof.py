@@ -15,7 +15,7 @@ from quirks_core import whole_file
 from quirks_core.data_file import Proved
 from quirks_core.errors import UsageError, words
 from quirks_core.facts import Record
-from quirks_core.packages import installed_platform, installed_versions
+from quirks_core.packages import cpu_features, cpu_kind, installed_platform, installed_versions
 from quirks_core.plan import State
 from worker.testing.lab import Outcome
 
@@ -137,6 +137,7 @@ class Proof(Record):
         kinds = {item.kind for item in self.findings if item.conclusion is not Conclusion.INCONCLUSIVE}
         return Proved(
             platform=self.depends.get("platform", ""),
+            cpu=self.depends.get("cpu", ""),
             versions={name: self.depends[name] for name in PACKAGES if name in self.depends},
             by=Kind.STATIC_PROBE if kinds == {Kind.STATIC_PROBE} else Kind.PAIRED_RUN,
             conclusion=self.conclusion,
@@ -156,7 +157,7 @@ class Report(Record):
     Attributes:
         versions: Versions by package, Python's among them.
         platform: The engine's platform; None if it cannot be told.
-        machine: Operating system and processor architecture.
+        machine: Operating system, processor architecture and kind of CPU.
         proofs: One per quirk.
     """
 
@@ -185,7 +186,7 @@ class Report(Record):
         return cls(
             versions=dict(sorted(versions.items())),
             platform=installed_platform(),
-            machine=f"{platform.system()} {platform.machine()}",
+            machine=" ".join(filter(None, (platform.system(), platform.machine(), cpu_kind(cpu_features())))),
             proofs=tuple(made[name] for name in sorted(made)),
         )
 
