@@ -14,6 +14,8 @@ from quirks_core.text import one_line
 
 _TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 
+_TEXT = "tag:yaml.org,2002:str"
+
 
 class _Loader(yaml.SafeLoader):
     """Refuses what plain YAML takes for something else without a word.
@@ -28,8 +30,8 @@ class _Loader(yaml.SafeLoader):
         for key, value in node.value:
             if node.flow_style and _is_plain(key) and ":" in key.value and _is_plain(value) and not value.value:
                 name, _, rest = key.value.partition(":")
-                is_text = self.resolve(yaml.ScalarNode, rest, (True, False)) == "tag:yaml.org,2002:str"
-                right = f'{{{name}: {rest}}} or {{"{name}": {json.dumps(rest) if is_text else rest}}}'
+                tag = self.resolve(yaml.ScalarNode, rest, (True, False))  # type: ignore[no-untyped-call]
+                right = f'{{{name}: {rest}}} or {{"{name}": {json.dumps(rest) if tag == _TEXT else rest}}}'
                 raise yaml.MarkedYAMLError(
                     problem=f"{key.value!r} is a key without a value, because no space follows the colon: write {right}",
                     problem_mark=key.start_mark,

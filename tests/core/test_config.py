@@ -191,7 +191,7 @@ NO_SPACE = 'is not valid YAML: \'a:b\' is a key without a value, because no spac
         ("engine.load_format", "--set 'engine.load_format': write slot=value, for example engine.load_format=dummy"),
         ("=dummy", "--set '=dummy': write slot=value, for example engine.load_format=dummy"),
         ("engine.hf_overrides={a:b}", f"--set 'engine.hf_overrides={{a:b}}': '{{a:b}}' {NO_SPACE}"),
-        ("engine.seed=[1", "--set 'engine.seed=[1': '[1' is not valid YAML"),
+        ("engine.seed=[1", "--set 'engine.seed=[1': '[1' is not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ("purpose.x=1", "--set 'purpose.x=1': 'purpose' has no keys"),
         ("refit.skope=parameters", "refit.skope: unknown key; did you mean 'scope'?"),
     ],
