@@ -288,7 +288,7 @@ class ServerSection(Section):
     max_prompt_chars: int | None = Field(
         None,
         ge=1,
-        description="most characters of a request, without media; by default 8 per token of engine.max_model_len, at least 65536",
+        description="most characters of a request without media; by default 8 per token of max_model_len, at least 65536",
     )
     max_choices: int = Field(128, ge=1, description="most choices (n) of a request")
     allowed_media_domains: tuple[str, ...] = Field(
