@@ -10,7 +10,7 @@ from typing import NamedTuple
 from quirks_core.plan import Plan, canonical
 from quirks_core.registry import Registry
 from worker.ablation.coverage import covering, covers
-from worker.ablation.skeleton import skeleton
+from worker.ablation.draft import draft_of
 from worker.parity.metrics import METRICS
 from worker.parity.records import Attribution, Result, Step, worst_level
 
@@ -106,9 +106,7 @@ def _attribution(seen: _Seen, move: _Move, plan: Plan, registry: Registry) -> At
     quirks = covering(seen.step, plan, registry)
     text = ""
     if seen.restores and not any(map(covers, quirks)):
-        before, after = next(pair for pair in seen.pairs if pair[0].scenario == move.scenario)
-        moves = sorted(_moves(before, after), key=lambda move: (-move.crossed, -move.factor))[:3]
-        text = skeleton(plan, seen.step, move.scenario, {move.metric: (move.before, move.after) for move in moves})
+        text = draft_of(seen.step, plan)
     return Attribution(
         scenario=move.scenario,
         metric=move.metric,

@@ -12,7 +12,8 @@ from quirks_core.cli import main
 from quirks_core.errors import UsageError
 from quirks_core.planning import PlanOptions, make_plan
 from worker import GenerationConfig
-from worker.audit.coverage import candidates, changes_weights, covering, remedy, skeleton
+from worker.ablation.draft import draft
+from worker.audit.coverage import adjustment, candidates, changes_weights, covering, remedy
 from worker.audit.records import Audit, AuditError, Disagreement, Hazard, Logits, Refit
 from worker.audit.refit_audit import audit, opened
 from worker.audit.table import show_audit
@@ -187,7 +188,7 @@ def test_without_a_quirk_the_users_own_setting_is_credited_if_the_refits_leave_i
 
 
 @pytest.mark.parametrize(
-    ("found", "words", "adjustment"),
+    ("found", "words", "wanted"),
     [
         (hazard(), "refit.scope=state_dict", 'Require("refit.scope", "state_dict")'),
         (
@@ -198,17 +199,16 @@ def test_without_a_quirk_the_users_own_setting_is_credited_if_the_refits_leave_i
         (hazard(after=LASTING, kind="computation"), "process the layer again", "Patch("),
     ],
 )
-def test_what_nothing_covers_comes_with_what_to_write(found, words, adjustment):
-    text = skeleton("acme_text", [found])
+def test_an_uncovered_hazard_gives_the_lines_of_a_new_quirk(found, words, wanted):
+    text = draft("acme_text", "rollout", [adjustment([found])])
 
     assert words in remedy(found)
-    assert adjustment in text
-    assert 'id="acme-text-refit"' in text
-    assert 'model_type("acme_text")' in text
-    compile(text, "skeleton", "exec")
+    assert wanted in text
+    assert 'match=model_type("acme_text") & purpose("rollout"),' in text
+    compile(f"Quirk({text})", "draft", "exec")
 
 
-def test_the_values_that_an_audit_itself_puts_are_not_said_to_be_typed(model_folder):
+def test_values_of_the_audit_itself_do_not_count_as_typed(model_folder):
     typed = GenerationConfig.parse({"model": str(model_folder), "engine": {"load_format": "auto", "seed": 3}})
 
     plan = make_plan(opened(typed, "dummy"))
@@ -217,15 +217,15 @@ def test_the_values_that_an_audit_itself_puts_are_not_said_to_be_typed(model_fol
     assert plan.context.typed == {"engine.seed"}
 
 
-def test_a_model_that_transformers_cannot_load_is_said_before_an_engine_starts(tmp_path):
+def test_transformers_loads_the_model_before_an_engine_starts(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(b"")
-    told = []
+    steps = []
 
     with pytest.raises(AuditError, match=r"transformers cannot load .*no-such-type"):
-        asyncio.run(audit(GenerationConfig.parse({"model": str(tmp_path)}), tell=told.append))
+        asyncio.run(audit(GenerationConfig.parse({"model": str(tmp_path)}), tell=steps.append))
 
-    assert told == ["loading the model with transformers"]
+    assert steps == ["loading the model with transformers"]
 
 
 def test_a_folder_without_weights_cannot_be_audited(model_folder):
@@ -234,7 +234,7 @@ def test_a_folder_without_weights_cannot_be_audited(model_folder):
 
 
 @pytest.mark.parametrize("settings", [[], ["--set", "engine.runtime=v0"]], ids=["unknown to transformers", "refused"])
-def test_an_audit_that_could_not_be_made_does_not_have_the_exit_code_of_hazards(settings, tmp_path, capsys):
+def test_an_audit_that_cannot_be_made_exits_with_2(settings, tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(b"")
 

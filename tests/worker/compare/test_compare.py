@@ -6,11 +6,13 @@ import math
 
 import pytest
 
+from quirks_core.diff import changes
 from quirks_core.errors import UsageError
 from quirks_core.registry import Registry
 from quirks_core.slots import installed_slot
+from worker.ablation.coverage import quirks_that_set
 from worker.compare import causes
-from worker.compare.compare import Comparison, changes, compare
+from worker.compare.compare import Comparison, compare
 
 
 @pytest.fixture
@@ -119,8 +121,8 @@ def test_unknown_profiles_and_metrics_are_usage_errors(limits, message, a) -> No
 # ---- settings and causes
 
 
-def test_settings_that_one_side_alone_has_are_told_from_those_that_are_open() -> None:
-    found = changes({"x": None, "only_a": 1}, {"x": 2, "only_b": None})
+def test_a_missing_value_differs_from_null() -> None:
+    found = list(changes({"x": None, "only_a": 1}, {"x": 2, "only_b": None}, str))
 
     assert [(change.name, change.a, change.b, change.missing) for change in found] == [
         ("only_a", 1, None, "b"),
@@ -129,11 +131,11 @@ def test_settings_that_one_side_alone_has_are_told_from_those_that_are_open() ->
     ]
 
 
-def test_values_differ_as_json_does_so_that_true_is_not_1_and_what_is_no_number_is_itself() -> None:
+def test_values_are_compared_as_json() -> None:
     left = {"flag": True, "nested": [{"on": False}], "nan": math.nan, "same": [1, "x"]}
     right = {"flag": 1, "nested": [{"on": 0}], "nan": float("nan"), "same": [1, "x"]}
 
-    assert [change.name for change in changes(left, right)] == ["flag", "nested"]
+    assert [change.name for change in changes(left, right, str)] == ["flag", "nested"]
 
 
 def test_versions_settings_and_quirks_that_differ_are_listed(a, dumped) -> None:
@@ -218,16 +220,16 @@ def test_a_setting_that_one_version_alone_has_is_a_cause_only_if_it_is_on_and_kn
     assert [change.name for change in found.effective] == [name]
 
 
-def test_a_cause_names_the_quirks_that_set_it_and_where_they_are_in_force() -> None:
+def test_a_cause_names_the_quirks_that_set_it() -> None:
     registry = Registry.load()
 
-    quirks = causes.quirks_that_set("engine.logprobs_mode", registry, {"rollout-logprobs-processed"}, set())
+    quirks = quirks_that_set("engine.logprobs_mode", registry, {"rollout-logprobs-processed"}, set())
 
     assert [(quirk.id, quirk.state) for quirk in quirks] == [
         ("min-tokens-renormalises", "in force in neither"),
         ("rollout-logprobs-processed", "in force in A"),
     ]
-    assert causes.quirks_that_set("engine.quantization", registry, (), ()) == ()
+    assert quirks_that_set("engine.quantization", registry, (), ()) == ()
 
 
 def test_every_slot_that_a_cause_names_is_one_of_the_installed_engine() -> None:
