@@ -98,7 +98,7 @@ class _Seen:
             if chosen := [move for move in moves if move.scenario in names and move.nearer is nearer]:
                 moves = chosen
                 break
-        # Of equal moves the first, in the order of the scenarios, then of the metrics.
+        # The first of equal moves, in the order of the scenarios, then of the metrics.
         return max(moves, key=lambda move: (move.crossed, move.factor), default=None)
 
 
@@ -138,7 +138,7 @@ def _moves(before: Result, after: Result) -> Iterator[_Move]:
 
 
 def _is_judged(name: str, *results: Result) -> bool:
-    """Tells whether every result has a metric, some verdict uses it, and it measures how far apart the sides are."""
+    """Whether every result has a metric, some verdict uses it, and it measures how far apart the sides are."""
     judged = {verdict.metric for result in results for verdict in result.verdicts}
     return name in judged and METRICS[name].better != "any" and all(name in result.metrics for result in results)
 
