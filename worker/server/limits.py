@@ -61,6 +61,10 @@ class Limits:
         return self._heavy if _exceeds(_HEAVY_CHARS, _texts(messages)) else nullcontext()
 
     def _parsed(self, raw: bytes) -> dict[str, Any]:
+        too_long = RequestError(f"the request has more text than server.max_prompt_chars = {self._chars} characters")
+        # Each bracket counts one at least; parsing holds the GIL, and takes about 1 µs for each list or object.
+        if raw.count(b"[") + raw.count(b"{") > self._chars:
+            raise too_long
         try:
             body = msgspec.json.decode(raw)
         except (ValueError, RecursionError) as error:
@@ -73,7 +77,7 @@ class Limits:
         messages = body.get("messages")
         texts = _texts(messages) if isinstance(messages, list) else []
         if _exceeds(self._chars, [*texts, *(value for name, value in body.items() if name != "messages")]):
-            raise RequestError(f"the request has more text than server.max_prompt_chars = {self._chars} characters")
+            raise too_long
         return body
 
 

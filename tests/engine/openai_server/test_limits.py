@@ -26,6 +26,7 @@ TOO_MUCH = {
     "a long argument of the template": ({**CHAT, "chat_template_kwargs": {"image_url": LONG}}, TEXT),
     "a grammar": ({**CHAT, "structured_outputs": {"choice": WORDS}}, TEXT),
     "a prefix": ({**CHAT, "required_prefix_token_ids": [5] * 70_000}, TEXT),
+    "very many messages": ({"messages": HELLO * 300_000}, TEXT),
     "choices": ({**CHAT, "n": 2000}, "server.max_choices = 128"),
 }
 

@@ -75,7 +75,7 @@ def plan(tmp_path):
         "the plan brings one in", "refused with the plan",
     ],
 )  # fmt: skip
-def test_an_audit_passes_only_if_all_is_right_or_was_seen_to_be_right_with_the_plan(found, clean, passed):
+def test_an_audit_passes_if_all_is_right_with_the_plan(found, clean, passed):
     assert (found.clean, found.passed) == (clean, passed)
 
 
@@ -87,7 +87,7 @@ def test_an_audit_passes_only_if_all_is_right_or_was_seen_to_be_right_with_the_p
         (None, 0, "--set engine.enforce_eager=true names the first layer"),
     ],
 )
-def test_a_model_that_differs_before_any_refit_is_reported_and_not_held_against_the_refits(layer, compared, says, screened):
+def test_a_model_that_differs_before_any_refit_does_not_fail_the_audit(layer, compared, says, screened):
     found = record(logits=CLOSE, disagreement=Disagreement(logits=FAR, layer=layer, compared=compared))
 
     text = screened(lambda screen: show_audit(screen, found), width=None)
@@ -113,7 +113,7 @@ def test_logprobs_that_are_not_finite_are_counted_and_never_close():
         (("parameters", "state_dict", "parameters again"), False, False),
     ],
 )
-def test_the_refits_tell_whether_sending_it_or_loading_it_helps(after, restores, destroyed):
+def test_the_refits_show_the_remedy(after, restores, destroyed):
     found = hazard(after=after)
 
     assert (found.state_dict_restores, found.is_destroyed) == (restores, destroyed)
@@ -128,7 +128,7 @@ def test_the_refits_tell_whether_sending_it_or_loading_it_helps(after, restores,
         ("qwen3", (), False),
     ],
 )
-def test_the_quirks_of_weight_transfer_are_found_by_what_they_do(plan, kind, quirks, changes):
+def test_candidates_are_the_quirks_that_could_affect_weights(plan, kind, quirks, changes):
     found = plan(
         kind, config={"tie_word_embeddings": False, "num_experts": 8} if kind == "qwen3_moe" else {"tie_word_embeddings": False}
     )
@@ -181,9 +181,7 @@ SENT, LOADED = {"refit": {"scope": "state_dict"}}, {"engine": {"load_format": "a
         ({**SENT, **LOADED}, LASTING, ("engine.load_format=auto",)),
     ],
 )
-def test_without_a_quirk_the_users_own_setting_is_credited_if_the_refits_leave_it_as_an_explanation(
-    plan, values, after, credit
-):
+def test_without_a_quirk_the_users_setting_is_credited(plan, values, after, credit):
     assert covering(hazard(after=after, planned=()), plan("acme", platform="cuda", **values)) == credit
 
 
