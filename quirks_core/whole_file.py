@@ -1,8 +1,27 @@
-"""Files that a reader never sees half of."""
+"""Files that are written as a whole, so that a reader never sees half of one, and read only up to a size."""
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+
+
+def read(file: Path, most: int) -> str:
+    """Returns a text.
+
+    Args:
+        file: The file, a pipe or a device.
+        most: Bytes that it may have.
+
+    Raises:
+        OSError: It cannot be read, or has more bytes.
+        UnicodeDecodeError: It is not in UTF-8.
+    """
+    with file.open("rb") as opened:  # a device may have no end
+        data = opened.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most // 1_000_000} MB", str(file))
+    return data.decode()
 
 
 def write(file: Path, text: str) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import yaml
 
-from quirks_core.errors import UsageError, shown
+from quirks_core import whole_file
+from quirks_core.errors import UsageError, shown, words
 from quirks_core.json_values import DEEPEST, is_too_deep
 
+_LARGEST = 1_000_000  # bytes; PyYAML takes 10 s for as many
 _TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 
 
@@ -27,6 +29,19 @@ class _UniqueKeys(yaml.SafeLoader):
         return node
 
 
+def parse_yaml(text: str) -> Any:
+    """Parses YAML.
+
+    Raises:
+        yaml.YAMLError: It is none, or holds a value that PyYAML cannot make, such as ``!!int x`` or a number of 5000 digits.
+        RecursionError: It is nested too deep.
+    """
+    try:
+        return yaml.load(text, _UniqueKeys)  # noqa: S506  # a SafeLoader
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # of its constructors
+        raise yaml.YAMLError(words(error)) from None
+
+
 def read_yaml(file: Path) -> dict[str, Any]:
     """Reads a file that holds a mapping.
 
@@ -34,7 +49,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         UsageError: It cannot be read, is not YAML, or holds something else.
     """
     try:
-        values = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506  # a SafeLoader
+        values = parse_yaml(whole_file.read(file, _LARGEST))
     except OSError as error:
         raise UsageError(f"configuration {file} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -58,9 +73,9 @@ def lay_over(values: dict[str, Any], text: str) -> None:
     if not equals or not path:
         raise UsageError(f"--set {text!r}: write slot=value, for example engine.load_format=dummy")
     try:
-        value = yaml.safe_load(raw)
+        value = parse_yaml(raw)
     except yaml.YAMLError:
-        raise UsageError(f"--set {text!r}: {raw!r} is not valid YAML") from None
+        raise UsageError(f"--set {shown(text, 100)}: {shown(raw, 100)} is not valid YAML") from None
     except RecursionError:
         raise UsageError(f"--set {shown(text, 100)} {_TOO_DEEP}") from None
     *parents, key = path.strip().split(".")

@@ -18,6 +18,7 @@ from quirks_core.slots import ENGINE, SLOTS, engine_problem, find_slot, is_engin
 from quirks_core.text import one_line
 from quirks_core.trainers import TRAINERS, Trainer, find
 from quirks_core.trainers import VARIABLE as TRAINER_VARIABLE
+from quirks_core.yaml_file import parse_yaml
 
 #: Values of slots, of the purpose and of the recipe, as ``slot=value;slot=value``.
 SET_VARIABLE = "MODEL_QUIRKS_SET"
@@ -124,8 +125,8 @@ def read_told(text: str, problems: list[str]) -> dict[str, Any]:
             problems.append(f"{SET_VARIABLE}: {item!r} is not of the form slot=value")
             continue
         try:
-            value = yaml.safe_load(raw)
-        except yaml.YAMLError:
+            value = parse_yaml(raw)
+        except (yaml.YAMLError, RecursionError):
             problems.append(f"{SET_VARIABLE}: the value of {name} is no YAML: {one_line(raw)!r}")
             continue
         if name.startswith("env.") and isinstance(value, int | float) and not isinstance(value, bool):

@@ -58,6 +58,8 @@ def test_the_other_variables_are_read():
         ("MODEL_QUIRKS_SET", "refit.scope=everything", "refit.scope takes one of parameters, state_dict"),
         ("MODEL_QUIRKS_SET", "refit.scope", "not of the form slot=value"),
         ("MODEL_QUIRKS_SET", "refit.scope={", "no YAML"),
+        ("MODEL_QUIRKS_SET", "refit.scope=!!int x", "no YAML"),
+        ("MODEL_QUIRKS_SET", f"refit.scope={'[' * 50_000}", "no YAML"),
         ("MODEL_QUIRKS_SET", "purpose=rolout", "did you mean 'rollout'"),
         ("MODEL_QUIRKS_SET", "recipe=3", "recipe takes a text"),
         ("MODEL_QUIRKS_SET", "env.HF_TOKEN=x", "looks like that of a secret"),
