@@ -110,6 +110,10 @@ def read_config(file: Path) -> dict[str, Any]:
         if text.startswith(codecs.BOM_UTF8.decode()):
             raise UsageError(f"{file} starts with a byte order mark, which transformers does not read: save it without BOM")
         config = json.loads(text)
+        if r"\ud" in text.lower():
+            json.dumps(config, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{file} holds half of a surrogate pair, which cannot be written as UTF-8") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except json.JSONDecodeError as error:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from quirks_core.errors import UsageError, nearest
+from quirks_core.errors import UsageError, nearest, shown
 
 #: The packages whose versions quirks may ask for, each with the distributions that provide it.
 PACKAGES: Mapping[str, tuple[str, ...]] = {
@@ -94,7 +94,7 @@ def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> tuple[d
             raise UsageError(f"--assume: unknown package {name!r}{nearest(name, known)} (known: {', '.join(known)})")
         try:
             Version(value)
-        except InvalidVersion:
-            raise UsageError(f"--assume {text!r}: {value!r} is not a version") from None
+        except ValueError:  # InvalidVersion, or a number of thousands of digits
+            raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version") from None
         versions[name] = value
     return versions, platform

@@ -21,13 +21,15 @@ from typing import Any, NoReturn
 from quirks_core.cli.command import Command, find_commands, load_command, what_is_missing
 from quirks_core.cli.help import GroupedHelp, in_groups
 from quirks_core.cli.screen import Screen, lines
-from quirks_core.errors import QuirksError, UsageError, nearest
+from quirks_core.errors import QuirksError, UsageError, nearest, shown
 from quirks_core.text import escaped_json, one_line
 
 _PYDANTIC = "PYDANTIC_DISABLE_PLUGINS"
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
 #: What the system says of an output that takes nothing more; only the error of an `open` names its file.
 _UNWRITABLE = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
+#: What it says of a file's name that the user typed.
+_WRONG_NAME = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EROFS)
 
 
 class _WrongArgumentsError(UsageError):
@@ -118,6 +120,10 @@ def _run(words: list[str]) -> int:
         raise
     except QuirksError as error:
         code = _failed(error, as_json=as_json)
+    except OSError as error:
+        if error.errno not in _WRONG_NAME or error.filename is None:
+            raise
+        code = _failed(UsageError(f"{shown(str(error.filename), 100)}: {error.strerror}"), as_json=as_json)
     except ModuleNotFoundError as error:
         if (problem := what_is_missing(error, place)) is None:
             raise

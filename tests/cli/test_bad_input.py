@@ -46,6 +46,8 @@ def one_line(outcome):
         (("--assume", "vlm==0.9.1"), "unknown package 'vlm'; did you mean 'vllm'?"),
         (("--assume", "vllm"), "write package==version"),
         (("--assume", "vllm==new"), "'new' is not a version"),
+        (("--assume", f"vllm=={'9' * 5_000}"), "99… is not a version"),
+        (("--locked", "/dev/zero"), "it is larger than 16 MB"),
         (("--assume", "platform==cud"), "unknown platform 'cud'; did you mean 'cuda'?"),
     ],
     ids=lambda value: value[1][:60] if isinstance(value, tuple) else "",
@@ -84,6 +86,7 @@ def test_a_folder_that_does_not_exist_or_has_no_config_json_is_named(quirks, tmp
         (b'{"a":' * 600 + b"1" + b"}" * 600, "is nested deeper than 50 levels"),
         (b'{"a":' + b"[" * 60 + b"]" * 60 + b"}", "is nested deeper than 50 levels"),
         (b"[" * 100_000, "is nested deeper than 50 levels"),
+        (rb'{"bos_token": "\ud800"}', "holds half of a surrogate pair"),
         (b'{"vocab_size": ' + b"9" * 5_000 + b"}", "holds a number of more than 4300 digits"),
         (b'{"layer_types": [' + b"1," * 8_000_000 + b"1]}", "cannot be read: it is larger than 16 MB"),
     ],
@@ -96,6 +99,13 @@ def test_a_broken_config_json_is_named(quirks, tmp_path, content, message):
 
     assert message in line
     assert "config.json" in line
+
+
+@pytest.mark.parametrize("command", [("audit",), ("upgrade", "--model", "m", "--to")], ids=lambda words: words[0])
+def test_a_name_that_no_file_can_have_is_one_line(quirks, command):
+    outcome = quirks(*command, "x" * 5_000)
+
+    assert (outcome.code, "xxx…: File name too long" in outcome.err) == (2, True)
 
 
 def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
