@@ -9,6 +9,7 @@ from typing import Any
 #: Deeper or longer than any setting; such a value is a mistake, and neither a terminal nor a plan is the place for it.
 DEEPEST = 50
 _LONGEST = 100_000
+_SCALARS = (str, int, float, type(None))
 
 
 def problem(value: object) -> str | None:
@@ -28,10 +29,11 @@ def problem(value: object) -> str | None:
 def is_too_deep(value: object) -> bool:
     """Tells whether a value is nested deeper than `DEEPEST` levels; one that holds itself is."""
     level = [value]
-    for _ in range(DEEPEST + 1):
-        # By identity: an alias in YAML can stand for the same list a million times.
-        level = list({id(item): item for outer in level for item in _items(outer)}.values())
-    return bool(level)
+    for _ in range(DEEPEST):
+        # By identity: an alias in YAML can stand for the same list a million times. Scalars hold nothing, and are many.
+        inner = {id(item): item for outer in level for item in _items(outer) if not isinstance(item, _SCALARS)}
+        level = list(inner.values())
+    return any(True for outer in level for _ in _items(outer))
 
 
 def _items(value: object) -> Iterable[object]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from quirks_core.errors import UsageError
+from quirks_core.errors import UsageError, shown
 from quirks_core.facts import Record, RunContext
 from quirks_core.plan import Plan, Refusal, State
 from quirks_core.registry import Registry
@@ -87,8 +87,8 @@ def parse_versions(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ..
     for text in (part.strip() for item in texts for part in item.split(",")):
         try:
             version = Version(text)
-        except InvalidVersion:
-            raise UsageError(f"--vllm: {text!r} is not a version; write for example --vllm 0.26,0.32.0") from None
+        except ValueError:  # InvalidVersion, or a number of thousands of digits
+            raise UsageError(f"--vllm: {shown(text, 100)} is not a version; write for example --vllm 0.26,0.32.0") from None
         if version in seen:
             again.append(text)
         else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+from quirks_core import whole_file
 from quirks_core.errors import UsageError
 from quirks_core.json_values import DEEPEST, is_too_deep
 
@@ -103,14 +105,20 @@ def read_config(file: Path) -> dict[str, Any]:
         UsageError: The file cannot be read, or does not hold a JSON object.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        text = whole_file.read(file).decode()
         if text.startswith(codecs.BOM_UTF8.decode()):
             raise UsageError(f"{file} starts with a byte order mark, which transformers does not read: save it without BOM")
         config = json.loads(text)
+        if r"\ud" in text.lower():
+            json.dumps(config, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{file} holds half of a surrogate pair, which cannot be written as UTF-8") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
+        raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except json.JSONDecodeError as error:
         raise UsageError(f"{file} is not valid JSON: {error}") from None
+    except ValueError:  # the only other one of `json.loads`
+        raise UsageError(f"{file} holds a number of more than {sys.get_int_max_str_digits()} digits") from None
     except RecursionError:
         raise UsageError(f"{file} {_TOO_DEEP}") from None
     if is_too_deep(config):

@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import machine
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from quirks_core.errors import UsageError, nearest
+from quirks_core.errors import UsageError, nearest, shown
 
 #: The packages whose versions quirks may ask for, each with the distributions that provide it.
 PACKAGES: Mapping[str, tuple[str, ...]] = {
@@ -145,7 +145,7 @@ def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> Assumpt
             raise UsageError(f"--assume: unknown package {name!r}{nearest(name, known)} (known: {', '.join(known)})")
         try:
             Version(value)
-        except InvalidVersion:
-            raise UsageError(f"--assume {text!r}: {value!r} is not a version") from None
+        except ValueError:  # InvalidVersion, or a number of thousands of digits
+            raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version") from None
         versions[name] = value
     return Assumptions(versions, chosen.get("platform"), CPU_KINDS.get(chosen.get("cpu", "")))

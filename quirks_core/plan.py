@@ -132,6 +132,11 @@ class Verdict(Record):
     because: str
     trace: tuple[Leaf, ...]
 
+    @property
+    def warning(self) -> str:
+        """The plan's warning if the state is unknown."""
+        return f"{self.id} cannot be decided and does nothing: {self.because}"
+
     @field_serializer("trace")
     def _leaves_by_name(self, trace: tuple[Leaf, ...]) -> list[dict[str, Any]]:
         return [leaf._asdict() for leaf in trace]

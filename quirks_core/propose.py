@@ -51,7 +51,7 @@ def propose(context: RunContext, evaluated: Iterable[Evaluated]) -> Proposed:
     found = Proposed()
     for one in evaluated:
         if one.verdict.state is State.UNKNOWN:
-            found.warnings.append(f"{one.item.quirk.id} cannot be decided and does nothing: {one.verdict.because}")
+            found.warnings.append(one.verdict.warning)
         found.warnings += one.undecided
         for adjustment in one.adjustments:
             try:

@@ -1,7 +1,7 @@
 """Makes foreign text harmless on its way to a terminal or a log: text of a checkpoint, a plugin or an engine.
 
 Such text can hold escape sequences that move the cursor or open links, characters that reverse the direction of writing, and
-newlines that forge lines of ours. JSON output needs none of this: JSON escapes such characters itself, and stays exact.
+newlines that forge lines of ours. In JSON the same characters become JSON's own escapes, so that the data stays the same.
 """
 
 from __future__ import annotations
@@ -29,6 +29,16 @@ def one_line(text: str) -> str:
 def indented(text: str, spaces: int) -> str:
     """Returns a text like `printable`, whose second and later lines are indented, so that none looks like a line of ours."""
     return printable(text).replace("\n", "\n" + " " * spaces)
+
+
+def escaped_json(text: str) -> str:
+    r"""Returns JSON with such characters written as escapes of JSON (``\u202e``); the data is the same."""
+    return _UNSAFE.sub(_escaped_in_json, text)
+
+
+def _escaped_in_json(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def _escaped(match: re.Match[str]) -> str:

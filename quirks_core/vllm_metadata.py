@@ -30,26 +30,29 @@ def problem() -> str | None:
     return None
 
 
-def mend() -> bool:
+def mend() -> tuple[str, ...]:
     """Writes the metadata where it is missing, and removes its own where it is stale.
 
     Returns:
-        Whether anything was changed.
+        What was done, one sentence each with the folder; empty if nothing was.
 
     Raises:
         UsageError: The folder of packages cannot be written.
     """
     if problem() is None:
-        return False
+        return ()
     build, named = _found(_BUILD), _found(_NAME)
+    done = []
     try:
         if named is not None:
-            shutil.rmtree(_folder(named))
+            shutil.rmtree(folder := _folder(named))
+            done.append(f"removed {folder}")
         if build is not None:
-            _write(_folder(build), _version(build))
+            folder = _write(_folder(build), _version(build))
+            done.append(f"wrote {folder}: metadata without code (Name: {_NAME}, Version: {_version(build)})")
     except OSError as error:
         raise UsageError(f"metadata named vllm cannot be written: {error.filename}: {error.strerror}") from None
-    return True
+    return tuple(done)
 
 
 def _found(name: str) -> Distribution | None:
@@ -74,7 +77,7 @@ def _folder(item: Distribution) -> Path:
     return Path(str(item.locate_file(f"{name}-{item.version}.dist-info")))
 
 
-def _write(beside: Path, version: str) -> None:
+def _write(beside: Path, version: str) -> Path:
     folder = beside.parent / f"{_NAME}-{version}.dist-info"
     head = f"Metadata-Version: 2.1\nName: {_NAME}\nVersion: {version}\n"
     texts = {
@@ -85,3 +88,4 @@ def _write(beside: Path, version: str) -> None:
     folder.mkdir(exist_ok=True)
     for name in _FILES:
         (folder / name).write_text(texts[name], encoding="utf-8")
+    return folder

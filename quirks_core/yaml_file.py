@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from quirks_core import whole_file
-from quirks_core.errors import UsageError, shown
+from quirks_core.errors import UsageError, shown, words
 from quirks_core.json_values import DEEPEST, is_too_deep
 from quirks_core.text import one_line
 
@@ -54,14 +54,22 @@ def read_value(text: str) -> Any:
     """Reads one value.
 
     Raises:
-        ValueError: It is not YAML; the message says why, behind the text.
-        RecursionError: It is nested too deep.
+        ValueError: It is not YAML, or is nested too deep; the message says why, behind the text.
     """
     try:
-        return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+        return _parsed(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
     except yaml.YAMLError as error:
         why = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
         raise ValueError(f"{one_line(text)!r} is not valid YAML: {one_line(str(why))}") from None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # of its constructors
+        raise yaml.YAMLError(words(error)) from None
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -71,7 +79,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         UsageError: It cannot be read, is not YAML, or holds something else.
     """
     try:
-        values = yaml.load(whole_file.read(file, _MOST).decode(), _Loader)  # noqa: S506  # a SafeLoader
+        values = _parsed(whole_file.read(file, _MOST).decode())
     except OSError as error:
         raise UsageError(f"configuration {file} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -97,9 +105,7 @@ def lay_over(values: dict[str, Any], text: str) -> None:
     try:
         value = read_value(raw)
     except ValueError as error:
-        raise UsageError(f"--set {text!r}: {error}") from None
-    except RecursionError:
-        raise UsageError(f"--set {shown(text, 100)} {_TOO_DEEP}") from None
+        raise UsageError(f"--set {shown(text, 100)}: {error}") from None
     *parents, key = path.strip().split(".")
     if len(parents) > DEEPEST or is_too_deep(value):
         raise UsageError(f"--set {shown(text, 100)} {_TOO_DEEP}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions
 
@@ -30,12 +31,14 @@ class Command:
         run: Carries it out and returns the exit code: 0 fine, 1 findings, 2 usage, 3 broken plugin.
         add_arguments: Adds its arguments.
         describes_run: It takes the options that describe a run.
+        streams: Its standard output is another program's, also with ``--json``; otherwise it is what `run` prints.
     """
 
     help: str
     run: Callable[[argparse.Namespace], int]
     add_arguments: Callable[[argparse.ArgumentParser], None] = _no_arguments
     describes_run: bool = False
+    streams: bool = False
 
 
 #: The commands that need no engine, in the order of the help, each with where it is; a module is imported when it is used.
@@ -80,7 +83,8 @@ def load_command(point: EntryPoint) -> Command:
     """Imports a command; one that cannot be imported says so when it is used, and in the help."""
     try:
         check_ours(point.value)
-        command = point.load()
+        with redirect_stdout(sys.stderr):
+            command = point.load()
         if isinstance(command, Command):
             return command
         problem = f"{point.value} is no Command"

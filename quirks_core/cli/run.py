@@ -137,4 +137,4 @@ def _wait_for(program: str, words: Sequence[str], environ: dict[str, str]) -> in
     return code if code >= 0 else 128 - code
 
 
-COMMAND = Command("run a command with quirks in every vLLM engine that it starts", run, add_arguments)
+COMMAND = Command("run a command with quirks in every vLLM engine that it starts", run, add_arguments, streams=True)

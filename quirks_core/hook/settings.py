@@ -124,7 +124,7 @@ def read_told(text: str, problems: list[str]) -> dict[str, Any]:
             continue
         try:
             value = read_value(raw)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             problems.append(f"{SET_VARIABLE}: {name}: {error}")
             continue
         if name.startswith("env.") and isinstance(value, int | float) and not isinstance(value, bool):

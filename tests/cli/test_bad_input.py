@@ -38,13 +38,19 @@ def one_line(outcome):
         (("--set", f"engine.hf_overrides={'[' * 60}{']' * 60}"), "is nested deeper than 50 levels"),
         (("--set", f"engine.hf_overrides.{'a.' * 600}=1"), "is nested deeper than 50 levels"),
         (("--set", f"engine.hf_overrides={'[' * 50_000}"), "is nested deeper than 50 levels"),
+        (("--set", f"engine.seed={'9' * 5_000}"), "99… is not valid YAML"),
+        (("--set", "engine.seed=2026-13-45"), "--set 'engine.seed=2026-13-45': '2026-13-45' is not valid YAML"),
+        (("--set", "engine.seed=!!bool x"), "'!!bool x' is not valid YAML"),
+        (("--set", "engine.seed=!!timestamp x"), "'!!timestamp x' is not valid YAML"),
         (("--disable", "logprobs", "--force", "LOGPROBS"), "'logprobs' is turned off and on at once"),
         (("--assume", "vlm==0.9.1"), "unknown package 'vlm'; did you mean 'vllm'?"),
         (("--assume", "vllm"), "write package==version"),
         (("--assume", "vllm==new"), "'new' is not a version"),
+        (("--assume", f"vllm=={'9' * 5_000}"), "99… is not a version"),
+        (("--locked", "/dev/zero"), "it is larger than 16 MB"),
         (("--assume", "platform==cud"), "unknown platform 'cud'; did you mean 'cuda'?"),
     ],
-    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+    ids=lambda value: value[1][:60] if isinstance(value, tuple) else "",
 )
 def test_a_name_or_value_that_does_not_exist_is_one_line_with_the_nearest(quirks, model, command, options, message):
     assert message in one_line(quirks(*command, "--model", model(), *options))
@@ -80,6 +86,9 @@ def test_a_folder_that_does_not_exist_or_has_no_config_json_is_named(quirks, tmp
         (b'{"a":' * 600 + b"1" + b"}" * 600, "is nested deeper than 50 levels"),
         (b'{"a":' + b"[" * 60 + b"]" * 60 + b"}", "is nested deeper than 50 levels"),
         (b"[" * 100_000, "is nested deeper than 50 levels"),
+        (rb'{"bos_token": "\ud800"}', "holds half of a surrogate pair"),
+        (b'{"vocab_size": ' + b"9" * 5_000 + b"}", "holds a number of more than 4300 digits"),
+        (b'{"layer_types": [' + b"1," * 8_000_000 + b"1]}", "cannot be read: it is larger than 16 MB"),
     ],
     ids=lambda value: repr(value[:12]),
 )
@@ -90,6 +99,13 @@ def test_a_broken_config_json_is_named(quirks, tmp_path, content, message):
 
     assert message in line
     assert "config.json" in line
+
+
+@pytest.mark.parametrize("command", [("audit",), ("upgrade", "--model", "m", "--to")], ids=lambda words: words[0])
+def test_a_name_that_no_file_can_have_is_one_line(quirks, command):
+    outcome = quirks(*command, "x" * 5_000)
+
+    assert (outcome.code, "xxx…: File name too long" in outcome.err) == (2, True)
 
 
 def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
@@ -110,7 +126,11 @@ def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
         (f"engine: {{hf_overrides: {'[' * 60}{']' * 60}}}\n", "is nested deeper than 50 levels"),
         ("engine: {hf_overrides: &a {b: *a}}\n", "is nested deeper than 50 levels"),
         ("[" * 50_000, "is nested deeper than 50 levels"),
+        (f"engine: {{seed: {'9' * 5_000}}}\n", "is not valid YAML: ValueError: Exceeds the limit"),
+        ("engine: {seed: 2026-13-45}\n", "is not valid YAML: ValueError: month must be in 1..12"),
+        ("#" * 1_000_001, "cannot be read: it is larger than 1 MB"),
     ],
+    ids=lambda value: repr(value[:40]),
 )
 def test_what_is_wrong_with_a_configuration_without_a_model_is_said_too(quirks, tmp_path, content, message):
     file = tmp_path / "run.yaml"

@@ -44,6 +44,19 @@ def test_a_sound_installation_has_no_errors_and_every_finding_says_how_bad_about
     assert "quirks loaded, 0 plugins broken" in shown.out
 
 
+def test_problems_come_first_and_what_is_ok_is_a_count_without_verbose(quirks, install):
+    install("zzz-broken", RAISES)
+
+    short, whole, examined = quirks("doctor"), quirks("doctor", "--verbose"), quirks("doctor", "--json")
+
+    problem, summary, count = [row.split(maxsplit=1) for row in short.out.splitlines()]
+    assert [problem[0], summary[0], count[0]] == ["error", "ok", "ok"]
+    assert summary[1].endswith("quirks loaded, 1 plugin broken")
+    assert count[1] == f"{len(subjects(examined, 'ok')) - 1} more: --verbose lists them"
+    assert len(whole.out.splitlines()) == len(examined.json)
+    assert [finding["level"] for finding in examined.json] == sorted(finding["level"] for finding in examined.json)
+
+
 @pytest.mark.parametrize(
     "source", [RAISES, "QUIRK = 3\n", "def QUIRK(): ...\n", "import sys\nsys.exit(5)\n", "syntax error\n", ""], ids=repr
 )
@@ -201,7 +214,8 @@ def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(qu
 
     monkeypatch.setattr("quirks_core.vllm_metadata.distribution", in_the_folder)
 
-    before, mended, after = quirks("doctor", "--json"), quirks("doctor", "--mend", "--json"), quirks("doctor", "--json")
+    before, mended, after = (quirks("doctor", *options, "--json") for options in ([], ["--mend"], []))
+    again = quirks("doctor", "--mend")
 
     said = "ends with a PackageNotFoundError; 'quirks doctor --mend' writes it"
     assert [any(said in message for message in messages(each, "vllm")) for each in (before, mended, after)] == [
@@ -210,7 +224,10 @@ def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(qu
         False,
     ]
     assert before.code == mended.code == 0
-    assert (site / "vllm-9.9.0+cpu.dist-info").is_dir()
+    folder = site / "vllm-9.9.0+cpu.dist-info"
+    assert messages(mended, "vllm")[0] == f"wrote {folder}: metadata without code (Name: vllm, Version: 9.9.0+cpu)"
+    assert "--mend: nothing to write" in again.out
+    assert folder.is_dir()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -68,3 +69,64 @@ def test_json_that_another_program_is_asked_for_is_not_ours(quirks):
 
     assert (outcome.code, outcome.out) == (2, "")
     assert "unrecognized arguments" in outcome.err
+
+
+LOUD = """
+import atexit, os, threading
+from quirks_core import Advise, Quirk, Severity, purpose, report
+print("at import")
+os.write(1, b"past Python\\n")
+os.system("echo in a child process")
+atexit.register(print, "at exit")
+atexit.register(os.write, 1, b"at exit, past Python\\n")
+QUIRK = Quirk(
+    id="acme-loud", title="t", flag="runtime", match=purpose("rollout"), severity=Severity.NOISE,
+    adjustments=Advise("m"), references=[report("https://x.example")],
+)
+"""
+SAID = ("at import", "past Python", "in a child process", "at exit", "at exit, past Python")
+
+
+@pytest.mark.parametrize("command", ["plan", "explain acme-loud", "list", "doctor", "show acme-loud", "diff none none"])
+def test_standard_output_is_one_json_document_whatever_a_plugin_prints(program, install, site, model, command):
+    install("acme-loud", LOUD)
+    more = ["--model", model()] if command.split()[0] in ("plan", "explain", "doctor") else []
+
+    done = program(*command.split(), *more, "--json", PYTHONPATH=str(site))
+
+    assert json.loads(done.stdout)
+    assert command in ("list", "diff none none") or all(f"{text}\n" in done.stderr for text in SAID)  # the two load no plugin
+
+
+def test_what_a_plugin_prints_at_exit_is_not_among_options_to_paste(program, install, site, model):
+    install("acme-loud", LOUD)
+
+    done = program("plan", "--format", "env", "--", "vllm", "serve", model(), PYTHONPATH=str(site))
+
+    assert "at exit" in done.stderr
+    assert "at exit" not in done.stdout
+
+
+def test_the_output_of_a_program_that_is_run_stays_its_own(program):
+    done = program("run", "--json", "--", sys.executable, "-c", "print('its own')")
+
+    assert (done.returncode, done.stdout) == (0, "its own\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["plam"], "did you mean 'plan'?"),
+        (["doctr"], "did you mean 'doctor'?"),
+        (["plan", "--purpose", "serv"], "did you mean 'serve'?"),
+        (["plan", "--modle", "m"], "did you mean '--model'?"),
+        (["plan", "--asume=vllm==1"], "did you mean '--assume'?"),
+        (["--strict", "plan"], "write options after the command"),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, list) else "",
+)
+def test_a_word_that_is_no_command_option_or_choice_brings_the_nearest(quirks, arguments, hint):
+    outcome = quirks(*arguments)
+
+    assert outcome.code == 2
+    assert outcome.err.rstrip().endswith(hint)

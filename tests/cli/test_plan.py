@@ -72,6 +72,21 @@ def test_what_applies_what_sleeps_and_what_is_off_are_groups_below_the_versions(
     assert "other quirks do not concern this run" in last
 
 
+def test_quirks_that_cannot_be_decided_are_named_once_with_the_options_that_decide(quirks, model):
+    arguments = ("plan", "--purpose", "rollout", "--", "vllm", "serve", model())
+
+    short, whole = quirks(*arguments).out, quirks("plan", "--verbose", *arguments[1:]).out
+    planned = quirks("plan", "--json", *arguments[1:]).json
+
+    unknown = [verdict["id"] for verdict in planned["verdicts"] if verdict["state"] == "unknown"]
+    assert {"cp-sequence-packing", "fp32-head-both-sides"} <= set(unknown)
+    assert [(short.count(name), whole.count(f"  {name}  ")) for name in unknown] == [(1, 1)] * len(unknown)
+    assert f"\n  {', '.join(unknown)}\n    decided by --set " in short
+    assert "--set train.head_dtype=…" in short
+    assert "fp32-head-both-sides  train.head_dtype: wanted float32, got unknown" in whole
+    assert all(any(warning.startswith(f"{name} cannot be decided") for warning in planned["warnings"]) for name in unknown)
+
+
 def test_a_refused_plan_shows_every_reason_with_remedy_and_switch(quirks, model):
     train = ("--set", "train.context_parallel_size=2", "--set", "train.sequence_packing=true")
 

@@ -99,6 +99,15 @@ def test_json_has_foreign_text_as_it_is(quirks, evil):
     assert error.startswith(f"{EVIL} cannot be read: ")
 
 
+@pytest.mark.parametrize(
+    "command", [["plan"], ["show", "acme-evil"], ["doctor"], ["diff", EVIL, "b.json"]], ids=lambda words: words[0]
+)
+def test_json_escapes_what_steers_a_terminal(quirks, evil, command):
+    more = ["--model", evil] if command[0] == "plan" else []
+
+    assert UNSAFE.findall(quirks(*command, *more, "--json").out) == []
+
+
 def test_an_error_that_a_trainer_prints_is_as_harmless():
     assert str(UsageError(EVIL)) == printable(EVIL)
     assert UNSAFE.sub("", printable(EVIL)).count("\\x1b") == EVIL.count("\x1b")

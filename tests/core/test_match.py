@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import operator
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quirks_core import Fact, environment, model_name, model_type, package, platform, purpose, setting, typed
+from quirks_core import Fact, environment, match, model_name, model_type, package, platform, purpose, setting, typed
 from quirks_core.declaration import encode
 from quirks_core.errors import DeclarationError
+from quirks_core.examples import Run
 from quirks_core.match import UNKNOWN, All, AnyOf, Condition
 from quirks_core.operators import OPERATORS
 from quirks_core.trace import Answer, Leaf
@@ -218,3 +222,13 @@ def test_each_named_matcher_asks_for_its_fact(condition, facts):
 )
 def test_a_match_knows_the_model_types_without_which_it_cannot_hold(match, types):
     assert match.model_types() == types
+
+
+def test_every_comparison_matcher_and_keyword_of_an_example_is_on_the_page_for_authors():
+    page = (Path(__file__).parents[2] / "docs" / "writing-a-quirk.md").read_text(encoding="utf-8")
+    matchers = [name for name, value in inspect.getmembers(match, inspect.isfunction) if value.__module__ == match.__name__]
+
+    assert {name for name in OPERATORS if f"`.{name}(" not in page} == set()
+    assert {name for name in vars(Fact) if callable(getattr(Fact, name)) and not name.startswith("_")} == set(OPERATORS)
+    assert {name for name in matchers if not name.startswith("_") and f'`{name}("' not in page} == set()
+    assert {name for name in Run.__annotations__ if not re.search(rf"`{name}\b", page)} == set()

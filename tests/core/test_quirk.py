@@ -102,7 +102,6 @@ def test_a_part_that_cannot_be_is_refused(make_quirk, declaration, words):
         (lambda: yes(env={"HF_TOKEN": "x"}), "looks like that of a secret"),
         (lambda: yes(env={"NAME": 1}), r"env\.NAME takes a text, not 1"),
         (lambda: unknown(purpose="train"), "purpose 'train' is none of rollout, eval, serve"),
-        (lambda: yes(colour="red"), r"yes\(…\): .*unexpected keyword argument 'colour'"),
     ],
 )
 def test_evidence_references_and_examples_are_checked_where_they_are_declared(make, words):
@@ -205,6 +204,28 @@ def test_a_quirk_asks_for_the_facts_of_match_and_conditions_and_for_what_it_adju
 def test_a_quirk_knows_whether_some_run_leaves_it_open(make_quirk, condition, answer):
     assert make_quirk(match=condition).can_be_unknown is answer
     assert make_quirk(match=condition, affected=Affected("vllm", fixed="0.9")).can_be_unknown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "problem"),
+    [
+        (("gemma3",), {"vlm": "0.9.1"}, "unknown keyword 'vlm'; did you mean 'vllm'?"),
+        ((), {"model_type": "gemma3"}, "unknown keyword 'model_type'; did you mean 'model'?"),
+        (("gemma3",), {"engine.dtype": "float32"}, "settings by slot are the second argument"),
+        (("gemma3", {}, "0.9.1"), {}, "too many positional arguments"),
+        ((), {"model": "google/gemma-3"}, "'google/gemma-3' is no model_type"),
+        ((3,), {}, "the model must be a model_type or a config.json as a mapping, not 3"),
+        (("gemma3", ["engine.dtype"]), {}, "settings must be a mapping"),
+        (("gemma3",), {"vllm": 0.9}, "vllm must be a text, not 0.9"),
+        (("gemma3",), {"env": "A=1"}, "env must be a mapping"),
+    ],
+)
+def test_an_example_with_wrong_arguments_shows_a_right_call(arguments, keywords, problem):
+    with pytest.raises(DeclarationError) as error:
+        yes(*arguments, **keywords)
+
+    assert problem in str(error.value)
+    assert 'yes("gemma3", {"engine.dtype": "float32"}, vllm="0.9.1", platform="cuda")' in str(error.value)
 
 
 def test_an_example_becomes_the_facts_of_a_run_and_looks_at_nothing_that_is_installed():

@@ -221,6 +221,23 @@ def test_what_cannot_be_put_into_force_is_an_error_and_nothing_stays(
         applied(engine(**overrides), quirk_context(model)).__enter__()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "problem"),
+    [
+        ((), {}, "missing a required argument: 'quirk'"),
+        (("acme",), {}, "missing a required argument: 'context'"),
+        (("acme",), {"model": "gemma3"}, "missing a required argument: 'context'"),
+        (("acme", "gemma3"), {}, "takes a Quirk, not 'acme'"),
+    ],
+)
+def test_applied_with_wrong_arguments_shows_a_right_call(applied, arguments, keywords, problem):
+    with pytest.raises(UsageError) as error:
+        applied(*arguments, **keywords).__enter__()
+
+    assert problem in str(error.value)
+    assert 'applied(QUIRK, quirk_context("gemma3", vllm="0.9.1"))' in str(error.value)
+
+
 def test_a_tiny_checkpoint_is_built_once_per_kind_and_seed(tiny_checkpoint):
     first, second, other = tiny_checkpoint("qwen3"), tiny_checkpoint("qwen3"), tiny_checkpoint("qwen3", seed=1)
 

@@ -57,7 +57,8 @@ async def run(config: GenerationConfig, options: Options, *, state: Path | None 
     Args:
         config: The configuration of the rollout engine, and of the trainer under ``train``.
         options: What to measure.
-        state: File that stores finished results, so that a second call resumes an interrupted one.
+        state: File that stores finished results, so that a second call resumes an interrupted one; its name gets a part of a
+            digest of the run's settings, versions and variables (`state-1a2b3c4d.jsonl`).
         tell: Called with what comes next.
 
     Raises:
@@ -123,7 +124,7 @@ class ParityRun:
             self._tell(f"resuming an earlier run; {self.store.found} results are stored")
         found = {name: self._judged(piece) for name in self._names if (piece := self.store.get(name, Result)) is not None}
         if missing := [name for name in self._names if name not in found]:
-            session = await self._start(self.config, self._options.planning)
+            session = await self._start(self.config, self._options.planning, note=self._starting_over())
             reported = {item.slot: item.engine for item in session.worker.receipt.engine}
             self.store.put(_ENGINE, EngineValues(values=reported, dtype=vllm_adapter.model_dtype(session.llm)))
             for result in await self._measure(session, missing, done=lambda result: self.store.put(result.scenario, result)):
@@ -187,12 +188,23 @@ class ParityRun:
 
     # ---- engine and trainer
 
-    async def _start(self, config: GenerationConfig, planning: PlanOptions) -> Session:
+    def _starting_over(self) -> str:
+        """Says why the results of the last run are not resumed; empty if there are none, or they are."""
+        if self.store.last is None:
+            return ""
+        # The plan's digest differs with each variable and setting, and says nothing beside them.
+        differs = ", ".join(key for key in self.store.differs if key != "plan") or "the plan"
+        self._warnings.append(
+            f"nothing was resumed: the last run differs in {differs}; its results are in {self.store.last.name}"
+        )
+        return f"; nothing is resumed, because the last run differs in {differs} (its results stay)"
+
+    async def _start(self, config: GenerationConfig, planning: PlanOptions, *, note: str = "") -> Session:
         """Returns the session of an engine with this configuration; starts one if it does not run."""
         if self._session is None or self._running != (config, planning):
             worker = VllmAsyncGenerationWorker(config, options=planning)  # before the running engine is stopped
             await self._stop()
-            self._tell("starting an engine")
+            self._tell(f"starting an engine{note}")
             await self._stack.enter_async_context(running(worker))
             options, of_trainer = self._options, self._trainer_options(worker.plan)
             made = {"new_tokens": options.new_tokens, "seed": options.seed}
@@ -228,7 +240,9 @@ class ParityRun:
     def _identity(self) -> dict[str, Any]:
         """Everything that affects the measurement; thresholds do not."""
         options = self._options
+        variables = {f"variable {name}": text for name, text in self.plan.context.environment.items()}
         return {
+            **variables,
             "plan": self.plan.digest,
             "settings": _settings(self.plan),
             "config": self.config.model_dump(mode="json"),

@@ -22,20 +22,25 @@ class Store:
 
     Attributes:
         found: Number of results of an earlier run.
+        differs: If there are none, what distinguishes the last run that another file beside holds, by key of `run`.
+        last: That file; None if there is none.
     """
 
     def __init__(self, file: Path | None, run: Mapping[str, Any]) -> None:
         """Reads the results of an earlier run of the same kind.
 
         Args:
-            file: JSON lines; created with the first result. A file of another run is then overwritten.
+            file: JSON lines; created with the first result, with a part of the digest of `run` in its name, so that runs that
+                differ keep their results side by side.
             run: Everything that affects the measurement.
         """
-        self._file = file
-        self._run = hashlib.sha256(json.dumps(run, sort_keys=True, default=str).encode()).hexdigest()
+        self._parts = {key: _digest(value) for key, value in run.items()}
+        self._run = _digest(self._parts)
+        self._file = None if file is None else file.with_stem(f"{file.stem}-{self._run[:8]}")
         self._begun = False
         self._pieces = self._read()
         self.found = len(self._pieces)
+        self.last, self.differs = (None, ()) if file is None or self.found else self._compare(file)
 
     def get(self, name: str, kind: type[_R]) -> _R | None:
         """Returns a result; None if it is missing or unreadable."""
@@ -53,7 +58,7 @@ class Store:
             with self._file.open("a", encoding="utf-8") as out:
                 out.write(self._line(name))
         else:  # all of it: an earlier run may have been killed in the middle of a line
-            head = json.dumps({"format": FORMAT, "run": self._run}) + "\n"
+            head = json.dumps({"format": FORMAT, "run": self._run, "parts": self._parts}) + "\n"
             write_text(self._file, head + "".join(map(self._line, self._pieces)))
         self._begun = True
 
@@ -63,15 +68,33 @@ class Store:
     def _read(self) -> dict[str, Any]:
         if self._file is None or not self._file.is_file():
             return {}
-        found = []
-        for line in self._file.read_text(encoding="utf-8").splitlines():
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                break  # the run was killed while it wrote
-        if not found or (found[0].get("format"), found[0].get("run")) != (FORMAT, self._run):
+        head, *found = _lines(self._file) or [{}]
+        if (head.get("format"), head.get("run")) != (FORMAT, self._run):
             return {}
-        return {item["name"]: item["piece"] for item in found[1:]}
+        return {item["name"]: item["piece"] for item in found}
+
+    def _compare(self, file: Path) -> tuple[Path | None, tuple[str, ...]]:
+        """Returns the newest file of another run, and the keys in which that run differs."""
+        others = [other for other in file.parent.glob(f"{file.stem}-*{file.suffix}") if other != self._file]
+        if not others:
+            return None, ()
+        last = max(others, key=lambda other: other.stat().st_mtime)
+        parts = (_lines(last) or [{}])[0].get("parts", {})
+        return last, tuple(sorted(key for key in {*parts, *self._parts} if parts.get(key) != self._parts.get(key)))
+
+
+def _lines(file: Path) -> list[Any]:
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break  # the run was killed while it wrote
+    return found
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def write_text(file: Path, text: str) -> None:

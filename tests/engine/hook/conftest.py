@@ -150,12 +150,13 @@ class Server:
 
     def wait_until_said(self, beginning: str) -> None:
         """Waits for a line of ours; a program that ends before is an error."""
-        deadline = time.monotonic() + _START_S
-        while not any(line.startswith(beginning) for line in self.said):
-            text = self.log.read_text(errors="replace")[-6000:]
-            assert self.program.poll() is None, text
-            assert time.monotonic() < deadline, f"no line {beginning!r} in:\n{text}"
-            time.sleep(0.2)
+
+        def is_said() -> bool:
+            found = any(line.startswith(beginning) for line in self.said)
+            assert found or self.program.poll() is None, self.log.read_text(errors="replace")[-6000:]
+            return found
+
+        until(is_said, f"a line {beginning!r} in {self.log}")
 
     def wait_until_healthy(self) -> None:
         """Waits until it answers; a server that ends before is an error."""

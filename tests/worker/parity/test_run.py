@@ -93,21 +93,40 @@ def test_a_piece_is_there_for_the_next_run_of_the_same_kind_and_under_its_own_na
     assert again.get("cold-start", Step) is again.get("temperature", Result) is None
 
 
-def test_a_run_of_another_kind_finds_nothing_and_takes_its_place(file):
-    Store(file, RUN).put("cold-start", RESULT)
+def test_runs_that_differ_keep_their_results_side_by_side(file):
+    first = Store(file, RUN)
+    first.put("cold-start", RESULT)
 
     other = Store(file, {**RUN, "tokens": 64})
     other.put("temperature", RESULT)
 
-    assert other.found == Store(file, RUN).found == 0
+    assert (first.last, first.differs, other.found, other.differs) == (None, (), 0, ("tokens",))
+    assert other.last.name.startswith("state-")
+    assert Store(file, RUN).get("cold-start", Result) is not None
     assert Store(file, {**RUN, "tokens": 64}).get("temperature", Result) is not None
+
+
+async def test_a_variable_that_differs_is_named_and_costs_no_results(model, file, monkeypatch):
+    told = []
+    made = ParityRun(configured(model), Options(), state=file)
+    made.store.put("cold-start", RESULT)
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+
+    with pytest.raises(RuntimeError, match="an engine is started"):
+        await run(configured(model), Options(), state=file, tell=told.append)
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL")
+
+    reason = "; nothing is resumed, because the last run differs in variable VLLM_LOGGING_LEVEL (its results stay)"
+    assert f"starting an engine{reason}" in told
+    assert ParityRun(configured(model), Options(), state=file).store.found == 1
 
 
 def test_a_line_that_was_cut_off_costs_that_piece_alone(file):
     store = Store(file, RUN)
     store.put("a", RESULT)
     store.put("b", RESULT)
-    file.write_text(file.read_text()[:-20])
+    (kept,) = file.parent.iterdir()
+    kept.write_text(kept.read_text()[:-20])
 
     again = Store(file, RUN)
     again.put("c", RESULT)
