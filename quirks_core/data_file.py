@@ -43,6 +43,7 @@ class Proved(BaseModel):
 
     Attributes:
         platform: The engine's platform.
+        cpu: Kind of CPU (`quirks_core.packages.CPU_KINDS`), for a quirk that depends on it.
         versions: Versions of the packages that evidence can depend on.
         by: ``paired run`` or ``static probe``.
         conclusion: ``NEEDED``, ``NOT NEEDED`` or ``INCONCLUSIVE``.
@@ -56,11 +57,17 @@ class Proved(BaseModel):
     by: str
     conclusion: str
     date: date
+    cpu: str = ""
 
     @property
-    def installation(self) -> tuple[str, str]:
-        """Platform and version of the engine: evidence replaces older evidence of the same."""
-        return self.platform, self.versions.get("vllm", "")
+    def place(self) -> str:
+        """The platform, with the kind of CPU where the quirk depends on it."""
+        return f"{self.platform} ({self.cpu})" if self.cpu else self.platform
+
+    @property
+    def installation(self) -> tuple[str, str, str]:
+        """Platform, kind of CPU and version of the engine: evidence replaces older evidence of the same."""
+        return self.platform, self.cpu, self.versions.get("vllm", "")
 
 
 class DataFile(BaseModel):
@@ -170,7 +177,7 @@ def write(path: Path, data: DataFile) -> None:
         UsageError: It cannot be written.
     """
     try:
-        whole_file.write(path, data.model_dump_json(indent=1) + "\n")
+        whole_file.write(path, data.model_dump_json(indent=1, exclude_defaults=True) + "\n")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
     _read.cache_clear()

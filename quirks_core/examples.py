@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack, get_args
 from quirks_core.config import Purpose
 from quirks_core.errors import DeclarationError, UsageError, called_as, nearest, shown
 from quirks_core.facts import ModelFacts, RunContext
-from quirks_core.packages import distribution_of
+from quirks_core.packages import CPU_KINDS, distribution_of
 from quirks_core.slots import ENV, checked_value
 from quirks_core.trace import Answer
 
@@ -24,6 +24,7 @@ class Example:
         settings: Values by slot, as if the user had typed them; every other slot is not set.
         packages: Versions by package; a package that is missing is not installed.
         platform: Platform of the engine; None if it is unknown.
+        cpu: Kind of CPU, one of `quirks_core.packages.CPU_KINDS`; None if it is unknown.
         environment: The user's environment variables.
         purpose: Purpose of the run.
         recipe: Name of the training recipe.
@@ -37,6 +38,7 @@ class Example:
     settings: Mapping[str, Any] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
     platform: str | None = None
+    cpu: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     purpose: Purpose = "rollout"
     recipe: str | None = None
@@ -48,6 +50,8 @@ class Example:
             raise DeclarationError(f"Example: {self.answer!r} is no Answer")
         if self.purpose not in get_args(Purpose):
             raise DeclarationError(f"Example: purpose {self.purpose!r} is none of {', '.join(get_args(Purpose))}")
+        if self.cpu is not None and self.cpu not in CPU_KINDS:
+            raise DeclarationError(f"Example: cpu {self.cpu!r} is none of {', '.join(CPU_KINDS)}")
         try:
             for slot, value in [*self.settings.items(), *((ENV + name, text) for name, text in self.environment.items())]:
                 checked_value(slot, value)
@@ -66,6 +70,7 @@ class Example:
             packages=versions,
             assumed=frozenset(versions),
             platform=self.platform,
+            cpu=None if self.cpu is None else CPU_KINDS[self.cpu],
             environment=dict(self.environment),
             extra=dict(self.extra),
         )
@@ -78,6 +83,7 @@ class Run(TypedDict, total=False):
     env: Mapping[str, str]  #: the user's environment variables
     packages: Mapping[str, str]
     platform: str
+    cpu: str  #: kind of CPU: ``avx2``, ``avx512``, ``avx512_bf16`` or ``amx``
     purpose: Purpose
     recipe: str
     name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -26,12 +27,22 @@ from quirks_core.engine_arguments import argument_names
 from quirks_core.errors import UsageError
 from quirks_core.match import UNKNOWN, Facts, Unknown
 from quirks_core.model_config import config_file, read_config
-from quirks_core.packages import distribution_of, installed_platform, installed_version, installed_versions, parse_assumptions
+from quirks_core.packages import (
+    CPU_FEATURES,
+    cpu_features,
+    distribution_of,
+    installed_platform,
+    installed_version,
+    installed_versions,
+    parse_assumptions,
+)
 from quirks_core.slots import ENGINE, ENV, SLOTS, engine_problem, is_engine_argument, is_slot, slot_around
 
 #: Variables with these prefixes are facts of every run; others only if a quirk asks for them or the configuration sets them.
 _FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+#: Prefix of the facts about the features of the CPU.
+_CPU = "platform.cpu."
 _MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
 
 
@@ -59,8 +70,10 @@ class Installation:
         self._versions = versions
 
     def fact(self, name: str) -> Any:
-        """Returns the platform or a package's version."""
+        """Returns the platform, a feature of the CPU or a package's version."""
         package = name.removeprefix("packages.")
+        if name.startswith(_CPU) and self._versions is None:
+            return _feature(cpu_features(), name)
         if name == "platform" and self._versions is None:
             found = installed_platform()
         elif package == name:
@@ -146,6 +159,12 @@ class ModelFacts(Record):
         return given if isinstance(given, int) else width // heads if isinstance(width, int) else None
 
     @property
+    def latent_size(self) -> int | None:
+        """Width of a cached token of multi-head latent attention; None if the configuration has no such attention."""
+        latent, rotated = (self.text_config.get(key) for key in ("kv_lora_rank", "qk_rope_head_dim"))
+        return latent + rotated if isinstance(latent, int) and isinstance(rotated, int) else None
+
+    @property
     def is_multimodal(self) -> bool:
         """The model accepts image or audio input."""
         return any(self.config.get(key) for key in _MEDIA)
@@ -165,6 +184,7 @@ class RunContext(Record):
         packages: Versions by package; a package that is missing is not installed.
         assumed: The packages whose version was assumed (``--assume``) rather than read.
         platform: Platform of the installed engine; None if it is unknown.
+        cpu: The CPU's features (`quirks_core.packages.CPU_FEATURES`), on the CPU platform; None elsewhere, or if unknown.
         environment: The user's environment variables that quirks may match on.
         extra: Facts that plugins added, by ``distribution.name``.
     """
@@ -178,6 +198,7 @@ class RunContext(Record):
     packages: dict[str, str] = Field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     platform: str | None = None
+    cpu: frozenset[str] | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
 
@@ -190,10 +211,10 @@ class RunContext(Record):
         found: dict[str, Any] = serialize(self)
         return found if self.untold else {key: value for key, value in found.items() if key != "untold"}
 
-    @field_serializer("typed", "untold", "assumed", when_used="json")
-    def _in_order(self, names: frozenset[str]) -> list[str]:
+    @field_serializer("typed", "untold", "assumed", "cpu", when_used="json")
+    def _in_order(self, names: frozenset[str] | None) -> list[str] | None:
         """Sorts sets: their order differs between processes, but the JSON and its digest must not."""
-        return sorted(names)
+        return None if names is None else sorted(names)
 
     @classmethod
     def gather(
@@ -209,7 +230,7 @@ class RunContext(Record):
         Args:
             config: The user's configuration.
             asked: Names of the facts that quirks ask for: of packages and variables, only these and the common ones are read.
-            assume: ``package==version`` and ``platform==name``, to assume instead of the installed ones.
+            assume: ``package==version``, ``platform==name`` and ``cpu==kind``, to assume instead of what is here.
             environ: The process environment; `os.environ` if None.
 
         Raises:
@@ -218,7 +239,8 @@ class RunContext(Record):
         """
         asked = frozenset(asked)
         packages = {name.removeprefix("packages.") for name in asked if name.startswith("packages.")}
-        versions, assumed_platform = parse_assumptions(assume, packages)
+        assumed = parse_assumptions(assume, packages)
+        platform = assumed.platform or installed_platform()
         found = {name: text for name in packages if (text := installed_version(name)) is not None}
         context = cls(
             purpose=config.purpose,
@@ -227,9 +249,10 @@ class RunContext(Record):
             settings={name: value for name, value in config.slots().items() if is_slot(name)},
             typed=frozenset(filter(is_slot, config.typed_slots())),
             untold=config.untold_slots(),
-            packages={**found, **installed_versions(), **versions},
-            assumed=frozenset(versions),
-            platform=assumed_platform or installed_platform(),
+            packages={**found, **installed_versions(), **assumed.versions},
+            assumed=frozenset(assumed.versions),
+            platform=platform,
+            cpu=(cpu_features() if assumed.cpu is None else assumed.cpu) if platform == "cpu" else None,
             environment=_variables(config, asked, os.environ if environ is None else environ),
         )
         place = config.model
@@ -348,6 +371,14 @@ def _of_checkpoint(name: str) -> Callable[[RunContext], Any]:
     return read
 
 
+def _of_cpu(name: str, context: RunContext) -> Any:
+    return _feature(context.cpu, name)
+
+
+def _feature(features: frozenset[str] | None, name: str) -> Any:
+    return UNKNOWN if features is None else name.removeprefix(_CPU) in features
+
+
 def _is_moe(context: RunContext) -> Any:
     return UNKNOWN if context.model.num_experts is UNKNOWN else context.model.is_moe
 
@@ -373,6 +404,15 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 lambda run: _known(run.platform),
                 "no engine is installed, or its version does not say",
             ),
+            *(
+                FactSpec(
+                    f"{_CPU}{feature}",
+                    f"the CPU has {feature}, as torch tests it; on the CPU platform",
+                    partial(_of_cpu, f"{_CPU}{feature}"),
+                    "another platform, or the CPU is no x86, or its features cannot be read",
+                )
+                for feature in CPU_FEATURES
+            ),
             FactSpec("model.name", "hub id or folder name", lambda run: run.model.name),
             FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.model.model_type), _NO_TYPE),
             FactSpec("model.architectures", "architectures of config.json", lambda run: run.model.architectures),
@@ -387,6 +427,11 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 "model.head_size",
                 "width of an attention head: head_dim, or hidden_size / num_attention_heads; absent without such heads",
                 lambda run: run.model.head_size,
+            ),
+            FactSpec(
+                "model.latent_size",
+                "width of a cached token of latent attention: kv_lora_rank + qk_rope_head_dim; absent without such attention",
+                lambda run: run.model.latent_size,
             ),
             FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.model.is_multimodal),
             *(

@@ -13,8 +13,6 @@ from quirks_core.facts import Record
 from quirks_core.loaded import Loaded
 from quirks_core.registry import Registry
 
-_LARGEST = 16_000_000  # bytes; one quirk takes about 200
-
 
 class LockError(QuirksError):
     """The loaded quirks are not those of the lock file; the message lists every difference."""
@@ -73,7 +71,7 @@ class Lock(Record):
             UsageError: It cannot be read, or is no lock file.
         """
         try:
-            return cls.model_validate_json(whole_file.read(Path(file), _LARGEST))
+            return cls.model_validate_json(whole_file.read(Path(file)))
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"lock file {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         except ValidationError:

@@ -13,7 +13,6 @@ from quirks_core.errors import UsageError
 from quirks_core.json_values import DEEPEST, is_too_deep
 
 _TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
-_LARGEST = 16_000_000  # bytes; real files take less than one million
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
@@ -106,7 +105,7 @@ def read_config(file: Path) -> dict[str, Any]:
         UsageError: The file cannot be read, or does not hold a JSON object.
     """
     try:
-        text = whole_file.read(file, _LARGEST)
+        text = whole_file.read(file).decode()
         if text.startswith(codecs.BOM_UTF8.decode()):
             raise UsageError(f"{file} starts with a byte order mark, which transformers does not read: save it without BOM")
         config = json.loads(text)

@@ -99,7 +99,11 @@ class PlannedPatch(Record):
 
 
 class Refusal(Record):
-    """Why the run must not start, what to do, and which switch overrides it."""
+    """Why the run must not start, what to do, and which switch overrides it.
+
+    Attributes:
+        off: Sets of quirks; each set settles the refusal if it is switched off. `switch` says so in words.
+    """
 
     kind: str
     slot: str | None = None
@@ -107,6 +111,7 @@ class Refusal(Record):
     remedy: str
     switch: str
     quirks: tuple[Contributor, ...]
+    off: tuple[tuple[str, ...], ...] = ()
 
     def __str__(self) -> str:
         who = " and ".join(str(quirk) for quirk in self.quirks)

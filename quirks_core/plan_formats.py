@@ -7,11 +7,14 @@ which need the hook in the engine's processes, and what the trainer or the clien
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+import yaml
 
 from quirks_core import advice
 from quirks_core.plan import Plan
@@ -21,6 +24,8 @@ from quirks_core.slots import ENGINE, ENV, HEAD_DTYPE, NOT_ARGUMENTS, is_enforce
 _OVERRIDES = "hf_overrides"
 #: The variable that has vLLM's processes apply a plan, patches included.
 _HOOK = "MODEL_QUIRKS"
+#: An engine argument in a sentence, with keys below it and its value, if they follow: ``engine.load_format: auto``.
+_ARGUMENT = re.compile(r"\bengine\.(\w+)((?:\.\w+)*)(?:(?:=|: )([\w-]+(?:\.[\w-]+)*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,41 @@ def python(plan: Plan) -> Formatted:
 
 #: The forms by name.
 FORMATS: Mapping[str, Callable[[Plan], Formatted]] = MappingProxyType({"vllm-args": vllm_args, "env": env, "python": python})
+
+
+def in_options(sentence: str) -> str:
+    """Writes the engine arguments in a sentence as options of ``vllm serve``."""
+
+    def written(name: str, keys: str, value: Any) -> str | None:
+        option = option_of(name)
+        if option is None:
+            return None
+        if keys or value is None:
+            return f"{option.name}{keys}{'' if value is None else f' {_json(value)}'}"
+        words = _option(name, value)
+        return None if isinstance(words, str) else shlex.join(words)
+
+    return _rewritten(sentence, written)
+
+
+def in_keywords(sentence: str) -> str:
+    """Writes the engine arguments in a sentence as keyword arguments of ``LLM(...)``."""
+
+    def written(name: str, keys: str, value: Any) -> str:
+        place = name + "".join(f"[{key!r}]" for key in keys.split(".")[1:])
+        return place if value is None else f"{place}={value!r}"
+
+    return _rewritten(sentence, written)
+
+
+def _rewritten(sentence: str, written: Callable[[str, str, Any], str | None]) -> str:
+    def replacement(match: re.Match[str]) -> str:
+        name, keys, value = match.groups()
+        if not is_engine_argument(f"{ENGINE}{name}"):
+            return match[0]
+        return written(name, keys, None if value is None else yaml.safe_load(value)) or match[0]
+
+    return _ARGUMENT.sub(replacement, sentence)
 
 
 def _engine_arguments(plan: Plan) -> dict[str, Any]:

@@ -177,16 +177,19 @@ def _inside_of_a_replacement(targets: Mapping[str, Sequence[tuple[Patch, Planned
 
 def _patch_conflict(what: str, quirks: Sequence[Contributor]) -> Refusal:
     ids = {quirk.id for quirk in quirks}
+    losers = [tuple(sorted(ids - {name})) or (name,) for name in sorted(ids)]
     return Refusal(
         kind="conflict",
         reason=f"{what}: {', '.join(str(quirk) for quirk in quirks)}",
         remedy="decide which of them you need and switch the others off",
-        switch=" or ".join(off_switch(sorted(ids - {name}) or [name]) for name in sorted(ids)),
+        switch=" or ".join(map(off_switch, losers)),
+        off=tuple(losers),
         quirks=tuple(quirks),
     )
 
 
 def _refusal(kind: str, item: Loaded, reason: str, remedy: str) -> Refusal:
+    off = (item.quirk.id,)
     return Refusal(
-        kind=kind, reason=reason, remedy=remedy, switch=off_switch([item.quirk.id]), quirks=(item.contributor(reason),)
+        kind=kind, reason=reason, remedy=remedy, switch=off_switch(off), off=(off,), quirks=(item.contributor(reason),)
     )

@@ -8,6 +8,7 @@ dashes or underscores, ``--flag value`` and ``--flag=value``, ``--no-flag``, sho
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -149,7 +150,8 @@ def _after_program(words: list[str]) -> tuple[list[str], bool]:
             return rest[:-1], False
         if module in _COMMANDS and rest[:1] == ["serve"]:
             return rest[1:-1], True
-    raise UsageError(f"{shown(' '.join(words), 100)} starts no server of vLLM's; {_FORMS}")
+    plain = itertools.takewhile(lambda word: not word.startswith("--"), words)  # an option may hold a key
+    raise UsageError(f"{shown(' '.join(plain), 100)} starts no server of vLLM's; {_FORMS}")
 
 
 # ---- words as vLLM's parser prepares them

@@ -176,12 +176,14 @@ def _wanted(item: Proposal) -> str:
 def _contradiction(ledger: Ledger, group: Sequence[Proposal], now: _Now) -> Refusal:
     item = group[0]
     wanted = _wanted(item)
+    ids = tuple(one.quirk for one in group)
     return Refusal(
         kind="require",
         slot=ledger.name,
         reason=f"{ledger.name} must be {wanted}, but {now.value!r} was set explicitly: {item.contributor.reason}",
-        remedy=item.remedy or f"remove {ledger.name} from the configuration, or set it to {wanted}",
-        switch=off_switch(one.quirk for one in group),
+        remedy=item.remedy or f"leave {ledger.name} out, or set it to {wanted}",
+        switch=off_switch(ids),
+        off=(ids,),
         quirks=tuple(one.contributor for one in group),
     )
 
@@ -204,12 +206,13 @@ def _disagreement(ledger: Ledger, proposals: Sequence[Proposal], reason: str) ->
         sides.setdefault((item.place, item.key), set()).add(item.quirk)
     everybody = set().union(*sides.values())
     # To settle it, all who want another value than the one that stays must go.
-    losers = {tuple(sorted(everybody - side)) or tuple(sorted(side)) for side in sides.values()}
+    losers = sorted({tuple(sorted(everybody - side)) or tuple(sorted(side)) for side in sides.values()})
     return Refusal(
         kind="conflict",
         slot=ledger.name,
         reason=f"{reason}: {wanted}",
         remedy="decide which of them you need and switch the other off",
-        switch=" or ".join(off_switch(ids) for ids in sorted(losers)),
+        switch=" or ".join(map(off_switch, losers)),
+        off=tuple(losers),
         quirks=tuple(item.contributor for item in proposals),
     )

@@ -24,21 +24,25 @@ class Standing(StrEnum):
     UNTESTED = "tested by nobody"
 
 
-def standing(quirk: Quirk, platform: str | None, versions: Mapping[str, str], *, source: bool) -> tuple[Standing, str]:
+def standing(
+    quirk: Quirk, platform: str | None, versions: Mapping[str, str], *, cpu: str = "", source: bool
+) -> tuple[Standing, str]:
     """Returns what supports a quirk on an installation, and where it was proven if it was.
 
     Args:
         quirk: The quirk.
         platform: The engine's platform.
         versions: Versions by package.
+        cpu: Kind of CPU; empty if it is unknown.
         source: The installed source is that of these versions, so that probes can be asked.
     """
     runs = [item for item in data_file.proved(quirk) if item.by == _RUN and item.conclusion != "INCONCLUSIVE"]
     for item in runs:
-        if item.platform == platform and all(versions.get(name) == text for name, text in item.versions.items()):
+        here = item.platform == platform and item.cpu in ("", cpu)
+        if here and all(versions.get(name) == text for name, text in item.versions.items()):
             return (Standing.PROVEN if item.conclusion == "NEEDED" else Standing.REFUTED), str(item.date)
     if needed := [item for item in runs if item.conclusion == "NEEDED"]:
-        return Standing.ELSEWHERE, "; ".join(f"{item.platform}: {_listed(item.versions)}" for item in needed)
+        return Standing.ELSEWHERE, "; ".join(f"{item.place}: {_listed(item.versions)}" for item in needed)
     if source and any(ask(probe) is Answer.YES for probe in quirk.probes):
         return Standing.SOURCE, ""
     if quirk.affected:

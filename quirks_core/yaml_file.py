@@ -11,7 +11,8 @@ from quirks_core import whole_file
 from quirks_core.errors import UsageError, shown, words
 from quirks_core.json_values import DEEPEST, is_too_deep
 
-_LARGEST = 1_000_000  # bytes; PyYAML takes 10 s for as many
+#: Most bytes of a configuration; YAML is read slowly.
+_MOST = 2**20
 _TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 
 
@@ -49,7 +50,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         UsageError: It cannot be read, is not YAML, or holds something else.
     """
     try:
-        values = parse_yaml(whole_file.read(file, _LARGEST))
+        values = parse_yaml(whole_file.read(file, _MOST).decode())
     except OSError as error:
         raise UsageError(f"configuration {file} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -18,7 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+from patience import patience
 
 from quirks_core import data_file, engine_arguments, serve_options, sources
 from quirks_core.cli import main
@@ -32,7 +34,7 @@ _OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives each process of a parallel run its own temporary folder (some tests look for what is left behind), and Ctrl-C back.
+    """Gives each process that runs tests its own temporary folder (some look for what is left behind), and Ctrl-C back.
 
     A shell that starts a run in the background makes it ignore Ctrl-C, and all that it starts with it; tests send that signal.
     What `tests/startup` does is done in this process, too.
@@ -43,11 +45,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update({**_BLAS, **_RAY})
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        multiprocessing.util.get_temp_dir()  # outside of the folder that goes before it
-        folder = tempfile.mkdtemp(prefix=f"{worker}-", dir="/tmp" if Path("/tmp").is_dir() else None)  # noqa: S108 - sockets need short paths
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
-        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+    os.environ.setdefault("PYTEST_TIMEOUT", str(patience(1800)))  # for a hang that no other limit ends
+    hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    hypothesis.settings.load_profile("untimed")
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # tmp_path outlives a run
+    multiprocessing.util.get_temp_dir()  # outside of the folder that goes before it
+    folder = tempfile.mkdtemp(prefix="tests-", dir="/tmp" if Path("/tmp").is_dir() else None)  # noqa: S108 - sockets need short paths
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from patience import HUNG_S
 
 from quirks_core import Patch, Quirk, Severity, hookspecs, model_type, report, validate
 from quirks_core.cli.command import find_commands
@@ -331,7 +332,13 @@ def shell(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
 
     def run(command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["/bin/bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+            ["/bin/bash", "-c", command],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=HUNG_S,
         )
 
     run.folder = folder  # type: ignore[attr-defined]

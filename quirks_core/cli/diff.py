@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from quirks_core import whole_file
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.diff import Change, PlanDiff, QuirkSide, SlotSide, diff
@@ -49,7 +50,7 @@ def read_plan(name: str) -> Plan:
     """
     where = "standard input" if name == _STANDARD_INPUT else name
     try:
-        text = sys.stdin.buffer.read() if name == _STANDARD_INPUT else Path(name).read_bytes()
+        text = sys.stdin.buffer.read(whole_file.MOST) if name == _STANDARD_INPUT else whole_file.read(Path(name))
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise UsageError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}; {_EXPECTED}") from None
     try:

@@ -32,7 +32,7 @@ from quirks_core.installation import hidden, in_the_way, no_engine
 from quirks_core.isolated import Seen, look
 from quirks_core.lifecycle import Stage, lifecycle
 from quirks_core.loaded import Loaded
-from quirks_core.packages import PACKAGES, installed_platform, installed_version, installed_versions
+from quirks_core.packages import PACKAGES, cpu_features, cpu_kind, installed_platform, installed_version, installed_versions
 from quirks_core.plan import State
 from quirks_core.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
 from quirks_core.probes import Probe, ask
@@ -116,7 +116,8 @@ def _versions(registry: Registry) -> list[Finding]:
         patches = sum(_reads_engine(item) for quirk in registry.loaded for item in quirk.quirk.adjustments)
         text = f"no engine here, so that {probes} probes and {patches} patches of quirks are not checked; plans need "
         found.append(Finding("note", _ENGINE, f"{text}--assume vllm==VERSION. To install one: {no_engine()}"))
-    found.append(Finding("ok", "platform", installed_platform() or "cannot be told"))
+    kind = cpu_kind(cpu_features())
+    found.append(Finding("ok", "platform", f"{installed_platform() or 'unknown'}{f', CPU {kind}' if kind else ''}"))
     return found
 
 
@@ -246,7 +247,7 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
     source = context.source_known(_ENGINE)
     for verdict in plan.active:
         item = registry.find(verdict.id).quirk
-        how, where = standing(item, context.platform, context.packages, source=source)
+        how, where = standing(item, context.platform, context.packages, cpu=cpu_kind(context.cpu), source=source)
         counts[how] += 1
         level = "note" if how in (Standing.REFUTED, Standing.RANGE, Standing.UNTESTED) else "ok"
         found.append(Finding(level, verdict.id, f"{how}{f' ({where})' if where else ''}: {verdict.title}"))

@@ -109,7 +109,7 @@ def _stage(item: Loaded) -> str:
 def _shown_by(quirk: Quirk) -> str:
     """On which platforms a paired run has shown that a quirk is needed; else what there is."""
     needed = [item for item in data_file.proved(quirk) if item.conclusion == "NEEDED"]
-    if runs := sorted({item.platform for item in needed if item.by == "paired run"}):
+    if runs := sorted({item.place for item in needed if item.by == "paired run"}):
         return ", ".join(f"run on {platform}" for platform in runs)
     return "source" if quirk.probes else "run to come" if quirk.paired_runs else "declaration"
 
@@ -266,7 +266,7 @@ def _evidence(quirk: Quirk) -> list[str]:
     lines = [f"- paired run: `quirks prove {quirk.id}` runs `{run.scenario}`" for run in quirk.paired_runs]
     lines += [f"- static probe: `{probe}`" for probe in quirk.probes]
     found = [item for item in data_file.proved(quirk) if item.conclusion != "INCONCLUSIVE"]
-    lines += [f"- {item.conclusion} on {item.platform}, vLLM {item.versions.get('vllm', '?')}, by {item.by}" for item in found]
+    lines += [f"- {item.conclusion} on {item.place}, vLLM {item.versions.get('vllm', '?')}, by {item.by}" for item in found]
     pages = "[evidence on the CPU](../evidence.md), [on an H200](../evidence-h200.md)"
     return ["## Evidence", "\n".join(lines), f"What was seen: {pages}."] if lines else []
 

@@ -17,17 +17,20 @@ from typing import Any
 
 from quirks_core import process
 from quirks_core.errors import ReceiptError
-from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, VLLM_PLUGINS
+from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, FRONT_END_VARIABLE, VLLM_PLUGINS
 from quirks_core.hook import receipts, report
 from quirks_core.hook.imports import when_imported
 from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.settings import HookSettings
+from quirks_core.parent_watchdog import end_with_parent
 from quirks_core.plan import ProcessPlan
 from quirks_core.read_back import contradictions, read_configuration
 from quirks_core.receipt import Acknowledgement
 from quirks_core.slots import ENGINE, is_enforced
 
 _MARK = "_model_quirks_proven"
+#: How vLLM names the processes of engine cores.
+_CORE = "EngineCore"
 
 
 def install() -> None:
@@ -156,5 +159,10 @@ def _wrap_worker(module: ModuleType) -> None:
 
 def _into_force(config: Any) -> None:
     """A forked process inherits vLLM's note that plugins are loaded, and our wrappers; the plan is in its configuration."""
-    if (plan := plan_of(config)) is not None:
-        process.carry_out(plan)
+    if (plan := plan_of(config)) is None:
+        return
+    process.carry_out(plan)
+    # An engine in the process of its front end, or in a Ray actor, is no child of the front end.
+    if os.environ.get(FRONT_END_VARIABLE) == str(os.getppid()) and _CORE in process.process_name():
+        os.environ[FRONT_END_VARIABLE] = str(os.getpid())  # for the workers that this process starts
+        end_with_parent()

@@ -6,6 +6,7 @@ no file system have a file each.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -13,10 +14,11 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import Field, ValidationError
 
+from quirks_core import whole_file
 from quirks_core.errors import ReceiptError, UsageError
 from quirks_core.facts import Record
 from quirks_core.receipt import Acknowledgement
@@ -60,15 +62,15 @@ def read(file: Path) -> Receipts:
         ReceiptError: It holds something else.
     """
     try:
-        with file.open(encoding="utf-8") as opened:
+        if (what := whole_file.kind(file)) is not None:
+            raise ReceiptError(f"{file} is {what} and holds no receipts; name a regular file")
+        with file.open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_SH)
-            text = opened.read()
+            return _read(opened)
     except FileNotFoundError:
         return Receipts()
     except OSError as error:
         raise ReceiptError(f"{file} cannot be read: {error.strerror}") from None
-    try:
-        return Receipts.model_validate_json(text) if text.strip() else Receipts()
     except ValidationError:
         raise ReceiptError(f"{file} holds no receipts") from None
 
@@ -91,7 +93,7 @@ def begin(file: Path, *, keep_problems: bool = False) -> None:
             if not keep_problems:
                 found["problems"] = []
     except OSError as error:
-        raise UsageError(f"MODEL_QUIRKS_RECEIPT={file}: {error.strerror}; name a file that can be written") from None
+        raise UsageError(f"MODEL_QUIRKS_RECEIPT={file}: {error.strerror}; name a regular file that can be written") from None
     except ValidationError:
         raise UsageError(f"MODEL_QUIRKS_RECEIPT={file}: the file is there, and holds no receipts; name another one") from None
 
@@ -127,15 +129,22 @@ def add_problem(file: Path, problem: str) -> None:
 
 @contextmanager
 def _changing(file: Path) -> Iterator[dict[str, list[Any]]]:
-    with file.open("a+", encoding="utf-8") as opened:
+    if (what := whole_file.kind(file)) is not None:
+        raise UsageError(f"MODEL_QUIRKS_RECEIPT={file} is {what}; name a regular file, or one to be made")
+    with file.open("a+b") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         opened.seek(0)
-        text = opened.read()
-        found = (Receipts.model_validate_json(text) if text.strip() else Receipts()).model_dump(mode="json")
+        found = _read(opened).model_dump(mode="json")
         yield found
-        opened.seek(0)
-        opened.truncate()
-        opened.write(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        opened.truncate(0)
+        opened.write(json.dumps(found, indent=1, sort_keys=True).encode() + b"\n")
+
+
+def _read(opened: BinaryIO) -> Receipts:
+    text = opened.read(whole_file.MOST + 1)
+    if len(text) > whole_file.MOST:
+        raise OSError(errno.EFBIG, "it is too large for a file of receipts")
+    return Receipts.model_validate_json(text) if text.strip() else Receipts()
 
 
 def _is_alive(pid: int) -> bool:

@@ -6,7 +6,7 @@ import functools
 import gc
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -14,15 +14,17 @@ from typing import Any
 from quirks_core import process
 from quirks_core.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.facts import ModelFacts
-from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
 from quirks_core.hook import receipts, report, seams
 from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
 from quirks_core.hook.processes import values_of
 from quirks_core.hook.settings import HookSettings
-from quirks_core.plan import Plan, ProcessPlan
+from quirks_core.plan import Plan, ProcessPlan, Refusal, RefusedError
+from quirks_core.plan_formats import in_keywords, in_options
 from quirks_core.planning import make_plan
 from quirks_core.read_back import contradictions
 from quirks_core.slots import ENGINE, ENV
+from quirks_core.switches import DISABLE_VARIABLE
 
 #: Which engine the plan in the environment is for; a process that makes an engine of the same arguments takes the plan over.
 PLANNED_FOR = "MODEL_QUIRKS_PLANNED_FOR"
@@ -78,15 +80,26 @@ def install(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        usage = args[0] if args else kwargs.get("usage_context")
-        plan = _prepare(self, usage)
+        given = dict(zip(("usage_context", "headless"), args, strict=False)) | kwargs
+        plan = _prepare(self, given.get("usage_context"))
         config = original(self, *args, **kwargs)
         if plan is not None:
             check(plan, config)
+            is_alone = _is_only_front_end(self, config) and not given.get("headless")
+            _here.set(FRONT_END_VARIABLE, str(os.getpid()) if is_alone else "")
         return config
 
     setattr(create_engine_config, _MARK, True)
     kind.create_engine_config = create_engine_config
+
+
+def _is_only_front_end(arguments: Any, config: Any) -> bool:
+    """Tells whether this process alone sends requests to the engine, so that without it the engine has nothing to do.
+
+    API servers in processes of their own outlive the process that started them, and a data-parallel rank must keep step with
+    the others.
+    """
+    return config.parallel_config.data_parallel_size == 1 and getattr(arguments, "_api_process_rank", 0) >= 0
 
 
 def check(plan: ProcessPlan, config: Any) -> None:
@@ -127,12 +140,17 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         return None
     purpose, why = _purpose(arguments, settings, usage)
     planned = resolve(arguments, settings, purpose)
+    if not settings.only_reports:
+        try:
+            apply(arguments, planned, settings, mine)
+        except RefusedError as error:
+            error.add_note(f"  purpose {purpose} ({why})")
+            raise
     report.say_plan(planned, typed_of(arguments), why, quiet=settings.is_quiet, only_reports=settings.only_reports)
     if settings.only_reports:
         if settings.needs_receipt:
             _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)
         return None
-    apply(arguments, planned, settings, mine)
     return planned.for_processes
 
 
@@ -161,7 +179,9 @@ def apply(
         RefusedError: The plan holds refusals; nothing was changed.
         QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """
-    plan.check()
+    if plan.refusals:
+        in_words = in_options if typed_of(arguments).as_options else in_keywords
+        raise RefusedError(tuple(_for_programs(refusal, in_words) for refusal in plan.refusals))
     handed_down = plan.for_processes
     text = handed_down.to_variable()
     if settings.receipt is not None:
@@ -179,6 +199,13 @@ def apply(
         _here.set(_RAY, ",".join([*prefixes, _OURS]))
     put(arguments, plan.changes)
     _into_force(arguments, handed_down, settings)
+
+
+def _for_programs(refusal: Refusal, in_words: Callable[[str], str]) -> Refusal:
+    """Writes a refusal for a program that has no options of ours: its own arguments, and a variable as the switch."""
+    switch = " or ".join(f"{DISABLE_VARIABLE}={','.join(ids)}" for ids in refusal.off)
+    words = {"reason": in_words(refusal.reason), "remedy": in_words(refusal.remedy), "switch": switch}
+    return refusal.model_copy(update=words)
 
 
 def undo() -> None:

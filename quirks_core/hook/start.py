@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from quirks_core import process
+from quirks_core.errors import QuirksError
 from quirks_core.handed_down import PLAN_VARIABLE
 from quirks_core.hook import processes, seam, typed
 from quirks_core.hook.imports import when_imported
@@ -13,6 +17,7 @@ from quirks_core.hook.settings import HookSettings
 from quirks_core.plan import ProcessPlan
 
 _done = False
+_before: Callable[..., Any] | None = None
 
 
 def start(carried: Any = None) -> None:
@@ -26,6 +31,7 @@ def start(carried: Any = None) -> None:
         QuirksError: The plan cannot be carried out here.
     """
     global _done
+    _without_tracebacks()
     settings = HookSettings.read()
     if carried is not None:
         process.carry_out(ProcessPlan.model_validate(carried))
@@ -40,3 +46,17 @@ def start(carried: Any = None) -> None:
     typed.watch()
     typed.look_at_first_call()
     when_imported("vllm.engine.arg_utils", seam.install)
+
+
+def _without_tracebacks() -> None:
+    """Has Python show an error of ours that nothing catches without the forty lines of traceback through vLLM."""
+    global _before
+    if _before is None:  # a second wrapper around another program's would never end
+        _before, sys.excepthook = sys.excepthook, _show
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, QuirksError):
+        error.__cause__ = error.__context__ = trace = None
+        error = error.with_traceback(None)
+    (_before or sys.__excepthook__)(kind, error, trace)

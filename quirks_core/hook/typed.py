@@ -11,19 +11,17 @@ by value       everything else: what is not the default was typed. A default tha
 from __future__ import annotations
 
 import argparse
+import copyreg
 import dataclasses
 import functools
 import sys
 import weakref
 from contextvars import ContextVar
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from quirks_core.hook.imports import when_imported
 
-#: Attributes of a parsed namespace: what was typed, and what the parser made of it. They are copied with the namespace, and
-#: travel to vLLM's API servers.
-_NAMES, _PARSED = "_model_quirks_typed", "_model_quirks_parsed"
 _MARK = "_model_quirks_recorder"
 _ARGUMENTS = "vllm/engine/arg_utils.py"
 _LLM = "vllm/entrypoints/llm.py"
@@ -42,11 +40,13 @@ class Typed(NamedTuple):
         names: Their names.
         source: How it is known.
         exact: Nothing else was typed. Otherwise a default that was typed is missing.
+        as_options: They were typed as options of a command line.
     """
 
     names: frozenset[str]
     source: str = ""
     exact: bool = False
+    as_options: bool = False
 
     def __str__(self) -> str:
         """Says which of the two it is."""
@@ -54,18 +54,52 @@ class Typed(NamedTuple):
         return f"{how} ({self.source})" if self.source else how
 
 
+class Parsed(NamedTuple):
+    """What is known of a namespace that vLLM's parser made.
+
+    Attributes:
+        names: The names that were typed. Their values, of which some are secrets, are not kept.
+        others: What the parser put in the place of all other names.
+    """
+
+    names: frozenset[str]
+    others: dict[str, Any]
+
+
+_Note = TypeVar("_Note")
+
+
+class _Notes(Generic[_Note]):
+    """Notes on objects that cannot be hashed, kept while the objects live.
+
+    They are no attributes: vLLM logs those of a namespace, and passes those of an ``EngineArgs`` on.
+    """
+
+    def __init__(self) -> None:
+        self._notes: dict[int, tuple[weakref.ref[Any], _Note]] = {}
+
+    def of(self, subject: Any) -> _Note | None:
+        """Returns the note on an object; None if there is none."""
+        found = self._notes.get(id(subject))
+        return found[1] if found is not None and found[0]() is subject else None
+
+    def put(self, subject: Any, note: _Note) -> None:
+        """Replaces the note on an object."""
+        key = id(subject)
+        self._notes[key] = (weakref.ref(subject, lambda _: self._notes.pop(key, None)), note)
+
+
 _told_by_caller: ContextVar[Typed | None] = ContextVar("model_quirks_typed", default=None)
-#: By the id of the arguments; no attribute of theirs, because ``LLM.from_engine_args`` passes all of those on.
-_known: dict[int, tuple[weakref.ref[Any], Typed]] = {}
+#: The names that the parser at work has seen so far; a subcommand's are its parent's, too.
+_parsing: ContextVar[set[str] | None] = ContextVar("model_quirks_parsing", default=None)
+_known: _Notes[Typed] = _Notes()
+_parsed: _Notes[Parsed] = _Notes()
 
 
 def typed_in(arguments: Any) -> Typed:
     """Returns what the user typed of an ``EngineArgs``; the first answer stays, as vLLM changes its arguments later on."""
-    found = _known.get(id(arguments))
-    if found is None or found[0]() is not arguments:
-        _remember(arguments, Typed(_by_value(arguments)))
-        found = _known[id(arguments)]
-    return found[1]
+    found = _known.of(arguments)
+    return found if found is not None else _remember(arguments, Typed(_by_value(arguments)))
 
 
 def tell(arguments: Any, typed: Typed) -> None:
@@ -109,10 +143,10 @@ def _is(frame: FrameType, function: str, file: str) -> bool:
     return frame.f_code.co_name == function and frame.f_code.co_filename.replace("\\", "/").endswith(file)
 
 
-def _remember(arguments: Any, typed: Typed) -> None:
-    key = id(arguments)
-    names = frozenset(field.name for field in dataclasses.fields(arguments))
-    _known[key] = (weakref.ref(arguments, lambda _: _known.pop(key, None)), typed._replace(names=typed.names & names))
+def _remember(arguments: Any, typed: Typed) -> Typed:
+    typed = typed._replace(names=typed.names & {field.name for field in dataclasses.fields(arguments)})
+    _known.put(arguments, typed)
+    return typed
 
 
 def _in_namespace(parsed: Any, arguments: Any) -> Typed | None:
@@ -120,15 +154,15 @@ def _in_namespace(parsed: Any, arguments: Any) -> Typed | None:
 
     Frameworks set attributes afterwards. Those that differ from what the parser left there were chosen, too.
     """
-    names: frozenset[str] | None = getattr(parsed, _NAMES, None)
-    if names is None:
+    found = _parsed.of(parsed)
+    if found is None:
         return None
-    before = getattr(parsed, _PARSED, {})
-    ours = {field.name for field in dataclasses.fields(arguments)} - _SET_BY_VLLM
-    later = {name for name in ours if not _same(getattr(parsed, name, None), before.get(name))}
-    if later - names:
-        return Typed(names | later, "a command line exactly, what was set after it was parsed by value")
-    return Typed(names, "command line", exact=True)
+    open_before = {field.name for field in dataclasses.fields(arguments)} - _SET_BY_VLLM - found.names
+    later = {name for name in open_before if not _same(getattr(parsed, name, None), found.others.get(name))}
+    if later:
+        how = "a command line exactly, what was set after it was parsed by value"
+        return Typed(found.names | later, how, as_options=True)
+    return Typed(found.names, "command line", exact=True, as_options=True)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -153,24 +187,45 @@ def _watch_parser(module: ModuleType) -> None:
     if hasattr(parser, _MARK):
         return
     setattr(parser, _MARK, True)
+    copyreg.pickle(argparse.Namespace, _reduced)
     get_values, parse_known_args = parser._get_values, parser.parse_known_args
 
     def recorded_values(self: Any, action: argparse.Action, strings: list[str]) -> Any:
-        if action.option_strings or strings:  # a positional that is optional is asked for, too
-            self.__dict__.setdefault(_NAMES, set()).add(action.dest)
+        if (names := _parsing.get()) is not None and (action.option_strings or strings):  # an optional positional comes, too
+            names.add(action.dest)
         return get_values(self, action, strings)
 
     @functools.wraps(parse_known_args)
     def recorded_parse(self: Any, args: Any = None, namespace: Any = None) -> Any:
-        self.__dict__[_NAMES] = set()
-        given = set(vars(namespace)) if namespace is not None else set()  # a configuration handed over as a namespace
-        found, rest = parse_known_args(self, args, namespace)
-        names = given | self.__dict__.pop(_NAMES, set()) | set(getattr(found, _NAMES, ()))  # a subcommand has told its own
-        setattr(found, _NAMES, frozenset(names - {_NAMES, _PARSED}))
-        setattr(found, _PARSED, {name: value for name, value in vars(found).items() if name not in (_NAMES, _PARSED)})
+        around = _parsing.get()
+        names = set(vars(namespace)) if namespace is not None else set()  # a configuration handed over as a namespace
+        token = _parsing.set(names)
+        try:
+            found, rest = parse_known_args(self, args, namespace)
+        finally:
+            _parsing.reset(token)
+        if around is not None:
+            around |= names
+        others = {name: value for name, value in vars(found).items() if name not in names}
+        _parsed.put(found, Parsed(frozenset(names), others))
         return found, rest
 
     parser._get_values, parser.parse_known_args = recorded_values, recorded_parse
+
+
+def _reduced(namespace: argparse.Namespace) -> Any:
+    """Copies and pickles a namespace with its note: vLLM sends such copies to its API servers."""
+    note = _parsed.of(namespace)
+    if note is None:
+        return object.__reduce_ex__(namespace, 2)
+    return _made_again, (vars(namespace), note)
+
+
+def _made_again(values: dict[str, Any], note: Parsed) -> argparse.Namespace:
+    namespace = argparse.Namespace()
+    vars(namespace).update(values)
+    _parsed.put(namespace, note)
+    return namespace
 
 
 def _watch_engine_args(module: ModuleType) -> None:

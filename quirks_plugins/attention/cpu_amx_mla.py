@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
+    Fact,
     ModelFlag,
     Quirk,
     Require,
@@ -49,7 +50,11 @@ QUIRK = Quirk(
     id="cpu-amx-mla",
     title="On a CPU with AMX, vLLM's latent attention takes no dtype but bfloat16, and no refit",
     flag=ModelFlag.ATTENTION,
-    match=platform("cpu") & latent_attention & (purpose("rollout") | _not_bfloat16) & ~_chosen,
+    match=platform("cpu")
+    & Fact("platform.cpu.amx").is_true()
+    & latent_attention
+    & (purpose("rollout") | _not_bfloat16)
+    & ~_chosen,
     affected=Affected("vllm", introduced="0.29.0"),
     adjustments=Require(
         "engine.attention_backend",
@@ -68,16 +73,25 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(MOONLIGHT, vllm="0.32.0", platform="cpu"),
-        yes({"model_type": "kimi_vl", "text_config": MOONLIGHT}, vllm="0.32.0", platform="cpu"),
-        yes(MOONLIGHT, {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", purpose="eval"),
-        yes({**MOONLIGHT, "dtype": "float16"}, vllm="0.32.0", platform="cpu", purpose="serve"),
-        no({**MOONLIGHT, "dtype": "float16"}, {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", purpose="serve"),
-        no(MOONLIGHT, vllm="0.32.0", platform="cpu", purpose="serve"),
-        no(MOONLIGHT, {"engine.attention_config": {"backend": _BACKEND}}, vllm="0.32.0", platform="cpu"),
-        no(MOONLIGHT, vllm="0.28.1", platform="cpu"),
+        yes(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="amx"),
+        yes({"model_type": "kimi_vl", "text_config": MOONLIGHT}, vllm="0.32.0", platform="cpu", cpu="amx"),
+        yes(MOONLIGHT, {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="amx", purpose="eval"),
+        yes({**MOONLIGHT, "dtype": "float16"}, vllm="0.32.0", platform="cpu", cpu="amx", purpose="serve"),
+        no(
+            {**MOONLIGHT, "dtype": "float16"},
+            {"engine.dtype": "bfloat16"},
+            vllm="0.32.0",
+            platform="cpu",
+            cpu="amx",
+            purpose="serve",
+        ),
+        no(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="amx", purpose="serve"),
+        no(MOONLIGHT, {"engine.attention_config": {"backend": _BACKEND}}, vllm="0.32.0", platform="cpu", cpu="amx"),
+        no(MOONLIGHT, vllm="0.28.1", platform="cpu", cpu="amx"),
         no(MOONLIGHT, vllm="0.32.0", platform="cuda"),
-        no("qwen3", vllm="0.32.0", platform="cpu"),
+        no("qwen3", vllm="0.32.0", platform="cpu", cpu="amx"),
+        no(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
+        unknown(MOONLIGHT, vllm="0.32.0", platform="cpu"),
         unknown(MOONLIGHT, vllm="0.32.0"),
     ],
     cost="vLLM's reference kernels for latent attention, which are not written for speed",
@@ -85,17 +99,7 @@ QUIRK = Quirk(
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """A float32 rollout generates after a refit what the trainer does.
-
-    Raises:
-        CannotShowError: The CPU has no AMX.
-    """
-    import torch
-
-    from worker.testing.lab import CannotShowError
-
-    if not torch.cpu._is_amx_tile_supported():  # what vLLM asks
-        raise CannotShowError("only a CPU with AMX shows it")
+    """A float32 rollout generates after a refit what the trainer does."""
     trainer = lab.trainer(lab.checkpoint("deepseek_v3", seed=1))
     async with lab.worker(lab.checkpoint("deepseek_v3")) as worker:
         await worker.refit_async(trainer)

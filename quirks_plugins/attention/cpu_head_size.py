@@ -3,7 +3,9 @@
 What happens: the engine loads the model, starts and answers its health check. The first request then ends it with "Unsupported
 CPU attention configuration" (or "head_dim"). The kernels are compiled for heads of 32, 64, 80, 96, 112, 128, 160, 192, 224,
 256 and 512 (``vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend.get_supported_head_sizes``), and vLLM does not compare
-the model with that list when the engine starts. Tiny models for tests, and small models with heads of 16, 40, 48 or 72, are
+the model with that list when the engine starts. Latent attention (DeepSeek-V2 and V3) has kernels for cached tokens of 576
+values alone (``kv_lora_rank`` 512 and ``qk_rope_head_dim`` 64: ``CPUMLABackend.get_supported_head_sizes``), and ends with "Head
+dimension … is not supported by MLA". Tiny models for tests, and small models with heads of 16, 40, 48 or 72, are
 affected.
 
 What this changes: the run is refused with this reason.
@@ -20,6 +22,7 @@ from quirks_core import (
     Affected,
     Fact,
     ModelFlag,
+    PairedRun,
     Quirk,
     Refuse,
     Severity,
@@ -36,46 +39,74 @@ if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
 
 _SIZE = Fact("model.head_size")
+_LATENT, _LATENT_SUPPORTED = Fact("model.latent_size"), 576
 _SUPPORTED = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+#: Small latent attention, with heads of a width that other attention has a kernel for.
+_NARROW = {"model_type": "deepseek_v2", "num_attention_heads": 4, "head_dim": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 32}
 
 QUIRK = Quirk(
     id="cpu-head-size",
     title="vLLM's CPU platform has attention kernels for some widths of heads only, and finds out at the first request",
     flag=ModelFlag.ATTENTION,
     # The heads of latent attention have other widths than the configuration's.
-    match=platform("cpu") & _SIZE.is_set() & ~_SIZE.one_of(*_SUPPORTED) & ~latent_attention,
+    match=platform("cpu")
+    & (
+        (_SIZE.is_set() & ~_SIZE.one_of(*_SUPPORTED) & ~latent_attention)
+        | (_LATENT.is_set() & ~_LATENT.one_of(_LATENT_SUPPORTED))
+    ),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Refuse(
-        f"vLLM's CPU platform computes attention with heads of {', '.join(map(str, _SUPPORTED))} alone",
-        "take a GPU, or a model with other heads (head_dim in config.json, or hidden_size / num_attention_heads); a setting "
-        "like engine.dtype does not help",
+        f"vLLM's CPU platform computes attention with heads of {', '.join(map(str, _SUPPORTED))} alone, and latent attention "
+        f"with a latent width of {_LATENT_SUPPORTED} alone",
+        "take a GPU, or a model with other heads (in config.json head_dim, or hidden_size / num_attention_heads; for "
+        "latent attention kv_lora_rank + qk_rope_head_dim); a setting like engine.dtype does not help",
     ),
     severity=Severity.CRASH,
-    crash="Unsupported CPU attention|[Uu]nsupported head",
+    crash="Unsupported CPU attention|[Uu]nsupported head|is not supported by MLA",
     references=[
         report("https://github.com/vllm-project/vllm/issues/39065"),
         report("https://github.com/vllm-project/vllm/pull/31968"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.attention.backends.cpu_attn",
-        r"return \[32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512\]",
-        found_means_affected=True,
-    ),
+    evidence=[
+        PairedRun("quirks_plugins.attention.cpu_head_size:heads"),
+        PairedRun("quirks_plugins.attention.cpu_head_size:latent"),
+        StaticProbe(
+            "vllm.v1.attention.backends.cpu_attn",
+            r"return \[32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512\]",
+            found_means_affected=True,
+        ),
+    ],
     examples=[
         yes({"hidden_size": 64, "num_attention_heads": 4}, vllm="0.32.0", platform="cpu"),
         yes({"num_attention_heads": 4, "head_dim": 72}, vllm="0.32.0", platform="cpu"),
         no({"num_attention_heads": 4, "head_dim": 128}, vllm="0.32.0", platform="cpu"),
         no({"num_attention_heads": 4, "head_dim": 72}, vllm="0.32.0", platform="cuda"),
+        yes(_NARROW, vllm="0.32.0", platform="cpu"),
+        no({**_NARROW, "kv_lora_rank": 512, "qk_rope_head_dim": 64}, vllm="0.32.0", platform="cpu"),
         no("mamba2", vllm="0.32.0", platform="cpu"),
         unknown({"num_attention_heads": 4, "head_dim": 72}, vllm="0.32.0"),
     ],
 )
 
 
-async def scenario(lab: Lab) -> Outcome:
+async def heads(lab: Lab) -> Outcome:
     """The run is refused, or its logprobs are the trainer's."""
     from quirks_plugins.model_config.evidence import edited, refused_or_close
 
     # The same weights, cut into twice as many heads.
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     return await refused_or_close(lab, edited(lab, "llama", "narrow", heads), {})
+
+
+async def latent(lab: Lab) -> Outcome:
+    """The run of a model with small latent attention is refused, or generates."""
+    from quirks_core.plan import RefusedError
+    from quirks_plugins.model_config.evidence import edited, sampled
+    from worker.testing.lab import Outcome
+
+    model = edited(lab, "deepseek_v3", "narrow", {"kv_lora_rank": 64, "qk_rope_head_dim": 32})
+    try:
+        got = await sampled(lab, model, {"load_format": "dummy", "generate_from_dummy": True})
+    except RefusedError as error:
+        return Outcome(True, "samples", f"refused: {error.refusals[0].reason}", "refused, or some")
+    return Outcome(bool(got), "samples", str(len(got)), "refused, or some")

@@ -4,7 +4,8 @@ What happens: the first weight update raises ``AttributeError`` at the first lin
 process (TRL's colocate mode, online DPO) calls ``load_weights`` of the running model, once for each tensor. On GPUs that
 overwrites the weights in place. vLLM's CPU platform packs the weight of each linear layer for its kernels after the first
 load, and replaces the weight itself by an empty tensor that has no ``weight_loader`` (since 0.10.2, vllm-project/vllm#24150).
-An embedding would be overwritten, but a head that shares it keeps its packed copy.
+An embedding would be overwritten, but a head that shares it keeps its packed copy. Where oneDNN has no product of the
+engine's dtype for the CPU (bfloat16 without AVX-512, float16 without AVX-512 FP16), vLLM packs nothing, and the update works.
 
 What this changes: ``load_weights`` of a running model uses vLLM's own layerwise reload, which restores, loads and packs each
 layer. The first call opens the reload, the next forward pass closes it. Calls inside a reload that other code has opened
@@ -23,6 +24,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, purpose, report, unknown, yes
+from quirks_plugins.conditions import unpacked_on_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +38,7 @@ QUIRK = Quirk(
     id="cpu-load-into-live-model",
     title="vLLM's CPU platform cannot take weights that a trainer loads into the running model",
     flag=ModelFlag.RUNTIME,  # a refit through vLLM's own reload does not need it
-    match=platform("cpu") & purpose("rollout"),
+    match=platform("cpu") & purpose("rollout") & ~unpacked_on_cpu,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
@@ -58,6 +60,12 @@ QUIRK = Quirk(
     ),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu"),
+        yes("qwen3", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="avx2"),
+        yes("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512"),
+        no("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx2"),
+        no("qwen3", {"engine.dtype": "float16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
+        no({"model_type": "qwen3", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx2"),
+        unknown("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
         no("qwen3", vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu", purpose="serve"),
         no("qwen3", vllm="0.15.1", platform="cpu"),

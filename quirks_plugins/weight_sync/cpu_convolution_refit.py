@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
+    Fact,
     ModelFlag,
     Patch,
     Quirk,
@@ -44,6 +45,7 @@ QUIRK = Quirk(
     title="A refit in bfloat16 on vLLM's CPU platform leaves Mamba-2 layers the convolutions that they started with",
     flag=ModelFlag.WEIGHT_SYNC,
     match=platform("cpu")
+    & Fact("platform.cpu.avx512_bf16").is_true()
     & purpose("rollout")
     & model_type("falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "zamba2")
     & ~setting("engine.dtype").one_of(*NOT_BFLOAT16),
@@ -65,31 +67,23 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("mamba2", vllm="0.32.0", platform="cpu"),
-        yes("nemotron_h", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
-        no("nemotron_h", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu"),
-        no("mamba2", vllm="0.26.0", platform="cpu"),
+        yes("mamba2", vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
+        yes("nemotron_h", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
+        no("nemotron_h", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
+        no("mamba2", vllm="0.26.0", platform="cpu", cpu="avx512_bf16"),
         no("mamba2", vllm="0.32.0", platform="cuda"),
-        no("mamba2", vllm="0.32.0", platform="cpu", purpose="serve"),
-        no("qwen3", vllm="0.32.0", platform="cpu"),
-        unknown("mamba2", platform="cpu"),
+        no("mamba2", vllm="0.32.0", platform="cpu", cpu="avx512_bf16", purpose="serve"),
+        no("qwen3", vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
+        no("mamba2", vllm="0.32.0", platform="cpu", cpu="avx512"),
+        unknown("mamba2", platform="cpu", cpu="avx512_bf16"),
+        unknown("mamba2", vllm="0.32.0", platform="cpu"),
     ],
     cost="one more copy of each convolution in memory, and in each refit",
 )
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """An engine in bfloat16 generates after a refit what one generates that starts from the same weights.
-
-    Raises:
-        CannotShowError: The CPU has no AVX-512 BF16.
-    """
-    import torch
-
-    from worker.testing.lab import CannotShowError
-
-    if not torch.cpu._is_avx512_bf16_supported():  # what vLLM asks
-        raise CannotShowError("only a CPU with AVX-512 BF16 shows it")
+    """An engine in bfloat16 generates after a refit what one generates that starts from the same weights."""
     second = lab.checkpoint("mamba2", seed=1)
     values = {"engine": {"load_format": "auto", "dtype": "bfloat16"}}
     async with lab.worker(second, values) as worker:

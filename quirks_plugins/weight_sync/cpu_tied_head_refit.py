@@ -1,9 +1,11 @@
 """Models with a tied head on vLLM's CPU platform: after a refit the head still computes with the old weights.
 
 What happens: after a refit the embeddings are new and the logits old, without an error; after a dummy start the logits mean
-nothing. vLLM's CPU build packs the weight of an embedding or head for its kernels, and computes logits from the packed copy
-alone. A layerwise reload processes a tied weight in one layer, the embedding, because the checkpoint's only tensor arrives
-there. The head shares the storage but keeps its packed copy. A trainer that sends ``lm_head.weight`` as well is not affected.
+nothing. vLLM's CPU build packs the weight of an embedding or head for oneDNN, and computes logits from the packed copy alone.
+A layerwise reload processes a tied weight in one layer, the embedding, because the checkpoint's only tensor arrives there. The
+head shares the storage but keeps its packed copy. A trainer that sends ``lm_head.weight`` as well is not affected. Neither is
+a CPU for which oneDNN has no product of the engine's dtype (bfloat16 without AVX-512, float16 without AVX-512 FP16), because
+vLLM then packs nothing.
 
 What this changes: the end of a reload packs the weight anew in all layers that share it. The quirk is a patch, because no
 setting of vLLM has this effect. Logits in another dtype than the model's (``head_dtype``) avoid the packed copy, but that does
@@ -19,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
+from quirks_plugins.conditions import unpacked_on_cpu
 
 if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
@@ -32,7 +35,7 @@ QUIRK = Quirk(
     id="cpu-tied-head-refit",
     title="A refit leaves a tied head with its old weights on vLLM's CPU platform",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=platform("cpu") & purpose("rollout") & ~_untied,
+    match=platform("cpu") & purpose("rollout") & ~_untied & ~unpacked_on_cpu,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.reload.layerwise:finalize_layerwise_processing",
@@ -44,6 +47,10 @@ QUIRK = Quirk(
     references=report("https://github.com/vllm-project/vllm/issues/48312"),
     examples=[
         yes("gemma3_text", vllm="0.32.0", platform="cpu"),
+        yes({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512"),
+        no({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx2"),
+        no("gemma3_text", {"engine.dtype": "float16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
+        unknown({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
         yes({"model_type": "llama", "tie_word_embeddings": True}, vllm="0.32.0", platform="cpu"),
         no({"model_type": "llama", "tie_word_embeddings": False}, vllm="0.32.0", platform="cpu"),
         no("gemma3_text", vllm="0.32.0", platform="cuda"),

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import until
 
 from worker.compare.compare import Comparison
 from worker.compare.dump import Dump, Row
@@ -137,9 +137,7 @@ def test_a_command_that_is_terminated_leaves_no_half_environment_behind(migrate,
     command = [sys.executable, "-m", "quirks_core.cli", *migrate, "--from", "0.31.5"]
     cache = tmp_path / "cache/model-quirks/environments"
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
-        while not list(cache.glob(".vllm*/*")) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: list(cache.glob(".vllm*/*")), "the first files of the environment")
         half = list(cache.glob("*"))
         process.send_signal(signal.SIGTERM)
 

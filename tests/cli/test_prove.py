@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
+from patience import HUNG_S
 
 from quirks_core.data_file import DataFile
 from worker.testing.proof import Report
@@ -86,7 +87,7 @@ def test_a_plugin_that_does_not_load_is_named(quirks, install):
 
 
 def test_jobs_prove_several_quirks_at_the_same_time(quirks, monkeypatch):
-    meeting = Barrier(2, timeout=30)
+    meeting = Barrier(2, timeout=HUNG_S)
 
     def together(item, folder, **named):
         meeting.wait()

@@ -12,7 +12,7 @@ from quirks_core.bisect import Finding, bisect, ddmin
 
 NAMES = tuple(f"q{number:02}" for number in range(12))
 CAUSES = st.lists(st.frozensets(st.sampled_from(NAMES), min_size=1, max_size=4), min_size=1, max_size=3)
-laws = settings(max_examples=200, deadline=None)
+laws = settings(max_examples=200)
 
 
 class Oracle:

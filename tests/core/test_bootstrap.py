@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from patience import HUNG_S
 
 from quirks_core import bootstrap, handed_down, process
 from quirks_core.apply import apply
@@ -220,7 +221,7 @@ def test_without_a_plan_and_without_the_hook_nothing_is_imported():
 def test_our_own_workers_plan_is_carried_out_and_the_hook_stays_off(applied, start):
     worker = start("bootstrap()\nimport sys\nprint('quirks_core.hook.start' in sys.modules)", MODEL_QUIRKS="on")
 
-    out, _ = worker.communicate(timeout=60)
+    out, _ = worker.communicate(timeout=HUNG_S)
 
     assert out == "False\n"
     assert worker.pid in {ack.pid for ack in read_acknowledgements(applied.folder)}
@@ -328,9 +329,8 @@ def start(site):
     def run(body, **environment):
         text = "import time\nfrom quirks_core.bootstrap import bootstrap\n" + textwrap.dedent(body)
         environ = {**os.environ, "PYTHONPATH": str(site), **environment}
-        child = subprocess.Popen(
-            [sys.executable, "-c", text], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        child = subprocess.Popen([sys.executable, "-c", text], env=environ, text=True, **pipes)
         started.append(child)
         return child
 
@@ -341,14 +341,15 @@ def start(site):
 
 
 def test_processes_of_their_own_carry_out_the_same_plan_and_whoever_is_late_is_waited_for(applied, start):
-    works = start("time.sleep(0.3)\nbootstrap()\nfrom fake_engine.module import Engine\nprint(Engine().step())\ntime.sleep(60)")
-    silent = [start("time.sleep(60)") for _ in range(2)]
+    works = start("input()\nbootstrap()\nfrom fake_engine.module import Engine\nprint(Engine().step())\ntime.sleep(600)")
+    silent = [start("time.sleep(600)") for _ in range(2)]
     names = {works.pid: "worker 0", silent[0].pid: "worker 1", silent[1].pid: "worker 2"}
     with pytest.raises(ReceiptError, match=rf"worker 0 \(process {works.pid}\) did not acknowledge the plan"):
         collect(applied.folder, applied.plan.digest, {works.pid: "worker 0"})
 
+    print(file=works.stdin, flush=True)
     assert works.stdout.readline() == "patched step\n"
-    receipt = collect(applied.folder, applied.plan.digest, {works.pid: "worker 0"}, wait_s=60.0)
+    receipt = collect(applied.folder, applied.plan.digest, {works.pid: "worker 0"}, wait_s=HUNG_S)
     with pytest.raises(ReceiptError) as error:
         collect(applied.folder, applied.plan.digest, names, wait_s=0.1)
 
@@ -369,7 +370,7 @@ def test_a_process_with_another_plan_or_configuration_stops_the_run(applied, mak
         """
     )
     for child in (astray, changed):
-        child.communicate(timeout=60)
+        child.communicate(timeout=HUNG_S)
     values = [ReadBack(slot="engine.seed", planned=1, engine=1, binding=True)]
 
     with pytest.raises(ReceiptError) as error:
@@ -389,7 +390,7 @@ def test_a_plugin_that_fails_or_has_another_version_in_one_process_only_stops_th
     sound, sick = start("bootstrap()"), start("bootstrap()", FAKE_FAILS_HERE="1")
     newer = start("bootstrap()", PYTHONPATH=f"{info.parent}:{site}")
 
-    errors = [process.communicate(timeout=60)[1] for process in (sound, sick, newer)]
+    errors = [process.communicate(timeout=HUNG_S)[1] for process in (sound, sick, newer)]
     assert [process.returncode for process in (sound, sick, newer)] == [0, 1, 1]
     assert "this process cannot load quirk fake-step" in errors[1]
     assert "no disk in this process" in errors[1]

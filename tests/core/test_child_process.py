@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+from patience import HUNG_S, until
 
 from quirks_core import child_process
 
@@ -40,10 +40,7 @@ def family(tmp_path):
         return [sys.executable, "-c", _FAMILY, str(file), then]
 
     def pids() -> list[int]:
-        deadline = time.monotonic() + 30
-        while not file.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(file.exists, "the start of the command and its child")
         return json.loads(file.read_text(encoding="utf-8"))
 
     return command, pids
@@ -107,7 +104,7 @@ def test_a_command_is_asked_before_it_is_killed():
     cleans_up = "import time\ntry:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    print('cleaned up')"
     lines: list[str] = []
 
-    child_process.run(python(cleans_up), limit_s=2, ask=signal.SIGINT, output=lines.append)
+    child_process.run(python(cleans_up), limit_s=4, ask=signal.SIGINT, output=lines.append)
 
     assert lines == ["cleaned up"]
 
@@ -132,10 +129,7 @@ def test_nothing_outlives_a_process_that_is_killed(family):
     process.kill()
     process.wait()
 
-    deadline = time.monotonic() + 10
-    while any(map(runs, found)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(map(runs, found))
+    until(lambda: not any(map(runs, found)), "the end of the command and its child")
 
 
 def test_commands_that_threads_wait_for_end_together(family):
@@ -145,5 +139,5 @@ def test_commands_that_threads_wait_for_end_together(family):
         members = pids()
         child_process.end_all()
 
-        assert waiting.result(timeout=30) == -signal.SIGTERM
+        assert waiting.result(timeout=HUNG_S) == -signal.SIGTERM
     assert not any(map(runs, members))

@@ -107,7 +107,7 @@ QUIRKS = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(QUIRKS, QUIRKS)
 def test_every_declaration_is_json_survives_pickling_and_has_a_digest_of_its_own(one, two):
     copy = pickle.loads(pickle.dumps(one))  # noqa: S301 - our own bytes

@@ -61,7 +61,7 @@ def differ_by_config(make_context, make_plan):
     return make
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(first=FACTS, second=FACTS)
 def test_plans_whose_digests_differ_differ_in_something_that_is_shown(first, second, make_context, make_plan, make_quirk):
     quirk = make_quirk(adjustments=(Default(EAGER, True), Require("engine.max_num_seqs", at_most=8), Default("env.NAME", "1")))
@@ -76,7 +76,7 @@ def test_plans_whose_digests_differ_differ_in_something_that_is_shown(first, sec
     assert PlanDiff.model_validate_json(found.model_dump_json()) == found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(facts=FACTS)
 def test_a_plan_does_not_differ_from_what_its_json_says(facts, make_context, make_plan, make_quirk):
     plan = make_plan(

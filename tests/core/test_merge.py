@@ -15,7 +15,7 @@ from quirks_core.plan import Contributor
 
 SLOT = "engine.any_argument"
 EQUALS, AT_MOST, AT_LEAST, ONE_OF, INCLUDES = Relation
-laws = settings(max_examples=150, deadline=None)
+laws = settings(max_examples=150)
 
 
 def proposal(relation, operand, quirk="q", *, required=False, instead_of=()):

@@ -5,16 +5,28 @@ from __future__ import annotations
 import pytest
 
 from quirks_core.errors import UsageError
-from quirks_core.packages import installed_platform, installed_version, installed_versions, parse_assumptions
+from quirks_core.packages import (
+    CPU_FEATURES,
+    CPU_KINDS,
+    Assumptions,
+    cpu_features,
+    cpu_kind,
+    installed_platform,
+    installed_version,
+    installed_versions,
+    parse_assumptions,
+)
 
 
 @pytest.mark.parametrize(
     ("texts", "found"),
     [
-        ([], ({}, None)),
-        (["vllm==0.9.1", "torch == 2.8.0", "platform==cuda"], ({"vllm": "0.9.1", "torch": "2.8.0"}, "cuda")),
-        (["vllm==0.1.dev1+g1234567"], ({"vllm": "0.1.dev1+g1234567"}, None)),
-        (["xformers==0.0.28"], ({"xformers": "0.0.28"}, None)),
+        ([], Assumptions({})),
+        (["vllm==0.9.1", "torch == 2.8.0", "platform==cuda"], Assumptions({"vllm": "0.9.1", "torch": "2.8.0"}, "cuda")),
+        (["vllm==0.1.dev1+g1234567"], Assumptions({"vllm": "0.1.dev1+g1234567"})),
+        (["xformers==0.0.28"], Assumptions({"xformers": "0.0.28"})),
+        (["cpu==avx512"], Assumptions({}, None, frozenset({"avx512"}))),
+        (["platform==cpu", "cpu==avx2"], Assumptions({}, "cpu", frozenset())),
     ],
 )
 def test_assumptions_give_versions_and_platform(texts, found):
@@ -28,11 +40,42 @@ def test_assumptions_give_versions_and_platform(texts, found):
         *((f"vllm=={version}", "is not a version") for version in ("latest", "0.9.*", "0.9.1,>=0.8", "=0.9.1")),
         ("vlm==0.9.1", "unknown package 'vlm'; did you mean 'vllm'"),
         ("platform==cudaa", "unknown platform 'cudaa'; did you mean 'cuda'"),
+        ("cpu==avx51", "unknown cpu 'avx51'; did you mean 'avx512'"),
     ],
 )
 def test_an_assumption_that_cannot_be_used_says_how_to_write_it_or_the_nearest_name(text, words):
     with pytest.raises(UsageError, match=words):
         parse_assumptions([text])
+
+
+def test_the_features_of_this_cpu_are_those_that_torch_finds():
+    torch = pytest.importorskip("torch")
+
+    tested = {
+        "avx512": torch.cpu._is_avx512_supported,
+        "avx512_bf16": torch.cpu._is_avx512_bf16_supported,
+        "amx": torch.cpu._is_amx_tile_supported,
+    }
+    found = cpu_features()
+
+    assert found is None or {name: name in found for name in tested} == {name: test() for name, test in tested.items()}
+
+
+@pytest.mark.parametrize(("kind", "features"), CPU_KINDS.items())
+def test_a_kind_of_cpu_follows_from_its_features(monkeypatch, kind, features):
+    flags = frozenset({"avx2"}).union(*(CPU_FEATURES[name] for name in features))
+    monkeypatch.setattr("quirks_core.packages.cpu_flags", lambda: flags)
+
+    assert cpu_features() == features
+    assert cpu_kind(cpu_features()) == kind
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "arm64"])
+def test_the_features_of_a_cpu_that_is_no_x86_are_unknown(monkeypatch, machine):
+    monkeypatch.setattr("quirks_core.packages.machine", lambda: machine)
+
+    assert cpu_features() is None
+    assert cpu_kind(None) == ""
 
 
 def test_a_version_comes_from_metadata_and_what_is_not_installed_has_none(fake_distribution):

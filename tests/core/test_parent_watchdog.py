@@ -8,12 +8,14 @@ import sys
 import threading
 
 import psutil
+from patience import HUNG_S
 
 from quirks_core.parent_watchdog import end_with_parent
 
 _PARENT = """
 import multiprocessing, sys, time
 from quirks_core.parent_watchdog import end_with_parent
+from patience import HUNG_S
 
 def child(pipe):
     end_with_parent()
@@ -40,7 +42,7 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path):
     parent.send_signal(signal.SIGKILL)
     parent.communicate()
 
-    child.wait(timeout=20)
+    child.wait(timeout=HUNG_S)
 
 
 def test_a_process_that_a_user_started_is_let_alone():

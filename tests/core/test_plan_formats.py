@@ -11,7 +11,7 @@ import pytest
 from quirks_core import Advise, Default, ModelFlag, Patch, Quirk, Require, Severity, purpose, report
 from quirks_core.config import GenerationConfig
 from quirks_core.engine_arguments import argument_names
-from quirks_core.plan_formats import env, python, vllm_args
+from quirks_core.plan_formats import env, in_keywords, in_options, python, vllm_args
 from quirks_core.planning import PlanOptions, make_plan
 from quirks_core.serve_command import read_serve_command
 from quirks_core.testing.isolated_registry import IsolatedRegistry
@@ -142,3 +142,21 @@ def test_an_argument_without_an_option_is_a_note_that_names_the_form_that_has_it
     assert (found.lines, len(found.notes)) == ((), 1)
     assert "engine.seed = 1" in found.notes[0]
     assert "--format python" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "options", "keywords"),
+    [
+        ("set engine.load_format=auto.", "set --load-format auto.", "set load_format='auto'."),
+        ("set engine.enforce_eager: true", "set --enforce-eager", "set enforce_eager=True"),
+        ("engine.enforce_eager: false", "--no-enforce-eager", "enforce_eager=False"),
+        ("leave engine.max_num_seqs out", "leave --max-num-seqs out", "leave max_num_seqs out"),
+        ("engine.max_num_seqs: 8, or", "--max-num-seqs 8, or", "max_num_seqs=8, or"),
+        ("engine.hf_overrides.rope_theta is", "--hf-overrides.rope_theta is", "hf_overrides['rope_theta'] is"),
+        ("engine.runtime: v1", "engine.runtime: v1", "engine.runtime: v1"),  # no argument of vLLM
+        ("refit.scope=state_dict", "refit.scope=state_dict", "refit.scope=state_dict"),
+    ],
+)
+def test_engine_arguments_in_a_sentence_are_written_for_the_program(sentence, options, keywords):
+    assert in_options(sentence) == options
+    assert in_keywords(sentence) == keywords

@@ -129,14 +129,14 @@ def test_what_a_plugin_prints_goes_to_standard_error_so_that_json_stays_json(sit
 
 @pytest.mark.parametrize("source", ["{wait}\nQUIRK = make('fake-slow')", SEVERAL.replace("return", "{wait}\n    return")])
 def test_a_slow_plugin_is_named_on_standard_error_while_it_runs_and_in_the_registry(load_fakes, monkeypatch, capfd, source):
-    monkeypatch.setattr(plugin_code, "SLOW_S", 0.05)
+    monkeypatch.setattr(plugin_code, "SLOW_S", 0.5)
 
-    registry = load_fakes(fake_slow=source.format(wait="__import__('time').sleep(0.2)"), fake_good=GOOD)
+    registry = load_fakes(fake_slow=source.format(wait="__import__('time').sleep(0.8)"), fake_good=GOOD)
 
-    assert capfd.readouterr().err == "plugin fake-dist:fake-slow has taken 0.05 s so far\n"
+    assert capfd.readouterr().err == "plugin fake-dist:fake-slow has taken 0.5 s so far\n"
     (slow,) = registry.slow
     assert str(slow) == f"plugin fake-dist:fake-slow took {slow.seconds:.1f} s to load"
-    assert (0.2 <= slow.seconds < 3, registry.broken) == (True, ())
+    assert (slow.seconds >= 0.8, registry.broken) == (True, ())
 
 
 def test_an_id_that_two_third_parties_declare_breaks_both_and_each_names_the_other(load_fakes):

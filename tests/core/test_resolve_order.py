@@ -67,7 +67,7 @@ SWITCHES = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data(), names=NAMES, facts=CONTEXTS, switches=SWITCHES)
 def test_the_plan_does_not_depend_on_the_order_of_registration(data, names, facts, switches, make_context, make_quirk, loaded):
     supersedes = st.lists(st.sampled_from(names), max_size=1)  # in any direction, circles too: the registry sorts those out
@@ -82,7 +82,7 @@ def test_the_plan_does_not_depend_on_the_order_of_registration(data, names, fact
     assert first.digest == again.digest == shuffled.digest
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(declarations=st.lists(DECLARATIONS, min_size=1, max_size=5), facts=CONTEXTS)
 def test_without_a_refusal_every_requirement_holds_in_the_end_and_nothing_else_the_user_typed_is_touched(
     declarations, facts, make_context, make_quirk, make_plan
@@ -110,7 +110,7 @@ def has_keys(value, wanted):
     return isinstance(value, dict) and all(key in value and has_keys(value[key], item) for key, item in wanted.items())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(declarations=st.lists(DECLARATIONS, min_size=1, max_size=5), facts=CONTEXTS)
 def test_every_conflict_is_refused_and_none_of_it_is_in_force(declarations, facts, make_context, make_quirk, make_plan):
     quirks = [make_quirk(id=f"q{number}", **declaration) for number, declaration in enumerate(declarations)]

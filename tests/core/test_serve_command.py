@@ -187,6 +187,13 @@ def test_what_vllm_would_not_take_is_an_error(text, message):
         command(text)
 
 
+def test_an_error_shows_no_value_of_an_option():
+    with pytest.raises(UsageError, match=r"'python serve\.py' starts no server") as error:
+        command("python serve.py --api-key hush")
+
+    assert "hush" not in str(error.value)
+
+
 def test_no_command_is_an_error():
     with pytest.raises(UsageError, match="starts no server"):
         read_serve_command([])

@@ -55,17 +55,17 @@ def test_the_users_explicit_value_wins_over_a_default_and_refuses_the_run_agains
     assert (outcome(refused, slot), refused.changes) == ((other, [REFUSED]), {})
     assert (refusal.kind, refusal.slot, refusal.switch) == ("require", slot, "--disable q0 (or quirks.disable: [q0])")
     assert refusal.reason == f"{slot} must be {wanted!r}, but {other!r} was set explicitly: it would hang"
-    assert refusal.remedy == f"remove {slot} from the configuration, or set it to {wanted!r}"
+    assert refusal.remedy == f"leave {slot} out, or set it to {wanted!r}"
 
 
 @pytest.mark.parametrize(
     ("asked", "typed", "remedy"),
     [
         ({"value": "a", "remedy": "convert the checkpoint"}, "c", "convert the checkpoint"),
-        ({"one_of": ["a", "b"]}, "c", f"remove {ANY} from the configuration, or set it to one of 'a', 'b'"),
-        ({"at_most": 8}, 9, f"remove {ANY} from the configuration, or set it to at most 8"),
-        ({"at_least": 8}, 7, f"remove {ANY} from the configuration, or set it to at least 8"),
-        ({"includes": ["a", "b"]}, "ab", f"remove {ANY} from the configuration, or set it to a list with 'a', 'b'"),
+        ({"one_of": ["a", "b"]}, "c", f"leave {ANY} out, or set it to one of 'a', 'b'"),
+        ({"at_most": 8}, 9, f"leave {ANY} out, or set it to at most 8"),
+        ({"at_least": 8}, 7, f"leave {ANY} out, or set it to at least 8"),
+        ({"includes": ["a", "b"]}, "ab", f"leave {ANY} out, or set it to a list with 'a', 'b'"),
     ],
 )
 def test_a_refusal_says_what_would_do(plan_of, asked, typed, remedy):

@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import HUNG_S
 
 HERE = Path(__file__).parent
 PACKAGES = sorted(file.parent.name for file in HERE.glob("*/pyproject.toml"))
-#: Seconds that one command may take; far above what it needs, so that only a hang meets it.
-_TIMEOUT_S = 90
 _OURS = ("ACME_", "HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "PIP_", "PYTHON", "VLLM_")
 
 #: The packages have tests of their own, which run in their own environment.
@@ -70,7 +69,7 @@ class Environment:
             cwd=self.home,
             encoding="utf-8",
             env={**inherited, **quiet, **self.variables, **variables},
-            timeout=_TIMEOUT_S,
+            timeout=HUNG_S,
             check=False,
         )
         return Outcome(process.returncode, process.stdout, process.stderr)
@@ -98,7 +97,7 @@ class Environment:
     def pip(self, *arguments: str | Path) -> None:
         """Runs pip for this environment; needs no network."""
         pip = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check", "--quiet"]
-        subprocess.run([*pip, *arguments], check=True, capture_output=True, timeout=_TIMEOUT_S)
+        subprocess.run([*pip, *arguments], check=True, capture_output=True, timeout=HUNG_S)
 
     def model(self, model_type: str) -> Path:
         """Makes a model folder that holds a ``config.json`` and nothing else."""
@@ -123,7 +122,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Path]
             shutil.copytree(HERE / name, sources / name)
         build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
         line = [*build, "--wheel-dir", folder, *(sources / name for name in PACKAGES)]
-        subprocess.run(line, check=True, capture_output=True, timeout=_TIMEOUT_S)
+        subprocess.run(line, check=True, capture_output=True, timeout=HUNG_S)
         return folder
 
     return lambda *names: [file for name in names for file in built().glob(f"{name.replace('-', '_')}-*.whl")]

@@ -110,12 +110,6 @@ def third_party(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Abstr
     return lay
 
 
-def share_of_equal_tokens(one: Sequence[Generated], other: Sequence[Generated]) -> float:
-    """How many tokens are the same, from 0 to 1."""
-    pairs = [pair for a, b in zip(one, other, strict=True) for pair in zip(a.tokens, b.tokens, strict=True)]
-    return sum(a == b for a, b in pairs) / len(pairs)
-
-
 def largest_difference(one: Sequence[Generated], other: Sequence[Generated]) -> float:
     """The largest absolute difference between logprobs."""
     pairs = zip(one, other, strict=True)
@@ -137,6 +131,6 @@ def lab(shared_lab: Lab) -> SimpleNamespace:
         largest_difference=largest_difference,
         reference=shared_lab.reference,
         rescored=shared_lab.rescored,
-        share_of_equal_tokens=share_of_equal_tokens,
+        same_tokens=shared_lab.same_tokens,
         trainer=shared_lab.trainer,
     )

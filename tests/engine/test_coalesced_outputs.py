@@ -12,14 +12,11 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from patience import HUNG_S
 
 from worker.engine import vllm_adapter
 from worker.errors import GenerationTimeoutError
 
-pytestmark = pytest.mark.timeout(300)
-
-#: Seconds after which something has hung.
-HUNG_S = 60
 #: Long enough that something can happen in the middle.
 LONG = 400
 #: Blocks of the KV cache, of 128 tokens each: too few for three long requests at once.
@@ -139,10 +136,15 @@ each_kind = pytest.mark.parametrize("started", ["dense", "experts"], indirect=Tr
 
 
 def same(held, sent):
-    """Samples are equal to the last bit of their logprobs."""
-    return [vars(one) for request in held for one in request.samples] == [
-        vars(one) for request in sent for one in request.samples
-    ]
+    """Samples are equal, up to the noise of logprobs: which requests share a step, and so a product of matrices, varies."""
+    pairs = zip((one for row in held for one in row.samples), (one for row in sent for one in row.samples), strict=True)
+    return all(
+        (one.tokens, one.ids, one.reason, one.spans) == (other.tokens, other.ids, other.reason, other.spans)
+        and one.ranks == pytest.approx(other.ranks, abs=1)
+        and one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        and one.total == pytest.approx(other.total, abs=1e-2)
+        for one, other in pairs
+    )
 
 
 def counts(requests):

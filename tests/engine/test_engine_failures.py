@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import multiprocessing
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import HUNG_S, until
 
 from quirks_core.errors import UsageError
 from quirks_core.plan import RefusedError
@@ -129,7 +129,7 @@ def unshared():
 
     def run(mount, *command):
         line = f"{mount} && exec {shlex.join(map(str, command))}"
-        return subprocess.run([unshare, "-m", shell, "-c", line], capture_output=True, text=True, timeout=200, check=False)
+        return subprocess.run([unshare, "-m", shell, "-c", line], capture_output=True, text=True, timeout=HUNG_S, check=False)
 
     return run
 
@@ -181,14 +181,8 @@ async def test_without_the_quirk_the_first_request_kills_the_engine(checkpoint, 
             await lab.generate(started)
 
     assert [note.partition(" (")[0] for note in died.value.__notes__] == [_NO_QUIRK]
-    assert await _gone(pids)
+    until(lambda: not any(map(_runs, pids)), "the end of the dead engine's workers")
 
 
-async def _gone(pids, *, within_s=15.0):
-    """Workers of a dead engine take a moment to go."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
-        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
-            return True
-        await asyncio.sleep(0.5)
-    return False
+def _runs(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

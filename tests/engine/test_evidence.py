@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import HUNG_S, patience
 
 from quirks_core import data_file
 from quirks_core.lifecycle import Stage, lifecycle
@@ -21,7 +22,7 @@ _PAGE = _FILE.with_suffix(".md")
 _H200 = _ROOT / "docs/evidence-h200.json"
 
 
-@pytest.mark.timeout(3600)  # a change of the engine or the kit concerns all of it
+@pytest.mark.timeout(patience(3600))  # a change of the engine or the kit concerns all of it
 def test_evidence_is_run_anew_where_what_it_depends_on_has_changed():
     proofs = {proof.id: proof for proof in Report.read(_FILE).proofs}
     built_in = [item for item in Registry.load().loaded if item.is_built_in]
@@ -30,7 +31,19 @@ def test_evidence_is_run_anew_where_what_it_depends_on_has_changed():
     if not changed:
         return
 
-    command = [sys.executable, "-m", "quirks_core.cli", "prove", *changed, "--output", _FILE, "--markdown", _PAGE, "--record"]
+    command = [
+        sys.executable,
+        "-m",
+        "quirks_core.cli",
+        "prove",
+        *changed,
+        f"--timeout={HUNG_S:g}",
+        "--output",
+        _FILE,
+        "--markdown",
+        _PAGE,
+        "--record",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     listed = "\n".join(f"  {name}: {why}" for name, why in changed.items())

@@ -18,7 +18,7 @@ from worker.parity.records import Report
 from worker.parity.run import Options, run
 from worker.testing.lab import configuration
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("forked")]
+pytestmark = pytest.mark.usefixtures("forked")
 
 #: What runs on a CPU with one engine.
 _EVERYWHERE = (

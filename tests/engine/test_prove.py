@@ -6,13 +6,15 @@ import json
 import subprocess
 import sys
 
+from patience import HUNG_S
+
 
 def test_a_live_quirk_is_needed(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "quirks_core.cli", "prove", "ep-dense", "--json", "--output", tmp_path / "report.json"],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=HUNG_S,
         check=False,
     )
 

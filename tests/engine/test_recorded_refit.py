@@ -15,8 +15,6 @@ import torch
 from quirks_core.fingerprints import fingerprint
 from worker.errors import NotReadyError, RefitError
 
-pytestmark = pytest.mark.timeout(300)
-
 _TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
 _MODULE = """
 import multiprocessing

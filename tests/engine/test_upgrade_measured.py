@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from quirks_core.packages import installed_versions
 from worker.testing.evidence import digest_of
@@ -30,7 +31,7 @@ def _depends() -> dict[str, str]:
     return {"code": code, **{name: installed.get(name, "") for name in _PACKAGES}}
 
 
-@pytest.mark.timeout(3600)  # installs a vLLM
+@pytest.mark.timeout(patience(3600))  # installs a vLLM
 def test_the_measured_upgrade_is_run_anew_where_what_it_depends_on_has_changed(checkpoint, tmp_path):
     recorded = json.loads(_FILE.read_text(encoding="utf-8")) if _FILE.exists() else {}
     if recorded.get("depends") == _depends():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import fork_server
 import pytest
 import torch
+from patience import HUNG_S
 
 _ROOT = Path(__file__).parents[2]
 _SCRIPT = _ROOT / "examples" / "grpo_tiny.py"
@@ -32,15 +33,14 @@ def grpo() -> ModuleType:
     return module
 
 
-def _run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(_SCRIPT), *arguments],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HUNG_S,
         check=False,
         cwd=folder,
-        env={**os.environ, **environment},
     )
 
 
@@ -205,12 +205,20 @@ def test_the_reward_rises_while_rollout_and_trainer_agree(tmp_path):
 
 @pytest.mark.engine
 @pytest.mark.usefixtures("worker_in_core")
-def test_logprobs_from_before_the_temperature_end_the_run_at_once(tmp_path):
-    done = _run(tmp_path, "--json", MODEL_QUIRKS_DISABLE="rollout-logprobs-processed")
+def test_logprobs_from_before_the_temperature_end_the_run_at_once(grpo, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["grpo_tiny.py", "--json"])
+    monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "rollout-logprobs-processed")
+    threads = torch.get_num_threads()
+    fork_server.start()
 
-    assert done.returncode == 1
-    assert "error: the logprobs of rollout and trainer differ by" in done.stderr
-    assert "engine.logprobs_mode" in done.stderr
-    assert not done.stdout
-    assert "step   1" not in done.stderr
+    with fork_server.instead_of_spawning():
+        code = grpo.main()
+    torch.set_num_threads(threads)
+
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (1, "")
+    assert "error: the logprobs of rollout and trainer differ by" in printed.err
+    assert "engine.logprobs_mode" in printed.err
+    assert "step   1" not in printed.err
     assert not list(tmp_path.iterdir())

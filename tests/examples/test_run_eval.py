@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from patience import HUNG_S
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from quirks_core.errors import UsageError
@@ -407,7 +408,7 @@ def test_an_evaluation_finds_what_the_model_was_taught(tiny, tmp_path):
         [sys.executable, "examples/run_eval.py", "--config", "examples/eval.yaml", "--json", "--output", str(output)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HUNG_S,
         check=False,
         cwd=_ROOT,
         env={**os.environ, "COLUMNS": "120"},

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import HUNG_S
 
+from quirks_core.packages import cpu_features
 from worker.testing import checkpoints
 
 _SCRIPT = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
@@ -57,7 +59,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=400,
+            timeout=HUNG_S,
             check=False,
             cwd=folder,
             env={**kept, **small, "MODEL_QUIRKS_RECEIPT": str(receipt), **variables},
@@ -91,10 +93,11 @@ def test_without_the_quirk_for_float32_checkpoints_the_engine_samples_from_anoth
     assert min(row["sampling/sampling_logp_difference/mean"] for row in ended.steps) > 100 * _TOLERANCE
 
 
-def test_without_quirks_the_first_weight_update_fails_on_the_cpu_platform(train):
+def test_without_quirks_the_first_weight_update_fails_where_vllm_packs_bfloat16(train):
     ended = train("without")
 
-    assert ended.code != 0
-    assert "AttributeError: 'Parameter' object has no attribute 'weight_loader'" in ended.text
+    packs = "avx512" in (cpu_features() or ())  # what the quirk cpu-load-into-live-model matches on
+    assert (ended.code != 0) == packs, ended.text[-4000:]
+    assert ("AttributeError: 'Parameter' object has no attribute 'weight_loader'" in ended.text) == packs
     assert "model-quirks: " not in ended.text
     assert not ended.receipt.exists()

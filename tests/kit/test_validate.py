@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -223,11 +222,9 @@ def test_a_plugin_that_hangs_while_it_loads_or_in_a_law_is_given_up_and_the_next
     plugins = [
         Discovered(name, "kit-slow", "1.2", EntryPoint(name, f"{name.replace('-', '_')}:QUIRK", PROJECT)) for name in names
     ]
-    start = time.monotonic()
 
-    at_import, in_law, good = look(plugins, limit_s=1.0)
+    at_import, in_law, good = look(plugins, limit_s=3.0)
 
-    assert time.monotonic() - start < 30
-    assert "within 1 s" in at_import.error
-    assert "within 1 s" in in_law.error
+    assert "within 3 s" in at_import.error
+    assert "within 3 s" in in_law.error
     assert [quirk.id for quirk in good.quirks] == ["kit-good"]

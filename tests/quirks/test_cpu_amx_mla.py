@@ -6,7 +6,7 @@ import pytest
 
 from quirks_plugins.runs import MOONLIGHT
 
-CPU = ("platform==cpu", "vllm==0.32.0")
+CPU = ("platform==cpu", "cpu==amx", "vllm==0.32.0")
 BACKEND = "engine.attention_backend"
 
 
@@ -40,4 +40,4 @@ def test_a_typed_backend_stays_or_is_refused(plan_for, settings, refused):
 
 @pytest.mark.parametrize(("version", "state"), [("0.28.1", "dormant"), ("0.29.0", "active")])
 def test_it_begins_with_the_release_that_has_the_kernels(plan_for, version, state):
-    assert plan_for(MOONLIGHT, assume=("platform==cpu", f"vllm=={version}")).state == state
+    assert plan_for(MOONLIGHT, assume=("platform==cpu", "cpu==amx", f"vllm=={version}")).state == state

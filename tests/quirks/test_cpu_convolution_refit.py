@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-CPU = ("platform==cpu", "vllm==0.32.0")
+CPU = ("platform==cpu", "cpu==avx512_bf16", "vllm==0.32.0")
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ def test_a_rollout_that_may_compute_in_bfloat16_is_patched(plan_for, dtype, patc
 
 @pytest.mark.parametrize(("version", "state"), [("0.26.0", "dormant"), ("0.27.0", "active")])
 def test_it_begins_with_the_release_that_runs_these_models_on_cpus(plan_for, version, state):
-    assert plan_for("mamba2", assume=("platform==cpu", f"vllm=={version}")).state == state
+    assert plan_for("mamba2", assume=("platform==cpu", "cpu==avx512_bf16", f"vllm=={version}")).state == state

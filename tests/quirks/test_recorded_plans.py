@@ -188,7 +188,8 @@ def planned(registry, tmp_path_factory) -> dict[str, Any]:
     found = {}
     for name, (model, version, platform, run) in _runs().items():
         config = GenerationConfig.parse({"model": str(folder / model), **run.values})
-        context = RunContext.gather(config, assume=[f"vllm=={version}", f"platform=={platform}"], environ=run.environ)
+        assume = [f"vllm=={version}", f"platform=={platform}", "cpu==avx512_bf16"]  # the plan is that of no machine
+        context = RunContext.gather(config, assume=assume, environ=run.environ)
         context = context.model_copy(update={"packages": {"vllm": version}})  # whatever else is installed
         found[name] = _outcome(
             registry.resolve(context, Switches.gather(command_line=SwitchNames(run.disable, run.force), environ={}))

@@ -7,12 +7,34 @@ imports, and when a program ends. Without that a program that does nothing but i
 import atexit
 import gc
 import os
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
 
 
 def _end() -> None:
     gc.freeze()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries of bindings report what is not collected any more as leaks
 
+
+def _without_avx512(torch_cpu: ModuleType) -> None:
+    """Makes vLLM load its kernels for AVX2: it asks these functions, and nothing else, what an x86 CPU can do."""
+    for feature in ("avx512", "avx512_bf16", "amx_tile", "amx_fp16", "vnni"):
+        setattr(torch_cpu, f"_is_{feature}_supported", lambda: False)
+
+
+def _flags_without_avx512(packages: Any) -> None:
+    original = packages.cpu_flags
+    packages.cpu_flags = lambda: frozenset(flag for flag in original() if not flag.startswith(("avx512", "amx")))
+
+
+if os.environ.get("TESTS_CPU") == "avx2":
+    with suppress(ImportError):  # an environment without model-quirks
+        from quirks_core.hook.imports import when_imported
+
+        os.environ.update(ATEN_CPU_CAPABILITY="avx2", ONEDNN_MAX_CPU_ISA="AVX2", MKL_ENABLE_INSTRUCTIONS="AVX2")
+        when_imported("torch.cpu", _without_avx512)
+        when_imported("quirks_core.packages", _flags_without_avx512)
 
 gc.set_threshold(50_000, 20, 20)
 gc.unfreeze = lambda: None  # vLLM calls it when an engine ends, and then collects what is freed with the process anyway

@@ -6,6 +6,7 @@ import asyncio
 import socket
 
 import pytest
+from patience import HUNG_S
 
 from worker.group import gcs
 
@@ -46,7 +47,7 @@ async def test_one_that_is_gone_is_lost_and_one_that_comes_back_in_time_is_not(s
 
     second.close()
     await second.wait_closed()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HUNG_S):
         said = await watching
     assert f"control service (GCS) at {address} has not answered for 2 s" in said
     assert "call shutdown" in said

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 import zmq
+from patience import HUNG_S
 
 from worker.errors import RefitRejectedError, TransferError
 from worker.refit import Manifest, Source, send_ipc_zmq
@@ -23,9 +24,8 @@ from worker.refit.ipc_zmq import PROTOCOL, IpcZmqStream
 
 CPU = torch.device("cpu")
 #: Seconds after which a test has hung; far more than anything here takes.
-HUNG_S = 60
 #: Seconds that nobody may have to wait for the end of: whoever does takes the wrong way to an error.
-FOREVER_S = 600.0
+FOREVER_S = 3600.0
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def stranger(address):
     context = zmq.Context()
     socket = context.socket(zmq.REQ)
     socket.linger = 0
-    socket.rcvtimeo = HUNG_S * 1000
+    socket.rcvtimeo = int(HUNG_S * 1000)
     socket.connect(f"ipc://{address}")
     yield socket
     socket.close()
@@ -238,7 +238,7 @@ got, errors = {}, []
 
 def receive():
     try:
-        with IpcZmqStream(address, None, device=torch.device("cpu"), timeout_s=600) as stream:
+        with IpcZmqStream(address, None, device=torch.device("cpu"), timeout_s=3600) as stream:
             got.update(stream)
     except Exception as error:
         errors.append(error)
@@ -248,7 +248,7 @@ thread.start()
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    send_ipc_zmq(sent.items, [address], timeout_s=600)
+    send_ipc_zmq(sent.items, [address], timeout_s=3600)
 except Exception as error:
     errors.append(error)
 thread.join()

@@ -87,10 +87,7 @@ def test_a_process_that_is_gone_already_counts_as_ended(start):
     child.kill()
     child.wait()
 
-    begun = time.monotonic()
-    processes.end([child], timeout_s=5.0)
-
-    assert time.monotonic() - begun < 5.0
+    processes.end([child], timeout_s=3600.0)  # would be waited for
 
 
 def test_children_that_another_thread_starts_meanwhile_are_none_of_the_engines(start, named):

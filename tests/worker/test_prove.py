@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from patience import HUNG_S, until
 
 from quirks_core import (
     Default,
@@ -15,6 +17,7 @@ from quirks_core import (
     Severity,
     StaticProbe,
     SymbolProbe,
+    child_process,
     platform,
     purpose,
     report,
@@ -114,6 +117,7 @@ _MODULE = """
     async def hangs_on_the_way_out(lab):
         import atexit, time
         atexit.register(time.sleep, 600)
+        atexit.register((lab.folder / "on its way out").touch)
         return await not_needed(lab)
 """
 _WITH, _WITHOUT = {"MODEL_QUIRKS_FORCE": "acme-limit"}, {"MODEL_QUIRKS_DISABLE": "acme-limit"}
@@ -130,7 +134,7 @@ def acme(site, install, monkeypatch):
 def run(acme, tmp_path):  # noqa: ARG001 - for its effect
     """Runs one of the scenarios above in a process of its own."""
 
-    def start(name, switches=_WITH, *, timeout_s=60.0, crash=""):
+    def start(name, switches=_WITH, *, timeout_s=HUNG_S, crash=""):
         return run_scenario(f"acme_quirks:{name}", "acme-limit", switches, tmp_path / "lab", timeout_s, crash)
 
     return start
@@ -156,7 +160,7 @@ def proven(acme, tmp_path):  # noqa: ARG001 - for its effect
     """Proves that quirk."""
 
     def start(*evidence, tell=lambda _: None):
-        return prove(quirk(*evidence), tmp_path / "lab", timeout_s=60.0, tell=tell)
+        return prove(quirk(*evidence), tmp_path / "lab", timeout_s=HUNG_S, tell=tell)
 
     return start
 
@@ -270,8 +274,13 @@ def test_a_scenario_that_hangs_is_killed(run):
     assert (found.outcome, found.error) == (None, "not done after 3 s, so it was killed")
 
 
-def test_a_process_that_hangs_after_its_scenario_keeps_its_outcome(run):
-    assert run("hangs_on_the_way_out", timeout_s=10.0).passed
+def test_a_process_that_hangs_after_its_scenario_keeps_its_outcome(run, tmp_path):
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run, "hangs_on_the_way_out")
+        until((tmp_path / "lab" / "on its way out").exists, "the end of the scenario")
+        child_process.end_all()
+
+    assert running.result().passed
 
 
 def test_a_checkpoint_is_made_once_per_folder(tmp_path):

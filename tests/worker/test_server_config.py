@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from patience import HUNG_S
 
 from quirks_core.config import GenerationConfig
 from quirks_core.errors import QuirksError, UsageError
@@ -124,13 +125,13 @@ def test_a_port_given_back_is_closed_although_a_forked_process_has_it_too(reserv
     listener = reserved()._listener
     address = listener.socket.getsockname()
     with listener.socket.dup():  # what an engine's process holds that was forked after the port was reserved
-        with socket.create_connection(address, timeout=5):
+        with socket.create_connection(address, timeout=HUNG_S):
             pass
         listener.socket.close()  # as uvicorn does
         listener.close()
 
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(address, timeout=5)
+            socket.create_connection(address, timeout=HUNG_S)
 
 
 async def test_a_port_that_is_taken_is_found_before_the_engine_starts(model_folder, reserved, monkeypatch):
@@ -159,7 +160,7 @@ async def test_an_engine_that_does_not_start_gives_the_port_back(model_folder, m
         await worker.post_init_async()
 
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(taken[0], timeout=5)
+        socket.create_connection(taken[0], timeout=HUNG_S)
 
 
 @pytest.mark.parametrize("section", [{"host": EVERYWHERE}, {"cluster": {"num_nodes": 2}}])
@@ -169,7 +170,7 @@ def test_a_server_on_every_interface_reports_an_address_that_others_can_reach(re
     host, _, port = reserved(**section).base_url.removeprefix("http://").removesuffix("/v1").rpartition(":")
 
     assert host != EVERYWHERE
-    with socket.create_connection((host, int(port)), timeout=5):
+    with socket.create_connection((host, int(port)), timeout=HUNG_S):
         pass
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 
 import pytest
 import torch
+from patience import HUNG_S
 
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit import CollectiveSender, Manifest, Source, send_ipc_zmq
@@ -22,9 +23,8 @@ from worker.refit.ports import free_port
 
 IP = "127.0.0.1"
 #: Seconds after which a test has hung; far more than anything here takes.
-HUNG_S = 60
 #: Seconds that nobody may have to wait for the end of: whoever does takes the wrong way to an error.
-FOREVER_S = 600.0
+FOREVER_S = 3600.0
 #: Every tensor has its own buffer.
 BUFFER = 1024
 
@@ -41,7 +41,7 @@ tensors = {f"t{index}": torch.full((256,), float(index)) for index in range(12)}
 
 def stuck():
     print("half-way", flush=True)
-    time.sleep(600)
+    time.sleep(3600)
 
 def source():
     for index, item in enumerate(tensors.items()):
@@ -53,12 +53,12 @@ options = {"manifest": Manifest.of(tensors.items()), "buffer_bytes": 1024}
 if how == "ipc_zmq" and role == "trainer":
     send_ipc_zmq(source, where, timeout_s=600, **options)
 elif how == "ipc_zmq":
-    stream = IpcZmqStream(Path(where[0]), None, device=torch.device("cpu"), timeout_s=600)
+    stream = IpcZmqStream(Path(where[0]), None, device=torch.device("cpu"), timeout_s=3600)
 else:
     port, rank, size = map(int, where)
     if role == "trainer":
-        CollectiveSender("127.0.0.1", port, world_size=size, timeout_s=600).send(source, **options)
-    stream = CollectiveStream(Group("127.0.0.1", port, rank=rank, world_size=size, timeout_s=600), None)
+        CollectiveSender("127.0.0.1", port, world_size=size, timeout_s=3600).send(source, **options)
+    stream = CollectiveStream(Group("127.0.0.1", port, rank=rank, world_size=size, timeout_s=3600), None)
 next(iter(stream))
 stuck()
 """

@@ -10,12 +10,15 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from quirks_core import whole_file
 from quirks_core.errors import UsageError
 from quirks_core.receipt import Receipt
 from quirks_core.switches import SwitchNames
 from worker.parity.records import ParityRecord
 from worker.parity.store import write_text
 
+#: Most bytes of a dump.
+_MOST = 256 * 2**20
 #: Version of the dumps' format; one of another is refused.
 DUMP_FORMAT = 1
 #: Prefix of the progress lines of a process that makes a dump.
@@ -101,7 +104,7 @@ class Dump(ParityRecord):
         """
         expected = "expected a dump as 'quirks parity dump' writes it"
         try:
-            values = json.loads(file.read_bytes())
+            values = json.loads(whole_file.read(file, _MOST))
         except OSError as error:
             raise UsageError(f"{file} cannot be read: {error.strerror or error}; {expected}") from None
         except ValueError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from quirks_core import declaration, sources
 from quirks_core.adjustments import Patch
 from quirks_core.loaded import Loaded
-from quirks_core.packages import installed_platform, installed_versions
+from quirks_core.packages import cpu_features, cpu_kind, installed_platform, installed_versions
 from worker.testing.proof import PACKAGES, Proof
 
 #: The modules that a scenario runs with.
@@ -35,17 +35,19 @@ def dependencies(item: Loaded) -> dict[str, str]:
         "patches": digest_of(_reached(patches)),
         "kit": digest_of(_kit(scenarios)) if runs else "",
         "platform": installed_platform() or "",
+        "cpu": cpu_kind(cpu_features()) if any(name.startswith("platform.cpu.") for name in quirk.match.facts()) else "",
         **{name: installed.get(name, "") for name in PACKAGES},
     }
     return {name: text for name, text in found.items() if text}
 
 
 def stale(item: Loaded, proof: Proof | None) -> str:
-    """Says what has changed since a quirk was proved; empty if nothing has."""
+    """Says what has changed since a quirk was proved, the kind of CPU excepted; empty if nothing has."""
     if proof is None:
         return "never proved"
     now = dependencies(item)
-    return ", ".join(sorted(name for name in now.keys() | proof.depends.keys() if now.get(name) != proof.depends.get(name)))
+    names = (now.keys() | proof.depends.keys()) - {"cpu"}
+    return ", ".join(sorted(name for name in names if now.get(name) != proof.depends.get(name)))
 
 
 def _kit(scenarios: Iterable[ast.AST]) -> Iterator[ast.AST]:

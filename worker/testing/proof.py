@@ -11,10 +11,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from quirks_core import whole_file
 from quirks_core.data_file import Proved
 from quirks_core.errors import UsageError, words
 from quirks_core.facts import Record
-from quirks_core.packages import installed_platform, installed_versions
+from quirks_core.packages import cpu_features, cpu_kind, installed_platform, installed_versions
 from quirks_core.plan import State
 from worker.testing.lab import Outcome
 
@@ -136,6 +137,7 @@ class Proof(Record):
         kinds = {item.kind for item in self.findings if item.conclusion is not Conclusion.INCONCLUSIVE}
         return Proved(
             platform=self.depends.get("platform", ""),
+            cpu=self.depends.get("cpu", ""),
             versions={name: self.depends[name] for name in PACKAGES if name in self.depends},
             by=Kind.STATIC_PROBE if kinds == {Kind.STATIC_PROBE} else Kind.PAIRED_RUN,
             conclusion=self.conclusion,
@@ -155,7 +157,7 @@ class Report(Record):
     Attributes:
         versions: Versions by package, Python's among them.
         platform: The engine's platform; None if it cannot be told.
-        machine: Operating system and processor architecture.
+        machine: Operating system, processor architecture and kind of CPU.
         proofs: One per quirk.
     """
 
@@ -172,7 +174,7 @@ class Report(Record):
             UsageError: It cannot be read.
         """
         try:
-            return cls.model_validate_json(file.read_bytes())
+            return cls.model_validate_json(whole_file.read(file))
         except (OSError, ValidationError) as error:
             raise UsageError(f"{file} is no report of 'quirks prove': {words(error)}") from None
 
@@ -184,7 +186,7 @@ class Report(Record):
         return cls(
             versions=dict(sorted(versions.items())),
             platform=installed_platform(),
-            machine=f"{platform.system()} {platform.machine()}",
+            machine=" ".join(filter(None, (platform.system(), platform.machine(), cpu_kind(cpu_features())))),
             proofs=tuple(made[name] for name in sorted(made)),
         )
 

@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from patience import HUNG_S, until
 
 _ROOT = Path(__file__).resolve().parents[3]
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('MODEL_QUIRKS', 'VLLM_'))}))"
@@ -57,7 +57,7 @@ def test_the_commands_own_options_and_its_exit_code_are_its_own(run):
         (["--set", "refit.scop=1", "--", "true"], "did you mean 'refit.scope'"),
         (["--purpose", "rolout", "--", "true"], "invalid choice: 'rolout'"),
         (["--report", "--require-receipt", "--", "true"], "leave one of the two out"),
-        (["--receipt", "/nowhere/r.json", "--require-receipt", "--", "true"], "name a file that can be written"),
+        (["--receipt", "/nowhere/r.json", "--require-receipt", "--", "true"], "name a regular file that can be written"),
     ],
 )
 def test_what_cannot_be_is_an_error_and_starts_nothing(run, arguments, message):
@@ -92,15 +92,13 @@ def test_a_python_that_lacks_us_imports_no_engine_where_a_receipt_is_required(ru
 
 def test_signals_reach_the_command_and_its_end_is_told(run, tmp_path):  # noqa: ARG001 - for its environment
     ready = tmp_path / "ready"
-    text = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+    text = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
     command = [sys.executable, "-m", "quirks_core.cli", "run", "--require-receipt", "--", sys.executable, "-c", text]
     parent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
-    while not ready.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(ready.exists, "the start of the command")
 
     parent.send_signal(signal.SIGTERM)
-    _, error = parent.communicate(timeout=30)
+    _, error = parent.communicate(timeout=HUNG_S)
 
     assert parent.returncode == 128 + signal.SIGTERM
     assert "no engine of" in error

@@ -80,6 +80,7 @@ COMMAND_LINES = """
     from vllm import AsyncEngineArgs
     import vllm.entrypoints.cli.serve as serve
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.entrypoints.serve.utils.api_utils import get_non_default_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     def parsed(*words):
@@ -92,6 +93,7 @@ COMMAND_LINES = """
         return found
 
     words = ("--max-model-len", "128", "--logprobs_mode", "raw_logprobs")
+    found["logged"] = get_non_default_args(parsed("--api-key", "hush", "--hf-token", "hush"))
     show("flags", AsyncEngineArgs.from_cli_args(parsed(*words)))
     show("nothing", AsyncEngineArgs.from_cli_args(parsed()))
     show("sent", AsyncEngineArgs.from_cli_args(pickle.loads(pickle.dumps(copy.copy(parsed(*words))))))
@@ -123,3 +125,5 @@ def test_a_command_line_and_its_file_tell_exactly(cases):
     assert "compilation_config" in found["nested"][0]
     # Set afterwards: what differs from what the parser left there was chosen, the rest may have been.
     assert found["attributes"] == [["generation_config", "max_model_len"], False]
+    # vLLM logs all attributes of a namespace, and hides the values of those that it knows to be secret.
+    assert set(found["logged"]) == {"api_key", "hf_token", "model", "model_tag"}

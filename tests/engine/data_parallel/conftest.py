@@ -10,12 +10,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import ray
+from patience import HUNG_S
 
 from worker import WorkerGroup
 from worker.testing.lab import batch_of, configuration
-
-#: Seconds after which something has hung; far more than anything here takes.
-HUNG_S = 90
 
 
 @pytest.fixture(scope="package", autouse=True)

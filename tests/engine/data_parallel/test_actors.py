@@ -9,6 +9,7 @@ import httpx
 import psutil
 import pytest
 import pytest_asyncio
+from patience import HUNG_S
 
 from quirks_core.errors import QuirksError
 from worker.errors import BatchError, NotReadyError, RankError, RefitError, RefitRejectedError
@@ -16,13 +17,10 @@ from worker.group.ranks import Rank
 from worker.refit import Manifest, send_ipc_zmq, tensors
 from worker.testing.lab import PROMPTS, batch_of
 
-HUNG_S = 90
 LONGEST = 256
 NEW_TOKENS = 64
 #: Leaves room for two tokens: a short request.
 SHORT = tuple((7 * i * i + 11) % 500 + 5 for i in range(LONGEST - 2))
-
-pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +70,16 @@ def right(tokens, policies):
             assert [row[:24] for row in got] == policies[policy][1], f"rank {rank}"
 
     return check
+
+
+@pytest.fixture
+def under_way(group, tokens):
+    """Waits until what was sent to both ranks has made some tokens: short requests that came later have."""
+
+    async def wait():
+        await asyncio.gather(*(tokens(group, [SHORT], rank=rank) for rank in (0, 1)))
+
+    return wait
 
 
 def test_the_strategy_for_shared_experts_is_one_engine_per_actor(group):
@@ -143,9 +151,9 @@ async def test_one_long_request_among_many_short_ones_ends_like_alone(group, tok
     assert (await long)[0][:24] == policies["a"][1][0]
 
 
-async def test_a_pause_in_the_middle_freezes_all_ranks_and_loses_nothing(group, tokens, policies):
+async def test_a_pause_in_the_middle_freezes_all_ranks_and_loses_nothing(group, tokens, policies, under_way):
     running = asyncio.ensure_future(tokens(group, PROMPTS * 4))
-    await asyncio.sleep(0.1)
+    await under_way()
 
     async with asyncio.timeout(HUNG_S):
         await group.pause_async()
@@ -161,12 +169,12 @@ async def test_a_pause_in_the_middle_freezes_all_ranks_and_loses_nothing(group, 
 
 
 @pytest.mark.parametrize("transport", ["ipc_zmq", "collective"])
-async def test_a_refit_in_the_middle_reaches_all_ranks(group, policies, right, monkeypatch, transport):
+async def test_a_refit_in_the_middle_reaches_all_ranks(group, policies, right, under_way, monkeypatch, transport):
     monkeypatch.setattr(group.refits.sender, "section", group.refits.sender.section.model_copy(update={"transport": transport}))
     running = [
         asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS[:1]), greedy=True, rank=rank))) for rank in (0, 1)
     ]
-    await asyncio.sleep(0.1)
+    await under_way()
     call = Rank.call
 
     async def one_is_told_later(rank, name, method="", *arguments, **named):
@@ -294,7 +302,7 @@ async def test_a_rank_whose_engine_is_killed_is_named_and_the_group_comes_back(g
     core = next(process for process in before.engines[1] if "EngineCore" in " ".join(process.cmdline()))
 
     core.send_signal(signal.SIGKILL)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HUNG_S):
         with pytest.raises(RankError, match=r"rank 1: the engine died: .*was killed by SIGKILL; call restart"):
             await asyncio.gather(running, anext(group.generate_async(batch_of(PROMPTS), rank=1)))
     with pytest.raises(RankError, match="rank 1: the engine died"):
@@ -304,7 +312,7 @@ async def test_a_rank_whose_engine_is_killed_is_named_and_the_group_comes_back(g
 
     await right(group, "a")
     assert not {*pids} & {state["pid"] for state in await group.health()}
-    _, left = psutil.wait_procs([process for engine in before.engines for process in engine], timeout=20)
+    _, left = psutil.wait_procs([process for engine in before.engines for process in engine], timeout=HUNG_S)
     assert left == []
 
 
@@ -318,12 +326,12 @@ async def test_a_rank_whose_actor_is_killed_is_named_and_leaves_no_process(group
     await asyncio.sleep(0.05)
 
     before.actors[0].send_signal(signal.SIGKILL)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HUNG_S):
         with pytest.raises(RankError, match=r"rank 0: its actor \(process \d+ on .*\) died; call restart"):
             await running
     await group.shutdown()
 
-    _, left = psutil.wait_procs([*before.actors, *before.engines[0], *before.engines[1]], timeout=20)
+    _, left = psutil.wait_procs([*before.actors, *before.engines[0], *before.engines[1]], timeout=HUNG_S)
     assert left == []
     with pytest.raises(QuirksError, match="the group is not running"):
         await group.pause_async()

@@ -8,8 +8,6 @@ import pytest_asyncio
 from worker.errors import NotReadyError, RefitRejectedError
 from worker.testing.lab import PROMPTS
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def group(checkpoint, grouped):

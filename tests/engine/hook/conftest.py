@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from patience import HUNG_S, until
 
 from quirks_core.hook.receipts import Receipts
 from quirks_core.packages import installed_version
 
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = "model-quirks: "
-_START_S = 280.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,6 @@ class Ended:
 
     code: int
     text: str
-    seconds: float
 
     @property
     def said(self) -> list[str]:
@@ -90,15 +89,14 @@ class Programs:
             )
         return program, log
 
-    def run(self, *command: str | Path, timeout: float = _START_S, **variables: str) -> Ended:
+    def run(self, *command: str | Path, timeout: float = HUNG_S, **variables: str) -> Ended:
         """Runs a program to its end."""
-        started = time.monotonic()
         program, log = self.start(command, **variables)
         try:
             code = program.wait(timeout)
         finally:
             end(program)
-        return Ended(code, log.read_text(errors="replace"), time.monotonic() - started)
+        return Ended(code, log.read_text(errors="replace"))
 
     def script(self, text: str, *arguments: str | Path, before: Sequence[str] = (), **variables: str) -> Ended:
         """Runs a Python script to its end."""
@@ -150,25 +148,33 @@ class Server:
         """The lines of ours."""
         return said(self.log.read_text(errors="replace"))
 
+    def wait_until_said(self, beginning: str) -> None:
+        """Waits for a line of ours; a program that ends before is an error."""
+        deadline = time.monotonic() + _START_S
+        while not any(line.startswith(beginning) for line in self.said):
+            text = self.log.read_text(errors="replace")[-6000:]
+            assert self.program.poll() is None, text
+            assert time.monotonic() < deadline, f"no line {beginning!r} in:\n{text}"
+            time.sleep(0.2)
+
     def wait_until_healthy(self) -> None:
         """Waits until it answers; a server that ends before is an error."""
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            assert self.program.poll() is None, self.log.read_text(errors="replace")[-6000:]
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:  # noqa: S310
-                if answer.status == 200:
-                    return
-            time.sleep(0.5)
-        raise AssertionError(self.log.read_text(errors="replace")[-6000:])
+        until(self._is_healthy, f"{self.url}/health; the program's output is in {self.log}", every_s=0.5)
+
+    def _is_healthy(self) -> bool:
+        assert self.program.poll() is None, self.log.read_text(errors="replace")[-6000:]
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=HUNG_S) as answer:  # noqa: S310
+            return answer.status == 200
+        return False
 
 
 def end(program: subprocess.Popen[bytes]) -> None:
     """Ends a program with everything that it started."""
-    for number, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)):
+    for number, limit_s in ((signal.SIGTERM, 20.0), (signal.SIGKILL, HUNG_S)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            program.wait(patience)
+            program.wait(limit_s)
             time.sleep(0.5)
     assert program.poll() is not None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import psutil
 import pytest
 
 from quirks_core.hook.receipts import Receipts
@@ -203,6 +204,30 @@ def test_a_program_that_keeps_our_plugin_out_gets_no_engine_where_a_receipt_is_r
     assert ended.code != 0
     assert "RESULT" not in ended.text
     assert "error: an engine could have no receipt: VLLM_PLUGINS='lora' keeps our plugin out" in ended.text
+
+
+STARTED = """
+import sys
+from vllm import LLM
+
+if __name__ == "__main__":
+    LLM(model=sys.argv[1], max_model_len=128, max_num_seqs=8, enforce_eager=True, num_gpu_blocks_override=64)
+    sys.stdin.read()
+"""
+
+
+def test_an_engine_that_starts_ends_with_its_killed_front_end(programs, checkpoint, tmp_path):
+    script = tmp_path / "started.py"
+    script.write_text(STARTED, encoding="utf-8")
+
+    with programs.running([sys.executable, script, checkpoint("qwen3")], MODEL_QUIRKS="on") as started:
+        started.wait_until_said("receipt: ")  # core and worker have loaded the weights, and go on
+        engine = psutil.Process(started.program.pid).children(recursive=True)
+        started.program.kill()
+        _, left = psutil.wait_procs(engine, timeout=120)
+
+    assert len(engine) > 1
+    assert left == []
 
 
 CONFIGURED = """

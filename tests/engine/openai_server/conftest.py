@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import time
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import httpx
 import openai
 import pytest
+from patience import HUNG_S
 
 from quirks_core.config import GenerationConfig
 from worker.server import OpenAIServer
@@ -87,7 +87,7 @@ def second(served):
 
 @pytest.fixture
 async def client(served):
-    async with openai.AsyncOpenAI(base_url=served.base_url, api_key=served.key, max_retries=0, timeout=60) as found:
+    async with openai.AsyncOpenAI(base_url=served.base_url, api_key=served.key, max_retries=0, timeout=HUNG_S) as found:
         yield found
 
 
@@ -105,18 +105,17 @@ def raw():
 
 def plain_client(base_url, key=KEY):
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    return httpx.AsyncClient(base_url=base_url.removesuffix("/v1"), headers=headers, timeout=60)
+    return httpx.AsyncClient(base_url=base_url.removesuffix("/v1"), headers=headers, timeout=HUNG_S)
 
 
 @pytest.fixture(scope="package")
 def settled():
-    """Waits until something is true, and fails if it does not come true soon."""
+    """Waits until something is true."""
 
-    async def wait(true, *, within_s=20.0):
-        end = time.monotonic() + within_s
-        while not true():
-            assert time.monotonic() < end
-            await asyncio.sleep(0.01)
+    async def wait(true):
+        async with asyncio.timeout(HUNG_S):
+            while not true():  # noqa: ASYNC110 - no event for it
+                await asyncio.sleep(0.01)
 
     return wait
 
@@ -125,8 +124,8 @@ def settled():
 def idle(served, settled):
     """Waits until the engine has nothing left to do."""
 
-    async def wait(*, within_s=20.0):
-        await settled(lambda: served.llm.get_num_unfinished_requests() == 0, within_s=within_s)
+    async def wait():
+        await settled(lambda: served.llm.get_num_unfinished_requests() == 0)
 
     return wait
 

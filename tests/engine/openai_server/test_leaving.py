@@ -10,6 +10,7 @@ import signal
 import httpx
 import psutil
 import pytest
+from patience import HUNG_S
 
 from worker.server import ServerStartError
 
@@ -41,7 +42,7 @@ async def test_of_200_streams_the_half_that_stays_completes_and_nothing_of_the_o
     async with httpx.AsyncClient(
         base_url=served.base_url.removesuffix("/v1"),
         headers={"Authorization": f"Bearer {KEY}"},
-        timeout=300,
+        timeout=HUNG_S,
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
     ) as http:
 

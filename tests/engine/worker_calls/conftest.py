@@ -9,11 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from patience import HUNG_S
 
 from worker.refit import tensors, write
 
-#: Seconds after which something has hung; far more than anything here takes.
-HUNG_S = 60
 #: Longer than the other modules' engines, so that a generation can still be under way when something happens to it.
 LONGEST = 1024
 
@@ -24,7 +23,7 @@ from safetensors.torch import load_file
 from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
 
 how, *where = sys.argv[1:]
-sender = CollectiveSender("127.0.0.1", int(where[0]), world_size=2, timeout_s=60) if how == "collective" else None
+sender = CollectiveSender("127.0.0.1", int(where[0]), world_size=2, timeout_s=3600) if how == "collective" else None
 for line in sys.stdin:
     file, stop_after = line.split()
     weights = load_file(file)
@@ -33,7 +32,7 @@ for line in sys.stdin:
         for index, item in enumerate(weights.items()):
             if index == int(stop_after):
                 print("half-way", flush=True)
-                time.sleep(600)
+                time.sleep(3600)
             yield item
 
     options = {"manifest": Manifest.of(weights.items()), "buffer_bytes": 1}

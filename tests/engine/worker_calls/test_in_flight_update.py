@@ -6,8 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.timeout(120)
+from patience import HUNG_S
 
 NEW_TOKENS = 900
 
@@ -22,7 +21,7 @@ async def updated(worker, lab, policies, sampling, generated):
         async def consume():
             return dict([item async for item in worker.generate_async(lab.batch_of(lab.PROMPTS), greedy=True)])
 
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(HUNG_S):
             consuming = asyncio.create_task(consume())
             await generated(requests=3)
             await worker.refit_async(policies.b.model, version="b", clear_cache=clear_cache)
@@ -72,7 +71,7 @@ async def test_with_the_cache_kept_the_samples_go_on_under_both_versions(updated
 async def test_a_request_that_comes_while_the_weights_come_is_made_by_the_new_ones(
     worker, policies, lab, trainer_process, until
 ):
-    async with trainer_process("ipc_zmq", *await worker.report_refit_addresses_async()) as trainer, asyncio.timeout(120):
+    async with trainer_process("ipc_zmq", *await worker.report_refit_addresses_async()) as trainer, asyncio.timeout(HUNG_S):
         updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async(version="b"))
         await until(Path(worker.refitting.sockets, "rank-0.sock").exists)
         samples = worker.generate_async(lab.batch_of(lab.PROMPTS[:1]), greedy=True)

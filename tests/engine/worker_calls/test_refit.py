@@ -22,8 +22,6 @@ from worker.refit.ports import free_port
 from worker.refit.resident import InPlace
 from worker.refit.scope import gathered
 
-pytestmark = pytest.mark.timeout(120)
-
 IP = "127.0.0.1"
 #: Tensors after which the engine has begun to load: the trainer fills the third buffer only when the first was taken.
 TOUCHED = 12

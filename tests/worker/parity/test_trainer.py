@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from worker.testing.lab import PROMPTS, Generated, Lab
 
 KINDS = ("llama", "qwen3", "qwen3_moe", "gemma3", "apertus")
 FLOAT32 = TrainerOptions(dtype="float32")
+#: Nats. A kernel sums in an order that depends on the CPU, on the batch and on the row's place in it, so logprobs of the same
+#: row are equal bit for bit in the same batch only.
+NOISE = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,7 @@ def scored(trainer: Trainer, samples: Sequence[Sample], options: TrainerOptions 
     return [row.trainer for row in trainer.score(samples, options)]
 
 
-def flat(rows: Sequence[Sequence[float]]) -> list[float]:
+def flat(rows: Iterable[Iterable[float]]) -> list[float]:
     return [value for row in rows for value in row]
 
 
@@ -74,8 +77,8 @@ def test_rows_of_different_lengths_score_in_a_batch_as_they_do_alone(kind: str, 
     together, alone = scored(trainer, rows), [scored(trainer, [row])[0] for row in rows]
     reference = lab.rescored(trainer.model, generated)
 
-    assert flat(together) == pytest.approx(flat(alone), abs=1e-5)
-    assert flat(together) == pytest.approx(flat(row.logprobs for row in reference), abs=1e-5)
+    assert flat(together) == pytest.approx(flat(alone), abs=NOISE)
+    assert flat(together) == pytest.approx(flat(row.logprobs for row in reference), abs=NOISE)
 
 
 def test_the_order_of_the_samples_and_everything_else_in_them_stays(qwen3: Trainer) -> None:
@@ -85,7 +88,7 @@ def test_the_order_of_the_samples_and_everything_else_in_them_stays(qwen3: Train
 
     assert [row.model_copy(update={"trainer": ()}) for row in found] == rows
     assert [len(row.trainer) for row in found] == [3, 9, 0, 1]
-    assert [row.trainer for row in found] == [one.trainer for row in rows for one in qwen3.score([row])]
+    assert flat(row.trainer for row in found) == pytest.approx(flat(flat(scored(qwen3, [row])) for row in rows), abs=NOISE)
 
 
 def test_the_temperature_divides_the_logits(qwen3: Trainer) -> None:
@@ -94,7 +97,7 @@ def test_the_temperature_divides_the_logits(qwen3: Trainer) -> None:
     (found,) = scored(qwen3, [row])
 
     expected = (logits_of(qwen3.model, row) / 0.7).log_softmax(-1).gather(1, torch.tensor(row.tokens)[:, None])[:, 0]
-    assert found == pytest.approx(expected.tolist(), abs=1e-5)
+    assert found == pytest.approx(expected.tolist(), abs=NOISE)
 
 
 def test_samples_of_one_batch_are_each_scored_by_their_own_sampling(qwen3: Trainer) -> None:
@@ -103,7 +106,7 @@ def test_samples_of_one_batch_are_each_scored_by_their_own_sampling(qwen3: Train
     together = scored(qwen3, rows)
 
     assert len({row[0] for row in together}) == 4
-    assert flat(together) == pytest.approx(flat(flat(scored(qwen3, [row])) for row in rows), abs=1e-5)
+    assert flat(together) == pytest.approx(flat(flat(scored(qwen3, [row])) for row in rows), abs=NOISE)
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (-1, 0.7), (20, 0.5), (1, 1.0), (-1, 1e-6), (400, 0.9), (-1, 1.0)])
@@ -138,7 +141,7 @@ def test_long_rows_are_normalised_in_parts_and_the_parts_fit_together() -> None:
 
     found = token_logprobs(logits, tokens, Scoring())
 
-    assert torch.equal(found, logits.log_softmax(-1)[torch.arange(1000), tokens])
+    torch.testing.assert_close(found, logits.log_softmax(-1)[torch.arange(1000), tokens])
 
 
 # ---- weights
@@ -194,9 +197,9 @@ def test_each_span_is_scored_by_its_own_weights_on_the_whole_sequence(qwen3: Tra
 
     by_old, by_new, by_both, by_default = scored(qwen3, [old, new, mixed, sample()])
 
-    assert by_old != by_new
-    assert by_both == (*by_old[:10], *by_new[10:])
-    assert by_default == by_old
+    assert by_old != pytest.approx(by_new, abs=0.1)
+    assert by_both == pytest.approx((*by_old[:10], *by_new[10:]), abs=NOISE)
+    assert by_default == pytest.approx(by_old, abs=NOISE)
 
 
 def test_scoring_leaves_the_model_with_the_weights_in_use(qwen3: Trainer) -> None:
@@ -262,7 +265,7 @@ def test_another_attention_is_taken_and_agrees(qwen3: Trainer) -> None:
 
     found = scored(qwen3, [sample()], eager)
 
-    assert flat(found) == pytest.approx(flat(scored(qwen3, [sample()])), abs=1e-5)
+    assert flat(found) == pytest.approx(flat(scored(qwen3, [sample()])), abs=NOISE)
     assert qwen3._second.module.config._attn_implementation == "eager"
 
 
@@ -284,7 +287,7 @@ def test_a_float32_head_multiplies_in_float32_what_the_model_computed_in_its_own
     expected = linear(hidden.float(), model.get_output_embeddings().weight.float())[0, len(row.prompt) - 1 : -1]
     chosen = expected.log_softmax(-1)[torch.arange(24), torch.tensor(row.tokens)]
     assert product.dtype == hidden.dtype == torch.bfloat16, "the head is itself again"
-    assert exact == pytest.approx(chosen.tolist(), abs=1e-5)
+    assert exact == pytest.approx(chosen.tolist(), abs=NOISE)
     assert max(abs(a - b) for a, b in zip(plain, exact, strict=True)) > 1e-4
     assert scored(trainer, [row], replace(options, head_dtype="model")) == [plain]
 

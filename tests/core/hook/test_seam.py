@@ -1,0 +1,34 @@
+"""What a program that starts an engine sees of a refusal. No engine starts."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import fork_server
+import pytest
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
+
+REFUSED = """
+from quirks_core.plan import RefusedError
+from vllm import EngineArgs
+
+try:
+    EngineArgs(model=model, enforce_eager=False).create_engine_config()
+except RefusedError as error:
+    found = {"kinds": [one.kind for one in error.refusals], "text": str(error)}
+"""
+
+
+def test_a_script_can_catch_a_refusal_in_the_words_of_its_keywords(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
+    monkeypatch.setenv("MODEL_QUIRKS", "rollout")
+    monkeypatch.setenv("NRL_VLLM_USE_V1", "0")
+    monkeypatch.setenv("MODEL_QUIRKS_SET", "engine.enforce_eager=false")
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+
+    found = fork_server.run(REFUSED, model=str(model("qwen3")))
+
+    assert found["kinds"] == ["refuse", "require"]
+    assert "enforce_eager must be True" in found["text"]
+    assert "or set enforce_eager=True (or leave it open)" in found["text"]
+    assert "override: MODEL_QUIRKS_DISABLE=v1-runtime" in found["text"]
