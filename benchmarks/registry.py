@@ -98,7 +98,7 @@ def _nothing() -> None:
 
 
 def _as_a_plugin() -> None:
-    plugin_code.call("acme", _nothing)
+    plugin_code.call("acme", "acme", _nothing)
 
 
 def results(rounds: int) -> Iterator[measure.Row]:

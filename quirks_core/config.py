@@ -284,21 +284,13 @@ class ServerSection(Section):
     shutdown_s: int = Field(
         5, ge=0, description="seconds that running requests get when the server stops; then they are aborted"
     )
-    read_timeout_s: float = Field(
-        30.0, gt=0, description="seconds until a request's headers must be there, and between two pieces of its body"
-    )
-    max_header_kb: float = Field(64, gt=0, description="largest headers of a request together, in 10^3 bytes")
     max_body_mb: float = Field(32, gt=0, description="largest request, in 10^6 bytes")
-    max_messages: int = Field(4096, ge=1, description="most messages of a request, the parts of their contents included")
     max_prompt_chars: int | None = Field(
         None,
         ge=1,
-        description="most characters of a request's text; if left open 8 per token of engine.max_model_len, at least 65536",
+        description="most characters of a request without media; by default 8 per token of max_model_len, at least 65536",
     )
     max_choices: int = Field(128, ge=1, description="most choices (n) of a request")
-    max_grammar_chars: int = Field(
-        65_536, ge=1, description="most characters of a schema, grammar or list of choices that the reply has to follow"
-    )
     allowed_media_domains: tuple[str, ...] = Field(
         (), description="hosts that images, audio and videos of a request may be fetched from; none if empty"
     )

@@ -10,6 +10,7 @@ from quirks_core.facts import Record
 from quirks_core.plan import Plan, PlannedPatch, Refusal, State, Status, canonical
 
 T = TypeVar("T")
+K = TypeVar("K", str, tuple[str, ...])
 _NO = object()  # marks a missing value; None is JSON's null, which is a value
 
 
@@ -17,7 +18,7 @@ class Change(Record):
     """A value that differs.
 
     Attributes:
-        name: Dotted name of a fact, or a patch's target and quirk.
+        name: Dotted name of a fact, a patch's target and quirk, or a setting.
         a: The first plan's value; None if it has none.
         b: The second plan's value; None if it has none.
         missing: The side that does not have the value, as opposed to the value null.
@@ -121,10 +122,10 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
     """
     return PlanDiff(
         digests=(a.digest, b.digest),
-        facts=tuple(_changes(_facts(a), _facts(b))),
+        facts=tuple(changes(_facts(a), _facts(b), ".".join)),
         slots=tuple(_slots(a, b)),
         quirks=tuple(_quirks(a, b)),
-        patches=tuple(_changes(_patches(a), _patches(b))),
+        patches=tuple(changes(_patches(a), _patches(b), ".".join)),
         refusals=_one_sided(a.refusals, b.refusals, _refusal_key),
         warnings=_one_sided(a.warnings, b.warnings, str),
     )
@@ -154,14 +155,21 @@ def _patch(patch: PlannedPatch) -> dict[str, Any]:
     return body | quirk
 
 
-def _changes(a: Mapping[tuple[str, ...], Any], b: Mapping[tuple[str, ...], Any]) -> Iterator[Change]:
-    for path in sorted(a.keys() | b.keys()):
-        sides = a.get(path, _NO), b.get(path, _NO)
-        # As JSON: True, 1 and 1.0 are equal in Python, but not in a plan.
+def changes(a: Mapping[K, Any], b: Mapping[K, Any], name: Callable[[K], str]) -> Iterator[Change]:
+    """Yields the keys whose values differ, or that only one mapping has, in order.
+
+    Args:
+        a: The first mapping, of JSON values.
+        b: The second one.
+        name: Returns the name of a key.
+    """
+    for key in sorted(a.keys() | b.keys()):
+        sides = a.get(key, _NO), b.get(key, _NO)
+        # As JSON: True, 1 and 1.0 are equal in Python, but not in a plan; and NaN equals NaN.
         if _NO in sides or canonical(sides[0]) != canonical(sides[1]):
             missing: Literal["a", "b"] | None = "a" if sides[0] is _NO else "b" if sides[1] is _NO else None
             yield Change(
-                name=".".join(path), missing=missing, **{side: v for side, v in zip("ab", sides, strict=True) if v is not _NO}
+                name=name(key), missing=missing, **{side: v for side, v in zip("ab", sides, strict=True) if v is not _NO}
             )
 
 

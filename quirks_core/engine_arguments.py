@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from quirks_core import sources
 
@@ -23,6 +23,8 @@ _PLAIN: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, dict, float,
 _GENERIC = ("dict", "list", "set", "tuple")
 #: Names that lead from one to another before one is given up: aliases of aliases.
 _DEEPEST = 8
+#: The value by which vLLM chooses another one itself.
+_AUTO = "auto"
 
 
 class Unread:
@@ -75,6 +77,18 @@ def find_argument(name: str) -> EngineArgument | None:
     """Reads one argument; None if the installed vLLM does not have it, or none is installed."""
     node = (_fields() or {}).get(name)
     return None if node is None else _read(name, node, _MODULE)
+
+
+def leaves_open(name: str, value: Any) -> bool:
+    """Tells whether a value leaves an argument to the installed vLLM.
+
+    That is ``auto`` where it is the default and stands beside the values that vLLM chooses from (``dtype``), and not where it
+    names a source of its own (``generation_config``).
+    """
+    argument = find_argument(name) if value == _AUTO else None
+    if argument is None or argument.default != _AUTO:
+        return False
+    return any(_AUTO in kind.__args__ for kind in (argument.type, *get_args(argument.type)) if get_origin(kind) is Literal)
 
 
 @sources.kept_by_tree(512)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from quirks_core.adjustments import Adjustment
 from quirks_core.errors import nearest, words
@@ -40,20 +40,22 @@ class Evaluated:
 
 
 def evaluate(context: RunContext, loaded: Iterable[Loaded], switches: Switches) -> list[Evaluated]:
-    """Evaluates every quirk, in order of their ids."""
-    in_order = sorted(loaded, key=lambda item: item.quirk.id)
-    replaced = _replacements(in_order, switches)
-    return [evaluate_one(context, item, switches, replaced.get(item.quirk.id, ())) for item in in_order]
+    """Evaluates every quirk, in order of their ids; a quirk replaces those that it supersedes only where it applies itself."""
+    alone = [evaluate_one(context, item, switches) for item in sorted(loaded, key=lambda item: item.quirk.id)]
+    successors: dict[str, list[Evaluated]] = {}
+    for one in alone:
+        for replaced in one.item.quirk.supersedes:
+            successors.setdefault(replaced, []).append(one)
+    return [_superseded(one, successors.get(one.item.quirk.id, ()), switches) for one in alone]
 
 
-def evaluate_one(context: RunContext, item: Loaded, switches: Switches, superseded_by: Sequence[Loaded] = ()) -> Evaluated:
-    """Evaluates one quirk.
+def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evaluated:
+    """Evaluates one quirk, without the quirks that supersede it.
 
     Args:
         context: The facts.
         item: The quirk.
         switches: What the user turned off or on.
-        superseded_by: The quirks that replace it.
     """
     matched, affected = _traces(context, item.quirk)
     trace = all_of((matched, affected))
@@ -65,8 +67,6 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches, supersed
     if switch is not None:
         state = State.ACTIVE if switch.on else State.DISABLED
         because = f"{switch}; {because}" if switch.on else str(switch)
-    elif superseded_by:
-        state, because = State.SUPERSEDED, "superseded by " + " and ".join(map(str, superseded_by))
     verdict = Verdict.model_construct(  # our fields are typed; validation would cost more than matching
         id=item.quirk.id,
         title=item.quirk.title,
@@ -112,14 +112,21 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
     return Evaluated(item, verdict, tuple(holding), tuple(undecided))
 
 
-def _replacements(loaded: Iterable[Loaded], switches: Switches) -> Mapping[str, Sequence[Loaded]]:
-    """Returns the quirks that supersede a quirk, by its id; a quirk that is switched off supersedes nothing."""
-    found: dict[str, list[Loaded]] = {}
-    for item in loaded:
-        switch = switches.of(item) if item.quirk.supersedes else None
-        for replaced in () if switch and not switch.on else item.quirk.supersedes:
-            found.setdefault(replaced, []).append(item)
-    return found
+def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switches) -> Evaluated:
+    """Replaces a quirk by the successors that apply; beside one that is undecided it stays, and the verdict names that one.
+
+    What the successors are superseded by themselves does not matter, so that the order of a chain does not either.
+    """
+    if switches.of(one.item) is not None:
+        return one
+    if applying := [other.item for other in successors if other.verdict.state is State.ACTIVE]:
+        because = "superseded by " + " and ".join(map(str, applying))
+        return Evaluated(one.item, one.verdict.model_copy(update={"state": State.SUPERSEDED, "because": because}))
+    undecided = [f"{other.item} ({other.verdict.because})" for other in successors if other.verdict.state is State.UNKNOWN]
+    if not undecided or one.verdict.state is not State.ACTIVE:
+        return one
+    because = f"{one.verdict.because}; not superseded, because it is undecided whether this applies: {' and '.join(undecided)}"
+    return replace(one, verdict=one.verdict.model_copy(update={"because": because}))
 
 
 def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:

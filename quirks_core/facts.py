@@ -23,7 +23,7 @@ from pydantic import (
 from quirks_core import sources, variables
 from quirks_core.checkpoint_facts import CHECKPOINT_FACTS, Checkpoint
 from quirks_core.config import GenerationConfig, Purpose
-from quirks_core.engine_arguments import argument_names
+from quirks_core.engine_arguments import argument_names, leaves_open
 from quirks_core.errors import UsageError
 from quirks_core.match import UNKNOWN, Facts, Unknown
 from quirks_core.model_config import config_file, read_config
@@ -178,7 +178,7 @@ class RunContext(Record):
         recipe: Name of the training recipe, if the user gave one.
         model: Facts of the checkpoint.
         settings: The value of every slot of the configuration before quirks: typed, or the configuration's default.
-        typed: The slots whose value the user typed.
+        typed: The slots whose value the user typed, without those that the value leaves to vLLM (``engine.dtype=auto``).
         untold: The slots that belong to a program that did not say what it does (a trainer, a client): they are unknown, which
             is something else than left open.
         packages: Versions by package; a package that is missing is not installed.
@@ -242,12 +242,13 @@ class RunContext(Record):
         assumed = parse_assumptions(assume, packages)
         platform = assumed.platform or installed_platform()
         found = {name: text for name in packages if (text := installed_version(name)) is not None}
+        settings = {name: value for name, value in config.slots().items() if is_slot(name)}
         context = cls(
             purpose=config.purpose,
             recipe=config.recipe,
             model=ModelFacts.read(config.model.path, config.model.revision),
-            settings={name: value for name, value in config.slots().items() if is_slot(name)},
-            typed=frozenset(filter(is_slot, config.typed_slots())),
+            settings=settings,
+            typed=frozenset(name for name in filter(is_slot, config.typed_slots()) if not _is_open(name, settings.get(name))),
             untold=config.untold_slots(),
             packages={**found, **installed_versions(), **assumed.versions},
             assumed=frozenset(assumed.versions),
@@ -486,6 +487,11 @@ def always_known(name: str) -> bool:
     if slot_around(name) in SLOTS:
         return True
     return is_known_fact(name) and not any(spec.unknown for spec in FAMILIES if name.startswith(spec.name))
+
+
+def _is_open(slot: str, value: Any) -> bool:
+    """Tells whether a typed value leaves its slot to vLLM, as ``engine.dtype=auto`` does."""
+    return slot.startswith(ENGINE) and leaves_open(slot.removeprefix(ENGINE), value)
 
 
 def _variables(config: GenerationConfig, asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -17,14 +17,14 @@ from typing import IO, Any
 
 from quirks_core import child_process
 from quirks_core.declaration import digest
-from quirks_core.discovery import PROJECT, Discovered
+from quirks_core.discovery import PROJECT, Discovered, discover
 from quirks_core.errors import QuirksError, words
 from quirks_core.facts import Record
 from quirks_core.loaded import Loaded
 from quirks_core.plan import sha256
 from quirks_core.registry import Registry
 from quirks_core.resolve import resolve
-from quirks_core.validate import Problem, problems
+from quirks_core.validate import Problem, narrower, problems
 
 #: Packages that plugins must not import.
 HEAVY = frozenset({"ray", "torch", "transformers", "vllm"})
@@ -131,12 +131,23 @@ def _look(row: Sequence[str]) -> Seen:
     item = Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem)
     registry = Registry.load([item])
     quirks = tuple(map(_quirk, registry.loaded))
+    heavy, environment = HEAVY & (set(sys.modules) - modules), set(_touched)
     return Seen(
         error=registry.broken[0].error if registry.broken else "",
-        heavy=tuple(sorted(HEAVY & (set(sys.modules) - modules))),
-        environment=tuple(sorted(_touched)),
-        quirks=quirks,
+        heavy=tuple(sorted(heavy)),
+        environment=tuple(sorted(environment)),
+        quirks=tuple(map(_with_replaced, quirks, registry.loaded)),
     )
+
+
+def _with_replaced(seen: SeenQuirk, item: Loaded) -> SeenQuirk:
+    """Adds how a quirk compares with those that it supersedes, as far as an entry point has the id of one."""
+    replaced = [other for other in discover() if other.name in seen.supersedes] if seen.supersedes else ()
+    try:
+        found = list(narrower(item, Registry.load(replaced).loaded))
+    except Exception:  # a third party's match may raise anything; the other laws report it
+        found = []
+    return seen.model_copy(update={"problems": (*seen.problems, *found)})
 
 
 def _quirk(item: Loaded) -> SeenQuirk:

@@ -119,7 +119,7 @@ class Quirk:
         references: Links to reports and fixes; at least one.
         evidence: Probes and paired runs, in addition to a ``scenario`` in the module.
         examples: Runs with the verdict that each must get; `quirks_core.testing.contract` checks them.
-        supersedes: Ids of the quirks that this one replaces, unless it is switched off itself.
+        supersedes: Ids of the quirks that this one replaces in the runs where it is active.
         cost: The cost while it is active, measured if possible.
         crash: Of a quirk of severity ``CRASH``: the error with which the engine ends without it, as a regular expression. Only
             with this error does an engine that dies, or does not start, count as evidence.

@@ -98,6 +98,7 @@ class Registry:
 
         Raises:
             BrokenPluginsError: There are broken plugins, and `strict` holds.
+            UsageError: MODEL_QUIRKS_LOAD_TIMEOUT is no number of seconds.
         """
         manager = _new_manager()
         plugins: list[tuple[Discovered, list[Quirk]]] = []
@@ -109,7 +110,8 @@ class Registry:
                 skipped.append(Skipped(item, switch))
                 continue
             try:
-                quirks, seconds = plugin_code.call(f"plugin {_plugin_name(item)}", partial(_declared, manager, item))
+                who = f"plugin {_plugin_name(item)}"
+                quirks, seconds = plugin_code.call(who, item.distribution, partial(_declared, manager, item))
             except DeclarationError as error:
                 broken.append(_broken(item, str(error)))
                 continue
@@ -218,8 +220,9 @@ class Registry:
         for impl in sorted(getattr(self._manager.hook, hook).get_hookimpls(), key=lambda impl: str(impl.plugin_name)):
             given = {name: arguments[name] for name in impl.argnames}
             who = f"{hook} of {impl.plugin_name}"
+            distribution = str(impl.plugin_name).partition(":")[0]
             try:
-                answer, _ = plugin_code.call(who, lambda impl=impl, given=given: read(impl.function(**given)))  # type: ignore[misc]
+                answer, _ = plugin_code.call(who, distribution, lambda impl=impl, given=given: read(impl.function(**given)))  # type: ignore[misc]
                 answers.append((impl.plugin_name, answer))
             except DeclarationError as error:
                 troubles.append(f"{who} failed: {error}")

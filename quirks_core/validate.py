@@ -21,12 +21,16 @@ from quirks_core.evaluate import affected, evaluate_one, matches
 from quirks_core.facts import FACTS, Installation, is_known_fact
 from quirks_core.lifecycle import Stage, lifecycle
 from quirks_core.loaded import Loaded
+from quirks_core.plan import State
 from quirks_core.propose import drift_of
 from quirks_core.quirk import Quirk
 from quirks_core.resolve import resolve
 from quirks_core.slots import SLOTS, engine_problem, is_engine_argument, slot_around
 from quirks_core.switches import Switches
 from quirks_core.trace import Answer
+
+#: Examples that one message lists at most.
+_SHOWN = 3
 
 
 class Level(StrEnum):
@@ -191,6 +195,24 @@ def supersedes(quirk_id: str, replaced: Iterable[str], known: Collection[str]) -
     for name in replaced:
         if name not in known:
             yield Problem(Level.ERROR, quirk_id, f"it supersedes {name!r}, which does not exist{nearest(name, known)}")
+
+
+def narrower(item: Loaded, replaced: Iterable[Loaded]) -> Iterator[Problem]:
+    """Notes the quirks that it supersedes and that stay active in a run where it does not apply, as their examples show."""
+    for other in replaced:
+        missed = [
+            f"example {number} ({verdict.because})"
+            for number, example in enumerate(other.quirk.examples, 1)
+            if example.answer is Answer.YES
+            and (verdict := evaluate_one(example.context(), item, Switches()).verdict).state is not State.ACTIVE
+        ]
+        if missed:
+            yield Problem(
+                Level.NOTE,
+                item.quirk.id,
+                f"it supersedes {other.quirk.id!r} only where it applies itself; {other.quirk.id!r} stays active in its own "
+                f"{', '.join(missed[:_SHOWN])}{' and others' if len(missed) > _SHOWN else ''}",
+            )
 
 
 def documentation(quirk: Quirk) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +11,64 @@ import yaml
 from quirks_core import whole_file
 from quirks_core.errors import UsageError, shown, words
 from quirks_core.json_values import DEEPEST, is_too_deep
+from quirks_core.text import one_line
 
 #: Most bytes of a configuration; YAML is read slowly.
 _MOST = 2**20
 _TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 
+_TEXT = "tag:yaml.org,2002:str"
 
-class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that is written twice: plain YAML would drop the first, a whole section perhaps, in silence."""
+
+class _Loader(yaml.SafeLoader):
+    """Refuses what plain YAML takes for something else without a word.
+
+    Of a key that is written twice it would drop the first, a whole section perhaps; and ``{method:ngram}`` is a key
+    ``method:ngram`` without a value.
+    """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
-        for key, _ in node.value:
+        for key, value in node.value:
+            if node.flow_style and _is_plain(key) and ":" in key.value and _is_plain(value) and not value.value:
+                name, _, rest = key.value.partition(":")
+                tag = self.resolve(yaml.ScalarNode, rest, (True, False))  # type: ignore[no-untyped-call]
+                right = f'{{{name}: {rest}}} or {{"{name}": {json.dumps(rest) if tag == _TEXT else rest}}}'
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value!r} is a key without a value, because no space follows the colon: write {right}",
+                    problem_mark=key.start_mark,
+                )
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
                 if key.value in seen:
                     raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is written twice", problem_mark=key.start_mark)
                 seen.add(key.value)
         return node
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Makes an error of YAML of what PyYAML's constructors raise: ``!!int x``, a number of 5000 digits, a 45th day."""
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise yaml.MarkedYAMLError(problem=words(error), problem_mark=node.start_mark) from None
 
-def parse_yaml(text: str) -> Any:
-    """Parses YAML.
+
+def _is_plain(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.style is None
+
+
+def read_value(text: str) -> Any:
+    """Reads one value.
 
     Raises:
-        yaml.YAMLError: It is none, or holds a value that PyYAML cannot make, such as ``!!int x`` or a number of 5000 digits.
+        ValueError: It is not YAML; the message says why, behind the text.
         RecursionError: It is nested too deep.
     """
     try:
-        return yaml.load(text, _UniqueKeys)  # noqa: S506  # a SafeLoader
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # of its constructors
-        raise yaml.YAMLError(words(error)) from None
+        return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+    except yaml.YAMLError as error:
+        why = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
+        raise ValueError(f"{shown(text, 100)} is not valid YAML: {one_line(str(why))}") from None
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -50,7 +78,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         UsageError: It cannot be read, is not YAML, or holds something else.
     """
     try:
-        values = parse_yaml(whole_file.read(file, _MOST).decode())
+        values = yaml.load(whole_file.read(file, _MOST).decode(), _Loader)  # noqa: S506  # a SafeLoader
     except OSError as error:
         raise UsageError(f"configuration {file} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -74,9 +102,9 @@ def lay_over(values: dict[str, Any], text: str) -> None:
     if not equals or not path:
         raise UsageError(f"--set {text!r}: write slot=value, for example engine.load_format=dummy")
     try:
-        value = parse_yaml(raw)
-    except yaml.YAMLError:
-        raise UsageError(f"--set {shown(text, 100)}: {shown(raw, 100)} is not valid YAML") from None
+        value = read_value(raw)
+    except ValueError as error:
+        raise UsageError(f"--set {shown(text, 100)}: {error}") from None
     except RecursionError:
         raise UsageError(f"--set {shown(text, 100)} {_TOO_DEEP}") from None
     *parents, key = path.strip().split(".")

@@ -35,6 +35,7 @@ from quirks_core.loaded import Loaded
 from quirks_core.packages import PACKAGES, cpu_features, cpu_kind, installed_platform, installed_version, installed_versions
 from quirks_core.plan import State
 from quirks_core.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
+from quirks_core.plugin_code import TIMEOUT_VARIABLE
 from quirks_core.probes import Probe, ask
 from quirks_core.propose import drift_of
 from quirks_core.registry import Registry
@@ -51,7 +52,8 @@ _WITH_ENGINE = (_ENGINE, "torch", "transformers")
 #: What all of our environment variables begin with, and those that there are.
 _PREFIX = "MODEL_QUIRKS_"
 _VARIABLES = (
-    DISABLE_VARIABLE, FOLDER_VARIABLE, FORCE_VARIABLE, LOCKED_VARIABLE, PLAN_VARIABLE, STRICT_VARIABLE, *HOOK_VARIABLES,
+    DISABLE_VARIABLE, FOLDER_VARIABLE, FORCE_VARIABLE, LOCKED_VARIABLE, PLAN_VARIABLE, STRICT_VARIABLE, TIMEOUT_VARIABLE,
+    *HOOK_VARIABLES,
 )  # fmt: skip
 #: The order of the findings, and the subjects of those that are printed although they are ok.
 _LEVELS = ("error", "note", "ok")

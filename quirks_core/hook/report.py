@@ -1,23 +1,31 @@
-"""The lines that the hook logs: at most ten for each start of an engine, one if MODEL_QUIRKS_LOG is quiet."""
+"""The lines that the hook logs for each start of an engine: about ten, one if MODEL_QUIRKS_LOG is quiet."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from quirks_core.advice import advice
 from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.typed import Typed
 from quirks_core.plan import Plan, Status
-from quirks_core.slots import is_enforced
+from quirks_core.slots import ENGINE, is_enforced
 from quirks_core.text import one_line
 
 _LOGGER = logging.getLogger("model_quirks.hook")
-#: Lines of a plan; with the one of the receipt they are ten.
+#: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.
 _MOST = 9
 _UNDECIDED = "cannot be decided"
 #: How warnings about plugins begin.
 _PLUGIN = "plugin "
+
+
+class _Line(NamedTuple):
+    """A line, and whether it is shown however many there are."""
+
+    text: str
+    always: bool = False
 
 
 def say(text: str, *, level: int = logging.INFO) -> None:
@@ -43,30 +51,32 @@ def say_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
     """
     first = f"{'would apply' if only_reports else 'plan'} {plan.digest[:12]} to {plan.context.model.name}, purpose "
     first += f"{plan.context.purpose} ({why}); typed: {typed}"
-    changes = sum(map(is_enforced, plan.changes))
     if quiet:
         ids = sorted(
             {quirk.id for item in plan.adjustments for quirk in item.quirks} | {patch.quirk.id for patch in plan.patches}
         )
-        say(f"{first}; {changes} settings, {len(plan.patches)} patches: {', '.join(ids) or 'no quirk concerns it'}")
+        changes = _counted(sum(map(is_enforced, plan.changes)), "setting")
+        patches = _counted(len(plan.patches), "patch", "patches")
+        say(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk concerns it'}")
         return
-    say(f"{first}: {', '.join(sorted(typed.names)) or 'nothing'}")
-    lines = list(_lines(plan, only_reports=only_reports))
-    if not lines:
-        lines = ["no quirk concerns this run"]
-    for text in lines if only_reports or len(lines) < _MOST else lines[: _MOST - 2]:
-        say(f"  {text}")
-    if not only_reports and len(lines) >= _MOST:
-        say(f"  and {len(lines) - _MOST + 2} more lines, which MODEL_QUIRKS=report prints")
+    # A value that leaves its argument to vLLM (--dtype auto) is no choice.
+    names = typed.names - {slot.removeprefix(ENGINE) for slot in plan.context.settings.keys() - plan.context.typed}
+    say(f"{first}: {', '.join(sorted(names)) or 'nothing'}")
+    lines = list(_lines(plan, only_reports=only_reports)) or [_Line("no quirk concerns this run")]
+    shown = lines if only_reports or len(lines) < _MOST else _folded(lines)
+    for line in shown:
+        say(f"  {line.text}")
+    if left := len(lines) - len(shown):
+        say(f"  and {_counted(left, 'more line')}, which MODEL_QUIRKS=report prints")
 
 
 def say_receipt(receipt: EngineReceipt) -> None:
     """Logs where a plan is in force."""
     where = ", ".join(f"{one.process} ({one.pid})" for one in receipt.processes)
-    read = {slot: value for one in receipt.processes for slot, value in one.engine.items() if slot in receipt.changes}
+    read = {slot: value for one in receipt.processes for slot, value in one.engine.items()}
     values = ", ".join(f"{slot} = {value}" for slot, value in sorted(read.items())) or "nothing to read back"
-    patches = sum(effect.slot.startswith("patch.") for effect in receipt.processes[-1].effects)
-    say(f"receipt: plan {receipt.digest[:12]} is in force in {where}: {patches} patches; read back: {values}")
+    patches = _counted(sum(effect.slot.startswith("patch.") for effect in receipt.processes[-1].effects), "patch", "patches")
+    say(f"receipt: plan {receipt.digest[:12]} is in force in {where}: {patches}; read back: {values}")
 
 
 def loud(text: str) -> None:
@@ -74,30 +84,42 @@ def loud(text: str) -> None:
     say(text, level=logging.ERROR)
 
 
-def _lines(plan: Plan, *, only_reports: bool) -> Iterator[str]:
-    """Yields what cannot be cut off first: refusals, warnings about plugins, requirements that nothing here enforces."""
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def _folded(lines: Sequence[_Line]) -> list[_Line]:
+    """Returns the lines that are always shown, and as many of the others as there is room for, in their order."""
+    room = max(_MOST - 2 - sum(line.always for line in lines), 0)
+    others = [line for line in lines if not line.always][:room]
+    return [line for line in lines if line.always or line in others]
+
+
+def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
+    """Yields refusals, warnings about plugins, requirements that nothing here enforces, then what is set, then the rest."""
     if only_reports:
         for refusal in plan.refusals:
-            yield f"would be refused: {refusal}"
+            yield _Line(f"would be refused: {refusal}", always=True)
     undecided, others = _sorted_warnings(plan)
     plugins = [text for text in others if text.startswith(_PLUGIN)]
-    yield from (f"warning: {text}" for text in plugins)
+    yield from (_Line(f"warning: {text}", always=True) for text in plugins)
     advised = [text for _, text in advice(plan)]
-    yield from (text for text in advised if text.startswith("warning"))
+    yield from (_Line(text, always=True) for text in advised if text.startswith("warning"))
     for item in plan.adjustments:
         if item.status is Status.APPLIED and is_enforced(item.slot):
-            yield f"{item.wanted} ({', '.join(quirk.id for quirk in item.quirks)}: {item.quirks[0].reason})"
+            yield _Line(f"{item.wanted} ({', '.join(quirk.id for quirk in item.quirks)}: {item.quirks[0].reason})")
     for patch in plan.patches:
-        yield f"patch {patch.target.rpartition(':')[2]} ({patch.quirk.id}: {patch.quirk.reason})"
-    yield from (f"warning: {text}" for text in others if text not in plugins)
+        yield _Line(f"patch {patch.target.rpartition(':')[2]} ({patch.quirk.id}: {patch.quirk.reason})")
+    yield from (_Line(f"warning: {text}", always=True) for text in others if text not in plugins)
     if undecided:
-        yield undecided
-    yield from (text for text in advised if not text.startswith("warning"))
+        yield _Line(undecided)
+    yield from (_Line(text) for text in advised if not text.startswith("warning"))
     for item in plan.adjustments:
         if item.status is Status.KEPT_USER and is_enforced(item.slot):
-            yield f"kept: {item.reason}: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})"
+            who = ", ".join(quirk.id for quirk in item.quirks)
+            yield _Line(f"kept: {item.reason}: {item.wanted} ({who})", always=True)
         elif item.status is Status.ALREADY_SET and is_enforced(item.slot):
-            yield f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})"
+            yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
 
 
 def _sorted_warnings(plan: Plan) -> tuple[str, Sequence[str]]:

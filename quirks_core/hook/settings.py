@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
-import yaml
-
 from quirks_core.config import Purpose
 from quirks_core.errors import UsageError, nearest
 from quirks_core.handed_down import HOOK_VARIABLE
@@ -18,7 +16,7 @@ from quirks_core.slots import ENGINE, SLOTS, engine_problem, find_slot, is_engin
 from quirks_core.text import one_line
 from quirks_core.trainers import TRAINERS, Trainer, find
 from quirks_core.trainers import VARIABLE as TRAINER_VARIABLE
-from quirks_core.yaml_file import parse_yaml
+from quirks_core.yaml_file import read_value
 
 #: Values of slots, of the purpose and of the recipe, as ``slot=value;slot=value``.
 SET_VARIABLE = "MODEL_QUIRKS_SET"
@@ -125,9 +123,9 @@ def read_told(text: str, problems: list[str]) -> dict[str, Any]:
             problems.append(f"{SET_VARIABLE}: {item!r} is not of the form slot=value")
             continue
         try:
-            value = parse_yaml(raw)
-        except (yaml.YAMLError, RecursionError):
-            problems.append(f"{SET_VARIABLE}: the value of {name} is no YAML: {one_line(raw)!r}")
+            value = read_value(raw)
+        except (ValueError, RecursionError) as error:
+            problems.append(f"{SET_VARIABLE}: {name}: {error}")
             continue
         if name.startswith("env.") and isinstance(value, int | float) and not isinstance(value, bool):
             value = raw  # in an environment it is a text

@@ -5,7 +5,8 @@ command line   vLLM's parser calls its ``_get_values`` for every option of a com
 keywords       a wrapper of ``__init__`` of ``EngineArgs`` and ``LLM`` sees what was passed. vLLM loads plugins inside of the
                first ``EngineArgs`` of a process, and for that one the wrapper comes too late, unless ``quirks run`` put it on
                before vLLM was imported. The frame of ``LLM.__init__`` still tells what came through its ``**kwargs``.
-by value       everything else: what is not the default was typed. A default that somebody typed looks open.
+by value       everything else, and all that a trainer's own code passes: what is not the default was typed. A default that
+               somebody typed looks open.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from types import FrameType, ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from quirks_core.hook.imports import when_imported
+from quirks_core.trainers import find
 
 _MARK = "_model_quirks_recorder"
 _ARGUMENTS = "vllm/engine/arg_utils.py"
@@ -29,6 +31,8 @@ _LLM = "vllm/entrypoints/llm.py"
 _ALL_FIELDS = 150
 #: What ``vllm serve`` sets on its namespace by itself.
 _SET_BY_VLLM = frozenset({"api_server_count", "logging_config", "model"})
+#: Packages whose frames lie between the making of an ``EngineArgs`` and the program that wants it.
+_BETWEEN = ("quirks_core", "quirks_plugins", "vllm")
 #: What LLM adds to its keywords by itself.
 _BY_LLM = "disable_log_stats"
 
@@ -131,7 +135,7 @@ def look_at_first_call() -> None:
     if told is None or not told.exact:
         told = told or Typed(frozenset())
         told = told._replace(names=(told.names | _by_value(arguments)) - {_BY_LLM})
-    _remember(arguments, told)
+    _record(arguments, told)
 
 
 def _told_by_frame(frame: FrameType, arguments: Any) -> Typed | None:
@@ -141,6 +145,21 @@ def _told_by_frame(frame: FrameType, arguments: Any) -> Typed | None:
 
 def _is(frame: FrameType, function: str, file: str) -> bool:
     return frame.f_code.co_name == function and frame.f_code.co_filename.replace("\\", "/").endswith(file)
+
+
+def _record(arguments: Any, typed: Typed) -> None:
+    """Notes what a call passed. A trainer's own code passes many arguments at their defaults: those are nobody's choice."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _package(frame) in _BETWEEN:
+        frame = frame.f_back
+    if frame is not None and (trainer := find({}, {_package(frame)})) is not None:
+        how = f"passed by {trainer.name}"
+        typed = typed._replace(names=typed.names & _by_value(arguments), source=how, exact=False)
+    _remember(arguments, typed)
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _remember(arguments: Any, typed: Typed) -> Typed:
@@ -242,9 +261,9 @@ def _watch_init(kind: Any) -> None:
         original(self, *args, **kwargs)
         told = _told_by_caller.get() or _told_by_frame(sys._getframe(1), self)
         if told is not None:
-            _remember(self, told)
+            _record(self, told)
         elif not args and len(kwargs) < _ALL_FIELDS:
-            _remember(self, Typed(frozenset(kwargs), "keywords", exact=True))
+            _record(self, Typed(frozenset(kwargs), "keywords", exact=True))
 
     setattr(recorded, _MARK, True)
     kind.__init__ = recorded

@@ -8,6 +8,12 @@ import pytest
 OF_A_RUN = pytest.mark.parametrize("command", [("plan",), ("explain", "v1-runtime")], ids=lambda command: command[0])
 
 
+@pytest.fixture(autouse=True)
+def wide(own_shell, monkeypatch):
+    """No message wraps, whatever it quotes."""
+    monkeypatch.setenv("COLUMNS", "2000")
+
+
 def one_line(outcome):
     """The error of a command that ended with 2."""
     assert (outcome.code, outcome.out) == (2, "")

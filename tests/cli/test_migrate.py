@@ -1,4 +1,4 @@
-"""``quirks migrate`` and ``quirks parity compare`` as a user types them. No engine runs: the dumps are made by hand."""
+"""``quirks migrate`` and ``quirks parity compare`` on the command line, with dumps that no engine made."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from patience import until
+from patience import HUNG_S, until
 
 from worker.compare.compare import Comparison
 from worker.compare.dump import Dump, Row
@@ -27,7 +28,8 @@ def dumped(tmp_path: Path) -> Callable[..., Path]:
     def write(name: str, logprob: float = -1.0, **fields: Any) -> Path:
         values: dict[str, Any] = {
             "date": "2026-11-21", "model": "tiny[b]", "model_type": "qwen3", "config_digest": "c", "platform": "cpu",
-            "versions": {"vllm": "0.30.0"}, "plan": "p", "quirks": (), "settings": {"sampling.temperature": 0.7},
+            "versions": {"vllm": "0.30.0"}, "plan": "p", "quirks": (), "receipt": {"digest": "p", "processes": ()},
+            "settings": {"sampling.temperature": 0.7},
             "effective": EFFECTIVE, "prompts": ((1, 2),),
             "rows": (
                 Row(kind="greedy", prompt=0, tokens=(3, 4), logprobs=(-1, -1)),
@@ -42,7 +44,7 @@ def dumped(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_a_person_sees_rows_the_limit_that_is_crossed_and_the_likely_cause(quirks, dumped):
+def test_a_comparison_shows_crossed_limits_with_their_likely_cause(quirks, dumped):
     a, b = dumped("A.json"), dumped("B.json", -1.5, effective=RAW, versions={"vllm": "0.32.0"}, quirks=("v1-runtime",))
 
     outcome = quirks("parity", "compare", a, b)
@@ -61,7 +63,7 @@ def test_a_person_sees_rows_the_limit_that_is_crossed_and_the_likely_cause(quirk
     assert [text for text in expected if text not in outcome.out] == []
 
 
-def test_json_is_the_comparison_and_nothing_else(quirks, dumped):
+def test_json_is_the_comparison_alone(quirks, dumped):
     outcome = quirks("parity", "compare", dumped("A.json"), dumped("B.json", effective=RAW), "--json")
 
     found = Comparison.model_validate(outcome.json)
@@ -84,12 +86,12 @@ def test_a_comparison_takes_two_dumps(quirks, dumped, number):
     assert "takes two dumps" in outcome.err
 
 
-# ---- what is said before anything runs
+# ---- before anything runs
 
 
 @pytest.fixture
 def migrate(model, tmp_path):
-    """What ``quirks migrate`` is given beside what a test types."""
+    """Arguments of ``quirks migrate`` that tests share."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt_token_ids": [1, 2]}\n')
     return ["migrate", "--to", sys.executable, "--prompts", str(prompts), "--model", str(model(vocab_size=8))]
@@ -100,7 +102,6 @@ def migrate(model, tmp_path):
     [
         (["--from", "no/python"], "'no/python' is no Python interpreter"),
         (["--from", "0.30", "--to", "/nope"], "'/nope' is no Python interpreter"),  # before anything is fetched for 0.30
-        (["--from", "0.8"], "worker runs vllm"),
         (["--from", "0.30", "--profile", "float23"], "did you mean 'float32'"),
         (["--from", "0.30", "--threshold", "max_abs_delta=high"], "the limit must be a finite number"),
         (["--from", "0.30", "--prompts", "no/file"], "prompts no/file cannot be read"),
@@ -109,7 +110,7 @@ def migrate(model, tmp_path):
         (["--from", "0.30", "--output", "/dev/null/folder"], "--output /dev/null/folder cannot be made"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_runs(quirks, migrate, arguments, message):
+def test_a_usage_error_comes_before_anything_runs(quirks, migrate, arguments, message):
     outcome = quirks(*migrate, *arguments, "--json")
 
     assert outcome.code == 2
@@ -125,22 +126,21 @@ def test_what_cannot_be_done_is_said_before_anything_runs(quirks, migrate, argum
         (["--from", "0.30", "--to", "0.32", "--timeout", "nan"], "--timeout"),
     ],
 )
-def test_missing_sides_and_numbers_that_make_no_sense_are_usage_errors(quirks, arguments, option):
+def test_wrong_arguments_are_usage_errors(quirks, arguments, option):
     outcome = quirks("migrate", *arguments)
 
     assert outcome.code == 2
     assert option in outcome.err
 
 
-def test_a_command_that_is_terminated_leaves_no_half_environment_behind(migrate, tmp_path):
+def test_a_terminated_command_ends_pip(migrate, tmp_path):
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "quirks_core.cli", *migrate, "--from", "0.31.5"]
     cache = tmp_path / "cache/model-quirks/environments"
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until(lambda: list(cache.glob(".vllm*/*")), "the first files of the environment")
-        half = list(cache.glob("*"))
+        until(lambda: list(cache.glob("*/*")), "the first files of the environment")
+        started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
 
-    assert half
     assert process.returncode == 130
-    assert list(cache.iterdir()) == []
+    assert not psutil.wait_procs(started, timeout=HUNG_S)[1]

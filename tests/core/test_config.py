@@ -182,12 +182,16 @@ def test_settings_override_the_file_the_last_one_wins_and_they_count_as_typed(ya
     assert GenerationConfig.load(yaml("model: some/model\n"), settings=["model.revision=abc"]).model.path == "some/model"
 
 
+NO_SPACE = 'is not valid YAML: \'a:b\' is a key without a value, because no space follows the colon: write {a: b} or {"a": "b"}'
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
         ("engine.load_format", "--set 'engine.load_format': write slot=value, for example engine.load_format=dummy"),
         ("=dummy", "--set '=dummy': write slot=value, for example engine.load_format=dummy"),
-        ("engine.seed=[1", "--set 'engine.seed=[1': '[1' is not valid YAML"),
+        ("engine.hf_overrides={a:b}", f"--set 'engine.hf_overrides={{a:b}}': '{{a:b}}' {NO_SPACE}"),
+        ("engine.seed=[1", "--set 'engine.seed=[1': '[1' is not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ("purpose.x=1", "--set 'purpose.x=1': 'purpose' has no keys"),
         ("refit.skope=parameters", "refit.skope: unknown key; did you mean 'scope'?"),
     ],
@@ -204,11 +208,12 @@ def test_a_setting_that_cannot_be_used_is_an_error_that_quotes_it(setting, messa
         ("model: !!python/object/apply:os.getcwd []\n", "is not valid YAML"),
         ("- a\n- b\n", "must hold a mapping, not list"),
         ("", "must hold a mapping, not NoneType"),
+        ("model: m\nengine: {speculative_config: {method:ngram, n: 3}}\n", 'write {method: ngram} or {"method": "ngram"}'),
         ("engine:\n  seed: 1\nengine:\n  dtype: auto\n", "key 'engine' is written twice"),
         ("engine:\n  seed: 1\n  seed: 1\n", "key 'seed' is written twice"),
         ("purpose: eval\n", "no model: give --model"),
     ],
-    ids=["syntax", "no text", "code", "list", "nothing", "section twice", "key twice", "no model"],
+    ids=["syntax", "no text", "code", "list", "nothing", "no space", "section twice", "key twice", "no model"],
 )
 def test_a_file_that_cannot_be_used_is_an_error_on_one_line(yaml, content, message):
     text = problem_of_file(yaml(content))

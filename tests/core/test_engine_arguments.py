@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import pytest
 
 from quirks_core.config import EngineSection
-from quirks_core.engine_arguments import UNREAD, argument_names, find_argument
+from quirks_core.engine_arguments import UNREAD, argument_names, find_argument, leaves_open
 from quirks_core.slots import engine_doubt, engine_problem, installed_slot, is_engine_argument, is_slot
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
@@ -184,3 +185,20 @@ def test_every_engine_field_of_ours_is_an_argument_of_the_installed_vllm_or_says
 
     assert [name for name in fields if is_engine_argument(name) and engine_problem(name)] == []
     assert [name for name in fields if not is_engine_argument(name) and installed_slot(name)] == []
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="reads the source of the installed vLLM")
+@pytest.mark.parametrize(
+    ("name", "value", "is_open"),
+    [
+        ("dtype", "auto", True),
+        ("kv_cache_dtype", "auto", True),
+        ("load_format", "auto", True),
+        ("dtype", "bfloat16", False),
+        ("generation_config", "auto", False),  # names the checkpoint's file
+        ("enforce_eager", False, False),
+        ("no_such_argument", "auto", False),
+    ],
+)
+def test_auto_leaves_an_argument_open_where_vllm_chooses_among_listed_values(name, value, is_open):
+    assert leaves_open(name, value) is is_open

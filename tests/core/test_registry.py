@@ -133,10 +133,19 @@ def test_a_slow_plugin_is_named_on_standard_error_while_it_runs_and_in_the_regis
 
     registry = load_fakes(fake_slow=source.format(wait="__import__('time').sleep(0.8)"), fake_good=GOOD)
 
-    assert capfd.readouterr().err == "plugin fake-dist:fake-slow has taken 0.5 s so far\n"
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("plugin fake-dist:fake-slow has taken 0.5 s so far: MODEL_QUIRKS_DISABLE=distribution:fake-dist ")
     (slow,) = registry.slow
     assert str(slow) == f"plugin fake-dist:fake-slow took {slow.seconds:.1f} s to load"
     assert (slow.seconds >= 0.8, registry.broken) == (True, ())
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan"])
+def test_a_limit_of_loading_that_is_no_number_of_seconds_is_an_error(load_fakes, monkeypatch, text):
+    monkeypatch.setenv("MODEL_QUIRKS_LOAD_TIMEOUT", text)
+
+    with pytest.raises(UsageError, match=f"MODEL_QUIRKS_LOAD_TIMEOUT='{text}': set it to a number of seconds, or to 0"):
+        load_fakes(fake_good=GOOD)
 
 
 def test_an_id_that_two_third_parties_declare_breaks_both_and_each_names_the_other(load_fakes):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quirks_core import Default, model_type
+from quirks_core import Affected, Default, Fact, model_type
 from quirks_core.consistency import find_circle
 from quirks_core.plan import State
 from quirks_core.quirk import Location
@@ -57,12 +57,47 @@ def test_of_a_chain_the_last_that_is_on_counts(make_plan, chain, disabled, activ
     assert [verdict.id for verdict in make_plan(*chain, disable=disabled).active] == ([active] if active else [])
 
 
-def test_a_successor_replaces_also_where_it_does_not_match_itself_and_what_does_not_exist_changes_nothing(
-    make_plan, make_quirk, chain
-):
-    plan = make_plan(chain[0], make_quirk(id="new", supersedes=("old", "never-was"), match=model_type("gemma3")))
+@pytest.mark.parametrize(
+    "narrow",
+    [{"match": model_type("gemma3")}, {"affected": Affected("vllm", fixed="0.32.0")}],
+    ids=["match", "versions"],
+)
+def test_a_successor_that_does_not_apply_replaces_nothing(make_plan, make_quirk, chain, narrow):
+    plan = make_plan(chain[0], make_quirk(id="new", supersedes=("old", "never-was"), **narrow))
 
-    assert (states(plan), plan.warnings) == ({"new": State.NOT_MATCHED, "old": State.SUPERSEDED}, ())
+    assert (states(plan)["old"], plan.value(EAGER), plan.warnings) == (State.ACTIVE, True, ())
+
+
+def test_a_successor_that_is_forced_replaces_wherever_it_is_in_force(make_plan, make_quirk, chain):
+    new = make_quirk(id="new", supersedes="old", match=model_type("gemma3"))
+
+    assert states(make_plan(chain[0], new, force=("new",)))["old"] is State.SUPERSEDED
+
+
+def test_an_undecided_successor_replaces_nothing_and_the_verdict_names_it(make_plan, make_quirk, chain):
+    new = make_quirk(id="new", supersedes="old", match=Fact("weather").is_true(), location=Location("acme/new.py", 7))
+
+    plan = make_plan(chain[0], new)
+
+    assert states(plan) == {"new": State.UNKNOWN, "old": State.ACTIVE}
+    assert verdict(plan, "old").because.startswith("every condition holds; not superseded, because it is undecided whether ")
+    assert "new (example-quirks 1.2, acme/new.py:7) (weather" in verdict(plan, "old").because
+
+
+@pytest.mark.parametrize(
+    ("applying", "active"),
+    [({"new", "newest"}, {"newest"}), ({"new"}, {"new"}), ({"newest"}, {"newest", "old"}), (set(), {"old"})],
+    ids=lambda names: "+".join(sorted(names)),
+)
+def test_in_a_chain_each_successor_replaces_what_it_names_where_it_applies(make_plan, make_quirk, applying, active):
+    links = {"old": (), "new": "old", "newest": "new"}
+    quirks = [
+        make_quirk(id=name, supersedes=replaced, match=model_type("qwen3" if name in {"old", *applying} else "gemma3"))
+        for name, replaced in links.items()
+    ]
+
+    for order in itertools.permutations(quirks):
+        assert {verdict.id for verdict in make_plan(*order).active} == active
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.sets(st.sampled_from("abcdefg"), max_size=3)))

@@ -6,6 +6,7 @@ They are all installed at once, as bare modules with the metadata that pip write
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -289,3 +290,30 @@ def test_a_terminal_without_unicode_shows_what_it_can(make_site: MakeSite) -> No
 
     assert [outcome.code for outcome in shown] == [0, 0, 0]
     assert environment.plan("llama", **ascii_only)["verdicts"]
+
+
+#: A command line, and a server that knows nothing of model-quirks.
+PROGRAMS = {
+    "quirks plan": ("-m", "quirks_core.cli", "plan", "--model"),
+    "vllm serve": ("-m", "vllm.entrypoints.cli.main", "serve"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_plugin_that_never_returns_ends_the_program_with_its_name_and_its_off_switch(
+    installed: Callable[..., Environment], program: str
+) -> None:
+    if program == "vllm serve" and find_spec("vllm") is None:
+        pytest.skip("needs vLLM")
+    environment = installed("acme-engine", "acme-quirks", "acme-slow")
+    variables = {"ACME_SLOW_S": "1000", "MODEL_QUIRKS_LOAD_TIMEOUT": "4", "MODEL_QUIRKS": "on"}
+
+    ended = environment.run(*PROGRAMS[program], environment.model("qwen3"), **variables)
+
+    assert ended.code == 3, ended.err[-4000:]
+    first, last = (line for line in ended.err.splitlines() if line.startswith("plugin acme-slow:acme-slow has "))
+    switch = "MODEL_QUIRKS_DISABLE=distribution:acme-slow switches it off"
+    assert first == f"plugin acme-slow:acme-slow has taken 3 s so far: {switch}; at 4 s this process ends"
+    assert last.startswith("plugin acme-slow:acme-slow has not returned in 4 s (at ")
+    assert "acme_slow/__init__.py:" in last
+    assert last.endswith(f"so this process ends: {switch}, MODEL_QUIRKS_LOAD_TIMEOUT=SECONDS sets the limit")

@@ -40,7 +40,7 @@ async def test_a_buffer_that_no_parameter_brings_is_found_and_seen_to_be_covered
     assert (found.clean, found.passed) == (False, True)
 
 
-async def test_a_buffer_that_a_refit_destroys_is_told_apart_and_comes_with_what_to_write(audited):
+async def test_a_buffer_that_a_refit_destroys_comes_with_an_adjustment(audited):
     """Apertus without its quirk: what the state dict has brought is lost again, so a start from the checkpoint is no help."""
     found = await audited("apertus", "apertus-xielu-buffers")
 

@@ -65,7 +65,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) 
 
     for heavy in ("torch", "ray"):
         (site / f"{heavy}.py").write_text("", encoding="utf-8")
-    install("kit-good", one=quirk("kit-good/one", supersedes="'gemma4-layer-scalar'", before="print('hello')"))
+    wide = {"supersedes": "'gemma4-layer-scalar'", "match": "model_type('example', 'gemma4')"}
+    install("kit-good", one=quirk("kit-good/one", **wide, before="print('hello')"))
+    install("kit-narrow", one=quirk("kit-narrow/one", supersedes="'gemma4-layer-scalar'"))
     install(
         "kit-broken", **{f"m{n}": source for n, source in enumerate(BROKEN.values())}, z=quirk("kit-broken/z", examples="()")
     )
@@ -115,7 +117,7 @@ def findings(validated: Any) -> Callable[[str], list[Found]]:
 
 
 def test_without_a_name_every_third_party_is_checked_and_the_built_in_quirks_are_not(validated: Any) -> None:
-    names = ["kit-broken", "kit-good", "kit-heavy", "kit-hooks", "kit-laws", "kit-names", "kit-x", "kit-y"]
+    names = ["kit-broken", "kit-good", "kit-heavy", "kit-hooks", "kit-laws", "kit-names", "kit-narrow", "kit-x", "kit-y"]
 
     assert [row["name"] for row in validated["distributions"]] == names
     assert validated["distributions"][1] == {
@@ -128,6 +130,14 @@ def test_without_a_name_every_third_party_is_checked_and_the_built_in_quirks_are
 
 def test_a_good_distribution_has_nothing_to_mend_whatever_it_prints_and_supersedes(findings: Any) -> None:
     assert findings("kit-good") == []
+
+
+def test_a_successor_that_does_not_apply_to_an_example_of_the_quirk_that_it_supersedes_gets_a_note(findings: Any) -> None:
+    (note,) = findings("kit-narrow")
+
+    assert note.level == "note"
+    assert note.message.startswith("it supersedes 'gemma4-layer-scalar' only where it applies itself; ")
+    assert "example 1 (model.model_type: wanted example, got gemma4)" in note.message
 
 
 @pytest.mark.parametrize("number", range(len(BROKEN)), ids=list(BROKEN))

@@ -1,18 +1,15 @@
-"""The sweep over architectures: what a row says, what is run again, and the page. No engine runs here."""
+"""The sweep over architectures: verdicts, what is run again, and the page. No engine runs here."""
 
 from __future__ import annotations
 
-import json
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 from worker.sweep import __main__ as command
-from worker.sweep import models, rows
-from worker.sweep.explanations import EXPLANATIONS
-from worker.sweep.page import markdown, unexplained
-from worker.sweep.records import Row, Run, Stage, Sweep, Tokens, Verdict
+from worker.sweep.__main__ import Row, Sweep, Verdict, dependencies, make, markdown
+from worker.sweep.engine import EXPLANATIONS, FURTHER, KINDS, Run, Stage, Tokens, build
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 _ALL, _SOME = Tokens(equal=72, total=72, logprobs=1e-6), Tokens(equal=7, total=72, logprobs=0.5)
@@ -21,7 +18,7 @@ _RIGHT_FROM_DISK = Run(stage=Stage.DONE, first=_ALL)
 
 
 def _row(kind="qwen3", run=_DONE, disk=None, **values):
-    return Row(kind=kind, run=run, disk=disk, seconds=20, date=date(2026, 11, 22), depends=values or rows.dependencies(kind))
+    return Row(kind=kind, run=run, disk=disk, seconds=20, date=date(2026, 11, 22), depends=values or dependencies(kind))
 
 
 def _changed(**values):
@@ -45,7 +42,7 @@ def _changed(**values):
         (_changed(first=_SOME), Run(stage=Stage.BUILD, killed=True), Verdict.UNFINISHED),
     ],
 )
-def test_a_wrong_row_is_blamed_on_the_refit_only_where_the_checkpoint_from_disk_is_right(run, disk, verdict):
+def test_only_a_checkpoint_that_is_right_from_disk_blames_the_refit(run, disk, verdict):
     assert _row(run=run, disk=disk).verdict is verdict
 
 
@@ -56,13 +53,12 @@ def sweep(tmp_path, monkeypatch):
     def run(*arguments, make=lambda kind, *_: _row(kind)):
         started = []
         monkeypatch.setattr(command, "make", lambda kind, *rest: (started.append(kind), make(kind, *rest))[1])
-        files = ["--output", str(tmp_path / "sweep.json"), "--markdown", str(tmp_path / "sweep.md")]
-        return command.main([*arguments, *files]), started
+        return command.main([*arguments, "--docs", str(tmp_path)]), started
 
     return run
 
 
-def test_a_second_sweep_runs_only_what_is_missing_or_was_made_with_other_versions(sweep):
+def test_a_second_sweep_skips_rows_of_the_same_versions(sweep):
     assert sweep("qwen3", "gemma") == (0, ["qwen3", "gemma"])
     assert sweep("qwen3", "gemma", "llama") == (0, ["llama"])
     assert sweep("gemma", "--anew", make=lambda kind, *_: _row(kind, vllm="0.31.0")) == (0, ["gemma"])
@@ -87,22 +83,19 @@ def test_an_interrupted_sweep_keeps_its_rows(sweep, tmp_path):
     assert "| qwen3 |" in (tmp_path / "sweep.md").read_text(encoding="utf-8")
 
 
-def test_a_wrong_row_that_nobody_explained_is_a_finding(sweep, capsys):
-    code, _ = sweep("qwen3", "--json", make=lambda kind, *_: _row(kind, _changed(first=_SOME), _RIGHT_FROM_DISK))
-
-    assert code == 1
-    assert json.loads(capsys.readouterr().out)["rows"][0]["run"]["first"]["equal"] == _SOME.equal
+def test_a_wrong_row_without_an_explanation_is_a_finding(sweep):
+    assert sweep("qwen3", make=lambda kind, *_: _row(kind, _changed(first=_SOME), _RIGHT_FROM_DISK)) == (1, ["qwen3"])
     assert sweep("qwen3", "--render") == (1, [])
 
 
-def test_a_run_that_takes_too_long_is_killed_and_says_so():
-    found = rows.make("qwen3", timeout_s=0.01)
+def test_a_run_that_takes_too_long_is_unfinished():
+    found = make("qwen3", timeout_s=0.01)
 
     assert found.verdict is Verdict.UNFINISHED
     assert "not done after 0.01 s" in found.run.error
 
 
-def test_the_page_shows_errors_as_code_and_leaves_out_the_quirks_of_every_row():
+def test_the_page_leaves_out_the_quirks_of_every_row():
     wrong = Run(stage=Stage.START, error="ValueError: a `b` | c", quirks=("double-bos", "yarn-length"))
     page = markdown(Sweep(rows=(_row("gemma", wrong), _row("qwen3", _changed(quirks=("double-bos",))))))
 
@@ -116,8 +109,8 @@ def test_transformers_makes_every_further_kind_small_and_finite(tmp_path):
     import torch
     from transformers import AutoModelForCausalLM
 
-    for kind in models.FURTHER:
-        folder = models.build(kind, tmp_path / kind)
+    for kind in FURTHER:
+        folder = build(kind, tmp_path / kind)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         with torch.no_grad():
             logits = model(torch.arange(3, 27)[None], use_cache=False).logits
@@ -125,17 +118,17 @@ def test_transformers_makes_every_further_kind_small_and_finite(tmp_path):
         assert model.num_parameters() < 500_000, kind
 
 
-def test_the_recorded_page_is_made_of_the_recorded_rows():
+def test_the_recorded_page_shows_the_recorded_rows():
     recorded = Sweep.read(_DOCS / "sweep.json")
 
     assert (_DOCS / "sweep.json").read_text(encoding="utf-8") == recorded.text()
     assert (_DOCS / "sweep.md").read_text(encoding="utf-8") == markdown(recorded)
 
 
-def test_every_recorded_row_is_of_a_kind_and_every_wrong_one_has_an_explanation():
+def test_every_recorded_wrong_row_has_an_explanation():
     recorded = Sweep.read(_DOCS / "sweep.json")
 
-    assert {row.kind for row in recorded.rows} == set(models.KINDS)
-    assert all(row.depends["values"] == rows.dependencies(row.kind)["values"] for row in recorded.rows)
-    assert unexplained(recorded) == []
+    assert {row.kind for row in recorded.rows} == set(KINDS)
+    assert all(row.depends["values"] == dependencies(row.kind)["values"] for row in recorded.rows)
+    assert recorded.unexplained == []
     assert set(EXPLANATIONS) <= {row.kind for row in recorded.rows if row.verdict is not Verdict.RIGHT}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from quirks_core.plan import Plan, canonical
 from quirks_core.registry import Registry
 from worker.ablation.coverage import covering, covers
-from worker.ablation.skeleton import skeleton
+from worker.ablation.draft import draft_of
 from worker.parity.metrics import METRICS
 from worker.parity.records import Attribution, Result, Step, worst_level
 
@@ -98,7 +98,7 @@ class _Seen:
             if chosen := [move for move in moves if move.scenario in names and move.nearer is nearer]:
                 moves = chosen
                 break
-        # Of equal moves the first, in the order of the scenarios, then of the metrics.
+        # The first of equal moves, in the order of the scenarios, then of the metrics.
         return max(moves, key=lambda move: (move.crossed, move.factor), default=None)
 
 
@@ -106,9 +106,7 @@ def _attribution(seen: _Seen, move: _Move, plan: Plan, registry: Registry) -> At
     quirks = covering(seen.step, plan, registry)
     text = ""
     if seen.restores and not any(map(covers, quirks)):
-        before, after = next(pair for pair in seen.pairs if pair[0].scenario == move.scenario)
-        moves = sorted(_moves(before, after), key=lambda move: (-move.crossed, -move.factor))[:3]
-        text = skeleton(plan, seen.step, move.scenario, {move.metric: (move.before, move.after) for move in moves})
+        text = draft_of(seen.step, plan)
     return Attribution(
         scenario=move.scenario,
         metric=move.metric,
@@ -140,7 +138,7 @@ def _moves(before: Result, after: Result) -> Iterator[_Move]:
 
 
 def _is_judged(name: str, *results: Result) -> bool:
-    """Tells whether every result has a metric, some verdict uses it, and it measures how far apart the sides are."""
+    """Whether every result has a metric, some verdict uses it, and it measures how far apart the sides are."""
     judged = {verdict.metric for result in results for verdict in result.verdicts}
     return name in judged and METRICS[name].better != "any" and all(name in result.metrics for result in results)
 

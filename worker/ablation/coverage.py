@@ -1,8 +1,8 @@
-"""Which quirks set the values that a step changed, and why they have no effect in the user's run."""
+"""Which quirks cover a slot: those that adjust it, those that set it in a plan, and why others have no effect."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from quirks_core.adjustments import Default, Require, holds
@@ -38,8 +38,32 @@ def covering(step: Change, plan: Plan, registry: Registry) -> tuple[Coverage, ..
     return tuple(sorted(found.values(), key=lambda item: (_ORDER.index(State(item.state)), item.id)))
 
 
+def quirks_that_set(slot: str, registry: Registry, a: Container[str], b: Container[str]) -> tuple[Coverage, ...]:
+    """Returns the quirks that adjust a slot, and in which of two engines they are in force.
+
+    Args:
+        slot: Its name.
+        registry: The quirks of this installation.
+        a: Ids of the quirks in force in the first engine.
+        b: Those of the second.
+    """
+    found = []
+    for item in registry.loaded:
+        if any(getattr(adjustment, "slot", None) == slot for adjustment in item.quirk.adjustments):
+            where = [side for side, ids in (("A", a), ("B", b)) if item.quirk.id in ids]
+            state = f"in force in {' and '.join(where)}" if where else "in force in neither"
+            found.append(Coverage(id=item.quirk.id, state=state, because=item.quirk.title))
+    return tuple(found)
+
+
+def setters(slot: str, plan: Plan) -> tuple[str, ...]:
+    """Returns the ids of the quirks whose value of a slot is in force, in alphabetical order."""
+    lines = (line for line in plan.adjustments if line.slot == slot and line.in_force)
+    return tuple(sorted({quirk.id for line in lines for quirk in line.quirks}))
+
+
 def covers(coverage: Coverage) -> bool:
-    """Tells whether a quirk is about the user's run, so that no new one is needed."""
+    """Whether a quirk concerns the user's run, so that no new one is needed."""
     return coverage.state != State.NOT_MATCHED
 
 
@@ -55,7 +79,7 @@ def _that_set(name: str, value: Any, plan: Plan, registry: Registry) -> Iterator
 
 
 def _adjustments(item: Loaded, slot: str, value: Any, plan: Plan) -> Iterator[Default | Require]:
-    """The adjustments of a quirk that ask for this value of the slot."""
+    """The adjustments of a quirk that set the slot to this value."""
     for adjustment in item.quirk.adjustments:
         if isinstance(adjustment, Default | Require) and adjustment.slot == slot:
             try:

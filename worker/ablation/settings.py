@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from quirks_core import sources
 from quirks_core.config import GenerationConfig
 from quirks_core.facts import RunContext
-from quirks_core.flags import ModelFlag
 from quirks_core.plan import Plan
 from quirks_core.slots import checked_value
 from quirks_core.variables import COMPILATION_SWITCHES
@@ -83,7 +82,6 @@ class Setting:
     paths: tuple[str, ...]  #: keys of the configuration; several change together
     alternatives: Alternatives  #: the values to try
     how: How  #: what is needed to try one
-    flag: ModelFlag  #: the flag of a quirk that would set it
     why: str  #: how it affects logprobs, in one line
     source: str  #: source of that statement
     lasting: tuple[Any, ...] = ()  #: values with a lasting effect on the engine: nothing else can be tried on it afterwards
@@ -196,45 +194,44 @@ _ONE_SIDED = "https://github.com/NVIDIA-NeMo/RL/pull/3936"
 _HEAD = "the head's rounding is the largest of all; float32 on one side only makes it worse"
 
 _SETTINGS = (
-    Setting(("engine.logprobs_mode",), _logprobs_modes, "restart", ModelFlag.LOGPROBS,
+    Setting(("engine.logprobs_mode",), _logprobs_modes, "restart",
             "raw logprobs are computed before temperature, penalties and top-k/p: not of the sampled distribution",
             "https://github.com/huggingface/trl/issues/4159"),
-    Setting(("refit.clear_cache",), _if_refitted(_flipped("refit.clear_cache", False)), "refit", ModelFlag.WEIGHT_SYNC,
+    Setting(("refit.clear_cache",), _if_refitted(_flipped("refit.clear_cache", False)), "refit",
             "a KV cache that is kept over a refit was computed with the old weights", "https://github.com/NVIDIA-NeMo/RL/pull/4018"),
-    Setting(("refit.scope",), _if_refitted(_scopes), "refit", ModelFlag.WEIGHT_SYNC,
+    Setting(("refit.scope",), _if_refitted(_scopes), "refit",
             "a refit of parameters does not update persistent buffers; after a dummy load they are noise",
             "https://github.com/NVIDIA-NeMo/RL/issues/2631", lasting=("state_dict",), fresh=("parameters",)),
-    Setting(("engine.load_format",), _load_formats, "restart", ModelFlag.LOAD_FORMAT,
+    Setting(("engine.load_format",), _load_formats, "restart",
             "tensors that no refit sends keep the noise of a dummy load", "https://github.com/NVIDIA-NeMo/RL/pull/298"),
     Setting(("engine.enable_prefix_caching",), _flipped("engine.enable_prefix_caching", True), "restart",
-            ModelFlag.PREFIX_CACHE,
             "a prefix from the cache may have been computed with other weights or other kernels", _BLOG),
-    Setting(("engine.generation_config",), _generation_configs, "restart", ModelFlag.RUNTIME,
+    Setting(("engine.generation_config",), _generation_configs, "restart",
             "the checkpoint's generation_config.json changes sampling parameters that a request does not set",
             "https://github.com/vllm-project/vllm/pull/11164"),
-    Setting(("engine.async_scheduling",), _flipped("engine.async_scheduling", True), "restart", ModelFlag.RUNTIME,
+    Setting(("engine.async_scheduling",), _flipped("engine.async_scheduling", True), "restart",
             "the engine schedules a step before the tokens of the previous one are known", _BLOG),
-    Setting(("engine.enable_chunked_prefill",), _flipped("engine.enable_chunked_prefill", True), "restart", ModelFlag.RUNTIME,
+    Setting(("engine.enable_chunked_prefill",), _flipped("engine.enable_chunked_prefill", True), "restart",
             "a prompt split over several steps is summed in another order, and recurrent models carry the difference on",
             "https://github.com/vllm-project/vllm/issues/42259"),
-    Setting(("engine.enforce_eager",), _eager_or_compiled, "restart", ModelFlag.ENFORCE_EAGER,
+    Setting(("engine.enforce_eager",), _eager_or_compiled, "restart",
             "eager execution, compiled code and CUDA graphs round differently",
             "https://github.com/vllm-project/vllm/issues/55238"),
-    Setting(("engine.dtype",), _dtypes("engine"), "restart", ModelFlag.RUNTIME,
+    Setting(("engine.dtype",), _dtypes("engine"), "restart",
             "the engine's rounding; an unset train.dtype follows it", _BLOG),
-    Setting(("train.dtype",), _dtypes("train"), "rescore", ModelFlag.RUNTIME, "the trainer's rounding", _BLOG),
-    Setting(("engine.dtype", "train.dtype"), _float32_on_both, "restart", ModelFlag.RUNTIME, "rounding on both sides", _BLOG),
-    Setting(("engine.head_dtype",), _head("engine"), "restart", ModelFlag.LM_HEAD_DTYPE, _HEAD, _ONE_SIDED),
-    Setting(("train.head_dtype",), _head("train"), "rescore", ModelFlag.LM_HEAD_DTYPE, _HEAD, _ONE_SIDED),
-    Setting(("engine.head_dtype", "train.head_dtype"), _both_heads, "restart", ModelFlag.LM_HEAD_DTYPE,
+    Setting(("train.dtype",), _dtypes("train"), "rescore", "the trainer's rounding", _BLOG),
+    Setting(("engine.dtype", "train.dtype"), _float32_on_both, "restart", "rounding on both sides", _BLOG),
+    Setting(("engine.head_dtype",), _head("engine"), "restart", _HEAD, _ONE_SIDED),
+    Setting(("train.head_dtype",), _head("train"), "rescore", _HEAD, _ONE_SIDED),
+    Setting(("engine.head_dtype", "train.head_dtype"), _both_heads, "restart",
             "both heads must round in the same way; in float32 rounding is negligible", "https://github.com/vllm-project/vllm/pull/48390"),
-    Setting(("engine.kv_cache_dtype",), _kv_cache_dtypes, "restart", ModelFlag.KV_CACHE,
+    Setting(("engine.kv_cache_dtype",), _kv_cache_dtypes, "restart",
             "keys and values stored in fewer bits are rounded",
             "https://docs.vllm.ai/en/stable/configuration/engine_args/"),
-    Setting(("train.attn_implementation",), lambda _: [("eager",), ("sdpa",)], "rescore", ModelFlag.ATTENTION,
+    Setting(("train.attn_implementation",), lambda _: [("eager",), ("sdpa",)], "rescore",
             "the trainer's attention sums in another order, and may not support sliding windows or soft caps",
             "https://huggingface.co/docs/transformers/attention_interface"),
-    Setting((_BATCH_INVARIANT,), _batch_invariant, "restart", ModelFlag.ENVIRONMENT,
+    Setting((_BATCH_INVARIANT,), _batch_invariant, "restart",
             "a token's logprob depends on what else is in the batch",
             "https://docs.vllm.ai/en/v0.32.0/features/batch_invariance/"),
 )  # fmt: skip

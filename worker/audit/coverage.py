@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from quirks_core.flags import ModelFlag
-from quirks_core.plan import Contributor, Plan
+from quirks_core.plan import Plan
+from worker.ablation.coverage import setters
 from worker.audit.records import AGAIN, COMPLETE, FIRST, Hazard
 
 #: Slots that decide where an engine's tensors come from, with their values in a run without quirks.
@@ -22,7 +23,7 @@ def candidates(plan: Plan) -> tuple[str, ...]:
     start.
     """
     patching = {patch.quirk.id for patch in plan.patches}
-    setting = {quirk.id for slot in OPEN for quirk in _setters(plan, slot)}
+    setting = {name for slot in OPEN for name in setters(slot, plan)}
     built_in = set(ModelFlag)
     found = {
         verdict.id
@@ -33,7 +34,7 @@ def candidates(plan: Plan) -> tuple[str, ...]:
 
 
 def changes_weights(plan: Plan) -> bool:
-    """Tells whether a run under the plan can end with other weights than one without the quirks of weight transfer."""
+    """Whether a run under the plan can end with other weights than one without the quirks of weight transfer."""
     moved = any(plan.value(slot) != value for slot, value in OPEN.items())
     return moved or bool({patch.quirk.id for patch in plan.patches} & set(candidates(plan)))
 
@@ -61,7 +62,7 @@ def _helpful(hazard: Hazard) -> list[str]:
 
 
 def _by_slot(plan: Plan, slot: str) -> tuple[str, ...]:
-    return tuple(sorted({quirk.id for quirk in _setters(plan, slot)})) or (f"{slot}={plan.value(slot)}",)
+    return setters(slot, plan) or (f"{slot}={plan.value(slot)}",)
 
 
 def remedy(hazard: Hazard) -> str:
@@ -75,27 +76,10 @@ def remedy(hazard: Hazard) -> str:
     return "no refit restores it: try engine.load_format=auto; if that does not help, it needs a patch"
 
 
-def skeleton(model_type: str, hazards: Sequence[Hazard]) -> str:
-    """Returns the start of a declaration for hazards that no quirk covers; empty without hazards."""
-    if not hazards:
-        return ""
-    names = ", ".join(sorted({hazard.name.rpartition(".")[2] for hazard in hazards}))
+def adjustment(hazards: Sequence[Hazard]) -> str:
+    """Returns the adjustment of a new quirk for hazards that no quirk covers."""
     if all(hazard.state_dict_restores for hazard in hazards):
-        adjustment = 'Require("refit.scope", "state_dict")'
-    elif all(hazard.kind == "buffer" for hazard in hazards):
-        adjustment = 'Require("engine.load_format", "auto")'
-    else:
-        adjustment = 'Patch("package.module:function", wrapper="…", expects="…", reason="…")'
-    return f"""QUIRK = Quirk(
-    id="{model_type.replace("_", "-")}-refit",
-    title="A refit leaves {names} wrong",
-    flag=ModelFlag.WEIGHT_SYNC,
-    match=model_type("{model_type}") & purpose("rollout"),
-    adjustments={adjustment},
-    severity=Severity.WRONG_OUTPUT,
-    references=report("https://…"),
-)"""
-
-
-def _setters(plan: Plan, slot: str) -> Iterable[Contributor]:
-    return (quirk for item in plan.adjustments if item.slot == slot and item.in_force for quirk in item.quirks)
+        return 'Require("refit.scope", "state_dict")'
+    if all(hazard.kind == "buffer" for hazard in hazards):
+        return 'Require("engine.load_format", "auto")'
+    return 'Patch("package.module:function", wrapper="…", expects="…", reason="…")'

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,9 +20,10 @@ from quirks_core.model_config import require_weights
 from quirks_core.plan import Plan
 from quirks_core.planning import PlanOptions
 from quirks_core.switches import SwitchNames
-from worker.audit.coverage import FLAGS, OPEN, candidates, changes_weights, covering, skeleton
+from worker.ablation.draft import draft
+from worker.audit.coverage import FLAGS, OPEN, adjustment, candidates, changes_weights, covering
 from worker.audit.logprobs import Logprobs
-from worker.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Hazard, Logits, Refit
+from worker.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Disagreement, Hazard, Logits, Refit
 from worker.errors import RefitError, RefitRejectedError, TransferError, WorkerCallError
 from worker.parity.records import Tell
 from worker.parity.session import running
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from worker.async_worker import VllmAsyncGenerationWorker
 
-_DEAF = "the engine's workers do not answer, because engine.worker_extension_cls replaces ours; remove it"
+_NO_WORKER_RPC = "the engine's workers do not answer, because engine.worker_extension_cls replaces ours; remove it"
 
 
 class _Finding(NamedTuple):
@@ -70,57 +71,80 @@ async def audit(
         AuditError: transformers cannot load the model, the engine has no room for a second one, or its workers do not answer.
         UsageError, RefusedError, EngineStartError, EngineDiedError, TransferError: As for `worker.VllmAsyncGenerationWorker`.
     """
-    from worker.async_worker import VllmAsyncGenerationWorker
-    from worker.audit.disagreement import disagreement_of  # needs torch
-
-    began = time.monotonic()
+    start = time.monotonic()
     config = config.model_copy(update={"purpose": "rollout"})
     require_weights(config.model.path)
-    planning = planning or PlanOptions.gather(config)
-    planned = VllmAsyncGenerationWorker(config, options=planning)  # before anything runs, so that a refusal comes first
-    off = planning.switches.under(SwitchNames([*FLAGS, *candidates(planned.plan)]), "the audit")
-
-    def bare(load_format: str) -> VllmAsyncGenerationWorker:
-        return VllmAsyncGenerationWorker(opened(config, load_format), options=replace(planning, switches=off))
-
+    engines = _Engines.of(config, planning or PlanOptions.gather(config))  # before anything runs, so that a refusal comes first
+    plan = engines.planned.plan
     tell("loading the model with transformers")
     trainer = load_trainer(config)
-    expected = Logprobs()
-    disagreement = None
+    expected, disagreement = Logprobs(), None
     if logits:
         tell("starting an engine from the checkpoint, for its logprobs")
-        async with running(bare("auto")) as worker:
-            await expected.take(worker, trainer.config.get_text_config().vocab_size)
-            disagreement = await disagreement_of(worker, trainer, expected)
+        disagreement = await _from_checkpoint(engines.bare("auto"), trainer, expected)
     tell("starting an engine from dummy weights, without quirks of weight transfer")
-    findings, without = await _refits(bare("dummy"), trainer, REFITS, expected, FIRST, tell)
+    findings, without = await _refits(engines.bare("dummy"), trainer, REFITS, expected, FIRST, tell)
     suspicious = any(item.rows or item.refit.refused for item in findings) or bool(without and not without.close)
     with_plan = None
-    if suspicious and changes_weights(planned.plan):
+    if suspicious and changes_weights(plan):
         tell("starting an engine with the plan in force")
-        scope = RefitScope(planned.plan.value("refit.scope"))
+        scope = RefitScope(plan.value("refit.scope"))
         refits = [(label, scope) for label in PLANNED_REFITS]
-        more, with_plan = await _refits(planned, trainer, refits, expected, PLANNED_REFITS[-1], tell)
+        more, with_plan = await _refits(engines.planned, trainer, refits, expected, PLANNED_REFITS[-1], tell)
         findings += more
     logprobs = {"logits": without, "planned_logits": with_plan, "disagreement": disagreement}
-    return _record(planned.plan, findings, **logprobs, seconds=time.monotonic() - began)
+    return _record(plan, findings, **logprobs, seconds=time.monotonic() - start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Engines:
+    """The engines of an audit, none of them started."""
+
+    config: GenerationConfig
+    bare_options: PlanOptions  #: those of an engine without the quirks of weight transfer
+    planned: VllmAsyncGenerationWorker  #: the engine with the plan in force
+
+    @classmethod
+    def of(cls, config: GenerationConfig, planning: PlanOptions) -> _Engines:
+        from worker.async_worker import VllmAsyncGenerationWorker
+
+        planned = VllmAsyncGenerationWorker(config, options=planning)
+        off = planning.switches.under(SwitchNames([*FLAGS, *candidates(planned.plan)]), "the audit")
+        return cls(config, replace(planning, switches=off), planned)
+
+    def bare(self, load_format: str) -> VllmAsyncGenerationWorker:
+        """Returns an engine without the quirks of weight transfer, from dummy weights or from the checkpoint (``auto``)."""
+        from worker.async_worker import VllmAsyncGenerationWorker
+
+        return VllmAsyncGenerationWorker(opened(self.config, load_format), options=self.bare_options)
+
+
+async def _from_checkpoint(
+    worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, expected: Logprobs
+) -> Disagreement | None:
+    """Takes the logprobs of an engine that loads the checkpoint, and compares that engine with transformers."""
+    from worker.audit.disagreement import disagreement_of  # needs torch
+
+    async with running(worker):
+        await expected.take(worker, trainer.config.get_text_config().vocab_size)
+        return await disagreement_of(worker, trainer, expected)
 
 
 def _record(plan: Plan, findings: Sequence[_Finding], **values: Any) -> Audit:
     context = plan.context
-    kind = context.model.model_type or "unknown"
     hazards = tuple(_hazards(findings, plan))
+    uncovered = [hazard for hazard in hazards if not hazard.is_covered]
     return Audit(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         model=context.model.name,
-        model_type=kind,
+        model_type=context.model.model_type or "unknown",
         platform=context.platform or "unknown",
         versions={name: version for name, version in context.packages.items() if version},
         plan=plan.digest,
         quirks=candidates(plan),
         refits=tuple(item.refit for item in findings),
         hazards=hazards,
-        skeleton=skeleton(kind, [hazard for hazard in hazards if not hazard.is_covered]),
+        skeleton=draft(context.model.model_type, context.purpose, [adjustment(uncovered)]) if uncovered else "",
         **values,
     )
 
@@ -177,8 +201,8 @@ async def _refits(
 
 
 async def _refit(worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, label: str, scope: RefitScope) -> _Finding:
-    """Refits and compares; a refit that the worker refuses half-way is compared as well."""
-    await _ask(worker, "poison")
+    """Refits and compares, also after a refit that the worker refuses half-way."""
+    await _step(worker, "poison")
     refused = ""
     try:
         await worker.refit_async(trainer, scope)
@@ -187,19 +211,19 @@ async def _refit(worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, la
     except RefitError as error:
         refused = str(error)
     rows: dict[str, dict[str, Any]] = {}
-    for place, found in enumerate(await _ask(worker, "compare")):
+    for place, found in enumerate(await _step(worker, "compare")):
         for row in found:
             first = rows.setdefault(row["name"], {**row, "workers": []})
             first["workers"].append(place)
     return _Finding(Refit(label=label, scope=scope.value, refused=refused, differs=tuple(rows)), rows)
 
 
-async def _ask(worker: VllmAsyncGenerationWorker, step: str) -> list[list[dict[str, Any]]]:
+async def _step(worker: VllmAsyncGenerationWorker, step: str) -> list[list[dict[str, Any]]]:
     """Has every engine process do one step of `worker.audit.tensor_audit.TensorAudit`."""
     from worker.audit import tensor_audit  # needs torch
 
     if not worker.engine.takes_calls:
-        raise AuditError(_DEAF)
+        raise AuditError(_NO_WORKER_RPC)
     try:
         return await worker.engine.call(tensor_audit.step, step)
     except (RefitError, WorkerCallError) as error:

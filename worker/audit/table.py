@@ -25,13 +25,13 @@ def show_audit(screen: Screen, audit: Audit) -> None:
         if logits is not None:
             screen.say(f"logprobs after a refit {title}: {_logits(logits)}")
     if audit.skeleton:
-        screen.say("start of a quirk (quirks new makes a package for it):")
+        screen.say("no quirk covers it; a new one could start like this:")
         screen.print(Text(audit.skeleton), soft_wrap=True)  # unwrapped, so that it can be copied
     screen.say(verdict(audit))
 
 
 def verdict(audit: Audit) -> str:
-    """Says in one line how an audit ended, with rich's markup."""
+    """Returns the result of an audit in one line, with rich's markup."""
     model = line(audit.model)
     if audit.clean:
         return f"[green]clean[/] {model}: a refit of parameters leaves nothing wrong"

@@ -29,7 +29,7 @@ def run_compare(options: argparse.Namespace, files: Sequence[str]) -> int:
 def compared(options: argparse.Namespace, a: Dump, b: Dump) -> Comparison:
     """Compares two dumps, with the installed quirks that set what differs."""
     from quirks_core.registry import Registry
-    from worker.compare.causes import quirks_that_set
+    from worker.ablation.coverage import quirks_that_set
     from worker.compare.compare import compare
 
     registry = Registry.load()

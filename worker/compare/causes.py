@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from quirks_core.registry import Registry
-from worker.parity.records import Coverage
+from worker.ablation.settings import SETTINGS
 
 #: What a setting changes: what a logprob *means*, how it is *computed*, or which tokens are *drawn*.
 Concern = Literal["meaning", "computation", "draw"]
@@ -23,26 +22,24 @@ _WEIGHTS = "weights are quantised in another way"
 #: underscore is a prefix.
 KNOWN: Mapping[str, tuple[Concern, str]] = MappingProxyType(
     {
-        "model_config.logprobs_mode": ("meaning", "raw logprobs are computed before temperature, penalties and top-k/p"),
+        "model_config.logprobs_mode": ("meaning", SETTINGS["engine.logprobs_mode"].why),
         "sampling_defaults.": ("draw", _DRAWN),
-        "model_config.generation_config": ("draw", _DRAWN),
+        "model_config.generation_config": ("draw", SETTINGS["engine.generation_config"].why),
         "model_config.override_generation_config": ("draw", _DRAWN),
         "model_config.logits_processors": ("draw", "logits are changed before sampling"),
         "model_config.seed": ("draw", "requests without their own seed use other random numbers"),
         "model_config.use_fp64_gumbel": ("draw", "random numbers have another precision"),
-        "model_config.dtype": ("computation", "weights and activations are rounded to another dtype"),
-        "model_config.head_dtype": ("computation", "logits are computed in another dtype"),
+        "model_config.dtype": ("computation", SETTINGS["engine.dtype"].why),
+        "model_config.head_dtype": ("computation", SETTINGS["engine.head_dtype"].why),
         "model_config.quantization": ("computation", _WEIGHTS),
         "quantization": ("computation", _WEIGHTS),
-        "cache_config.cache_dtype": ("computation", _CACHE),
-        "cache_config.enable_prefix_caching": (
-            "computation", "a prefix hit reuses keys and values that were computed in another batch, or under older weights",
-        ),
-        "scheduler_config.async_scheduling": ("computation", "steps overlap, so requests are batched in another way"),
-        "scheduler_config.enable_chunked_prefill": ("computation", _SHAPES),
+        "cache_config.cache_dtype": ("computation", SETTINGS["engine.kv_cache_dtype"].why),
+        "cache_config.enable_prefix_caching": ("computation", SETTINGS["engine.enable_prefix_caching"].why),
+        "scheduler_config.async_scheduling": ("computation", SETTINGS["engine.async_scheduling"].why),
+        "scheduler_config.enable_chunked_prefill": ("computation", SETTINGS["engine.enable_chunked_prefill"].why),
         "model_config.disable_cascade_attn": ("computation", "shared prefixes use another kernel"),
         "attention_config.": ("computation", _KERNELS),
-        "model_config.enforce_eager": ("computation", _COMPILED),
+        "model_config.enforce_eager": ("computation", SETTINGS["engine.enforce_eager"].why),
         "compilation_config.": ("computation", _COMPILED),
         "kernel_config.": ("computation", _KERNELS),
         "mamba_config.": ("computation", _KERNELS),
@@ -57,7 +54,7 @@ KNOWN: Mapping[str, tuple[Concern, str]] = MappingProxyType(
         "parallel_config.enable_expert_parallel": ("computation", _KERNELS),
         "parallel_config.disable_custom_all_reduce": ("computation", _KERNELS),
         "speculative_config": ("draw", "draft tokens consume random numbers"),
-        "env.VLLM_BATCH_INVARIANT": ("computation", _KERNELS),
+        "env.VLLM_BATCH_INVARIANT": ("computation", SETTINGS["env.VLLM_BATCH_INVARIANT"].why),
         "env.VLLM_USE_FLASHINFER_SAMPLER": ("draw", "another sampler selects other tokens for the same random numbers"),
         "env.VLLM_ENFORCE_STRICT_TOOL_CALLING": ("draw", "grammar masks change the sampled distribution"),
         "env.VLLM_USE_V2_MODEL_RUNNER": ("computation", "another model runner builds the batches"),
@@ -106,21 +103,3 @@ def slot_of(name: str) -> str:
     found = key(name) or name
     section, _, argument = name.partition(".")
     return _SLOTS.get(found) or f"engine.{section if found == f'{section}.' else argument or section}"
-
-
-def quirks_that_set(slot: str, registry: Registry, a: Container[str], b: Container[str]) -> tuple[Coverage, ...]:
-    """Returns the quirks that set a slot.
-
-    Args:
-        slot: Its name.
-        registry: The quirks of this installation.
-        a: Ids of the quirks in force on one side.
-        b: Those of the other.
-    """
-    found = []
-    for item in registry.loaded:
-        if any(getattr(adjustment, "slot", None) == slot for adjustment in item.quirk.adjustments):
-            where = [side for side, ids in (("A", a), ("B", b)) if item.quirk.id in ids]
-            state = f"in force in {' and '.join(where)}" if where else "in force in neither"
-            found.append(Coverage(id=item.quirk.id, state=state, because=item.quirk.title))
-    return tuple(found)

@@ -6,12 +6,11 @@ trainer), so ``delta`` is A - B.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from quirks_core.diff import Change
+from quirks_core.diff import Change, changes
 from quirks_core.errors import UsageError, shown
-from quirks_core.plan import canonical
 from worker.compare.causes import KNOWN, Concern, key, rank, slot_of
 from worker.compare.dump import Dump, Row
 from worker.parity.metrics import Decode, measured
@@ -128,7 +127,7 @@ def compare(
         limits = tuple(limit for limit in limits if limit.metric != "tokens")
     generated = [_generated(kind, a, b, limits, decode) for kind in _GENERATED]
     kinds = [found for found in (*generated, forced) if found is not None]
-    effective = changes(a.effective, b.effective)
+    effective = tuple(changes(a.effective, b.effective, str))
     sides = [Side.model_validate(dump.model_dump(include=set(Side.model_fields))) for dump in (a, b)]
     return Comparison(
         a=sides[0],
@@ -136,25 +135,12 @@ def compare(
         profile=profile,
         kinds=tuple(kinds),
         effective=effective,
-        settings=changes(a.settings, b.settings),
-        versions=changes(a.versions, b.versions),
-        quirks=changes(dict.fromkeys(a.quirks, "in force"), dict.fromkeys(b.quirks, "in force")),
+        settings=tuple(changes(a.settings, b.settings, str)),
+        versions=tuple(changes(a.versions, b.versions, str)),
+        quirks=tuple(changes(dict.fromkeys(a.quirks, "in force"), dict.fromkeys(b.quirks, "in force"), str)),
         causes=_causes(effective, forced is None or forced.level == "ok", cover),
         reading=_reading(kinds),
     )
-
-
-def changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Returns the keys whose values differ, or that only one mapping has."""
-    found = []
-    for name in sorted(a.keys() | b.keys()):
-        if name not in a:
-            found.append(Change(name=name, b=b[name], missing="a"))
-        elif name not in b:
-            found.append(Change(name=name, a=a[name], missing="b"))
-        elif canonical(a[name]) != canonical(b[name]):  # compared as JSON: true differs from 1, and NaN equals NaN
-            found.append(Change(name=name, a=a[name], b=b[name]))
-    return tuple(found)
 
 
 def _incomparable(a: Dump, b: Dump) -> list[str]:

@@ -59,7 +59,7 @@ class Dump(ParityRecord):
     model: str  #: name of the model
     model_type: str  #: its ``model_type``
     config_digest: str  #: SHA-256 of its ``config.json``
-    weights_digest: str = ""  #: SHA-256 of probes of its weights' files; empty if they are not in a folder of the machine
+    weights_digest: str = ""  #: SHA-256 of probes of its weights' files; empty if they are in no local folder
     platform: str  #: ``cpu``, ``cuda``, …; empty if it is unknown
     versions: dict[str, str]  #: versions by package, Python's and the device's name among them
     plan: str  #: the plan's digest
@@ -67,7 +67,7 @@ class Dump(ParityRecord):
     settings: dict[str, Any]  #: the slots as in force, and how samples were drawn
     effective: dict[str, Any]  #: the engine's own settings (`worker.compare.effective`)
     prompts: tuple[tuple[int, ...], ...]  #: token ids of each prompt
-    receipt: Receipt | None = None  #: what its processes acknowledged; None in dumps of before there was one
+    receipt: Receipt  #: the acknowledgements of its processes
     rows: tuple[Row, ...]  #: what was generated
     #: by the digest of some sequences, the logprobs of each one's generated tokens, computed at once as a prompt (prefill,
     #: temperature 1): always for the dump's own rows, and for another dump's if it was made ``--tokens-of`` it

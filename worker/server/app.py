@@ -1,7 +1,7 @@
 """The routes: access control, request bodies, and replies.
 
 Import it after the plan is in force, because it imports vLLM. Only these routes exist: vLLM's development routes, which
-let anybody call into the engine, are never added, whatever VLLM_SERVER_DEV_MODE says.
+call into the engine, are never added, whatever VLLM_SERVER_DEV_MODE is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Served without a key, for load balancers.
 _OPEN = "/health"
-#: nginx's status for a client that closed the connection; nobody receives it.
+#: nginx's status for a client that closed the connection; no client receives it.
 _CLIENT_GONE = 499
 
 
@@ -124,8 +124,8 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         if scope["type"] == "http" and scope["path"] != _OPEN and not self._knows(scope):
-            told = problem("the request has no valid key: send it as 'Authorization: Bearer KEY'", status=401)
-            refused = refusal(told, {"WWW-Authenticate": "Bearer"})
+            body = problem("the request has no valid key: send it as 'Authorization: Bearer KEY'", status=401)
+            refused = refusal(body, {"WWW-Authenticate": "Bearer"})
             await refused(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -143,7 +143,7 @@ async def _read(request: Request, limits: Limits) -> dict[str, Any]:
         RequestError: There is none, it is too large, or it exceeds a limit.
         ClientDisconnect: The client left before it had sent the request.
     """
-    # Also keeps web pages out: a browser asks before it sends this type to another origin.
+    # Also keeps web pages out: a browser sends this type to another origin only after a preflight request.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestError("the request must have the header 'Content-Type: application/json'", status=415)
     parts, length = [], 0

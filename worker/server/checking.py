@@ -1,4 +1,4 @@
-"""Validates the JSON of a request, and says what is wrong in the client's terms: fields and values, no Python classes."""
+"""Validates the JSON of a request; errors name the client's fields and values, and no Python class."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from worker.server.errors import RequestError
 _SHOWN = 5
 #: Fields that never reach the engine as they are.
 _STAYS_HERE = ("messages", "required_prefix_token_ids")
-#: What pydantic says of a mapping that has a class of its own.
+#: The class that pydantic names beside the mapping that it accepts.
 _INSTANCE = re.compile(r" or (an )?instance of \w+")
-#: What vLLM's errors say after their message; it has a field of its own in a reply.
+#: The parameter that vLLM appends to a message; a reply has a field for it.
 _DETAILS = re.compile(r" \((parameter|value)=.*\)$", re.DOTALL)
 #: Where in its sources xgrammar found the mistake.
 _SOURCE = re.compile(r"\[[\d:]+\] \S+\.cc:\d+: ")
@@ -45,13 +45,13 @@ def checked(form: type[BaseModel], body: dict[str, Any]) -> Any:
     except Exception as error:
         if problems := _misshapen(form, body):
             raise _refusal(problems, body) from None
-        told = said(error)
-        parameter = getattr(error, "parameter", None) or subject(told, form)
-        raise RequestError(f"the request is not valid: {told}", parameter=parameter) from error
+        message = plain_message(error)
+        parameter = getattr(error, "parameter", None) or subject(message, form)
+        raise RequestError(f"the request is not valid: {message}", parameter=parameter) from error
 
 
-def said(error: BaseException) -> str:
-    """Returns an error's own message, for a client: without its class, and what vLLM adds of parameter, value and source."""
+def plain_message(error: BaseException) -> str:
+    """Returns an error's message for a client: without its class, parameter, value and line of source."""
     try:
         text = _SOURCE.sub("", _DETAILS.sub("", str(error)))
     except Exception:
@@ -73,26 +73,25 @@ def _problems(error: ValidationError, *outer: str) -> list[Any]:
 def _misshapen(form: type[BaseModel], body: dict[str, Any]) -> list[Any]:
     """Validates each field by its type alone, without the validators that failed; returns the problems."""
     found = []
-    for name, value in body.items():
-        if name in form.model_fields:
-            kind: Any = form.model_fields[name].annotation
-            try:
-                TypeAdapter(kind).validate_python(value)
-            except ValidationError as error:
-                found += _problems(error, name)
+    for name in body.keys() & form.model_fields.keys():
+        kind: Any = form.model_fields[name].annotation
+        try:
+            TypeAdapter(kind).validate_python(body[name])
+        except ValidationError as error:
+            found += _problems(error, name)
     return found
 
 
 def _refusal(problems: list[Any], body: dict[str, Any]) -> RequestError:
     fields = [_field(item["loc"], body, missing=item["type"] == "missing") for item in problems]
-    said_of_each = zip(fields, problems, strict=True)
-    told = list(dict.fromkeys(f"{field}: {_INSTANCE.sub('', item['msg'])}" for field, item in said_of_each))
-    more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    return RequestError(f"the request is not valid: {'; '.join(told[:_SHOWN])}{more}", parameter=fields[0])
+    messages = (f"{field}: {_INSTANCE.sub('', item['msg'])}" for field, item in zip(fields, problems, strict=True))
+    distinct = list(dict.fromkeys(messages))
+    more = f"; and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
+    return RequestError(f"the request is not valid: {'; '.join(distinct[:_SHOWN])}{more}", parameter=fields[0])
 
 
 def check_integers(body: dict[str, Any]) -> None:
-    """Refuses integers of more than 64 bits: vLLM registers a request before it finds that it cannot send them to its engine.
+    """Refuses integers of more than 64 bits: vLLM registers a request before it fails to send them to its engine.
 
     Args:
         body: The request, as JSON gives it.
@@ -109,25 +108,6 @@ def check_integers(body: dict[str, Any]) -> None:
             pending += [(name, item) for item in value]
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise RequestError(f"{name}: an integer must have at most 64 bits", parameter=name)
-
-
-def check_transfer(request: Any, *, connected: bool) -> None:
-    """Refuses parameters for a KV-cache connector if the engine has none, and those that no connector could read.
-
-    Args:
-        request: A chat request.
-        connected: The engine has a connector.
-
-    Raises:
-        RequestError: There is such a value.
-    """
-    extra = request.vllm_xargs or {}
-    for name in ("kv_transfer_params", "ec_transfer_params"):
-        for place, value in ((name, getattr(request, name, None)), (f"vllm_xargs.{name}", extra.get(name))):
-            if value is not None and not connected:
-                raise RequestError(f"{place}: the engine has no connector that would read it; leave it out", parameter=place)
-            if value is not None and not isinstance(value, dict):
-                raise RequestError(f"{place} must be an object", parameter=place)
 
 
 def check_prefix(request: Any, *, templated: bool) -> None:

@@ -29,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 
 #: Seconds, beyond those that running requests get, after which a server that does not stop is cancelled.
 _STOP_S = 5.0
+#: Largest path and headers of a request, in bytes.
+_MAX_HEADER = 65_536
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -144,10 +146,13 @@ class OpenAIServer:
         import uvicorn
         from fastapi import FastAPI
 
+        from worker.server.app import RequireKey
+
         try:
             app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
             self.add_routes(app)
-            self._guard(app)
+            if self._key is not None:
+                app.add_middleware(RequireKey, key=self._key)
             self.reserve()
             self._uvicorn = _quiet(uvicorn.Server)(self._settings(app))
             sockets = [self._listener.socket] if self._listener else None
@@ -184,12 +189,11 @@ class OpenAIServer:
     def _settings(self, app: FastAPI) -> uvicorn.Config:
         import uvicorn
 
-        from worker.server.connections import bounded_connection
-
         section = self._config.server
         return uvicorn.Config(
             app,
-            http=bounded_connection(max_header=int(section.max_header_kb * 1e3), read_timeout_s=section.read_timeout_s),
+            http="h11",  # uvicorn's other parser does not limit the size of headers
+            h11_max_incomplete_event_size=_MAX_HEADER,
             lifespan="off",
             ws="none",
             log_config=None,  # logging is configured by the host application
@@ -200,18 +204,10 @@ class OpenAIServer:
             timeout_graceful_shutdown=section.shutdown_s,
         )
 
-    def _guard(self, app: FastAPI) -> None:
-        from worker.server.app import RequireKey
-        from worker.server.connections import HeaderLimit
-
-        if self._key is not None:
-            app.add_middleware(RequireKey, key=self._key)
-        app.add_middleware(HeaderLimit, most=int(self._config.server.max_header_kb * 1e3))  # the last one is asked first
-
     def _warn(self) -> None:
         if self._key is None and self._listener is not None:
-            who = "every user of this machine" if self._listener.host in _LOOPBACK else "everybody who reaches it"
-            text = f"the server at {self.base_url} asks for no key (server.auth is false): {who} can use the engine"
+            who = "every user of this machine" if self._listener.host in _LOOPBACK else "every host that reaches it"
+            text = f"the server at {self.base_url} requires no key (server.auth is false): {who} can use the engine"
             self.warnings.append(text)
             _LOG.warning(text)
 

@@ -31,9 +31,8 @@ from worker.server.checking import (
     check_ids,
     check_integers,
     check_prefix,
-    check_transfer,
     checked,
-    said,
+    plain_message,
     subject,
 )
 from worker.server.errors import RequestError, ServerStartError
@@ -112,7 +111,7 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
             if isinstance(error, QuirksError) or type(error).__module__.startswith("vllm."):
                 raise
             # Templates are programs, and their only input is the client's messages.
-            raise RequestError(f"the messages cannot be rendered: {said(error)}", parameter="messages") from error
+            raise RequestError(f"the messages cannot be rendered: {plain_message(error)}", parameter="messages") from error
         if isinstance(request, ChatRequest):
             self._leave_room(inputs)
         return conversation, inputs
@@ -212,7 +211,7 @@ class Serving:
         path: The model's folder or hub id.
         profile: How requests are sampled.
         supervision: How to wait for the engine.
-        carry: Messages carry ids and logprobs unless a request says no; otherwise only if it asks for them.
+        carry: Whether messages carry ids and logprobs by default; a request can override it.
 
     Raises:
         ServerStartError: The installed vLLM refuses the configuration.
@@ -259,7 +258,7 @@ class Serving:
         shared |= {"models": self._models, "online_renderer": self._renderer}
         self._chat = _made(Chat, **shared)
         self._chat.supervision = self._supervision
-        # What generation_config.json says of sampling is another profile than ours (see `SamplingProfile`).
+        # The sampling of generation_config.json is not the worker's (see `SamplingProfile`).
         self._chat.default_sampling_params = {}
         self._chat.override_max_tokens = None
         self._tokenization = _made(ServingTokenization, **shared)
@@ -294,14 +293,13 @@ class Serving:
         if request._prefix and request._prefix.token_ids:
             check_prefix(request, templated=not self._renderer.use_harmony)
         check_ids(request, self._vocabulary)
-        check_transfer(request, connected=self._connected)
         request._least = self._profile.least(request)
         self._profile.complete(request)
         try:
             return await self._chat.create_chat_completion(request, raw)
         except EngineDeadError:
             async with self._supervision.watched():
-                raise  # as what the worker says of it
+                raise  # as the worker's error
 
     async def tokenize(self, body: dict[str, Any], raw: Any) -> Any:
         """Turns messages, as a chat request would, or a ``prompt`` into ids."""
@@ -331,21 +329,16 @@ class Serving:
         found: dict[str, Any] = self._chat.create_error_response(error).model_dump()["error"]
         if found["code"] >= 500:
             _LOG.error("a request failed: %s", words(error), exc_info=error)
-        told = said(error)
-        return problem(told, status=found["code"], parameter=found.get("param") or subject(told, ChatRequest))
+        message = plain_message(error)
+        return problem(message, status=found["code"], parameter=found.get("param") or subject(message, ChatRequest))
 
     @property
     def _vocabulary(self) -> int:
         return int(self._engine.model_config.get_vocab_size())
 
-    @property
-    def _connected(self) -> bool:
-        config = self._engine.vllm_config
-        return any(getattr(config, name, None) is not None for name in ("kv_transfer_config", "ec_transfer_config"))
-
 
 def _grammar(request: ChatRequest) -> str | None:
-    """Returns the field that says which grammar the reply follows, if one does."""
+    """Returns the field that holds the grammar of the reply; None if it follows none."""
     if request.response_format is not None:
         return "response_format"
     return "structured_outputs" if request.structured_outputs is not None else None

@@ -10,7 +10,7 @@ from quirks_core import Advise, Default, Require, setting
 from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.report import say_plan, say_receipt
 from quirks_core.hook.typed import Typed
-from quirks_core.receipt import Acknowledgement
+from quirks_core.receipt import Acknowledgement, Effect
 
 TYPED = Typed(frozenset({"dtype"}), "command line", exact=True)
 
@@ -74,6 +74,33 @@ def test_more_than_nine_lines_are_cut_but_not_in_a_report_and_quiet_is_one(lines
     assert "20 settings, 0 patches: q0, q1, q10" in line
 
 
+def test_what_is_kept_and_what_is_warned_of_is_never_cut(lines, plan_of):
+    settings = [Default(f"engine.argument_{n}", n) for n in range(12)]
+    kept = {f"engine.kept_{n}": n for n in range(5)}
+    warned = [Advise(f"careful {n}") for n in range(6)]
+    plan = plan_of(*settings, *(Default(slot, 9) for slot in kept), *warned, typed=kept)
+
+    found = lines(say_plan, plan, TYPED, "told")[1:]
+
+    assert sum(line.startswith("  kept: ") for line in found) == len(kept)
+    assert sum("careful" in line for line in found) == len(warned)
+    assert found[-1] == "  and 12 more lines, which MODEL_QUIRKS=report prints"
+
+
+def test_one_setting_is_one_setting(lines, plan_of):
+    (line,) = lines(say_plan, plan_of(Default("engine.seed", 3)), TYPED, "told", quiet=True)
+
+    assert "; 1 setting, 0 patches: q0" in line
+
+
+def test_a_value_that_leaves_its_argument_to_vllm_is_not_listed_as_typed(lines, plan_of):
+    plan = plan_of(typed={"engine.seed": 3}, untyped={"engine.dtype": "auto"})
+
+    first, *_ = lines(say_plan, plan, Typed(frozenset({"dtype", "seed"}), "command line", exact=True), "told")
+
+    assert first.endswith("typed: known exactly (command line): seed")
+
+
 def test_a_report_says_what_would_be_refused(lines, plan_of):
     plan = plan_of(Require("engine.seed", 3), typed={"engine.seed": 4})
 
@@ -83,13 +110,18 @@ def test_a_report_says_what_would_be_refused(lines, plan_of):
     assert second.startswith("  would be refused: q0 ")
 
 
-def test_a_receipt_is_one_line(lines):
+def test_a_receipt_is_one_line_with_every_value_that_was_read_back(lines):
+    patch = Effect(slot="patch.vllm.envs:f", before="0", after="acme:f")
     rows = [
-        Acknowledgement(pid=pid, process=name, digest="d" * 64, engine={"engine.seed": 3, "engine.dtype": "float32"})
+        Acknowledgement(
+            pid=pid, process=name, digest="d" * 64, engine={"engine.seed": 3, "engine.dtype": "float32"}, effects=(patch,)
+        )
         for pid, name in ((7, "EngineCore"), (8, "Worker"))
     ]
     receipt = EngineReceipt(digest="d" * 64, host="here", changes={"engine.seed": 3}, processes=tuple(rows))
 
-    assert lines(say_receipt, receipt) == [
-        "receipt: plan dddddddddddd is in force in EngineCore (7), Worker (8): 0 patches; read back: engine.seed = 3"
-    ]
+    (line,) = lines(say_receipt, receipt)
+    assert line == (
+        "receipt: plan dddddddddddd is in force in EngineCore (7), Worker (8): 1 patch; "
+        "read back: engine.dtype = float32, engine.seed = 3"
+    )

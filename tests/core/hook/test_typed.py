@@ -127,3 +127,63 @@ def test_a_command_line_and_its_file_tell_exactly(cases):
     assert found["attributes"] == [["generation_config", "max_model_len"], False]
     # vLLM logs all attributes of a namespace, and hides the values of those that it knows to be secret.
     assert set(found["logged"]) == {"api_key", "hf_token", "model", "model_tag"}
+
+
+def test_the_command_line_of_trl_leaves_its_dtypes_open_and_a_float32_checkpoint_becomes_a_float32_engine(cases):
+    pytest.importorskip("trl")
+
+    found = cases("""
+        import json
+        from pathlib import Path
+        from trl.scripts.vllm_serve import ScriptArguments, build_command
+        from vllm import AsyncEngineArgs
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+        from quirks_core.hook import seam
+        from quirks_core.hook.settings import HookSettings
+
+        (Path(model) / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "float32"}))
+        command = build_command(ScriptArguments(model=model))
+        parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(args=command[command.index("serve") + 1:])
+        parsed.model = parsed.model_tag  # as vllm serve does
+        arguments = AsyncEngineArgs.from_cli_args(parsed)
+        plan = seam.resolve(arguments, HookSettings(), "rollout")
+        found["dtype"] = plan.changes.get("engine.dtype")
+        found["typed"] = sorted(plan.context.typed)
+    """)
+
+    assert found["dtype"] == "float32"
+    assert "engine.max_logprobs" in found["typed"]
+    assert not {"engine.dtype", "engine.kv_cache_dtype"} & set(found["typed"])
+
+
+#: Run once as a module of verl's and once as a user's own.
+OWN_CODE = """
+words = ["--enable-prefix-caching", "--tensor-parallel-size", "1", "--max-model-len", "128"]
+parsed = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(args=words)
+parsed.model = model
+show(f"command line of {__name__}", AsyncEngineArgs.from_cli_args(parsed))
+name = f"LLM of {__name__}"
+try:
+    LLM(model=model, tensor_parallel_size=1, enable_sleep_mode=False, max_num_batched_tokens=4096)
+except Done:
+    pass
+"""
+
+
+def test_a_default_that_a_trainers_own_code_passes_is_not_typed(cases):
+    found = cases(f"""
+    from vllm import AsyncEngineArgs, LLM
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    AsyncEngineArgs(model=model)  # vLLM loads plugins in the first
+    Done = without_an_engine()
+    for __name__ in ("verl.workers.rollout", "mine"):
+        exec({OWN_CODE!r}, globals())
+    """)
+
+    assert found == {
+        "command line of verl.workers.rollout": [["enable_prefix_caching", "max_model_len"], False],
+        "LLM of verl.workers.rollout": [["max_num_batched_tokens"], False],
+        "command line of mine": [["enable_prefix_caching", "max_model_len", "tensor_parallel_size"], True],
+        "LLM of mine": [["enable_sleep_mode", "max_num_batched_tokens", "tensor_parallel_size"], True],
+    }

@@ -1,4 +1,4 @@
-"""From where images, audio and videos of a request may be fetched; vLLM's own connector against a server of this machine."""
+"""Hosts that media of a request are fetched from; vLLM's own connector with a server of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def picture():
 
 @pytest.fixture
 def pictures():
-    """A server of pictures that notes who asks; ``/away`` sends on to another name of this machine."""
+    """A server of pictures that records requests; ``/away`` redirects to another name of this machine."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -66,14 +66,14 @@ def fetched(served, monkeypatch):
     return fetch
 
 
-async def test_no_url_is_fetched_by_default_and_the_error_names_the_setting(fetched, pictures):
+async def test_no_url_is_fetched_by_default(fetched, pictures):
     with pytest.raises(ValueError, match=r"server\.allowed_media_domains is empty.*domain: 127\.0\.0\.1"):
         await fetched(f"{pictures.url}/a.png")
 
     assert not pictures.asked
 
 
-async def test_an_allowed_host_is_fetched_from_and_no_other(fetched, pictures):
+async def test_only_allowed_hosts_are_fetched_from(fetched, pictures):
     image = await fetched(f"{pictures.url}/a.png", domains=("127.0.0.1",))
 
     assert image.size == (2, 2)
@@ -82,24 +82,24 @@ async def test_an_allowed_host_is_fetched_from_and_no_other(fetched, pictures):
     assert pictures.asked == ["/a.png"]
 
 
-async def test_an_allowed_host_cannot_send_on_to_another(fetched, pictures):
+async def test_redirects_are_not_followed(fetched, pictures):
     with pytest.raises(Exception, match=r"302|identify"):
         await fetched(f"{pictures.url}/away", domains=("127.0.0.1",))
 
     assert pictures.asked == ["/away"]
 
 
-async def test_pictures_within_the_request_need_no_host(fetched):
+async def test_data_urls_need_no_host(fetched):
     image = await fetched("data:image/png;base64," + base64.b64encode(picture()).decode())
 
     assert image.size == (2, 2)
 
 
-async def test_the_engines_own_argument_counts_where_the_server_says_nothing(fetched, pictures):
+async def test_the_engines_argument_applies_if_the_servers_is_not_set(fetched, pictures):
     assert (await fetched(f"{pictures.url}/a.png", engines=["127.0.0.1"])).size == (2, 2)
 
 
-async def test_a_request_with_a_url_is_a_4xx_and_nothing_is_fetched(http, pictures):
+async def test_a_request_with_a_url_is_refused(http, pictures):
     part = {"type": "image_url", "image_url": {"url": f"{pictures.url}/a.png"}}
 
     reply = await http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": [HELLO, part]}]})

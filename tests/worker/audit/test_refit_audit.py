@@ -12,7 +12,8 @@ from quirks_core.cli import main
 from quirks_core.errors import UsageError
 from quirks_core.planning import PlanOptions, make_plan
 from worker import GenerationConfig
-from worker.audit.coverage import candidates, changes_weights, covering, remedy, skeleton
+from worker.ablation.draft import draft
+from worker.audit.coverage import adjustment, candidates, changes_weights, covering, remedy
 from worker.audit.records import Audit, AuditError, Disagreement, Hazard, Logits, Refit
 from worker.audit.refit_audit import audit, opened
 from worker.audit.table import show_audit
@@ -74,7 +75,7 @@ def plan(tmp_path):
         "the plan brings one in", "refused with the plan",
     ],
 )  # fmt: skip
-def test_an_audit_passes_only_if_all_is_right_or_was_seen_to_be_right_with_the_plan(found, clean, passed):
+def test_an_audit_passes_if_all_is_right_with_the_plan(found, clean, passed):
     assert (found.clean, found.passed) == (clean, passed)
 
 
@@ -86,7 +87,7 @@ def test_an_audit_passes_only_if_all_is_right_or_was_seen_to_be_right_with_the_p
         (None, 0, "--set engine.enforce_eager=true names the first layer"),
     ],
 )
-def test_a_model_that_differs_before_any_refit_is_reported_and_not_held_against_the_refits(layer, compared, says, screened):
+def test_a_model_that_differs_before_any_refit_does_not_fail_the_audit(layer, compared, says, screened):
     found = record(logits=CLOSE, disagreement=Disagreement(logits=FAR, layer=layer, compared=compared))
 
     text = screened(lambda screen: show_audit(screen, found), width=None)
@@ -112,7 +113,7 @@ def test_logprobs_that_are_not_finite_are_counted_and_never_close():
         (("parameters", "state_dict", "parameters again"), False, False),
     ],
 )
-def test_the_refits_tell_whether_sending_it_or_loading_it_helps(after, restores, destroyed):
+def test_the_refits_show_the_remedy(after, restores, destroyed):
     found = hazard(after=after)
 
     assert (found.state_dict_restores, found.is_destroyed) == (restores, destroyed)
@@ -127,7 +128,7 @@ def test_the_refits_tell_whether_sending_it_or_loading_it_helps(after, restores,
         ("qwen3", (), False),
     ],
 )
-def test_the_quirks_of_weight_transfer_are_found_by_what_they_do(plan, kind, quirks, changes):
+def test_candidates_are_the_quirks_that_could_affect_weights(plan, kind, quirks, changes):
     found = plan(
         kind, config={"tie_word_embeddings": False, "num_experts": 8} if kind == "qwen3_moe" else {"tie_word_embeddings": False}
     )
@@ -180,14 +181,12 @@ SENT, LOADED = {"refit": {"scope": "state_dict"}}, {"engine": {"load_format": "a
         ({**SENT, **LOADED}, LASTING, ("engine.load_format=auto",)),
     ],
 )
-def test_without_a_quirk_the_users_own_setting_is_credited_if_the_refits_leave_it_as_an_explanation(
-    plan, values, after, credit
-):
+def test_without_a_quirk_the_users_setting_is_credited(plan, values, after, credit):
     assert covering(hazard(after=after, planned=()), plan("acme", platform="cuda", **values)) == credit
 
 
 @pytest.mark.parametrize(
-    ("found", "words", "adjustment"),
+    ("found", "words", "wanted"),
     [
         (hazard(), "refit.scope=state_dict", 'Require("refit.scope", "state_dict")'),
         (
@@ -198,17 +197,16 @@ def test_without_a_quirk_the_users_own_setting_is_credited_if_the_refits_leave_i
         (hazard(after=LASTING, kind="computation"), "process the layer again", "Patch("),
     ],
 )
-def test_what_nothing_covers_comes_with_what_to_write(found, words, adjustment):
-    text = skeleton("acme_text", [found])
+def test_an_uncovered_hazard_gives_the_lines_of_a_new_quirk(found, words, wanted):
+    text = draft("acme_text", "rollout", [adjustment([found])])
 
     assert words in remedy(found)
-    assert adjustment in text
-    assert 'id="acme-text-refit"' in text
-    assert 'model_type("acme_text")' in text
-    compile(text, "skeleton", "exec")
+    assert wanted in text
+    assert 'match=model_type("acme_text") & purpose("rollout"),' in text
+    compile(f"Quirk({text})", "draft", "exec")
 
 
-def test_the_values_that_an_audit_itself_puts_are_not_said_to_be_typed(model_folder):
+def test_values_of_the_audit_itself_do_not_count_as_typed(model_folder):
     typed = GenerationConfig.parse({"model": str(model_folder), "engine": {"load_format": "auto", "seed": 3}})
 
     plan = make_plan(opened(typed, "dummy"))
@@ -217,15 +215,15 @@ def test_the_values_that_an_audit_itself_puts_are_not_said_to_be_typed(model_fol
     assert plan.context.typed == {"engine.seed"}
 
 
-def test_a_model_that_transformers_cannot_load_is_said_before_an_engine_starts(tmp_path):
+def test_transformers_loads_the_model_before_an_engine_starts(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(b"")
-    told = []
+    steps = []
 
     with pytest.raises(AuditError, match=r"transformers cannot load .*no-such-type"):
-        asyncio.run(audit(GenerationConfig.parse({"model": str(tmp_path)}), tell=told.append))
+        asyncio.run(audit(GenerationConfig.parse({"model": str(tmp_path)}), tell=steps.append))
 
-    assert told == ["loading the model with transformers"]
+    assert steps == ["loading the model with transformers"]
 
 
 def test_a_folder_without_weights_cannot_be_audited(model_folder):
@@ -234,7 +232,7 @@ def test_a_folder_without_weights_cannot_be_audited(model_folder):
 
 
 @pytest.mark.parametrize("settings", [[], ["--set", "engine.runtime=v0"]], ids=["unknown to transformers", "refused"])
-def test_an_audit_that_could_not_be_made_does_not_have_the_exit_code_of_hazards(settings, tmp_path, capsys):
+def test_an_audit_that_cannot_be_made_exits_with_2(settings, tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(b"")
 

@@ -1,4 +1,4 @@
-"""What a comparison of two dumps says: rows, logprobs, settings, causes, and what it refuses. The dumps are made by hand."""
+"""Comparisons of two dumps that no engine made: rows, logprobs, settings, causes, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 
 import pytest
 
+from quirks_core.diff import changes
 from quirks_core.errors import UsageError
 from quirks_core.registry import Registry
 from quirks_core.slots import installed_slot
+from worker.ablation.coverage import quirks_that_set
 from worker.compare import causes
-from worker.compare.compare import Comparison, changes, compare
+from worker.compare.compare import Comparison, compare
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def test_equal_dumps_agree_in_everything(a) -> None:
     assert "same tokens in all 4 rows" in found.reading
 
 
-def test_logprobs_are_compared_up_to_the_first_token_that_differs_and_no_further(a, b) -> None:
+def test_logprobs_are_compared_up_to_the_first_token_that_differs(a, b) -> None:
     found = compare(a, b((4, 1, 8, 3), (-1.0, -1.25, -50.0, -50.0), place=2)).kind("sampled")
 
     assert (found.diverged, found.identical, found.tokens, found.equal_tokens) == ((2, None), 1, 6, 4)
@@ -59,7 +61,7 @@ def test_logprobs_are_compared_up_to_the_first_token_that_differs_and_no_further
 
 
 @pytest.mark.parametrize(("theirs", "where"), [((4, 5), 2), ((4, 5, 6, 7), 3), ((), 0)])
-def test_a_row_that_ends_before_the_other_parts_from_it_there(theirs, where, a, b) -> None:
+def test_a_shorter_row_differs_from_its_end_on(theirs, where, a, b) -> None:
     assert compare(a, b(theirs)).kind("greedy").diverged == (where, None)
 
 
@@ -74,7 +76,7 @@ def test_a_logprob_that_is_no_number_fails(a, b) -> None:
     assert found.kinds[0].metrics["nonfinite"] == 1
 
 
-def test_all_of_a_s_tokens_are_compared_though_sampling_parted_if_b_has_scored_them(a, b) -> None:
+def test_all_tokens_that_b_has_scored_are_compared(a, b) -> None:
     found = compare(a, b((8, 8, 8), scored=True, shift=0.125)).kind("teacher-forced")
 
     assert (found.rows, found.tokens, found.metrics["max_abs_delta"]) == (4, 11, 0.125)
@@ -90,14 +92,14 @@ def test_a_sequence_that_fills_the_context_is_compared_without_its_last_token(a)
 # ---- verdict
 
 
-def test_a_crossed_threshold_fails_and_a_wider_one_of_the_user_s_does_not(a, b) -> None:
+def test_a_threshold_of_the_user_replaces_the_profiles(a, b) -> None:
     wide = ("mean_abs_delta<=1", "mean_exp_abs_delta<=2", "mean_abs_dprob<=1", "kl_k1=1", "kl_k3<=1")
 
     assert [kind.level for kind in compare(a, b(lower="sampled")).kinds] == ["ok", "fail", "ok"]
     assert compare(a, b(lower="sampled"), thresholds=wide).passed
 
 
-def test_rows_that_part_at_once_fail_only_if_nothing_else_was_compared(a, dumped) -> None:
+def test_rows_without_equal_tokens_fail_only_if_nothing_else_was_compared(a, dumped) -> None:
     rows = tuple(item.model_copy(update={"tokens": (99, *item.tokens[1:])}) for item in a.rows)
 
     assert compare(a, dumped(rows, scored_for=a)).passed
@@ -119,8 +121,8 @@ def test_unknown_profiles_and_metrics_are_usage_errors(limits, message, a) -> No
 # ---- settings and causes
 
 
-def test_settings_that_one_side_alone_has_are_told_from_those_that_are_open() -> None:
-    found = changes({"x": None, "only_a": 1}, {"x": 2, "only_b": None})
+def test_a_missing_value_differs_from_null() -> None:
+    found = list(changes({"x": None, "only_a": 1}, {"x": 2, "only_b": None}, str))
 
     assert [(change.name, change.a, change.b, change.missing) for change in found] == [
         ("only_a", 1, None, "b"),
@@ -129,11 +131,11 @@ def test_settings_that_one_side_alone_has_are_told_from_those_that_are_open() ->
     ]
 
 
-def test_values_differ_as_json_does_so_that_true_is_not_1_and_what_is_no_number_is_itself() -> None:
+def test_values_are_compared_as_json() -> None:
     left = {"flag": True, "nested": [{"on": False}], "nan": math.nan, "same": [1, "x"]}
     right = {"flag": 1, "nested": [{"on": 0}], "nan": float("nan"), "same": [1, "x"]}
 
-    assert [change.name for change in changes(left, right)] == ["flag", "nested"]
+    assert [change.name for change in changes(left, right, str)] == ["flag", "nested"]
 
 
 def test_versions_settings_and_quirks_that_differ_are_listed(a, dumped) -> None:
@@ -150,7 +152,7 @@ def test_versions_settings_and_quirks_that_differ_are_listed(a, dumped) -> None:
     assert [change.name for change in found.settings] == ["engine.dtype"]
 
 
-def test_where_prefill_agrees_what_a_logprob_means_is_the_likeliest_cause(a, b) -> None:
+def test_if_prefill_agrees_the_meaning_of_a_logprob_is_the_first_cause(a, b) -> None:
     raw = {"model_config.logprobs_mode": "raw_logprobs", "cache_config.enable_prefix_caching": False, "acme.colour": "blue"}
 
     found = compare(a, b(lower="sampled", scored=True, effective={**a.effective, **raw}))
@@ -163,7 +165,7 @@ def test_where_prefill_agrees_what_a_logprob_means_is_the_likeliest_cause(a, b) 
     assert "sampled tokens: look at what a logprob means" in found.reading
 
 
-def test_where_prefill_disagrees_the_computation_is_the_likeliest_cause(a, b) -> None:
+def test_if_prefill_differs_the_computation_is_the_first_cause(a, b) -> None:
     other = {"model_config.logprobs_mode": "raw_logprobs", "compilation_config.mode": "VLLM_COMPILE"}
 
     found = compare(a, b((8, 5, 6), scored=True, shift=0.5, effective={**a.effective, **other}))
@@ -183,7 +185,7 @@ def test_rows_that_part_within_the_limits_are_no_failure(a, b) -> None:
     assert "1 of 4 rows differ" in found.reading
 
 
-def test_more_sampled_rows_that_part_than_rounding_explains_were_drawn_otherwise(dumped, row) -> None:
+def test_more_different_rows_than_rounding_explains_are_other_draws(dumped, row) -> None:
     def sampled(*tokens, count=8):
         return tuple(row("sampled", 0, seed, tokens) for seed in range(count))
 
@@ -209,25 +211,23 @@ def test_more_sampled_rows_that_part_than_rounding_explains_were_drawn_otherwise
         ("attention_config.of_some_other_model", 3, False),
     ],
 )
-def test_a_setting_that_one_version_alone_has_is_a_cause_only_if_it_is_on_and_known_by_name(
-    name, value, counts, a, dumped
-) -> None:
+def test_a_setting_of_one_version_is_a_cause_if_it_is_known_by_name(name, value, counts, a, dumped) -> None:
     found = compare(a, dumped(effective={**a.effective, name: value}))
 
     assert [cause.name for cause in found.causes] == ([name] if counts else [])
     assert [change.name for change in found.effective] == [name]
 
 
-def test_a_cause_names_the_quirks_that_set_it_and_where_they_are_in_force() -> None:
+def test_a_cause_names_the_quirks_that_set_it() -> None:
     registry = Registry.load()
 
-    quirks = causes.quirks_that_set("engine.logprobs_mode", registry, {"rollout-logprobs-processed"}, set())
+    quirks = quirks_that_set("engine.logprobs_mode", registry, {"rollout-logprobs-processed"}, set())
 
     assert [(quirk.id, quirk.state) for quirk in quirks] == [
         ("min-tokens-renormalises", "in force in neither"),
         ("rollout-logprobs-processed", "in force in A"),
     ]
-    assert causes.quirks_that_set("engine.quantization", registry, (), ()) == ()
+    assert quirks_that_set("engine.quantization", registry, (), ()) == ()
 
 
 def test_every_slot_that_a_cause_names_is_one_of_the_installed_engine() -> None:
@@ -253,7 +253,7 @@ def test_every_slot_that_a_cause_names_is_one_of_the_installed_engine() -> None:
         ({"config_digest": "other", "prompts": ((1,), (2,))}, r"different models.*different prompts"),
     ],
 )
-def test_dumps_that_say_nothing_about_each_other_are_refused_with_all_reasons(fields, message, a, dumped) -> None:
+def test_incomparable_dumps_are_refused_with_all_reasons(fields, message, a, dumped) -> None:
     with pytest.raises(UsageError, match=message):
         compare(a, dumped(**fields))
 
@@ -264,7 +264,7 @@ def test_dumps_of_other_seeds_or_numbers_are_refused(a, dumped, row) -> None:
             compare(a, dumped(rows))
 
 
-def test_weights_that_one_machine_cannot_show_are_no_reason_to_refuse(a, dumped) -> None:
+def test_an_unknown_digest_of_weights_is_no_reason_to_refuse(a, dumped) -> None:
     assert compare(a, dumped(weights_digest="")).passed
 
 

@@ -10,7 +10,7 @@ if log := os.environ.get("ACME_IMPORT_LOG"):  # a test looks here for who was im
     with Path(log).open("a", encoding="utf-8") as file:
         file.write(f"{__name__}\n")
 
-time.sleep(3.3)
+time.sleep(float(os.environ.get("ACME_SLOW_S", "3.3")))
 
 QUIRK = Quirk(
     id="acme-slow",

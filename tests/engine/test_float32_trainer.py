@@ -1,0 +1,57 @@
+"""A trainer in float32 on a bfloat16 checkpoint, after one update: whose logprobs does the engine have?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from worker.testing.lab import PROMPTS
+
+
+@pytest.fixture(scope="module")
+def bfloat16_checkpoint(checkpoint, tmp_path_factory):
+    """A checkpoint whose weights and ``config.json`` are bfloat16."""
+    import shutil
+
+    import torch
+
+    folder = tmp_path_factory.mktemp("bfloat16") / "qwen3"
+    shutil.copytree(checkpoint("qwen3"), folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config.pop("torch_dtype", None)
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}), encoding="utf-8")
+    for file in folder.glob("*.safetensors"):
+        tensors = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(file).items()}
+        save_file(tensors, file, metadata={"format": "pt"})
+    return folder
+
+
+def _updated(trainer):
+    """Takes one step of AdamW; afterwards bfloat16 does not hold the weights."""
+    import torch
+
+    optimizer = torch.optim.AdamW(trainer.parameters(), lr=1e-3)
+    for prompt in PROMPTS:
+        rows = torch.tensor([prompt])
+        trainer(rows, labels=rows).loss.backward()
+    optimizer.step()
+    assert any((weight != weight.to(torch.bfloat16).float()).any() for weight in trainer.parameters())
+    return trainer
+
+
+async def test_an_engine_in_float32_is_ten_times_closer_to_a_float32_trainer(bfloat16_checkpoint, shared_lab, lab):
+    trainer = _updated(shared_lab.trainer(bfloat16_checkpoint))
+    advised, differences = {}, {}
+
+    for dtype in ("auto", "float32"):
+        values = {"engine": {"dtype": dtype, "load_format": "auto"}, "train": {"dtype": "float32"}}
+        async with shared_lab.worker(bfloat16_checkpoint, values) as worker:
+            await worker.refit_async(trainer)
+            got = await shared_lab.sample(worker)
+            advised[dtype] = [text for text in worker.plan.warnings if text.startswith("float32-trainer-rollout")]
+        differences[dtype] = lab.largest_difference(got, shared_lab.rescored(trainer, got))
+
+    assert [bool(advised[dtype]) for dtype in ("auto", "float32")] == [True, False]
+    assert differences["float32"] * 10 < differences["auto"], differences
