@@ -45,6 +45,13 @@ class _Loader(yaml.SafeLoader):
                 seen.add(key.value)
         return node
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Makes an error of YAML of what PyYAML's constructors raise: ``!!int x``, a number of 5000 digits, a 45th day."""
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise yaml.MarkedYAMLError(problem=words(error), problem_mark=node.start_mark) from None
+
 
 def _is_plain(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.style is None
@@ -57,19 +64,12 @@ def read_value(text: str) -> Any:
         ValueError: It is not YAML, or is nested too deep; the message says why, behind the text.
     """
     try:
-        return _parsed(text)
+        return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        raise ValueError(f"it {_TOO_DEEP}") from None
     except yaml.YAMLError as error:
         why = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
-        raise ValueError(f"{one_line(text)!r} is not valid YAML: {one_line(str(why))}") from None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # of its constructors
-        raise yaml.YAMLError(words(error)) from None
+        raise ValueError(f"{shown(text, 100)} is not valid YAML: {one_line(str(why))}") from None
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         UsageError: It cannot be read, is not YAML, or holds something else.
     """
     try:
-        values = _parsed(whole_file.read(file, _MOST).decode())
+        values = yaml.load(whole_file.read(file, _MOST).decode(), _Loader)  # noqa: S506  # a SafeLoader
     except OSError as error:
         raise UsageError(f"configuration {file} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -8,6 +8,12 @@ import pytest
 OF_A_RUN = pytest.mark.parametrize("command", [("plan",), ("explain", "v1-runtime")], ids=lambda command: command[0])
 
 
+@pytest.fixture(autouse=True)
+def wide(own_shell, monkeypatch):
+    """No message wraps, whatever it quotes."""
+    monkeypatch.setenv("COLUMNS", "2000")
+
+
 def one_line(outcome):
     """The error of a command that ended with 2."""
     assert (outcome.code, outcome.out) == (2, "")
@@ -47,7 +53,7 @@ def one_line(outcome):
         (("--assume", "vllm"), "write package==version"),
         (("--assume", "vllm==new"), "'new' is not a version"),
         (("--assume", f"vllm=={'9' * 5_000}"), "99… is not a version"),
-        (("--locked", "/dev/zero"), "it is larger than 16 MB"),
+        (("--locked", "/dev/zero"), "it has more than 16 MiB"),
         (("--assume", "platform==cud"), "unknown platform 'cud'; did you mean 'cuda'?"),
     ],
     ids=lambda value: value[1][:60] if isinstance(value, tuple) else "",
@@ -88,7 +94,7 @@ def test_a_folder_that_does_not_exist_or_has_no_config_json_is_named(quirks, tmp
         (b"[" * 100_000, "is nested deeper than 50 levels"),
         (rb'{"bos_token": "\ud800"}', "holds half of a surrogate pair"),
         (b'{"vocab_size": ' + b"9" * 5_000 + b"}", "holds a number of more than 4300 digits"),
-        (b'{"layer_types": [' + b"1," * 8_000_000 + b"1]}", "cannot be read: it is larger than 16 MB"),
+        (b'{"layer_types": [' + b"1," * 2**23 + b"1]}", "cannot be read: it has more than 16 MiB"),
     ],
     ids=lambda value: repr(value[:12]),
 )
@@ -128,7 +134,7 @@ def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
         ("[" * 50_000, "is nested deeper than 50 levels"),
         (f"engine: {{seed: {'9' * 5_000}}}\n", "is not valid YAML: ValueError: Exceeds the limit"),
         ("engine: {seed: 2026-13-45}\n", "is not valid YAML: ValueError: month must be in 1..12"),
-        ("#" * 1_000_001, "cannot be read: it is larger than 1 MB"),
+        ("#" * 2**20 + "#", "cannot be read: it has more than 1 MiB"),
     ],
     ids=lambda value: repr(value[:40]),
 )
