@@ -171,7 +171,7 @@ def write(path: Path, data: DataFile) -> None:
     """
     if _is_installed_copy(path.parent):
         raise UsageError(
-            f"{path} is part of an installed copy, which nothing edits; run 'pip install -e .' in the source tree, then this again"
+            f"{path} is part of an installed copy, which no command edits; run 'pip install -e .' in its source tree first"
         )
     try:
         whole_file.write(path, data.model_dump_json(indent=1) + "\n")

@@ -21,7 +21,12 @@ def test_a_failed_setup_leaves_no_stamp_and_shows_the_end_of_its_log(tmp_path):
     nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "1", "UV": ""}
 
     run = subprocess.run(
-        ["make", "setup"], cwd=tmp_path, env={**os.environ, **nowhere}, capture_output=True, text=True, check=False
+        [shutil.which("make"), "setup"],
+        cwd=tmp_path,
+        env={**os.environ, **nowhere},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     log = tmp_path / "build" / "setup.log"
