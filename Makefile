@@ -70,7 +70,8 @@ bench: $(STAMP)
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
-	scripts/setup.sh $(VENV)
+	@rm -f $@
+	@scripts/setup.sh $(VENV)
 	@touch $@
 
 clean:

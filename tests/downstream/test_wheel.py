@@ -8,7 +8,8 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from importlib.metadata import distribution, distributions
+import zipfile
+from importlib.metadata import distribution, distributions, version
 from pathlib import Path
 
 import pytest
@@ -24,14 +25,14 @@ SOURCES = ("quirks_core", "quirks_plugins", "worker", "pyproject.toml", "README.
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Our wheel, built from the files of this checkout."""
+    """Our wheel, built as a release is: from the source distribution of this checkout."""
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, source / name)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, source]
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source]
     subprocess.run(build, check=True, capture_output=True)
     (found,) = folder.glob("*.whl")
     return found
@@ -104,10 +105,17 @@ def test_beside_vllm_the_wheel_changes_nothing_else_plans_at_once_and_its_hook_i
     assert (outcome.code, "did you mean 'rollout'" in outcome.err) == (1, True), outcome.err
 
 
+def test_every_package_of_the_wheel_says_that_it_is_typed(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {f"{name}/py.typed" for name in ("quirks_core", "quirks_plugins", "worker")} <= set(names)
+
+
 def test_beside_nothing_the_wheel_plans_and_says_once_that_there_is_no_engine(environment):
     found, before = environment(requirements())
 
     assert "torch" not in before
+    assert found.quirks("--version").out.split() == [PROJECT, version(PROJECT)]
     plan = found.plan("gemma4", "--assume", "vllm==0.32.0")
     assert {verdict["id"] for verdict in plan["verdicts"] if verdict["state"] == "active"} >= {"rollout-logprobs-processed"}
     outcome = found.quirks("doctor", "--json")

@@ -7,17 +7,20 @@ import asyncio
 import json
 import os
 import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.cli.command import Command
 from quirks_core.cli.render import show_plan, show_receipt
 from quirks_core.cli.screen import Screen
+from quirks_core.config import GenerationConfig
 from quirks_core.packages import installed_platform
 from quirks_core.plan import Plan
 from quirks_core.planning import PlanOptions, make_plan
 from worker.cli.arguments import add_verbose
-from worker.cli.demo_server import show_server
+from worker.cli.demo_server import running_server
 from worker.cli.display import progress, quiet_engine, start
 
 if TYPE_CHECKING:
@@ -46,7 +49,6 @@ _PLANS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
 
 def run_demo(options: argparse.Namespace) -> int:
     """Runs the demonstration; under two minutes on two CPU cores."""
-    from quirks_core.config import GenerationConfig
     from worker.testing import checkpoints
 
     quiet_engine(verbose=options.verbose)
@@ -59,17 +61,33 @@ def run_demo(options: argparse.Namespace) -> int:
                 models[kind] = checkpoints.build(kind, Path(folder) / kind)
                 bar.advance(task)
         _small_engines()
-        served = show_server(models["gemma4"], console)
-        plans: list[Plan] = []
-        for title, kind, values, assume in _PLANS:
-            config = GenerationConfig.parse({**values, "model": str(models[kind])})
-            plans.append(make_plan(config, PlanOptions.gather(config, assume=assume)))
-            show_plan(console, plans[-1], title=title)
-        outcome = asyncio.run(_rollout(models["gemma4"], console))
+        served: dict[str, Any] = {}
+        with ExitStack() as stack:
+            answer = stack.enter_context(running_server(models["gemma4"], console))
+            plans = _show_plans(models, console)
+
+            def ask() -> None:
+                served.update(answer())
+                stack.close()
+
+            # On a CPU the worker's engine starts beside the server's. A GPU's memory belongs to one engine at a time.
+            together = installed_platform() == "cpu"
+            if not together:
+                ask()
+            outcome = asyncio.run(_rollout(models["gemma4"], console, ask if together else None))
     if options.json:
         shown = {"plans": [json.loads(plan.to_json()) for plan in plans], "server": served, **outcome}
         print(json.dumps(shown, indent=2, sort_keys=True))
     return 0
+
+
+def _show_plans(models: Mapping[str, Path], console: Screen) -> list[Plan]:
+    plans: list[Plan] = []
+    for title, kind, values, assume in _PLANS:
+        config = GenerationConfig.parse({**values, "model": str(models[kind])})
+        plans.append(make_plan(config, PlanOptions.gather(config, assume=assume)))
+        show_plan(console, plans[-1], title=title)
+    return plans
 
 
 def _small_engines() -> None:
@@ -83,8 +101,8 @@ def _small_engines() -> None:
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 
-async def _rollout(model: Path, console: Screen) -> dict[str, Any]:
-    """What a trainer does: start from dummy weights, refit, generate."""
+async def _rollout(model: Path, console: Screen, started: Callable[[], None] | None) -> dict[str, Any]:
+    """What a trainer does: start from dummy weights, refit, generate. Calls ``started`` once the engine is up."""
     from transformers import AutoModelForCausalLM
 
     from worker import VllmAsyncGenerationWorker
@@ -99,6 +117,8 @@ async def _rollout(model: Path, console: Screen) -> dict[str, Any]:
     )
     try:
         await start(worker, console)
+        if started is not None:
+            started()
         before = await _generate(worker, console, "rolling out from dummy weights")
         with console.status(f"refit from the trainer (refit.scope = {worker.plan.value('refit.scope')}) …"):
             trainer = AutoModelForCausalLM.from_pretrained(model, dtype="float32")

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -25,42 +27,49 @@ _OURS = "model-quirks: "
 _START_S, _STOP_S = 120.0, 20.0
 
 
-def show_server(model: Path, console: Screen) -> dict[str, Any]:
-    """Starts ``vllm serve`` with MODEL_QUIRKS, asks it for a completion, and stops it.
+@contextmanager
+def running_server(model: Path, console: Screen) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Starts ``vllm serve`` with MODEL_QUIRKS, which takes a while, and stops it at the end.
 
     Args:
         model: The checkpoint.
         console: Shows the command, what the hook logs, and the completion.
 
-    Returns:
-        ``log``, the lines of the hook, and ``text``, the completion.
-
-    Raises:
-        QuirksError: The server does not start.
+    Yields:
+        What waits for the server, asks it for a completion and shows that. It returns ``log``, the lines of the hook, and
+        ``text``, the completion, and raises a QuirksError if the server does not start.
     """
     if (problem := vllm_metadata.problem()) is not None:
         raise UsageError(f"{problem}; 'quirks doctor --mend' writes it")
     command = ["serve", str(model), *_OPTIONS]
     console.say(f"[bold]vLLM's own server[/]: $ {HOOK_VARIABLE}={_PURPOSE} vllm {line(' '.join(command))}")
     port = free_port("127.0.0.1")
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        with console.status("starting the server …"):
-            server = subprocess.Popen(  # noqa: S603 - a server of ours, for this demonstration
-                [sys.executable, "-m", "vllm.entrypoints.cli.main", *command, "--host", "127.0.0.1", "--port", str(port)],
-                env={**os.environ, HOOK_VARIABLE: _PURPOSE},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
+    with tempfile.TemporaryFile() as output:
+        server = subprocess.Popen(  # noqa: S603 - a server of ours, for this demonstration
+            [sys.executable, "-m", "vllm.entrypoints.cli.main", *command, "--host", "127.0.0.1", "--port", str(port)],
+            env={**os.environ, HOOK_VARIABLE: _PURPOSE},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+        def answer() -> dict[str, Any]:
+            with console.status("starting the server …"):
                 text = _completion(server, f"http://127.0.0.1:{port}", str(model))
-            finally:
-                _stop(server)
-        output.seek(0)
-        written = output.read().splitlines()
+            # Not by the file's own position, at which the server writes.
+            written = os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0).decode(errors="replace").splitlines()
+            return _show(console, text, written, server.returncode)
+
+        try:
+            yield answer
+        finally:
+            _stop(server)
+
+
+def _show(console: Screen, text: str | None, written: list[str], code: int | None) -> dict[str, Any]:
     if text is None:
         last = "".join(f"\n  {item}" for item in written[-8:])
-        raise QuirksError(f"the server did not start (exit code {server.returncode}):{last}")
+        raise QuirksError(f"the server did not start (exit code {code}):{last}")
     log = [item.partition(_OURS)[2] for item in written if _OURS in item]
     for item in log:
         console.say(line(item), indent=2)

@@ -1,0 +1,38 @@
+"""``make setup``: one line for each step, and a log."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_failed_setup_leaves_no_stamp_and_shows_the_end_of_its_log(tmp_path):
+    for name in ("Makefile", "constraints.txt", "pyproject.toml", "scripts/setup.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    stamp = tmp_path / ".venv" / ".model-quirks-ready"
+    stamp.parent.mkdir()
+    stamp.touch()
+    os.utime(stamp, (0, 0))  # of an earlier set-up
+    nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "1", "UV": ""}
+
+    run = subprocess.run(
+        [shutil.which("make"), "setup"],
+        cwd=tmp_path,
+        env={**os.environ, **nowhere},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    log = tmp_path / "build" / "setup.log"
+    assert run.returncode == 2
+    assert "No matching distribution found" in run.stderr
+    assert f"last lines of {log}" in run.stderr
+    assert "No matching distribution found" in log.read_text(encoding="utf-8")
+    assert [line[:4] for line in run.stdout.splitlines()] == ["==> "] * len(run.stdout.splitlines())
+    assert not stamp.exists()
