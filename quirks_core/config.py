@@ -234,6 +234,10 @@ class RefitSection(Section):
         description="after how many refits the recorded copies are compared with what the model's loaders would write; "
         "0 for the first time alone",
     )
+    finite: bool = Field(
+        True,
+        description="refuse weights that hold NaN or infinite values; if false they are taken, with a warning that names them",
+    )
     socket_dir: str | None = Field(
         None, description="folder for the sockets of ipc_zmq, of mode 0700 and with a short path; a temporary one if left open"
     )

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import re
+import shutil
+
 import pytest
+
+from worker.errors import RefitError
 
 
 # A tied head (quirk cpu-tied-head-refit); packed experts and a router's bias (cpu-moe-experts-refit, router-bias-buffers).
@@ -16,13 +23,44 @@ async def test_after_every_refit_the_engine_generates_what_the_trainer_does(kind
             await worker.refit_async(trainer)
             outcomes.append(shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(trainer)))
         report = worker.last_refit
+        spoilt = await _nan_is_refused(worker, trainers[0])
+        await worker.refit_async(trainers[1])
+        outcomes.append(shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(trainers[1])))
 
     assert all(outcome.passed for outcome in outcomes), outcomes
     assert outcomes[0].expected != outcomes[1].expected
+    assert spoilt in {"model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.experts.0.down_proj.weight"}
     # What is packed went through vLLM's reload again, and the rest was copied as recorded.
     assert report.copied
     assert any(layer.endswith("qkv_proj") for layer in report.layers)
     assert not any("norm" in layer for layer in report.layers)
+
+
+async def _nan_is_refused(worker, trainer):
+    """Refits with one NaN in a layer that vLLM packs; returns the name of the tensor that the message tells."""
+    model = copy.deepcopy(trainer)
+    mlp = model.model.layers[1].mlp
+    down = mlp.experts.down_proj if hasattr(mlp, "experts") else mlp.down_proj.weight
+    down.data.view(-1)[0] = math.nan
+    with pytest.raises(RefitError, match=r"not finite, \S+ \(1 value\); correct") as caught:
+        await worker.refit_async(model)
+    return re.search(r"not finite, (\S+)", str(caught.value))[1]
+
+
+async def test_no_nan_outlives_a_checkpoints(shared_lab, tmp_path):
+    model = shared_lab.trainer(shared_lab.checkpoint("llama_tied"))
+    checkpoint = shutil.copytree(shared_lab.checkpoint("llama_tied"), tmp_path / "spoilt")
+    spoilt = copy.deepcopy(model)
+    spoilt.model.layers[0].self_attn.v_proj.weight.data[0, 0] = math.nan
+    spoilt.save_pretrained(checkpoint)
+
+    async with shared_lab.worker(checkpoint, {"engine": {"load_format": "auto"}}) as worker:
+        rows = await shared_lab.greedy(worker)
+        assert math.isnan(rows[0].logprobs[0])
+        await worker.refit_async(model, clear_cache=True)
+
+        outcome = shared_lab.close_logprobs(await shared_lab.greedy(worker), shared_lab.reference(model))
+    assert outcome.passed, outcome
 
 
 # What multi-head latent attention computes from its weights; a convolution, which is held by a layer that does not compute; the

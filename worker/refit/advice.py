@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from worker.errors import RefitError, RefitRejectedError, RefitUnsupportedError
+
+#: How many names a message shows.
+_SHOWN = 8
 
 
 def kind_of(error: BaseException) -> type[RefitError]:
@@ -44,6 +48,13 @@ def unchanged(kind: type[RefitError], *, version: str, problem: str | None, dumm
     if problem is None:
         return f"the engine keeps the weights it had (version {version!r}) and generates with them{advice}"
     return f"the refit has changed nothing, so the engine still cannot generate: {problem}{advice}"
+
+
+def with_counts(not_finite: Mapping[str, int]) -> str:
+    """Names tensors with values that are NaN or infinite, and says how many they have."""
+    shown = ", ".join(f"{name} ({count} value{'s' if count > 1 else ''})" for name, count in islice(not_finite.items(), _SHOWN))
+    more = len(not_finite) - _SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _unsupported(*, dummy: bool) -> str:

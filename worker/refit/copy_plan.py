@@ -165,6 +165,10 @@ class CopyPlan:
         if small:
             torch._foreach_copy_([written for written, _ in small], [source for _, source in small])
 
+    def written(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the engine's memory for every copy, each with the name of the trainer's tensor."""
+        return ((name, target.written) for name, targets in self._copies.items() for target in targets)
+
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def check(self, model: nn.Module, tensors: Tensors) -> None:
         """Compares what was copied with what the model's own loaders would have written.

@@ -9,10 +9,12 @@ from typing import TypeAlias
 
 import torch
 
+from quirks_core.errors import QuirksError, words
 from worker.errors import RefitError
 from worker.refit.collective import CollectiveStream
 from worker.refit.copy_plan import CopyPlan, Tensors
 from worker.refit.files import FileStream
+from worker.refit.finite import NotFinite
 from worker.refit.ipc_zmq import IpcZmqStream
 from worker.refit.recording import Recording
 
@@ -26,17 +28,38 @@ class Loader:
     Attributes:
         loaded: The model's own parameters that got a value; None if it does not tell.
         recording: Watches the tensors, if set.
+        not_finite: Looks at the tensors, if set.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self.loaded: set[str] | None = set()
         self.recording: Recording | None = None
+        self.not_finite: NotFinite | None = None
+        self._last = "the first tensor"
 
     def load_weights(self, tensors: Tensors) -> None:
-        """Has the model load some tensors."""
-        found = self._model.load_weights(self.recording.watch(tensors) if self.recording is not None else tensors)
+        """Has the model load some tensors.
+
+        Raises:
+            RefitError: The model does not take one of them.
+        """
+        if self.not_finite is not None:
+            tensors = self.not_finite.watch(tensors)
+        if self.recording is not None:
+            tensors = self.recording.watch(tensors)
+        try:
+            found = self._model.load_weights(self._noted(tensors))
+        except QuirksError:
+            raise
+        except Exception as error:
+            raise RefitError(f"refit: the engine's model does not take {self._last}: {words(error)}") from error
         self.loaded = None if found is None or self.loaded is None else self.loaded | set(found)
+
+    def _noted(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in tensors:
+            self._last = f"{name}, {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+            yield name, tensor
 
 
 class Copier:
@@ -47,10 +70,11 @@ class Copier:
         check: Compare what was copied with what the model's loaders would have written.
     """
 
-    def __init__(self, model: torch.nn.Module, plan: CopyPlan, *, check: bool) -> None:
+    def __init__(self, model: torch.nn.Module, plan: CopyPlan, not_finite: NotFinite, *, check: bool) -> None:
         self._model = model
         self.plan = plan
         self.check = check
+        self._not_finite = not_finite
 
     def take(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Copies those of some tensors that are copied, and returns the others."""
@@ -63,9 +87,11 @@ class Copier:
         """Takes all buffers of a stream, each of which is there until the next is asked for."""
         rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in self.take(tensors))
         if self.plan.reloaded:
-            self._model.load_weights(rest)
+            self._model.load_weights(self._not_finite.watch(rest))
         else:
             deque(rest, maxlen=0)
+        # Not before all is there: some of it may have been received in its place.
+        self._not_finite.look(self.plan.written())
 
 
 def begin_loading(stream: Stream) -> Callable[[Loader], None]:

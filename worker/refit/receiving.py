@@ -19,12 +19,13 @@ def join(worker: Any, init_info: dict[str, Any]) -> None:
     worker.init_weight_transfer_engine(init_info)
 
 
-def take(worker: Any, update_info: dict[str, Any]) -> dict[str, Any]:
+def take(worker: Any, update_info: dict[str, Any], *, clean: bool) -> dict[str, Any]:
     """Takes new weights through vLLM's native weight transfer; returns which way they went (`worker.refit.report`).
 
     Args:
         worker: The worker.
         update_info: The fields of a `worker.refit.transfer_engine.RefitUpdateInfo`; its engine says what can go wrong.
+        clean: Zero the KV cache, in which no request has anything, once the weights are there.
     """
     engine = worker.weight_transfer_engine
     worker.start_weight_update()
@@ -32,6 +33,8 @@ def take(worker: Any, update_info: dict[str, Any]) -> dict[str, Any]:
     worker.finish_weight_update()
     if engine.problem is not None:
         raise engine.problem
+    if clean:
+        _zero_cache(worker)
     return dict(engine.ways)
 
 
@@ -49,3 +52,17 @@ def verify(worker: Any, update_info: dict[str, Any]) -> dict[str, str]:
     """Compares the model with one that is loaded anew from the same source; returns what differs, by tensor."""
     engine = worker.weight_transfer_engine
     return dict(engine.verify(engine.parse_update_info(update_info)))
+
+
+def _zero_cache(worker: Any) -> None:
+    """Zeroes the whole KV cache.
+
+    Attention multiplies values behind a sequence's end, in its last block, by a weight of zero, and zero times NaN is NaN: seen
+    in the kernels of vLLM's CPU platform.
+    """
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    parts = [part.untyped_storage() for part in tree_leaves(worker.model_runner.kv_caches)]
+    for storage in {part.data_ptr(): part for part in parts}.values():
+        torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).zero_()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +19,7 @@ from worker.engine.leftovers import REFITS
 from worker.engine.serial_lock import SerialLock
 from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
 from worker.refit import receiving
-from worker.refit.advice import kind_of, unchanged, way_back
+from worker.refit.advice import kind_of, unchanged, way_back, with_counts
 from worker.refit.channel import socket_path
 from worker.refit.manifest import Manifest
 from worker.refit.report import RefitReport
@@ -77,6 +77,8 @@ class Refitting:
         self._dummy = plan.value("engine.load_format") == "dummy"
         keeps = section.keep_memory
         self._keep_memory = not plan.value("engine.enable_sleep_mode") if keeps is None else keeps
+        #: The KV cache may hold NaN, which outlives the weights that it comes from. A checkpoint's are not looked at.
+        self._spoilt_cache = not self._dummy
         self._abort = abort
         self._warn = warn
         self._last = "ipc_zmq"
@@ -206,9 +208,11 @@ class Refitting:
         readiness.check_refit()
         self._last = info["transport"]
         label = version if version is not None else readiness.next_version()
-        async with self._paused(clear_cache=self._clear_cache if clear_cache is None else clear_cache):
+        clear_cache = self._clear_cache if clear_cache is None else clear_cache
+        clean = self._spoilt_cache and clear_cache and readiness.has_cache
+        async with self._paused(clear_cache=clear_cache):
             try:
-                answers = await self._engine.call(receiving.take, info)
+                answers = await self._engine.call(receiving.take, info, clean=clean)
                 async with self._engine.watched() as llm:
                     await vllm_adapter.label_weights(llm, label)
             except EngineDiedError:
@@ -217,7 +221,8 @@ class Refitting:
                 raise await self._failure(error) from error
             readiness.refitted(label)
             self.report = RefitReport.of(label, answers)
-            self._warn_of(self.report.unloaded)
+            self._spoilt_cache = (self._spoilt_cache and not clean) or bool(self.report.not_finite)
+            self._warn_of(self.report)
 
     async def _compare(self, info: dict[str, Any]) -> dict[str, str]:
         self._engine.readiness.check_refit()
@@ -254,6 +259,7 @@ class Refitting:
         if not await self._is_touched():
             state = unchanged(kind, version=readiness.version, problem=readiness.problem, dummy=self._dummy)
             return kind(f"{_reason(error)}; {state}")
+        self._spoilt_cache = True  # by whatever came
         why = f"a refit failed half-way ({_reason(error)}); {way_back(kind, dummy=self._dummy)}"
         readiness.broken(why)
         self._abort(why)
@@ -274,8 +280,11 @@ class Refitting:
         if self._last == "collective" and not isinstance(error, RefitRejectedError):
             self.joined = False
 
-    def _warn_of(self, unreached: Sequence[str]) -> None:
-        if unreached:
+    def _warn_of(self, report: RefitReport) -> None:
+        if report.not_finite:
+            found = with_counts(report.not_finite)
+            self._warn(f"the weights {report.version!r} are not finite: {found}; refit.finite: true refuses such weights")
+        if unreached := report.unloaded:
             listed = ", ".join(unreached[:_SHOWN])
             self._warn(f"refits do not reach {listed} ({len(unreached)} parameters in all); they keep the values they had")
 
@@ -289,6 +298,7 @@ class Refitting:
             "timeout_s": self.sender.section.timeout_s,
             "verify_every": self.sender.section.verify_every,
             "keep_memory": self._keep_memory,
+            "finite": self.sender.section.finite,
         }
 
     def _socket_folder(self) -> Path:

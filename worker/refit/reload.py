@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from quirks_core.errors import words
 from worker.errors import RefitUnsupportedError
@@ -58,7 +59,7 @@ class Reload:
         try:
             initialize_layerwise_reload(self._part)
         except Exception as error:
-            self.close()
+            self.abandon()
             self.touched = self._before != _identities(self._model)
             raise RefitUnsupportedError(f"refit: vLLM cannot reload this model: {words(error)}") from error
         # Parameters that processing added are gone until the reload is closed.
@@ -73,7 +74,20 @@ class Reload:
         return [] if loaded is None else sorted(self.wanted - own_names(loaded, self.wanted, self._first))
 
     def close(self) -> None:
-        """Processes the remaining layers and puts the weights in force."""
+        """Processes the remaining layers and puts the weights in force; abandons the reload if that fails."""
+        try:
+            finalize_layerwise_reload(self._part, self._config)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Gives every layer that is not complete its tensors of before back, so that another reload can start."""
+        for layer in self._part.modules():
+            # vLLM would load it all now, fail at a tensor that does not fit, and keep it for the next reload.
+            info = get_layerwise_info(layer)
+            info.loaded_weights.clear()
+            info.load_numel = 0
         finalize_layerwise_reload(self._part, self._config)
 
     def check(self, wanted: Collection[str]) -> None:

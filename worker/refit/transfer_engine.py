@@ -22,10 +22,12 @@ from vllm.distributed.weight_transfer.base import (
 from quirks_core.errors import QuirksError, words
 from worker.errors import RefitError, TransferError
 from worker.refit import transfer_shards, verify
+from worker.refit.advice import with_counts
 from worker.refit.channel import socket_path
 from worker.refit.collective import CollectiveStream, Group
 from worker.refit.copy_plan import CopyPlan
 from worker.refit.files import FileStream
+from worker.refit.finite import NotFinite
 from worker.refit.ipc_zmq import IpcZmqStream
 from worker.refit.loaders import Copier, Loader, Stream, begin_copying, begin_loading
 from worker.refit.manifest import Manifest
@@ -65,6 +67,7 @@ class RefitUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
         timeout_s: Seconds to wait for the trainer, at each step.
         verify_every: After how many refits that copied the copies are compared with the model's loaders; 0 for the first alone.
         keep_memory: Keep the trainer's memory open after the refit, so that the next one need not open it.
+        finite: Refuse weights that are NaN or infinite.
     """
 
     transport: str
@@ -74,6 +77,7 @@ class RefitUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     timeout_s: float = 120.0
     verify_every: int = 0
     keep_memory: bool = False
+    finite: bool = True
 
 
 class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type: ignore[misc]
@@ -103,6 +107,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._announced: tuple[list[Any] | None, Manifest | None] = None, None
         self._slots: set[str] = set()
         self._complete_once = False
+        self._not_finite = NotFinite()
         self.touched = False
         self.ways: dict[str, Any] = {}
         self.problem: QuirksError | None = None
@@ -130,6 +135,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def start_weight_update(self) -> None:
         """Does nothing yet: the layers are made ready once the manifest is accepted."""
         self._recorded = None
+        self._not_finite = NotFinite()
         self.touched = False
         self.ways = {}
         self.problem = None
@@ -141,7 +147,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             RefitRejectedError: The manifest is not as announced, or the file is broken; the model is as it was.
             TransferError: The trainer died or took too long.
             RefitUnsupportedError: vLLM cannot reload this model; it is as it was.
-            RefitError: Parameters that never got a value but a dummy's were left out.
+            RefitError: Parameters that never got a value but a dummy's were left out, or weights are not finite.
         """
         with self._stream(update_info) as stream:
             self._load(stream, update_info)
@@ -234,6 +240,14 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             self._copy(stream, plan, info)
         else:
             self._reload_all(stream, info, record=plan is None and self.model_config.quantization is None)
+        self.ways["not_finite"] = dict(self._not_finite)
+
+    def _check_finite(self, info: RefitUpdateInfo) -> None:
+        if info.finite and self._not_finite:
+            raise RefitError(
+                f"refit: the trainer's weights are not finite, {with_counts(self._not_finite)}; correct the trainer's model, "
+                "or set refit.finite: false to take them"
+            )
 
     def _reload_all(self, stream: Stream, info: RefitUpdateInfo, *, record: bool) -> None:
         """Loads every tensor through the layerwise reload.
@@ -244,6 +258,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             record: Find out what can be copied from the next refit on. A quantised model is not asked: its layers compute.
         """
         loader = Loader(self.model)
+        loader.not_finite = self._not_finite
         load = begin_loading(stream)
         reload = Reload(self.model, self.model_config)
         recording = Recording(self.model) if record else None
@@ -254,6 +269,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 self._recorded = recording, stream.manifest
             with recording or nullcontext():
                 load(loader)
+            self._check_finite(info)
             unloaded = reload.unloaded(loader.loaded)
             if info.dummy and not self._complete_once and unloaded:
                 raise RefitError(
@@ -265,7 +281,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
         often = info.verify_every
-        copier = Copier(self.model, plan, check=plan.uses == 0 or (often > 0 and plan.uses % often == 0))
+        check = plan.uses == 0 or (often > 0 and plan.uses % often == 0)
+        copier = Copier(self.model, plan, self._not_finite, check=check)
         load = begin_copying(stream, copier)
         plan.uses += 1
         self.ways = {
@@ -276,11 +293,10 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         }
         self.touched = True
         try:
-            if plan.reloaded:
-                with self._opened(Reload(self.model, self.model_config, plan.modules)):
-                    load()
-            else:
+            reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
+            with self._opened(reload) if reload is not None else nullcontext():
                 load()
+                self._check_finite(info)
         except BaseException:
             self._plan = None
             raise
@@ -300,8 +316,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
         except BaseException:
             # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
-            self._recorded = None
-            self._end_reload()
+            self._recorded = self._reload = None
+            reload.abandon()
             raise
 
     def _end_reload(self) -> Reload | None:

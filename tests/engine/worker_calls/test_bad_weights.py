@@ -1,0 +1,168 @@
+"""Weights that do not fit, or that are not numbers: a refit says so, and the next complete one is as good as any."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+from itertools import islice
+
+import pytest
+import torch
+
+from worker.errors import NotReadyError, RefitError
+
+pytestmark = pytest.mark.timeout(120)
+
+Q = "model.layers.0.self_attn.q_proj.weight"
+#: The last tensor that a trainer sends.
+LAST = "model.norm.weight"
+
+
+def changed(policy, name, change):
+    """The policy's model with one tensor replaced."""
+    model = copy.deepcopy(policy.model)
+    parameter = model.get_parameter(name)
+    parameter.data = change(parameter.data.clone())
+    return model
+
+
+def with_value(value, count=1):
+    """Replaces the first values of a tensor."""
+
+    def change(tensor):
+        tensor.view(-1)[:count] = value
+        return tensor
+
+    return change
+
+
+def one_row_less(tensor):
+    return tensor[:-1].clone()
+
+
+@pytest.fixture(params=["ipc_zmq", "collective", "file"])
+def each_transport(request, transport):
+    """Sends by every transport in turn."""
+    transport(request.param)
+
+
+@pytest.fixture
+def accepting(worker, monkeypatch):
+    """The engine takes weights that are not finite, for one test."""
+    section = worker.config.refit.model_copy(update={"finite": False})
+    monkeypatch.setattr(worker.refitting.sender, "section", section)
+
+
+@pytest.mark.usefixtures("each_transport")
+async def test_a_complete_refit_mends_an_engine_after_a_tensor_that_does_not_fit(worker, policies, holds, lab):
+    for _ in range(2):
+        with pytest.raises(RefitError, match=rf"half-way \(.* does not take {Q}, float32 \[63, 64\]: .* once more, completely"):
+            await worker.refit_async(changed(policies.b, Q, one_row_less))
+    with pytest.raises(NotReadyError, match="a refit failed half-way"):
+        await lab.generate(worker)
+
+    await worker.refit_async(policies.b.model)
+
+    assert (await holds(policies.b)).passed
+    assert await worker.verify_refit_async(policies.b.model) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("model.layers.1.mlp.gate_proj.weight", one_row_less),
+        ("model.layers.1.mlp.up_proj.weight", lambda tensor: tensor[:, :-1].clone()),
+        ("model.layers.1.self_attn.o_proj.weight", lambda tensor: tensor[:, :-1].clone()),
+        ("model.embed_tokens.weight", lambda tensor: tensor[:, :-1].clone()),
+        (LAST, one_row_less),
+    ],
+)
+async def test_a_complete_refit_mends_an_engine_whichever_tensor_did_not_fit(worker, policies, name, change, holds):
+    with pytest.raises(RefitError, match=f"does not take {name}"):
+        await worker.refit_async(changed(policies.b, name, change))
+
+    await worker.refit_async(policies.b.model)
+
+    assert (await holds(policies.b)).passed
+    assert await worker.verify_refit_async(policies.b.model) == {}
+
+
+@pytest.mark.usefixtures("each_transport")
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+# Packed, fused and reloaded; copied from the second refit on.
+@pytest.mark.parametrize("name", [Q, LAST])
+async def test_weights_that_are_not_finite_are_refused_and_named(worker, policies, name, value, holds, lab):
+    with pytest.raises(RefitError, match=rf"not finite, {name} \(3 values\); .* refit once more, completely"):
+        await worker.refit_async(changed(policies.b, name, with_value(value, 3)))
+    with pytest.raises(NotReadyError, match="not finite"):
+        await lab.generate(worker)
+
+    await worker.refit_async(policies.b.model)
+
+    assert (await holds(policies.b)).passed
+
+
+@pytest.mark.usefixtures("each_transport")
+async def test_recorded_copies_are_looked_at_as_well(worker, policies, holds):
+    await worker.refit_async(policies.a.model)
+    assert worker.last_refit.copied
+
+    with pytest.raises(RefitError, match=rf"not finite, {LAST} \(1 value\);"):
+        await worker.refit_async(changed(policies.a, LAST, with_value(math.nan)))
+
+    await worker.refit_async(policies.b.model)
+    assert (await holds(policies.b)).passed
+
+
+async def test_a_message_names_the_first_tensors_and_counts_the_others(worker, policies):
+    model = copy.deepcopy(policies.b.model)
+    for parameter in islice(model.parameters(), 10):
+        parameter.data.view(-1)[0] = math.nan
+
+    with pytest.raises(RefitError, match=r"model\.embed_tokens\.weight \(1 value\), .* and 2 more; correct"):
+        await worker.refit_async(model)
+
+
+async def test_the_largest_numbers_are_finite(worker, policies):
+    large = with_value(torch.finfo(torch.float32).max, 1000)
+
+    await worker.refit_async(changed(policies.b, "model.embed_tokens.weight", large))
+
+    assert worker.last_refit.not_finite == {}
+
+
+@pytest.mark.usefixtures("accepting")
+async def test_no_nan_outlives_weights_that_were_accepted(worker, policies, lab):
+    before = len(worker.warnings)
+    await worker.refit_async(
+        changed(policies.b, "model.layers.0.self_attn.v_proj.weight", with_value(math.nan, 2)), version="nan"
+    )
+    assert worker.last_refit.not_finite == {"model.layers.0.self_attn.v_proj.weight": 2}
+    assert "the weights 'nan' are not finite: model.layers.0.self_attn.v_proj.weight (2 values)" in worker.warnings[before]
+    for _ in range(20):
+        spoilt = await lab.generate(worker)
+    assert all(math.isnan(row.logprobs[0]) for row in spoilt)
+
+    await worker.refit_async(policies.b.model, clear_cache=False)  # does not clean, and the next one must all the same
+    await worker.refit_async(policies.b.model, clear_cache=True)
+
+    for _ in range(20):
+        rows = await lab.generate(worker)
+        assert [row.tokens for row in rows] == [row.tokens for row in policies.b.tokens]
+        assert lab.largest_difference(rows, policies.b.tokens) < 1e-3
+
+
+@pytest.mark.usefixtures("accepting")
+async def test_requests_in_flight_go_on_as_under_finite_weights_alone(worker, policies, lab, sampling, generated):
+    sampling(max_new_tokens=200)
+    await worker.refit_async(changed(policies.b, "model.layers.0.self_attn.v_proj.weight", with_value(math.nan)))
+    generating = asyncio.create_task(lab.generate(worker))
+    await generated(requests=len(lab.PROMPTS))
+
+    await worker.refit_async(policies.b.model, clear_cache=True)
+
+    rows = await generating
+    for row, expected in zip(rows, lab.rescored(policies.b.model, rows), strict=True):
+        assert math.isnan(row.logprobs[0])
+        assert row.logprobs[-1] == pytest.approx(expected.logprobs[-1], abs=1e-3)

@@ -1,0 +1,55 @@
+"""Tensors are told apart by whether all of their values are finite."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from worker.refit.finite import NotFinite
+
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("size", [1, 7, 4099])
+def test_a_value_that_is_not_finite_is_found_wherever_it_is(dtype, value, size):
+    for place in {0, size // 2, size - 1}:
+        tensor = torch.randn(size).to(dtype)
+        tensor[place] = value
+        found = NotFinite()
+        found.look([("fine", torch.randn(size).to(dtype)), ("spoilt", tensor)])
+        assert found == {"spoilt": 1}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_largest_values_empty_tensors_and_integers_are_finite(dtype):
+    found = NotFinite()
+    largest = torch.full((1000, 10), torch.finfo(dtype).max, dtype=dtype)
+    found.look([("positive", largest), ("negative", -largest), ("empty", largest[:0]), ("integers", torch.arange(3))])
+    assert found == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_numbers_of_eight_bits_are_looked_at(dtype):
+    spoilt = torch.tensor([1.0, math.nan, math.nan]).to(dtype)
+    found = NotFinite()
+    found.look([("fine", torch.ones(3).to(dtype)), ("spoilt", spoilt)])
+    assert found == {"spoilt": 2}
+
+
+def test_parts_of_one_tensor_are_counted_together_and_only_they():
+    tensor = torch.zeros(4, 6)
+    tensor[0, 0] = tensor[3, 1] = tensor[0, 5] = math.nan
+    found = NotFinite()
+    found.look([("part", tensor[:2, :3]), ("part", tensor[2:, :3]), ("other", tensor[1:3])])
+    assert found == {"part": 2}
+
+
+def test_what_is_watched_is_passed_on_unchanged():
+    tensors = [("one", torch.ones(2)), ("other", torch.tensor([math.inf]))]
+    found = NotFinite()
+    assert [(name, id(tensor)) for name, tensor in found.watch(tensors)] == [(name, id(tensor)) for name, tensor in tensors]
+    assert found == {"other": 1}
