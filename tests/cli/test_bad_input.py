@@ -9,7 +9,7 @@ OF_A_RUN = pytest.mark.parametrize("command", [("plan",), ("explain", "v1-runtim
 
 
 @pytest.fixture(autouse=True)
-def wide(own_shell, monkeypatch):
+def wide(own_shell, monkeypatch):  # noqa: ARG001 - before this, which it would undo
     """No message wraps, whatever it quotes."""
     monkeypatch.setenv("COLUMNS", "2000")
 
