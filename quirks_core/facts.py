@@ -159,10 +159,10 @@ class ModelFacts(Record):
         return given if isinstance(given, int) else width // heads if isinstance(width, int) else None
 
     @property
-    def latent_size(self) -> int | None:
-        """Width of a cached token of multi-head latent attention; None if the configuration has no such attention."""
+    def latent_size(self) -> str | None:
+        """``kv_lora_rank + qk_rope_head_dim`` of multi-head latent attention; None if the configuration lacks one of them."""
         latent, rotated = (self.text_config.get(key) for key in ("kv_lora_rank", "qk_rope_head_dim"))
-        return latent + rotated if isinstance(latent, int) and isinstance(rotated, int) else None
+        return f"{latent} + {rotated}" if isinstance(latent, int) and isinstance(rotated, int) else None
 
     @property
     def is_multimodal(self) -> bool:
@@ -408,7 +408,7 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
             *(
                 FactSpec(
                     f"{_CPU}{feature}",
-                    f"the CPU has {feature}, as torch tests it; on the CPU platform",
+                    f"the CPU has {feature}; on the CPU platform",
                     partial(_of_cpu, f"{_CPU}{feature}"),
                     "another platform, or the CPU is no x86, or its features cannot be read",
                 )
@@ -431,7 +431,7 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
             ),
             FactSpec(
                 "model.latent_size",
-                "width of a cached token of latent attention: kv_lora_rank + qk_rope_head_dim; absent without such attention",
+                "kv_lora_rank and qk_rope_head_dim of latent attention, as 512 + 64; absent without such attention",
                 lambda run: run.model.latent_size,
             ),
             FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.model.is_multimodal),

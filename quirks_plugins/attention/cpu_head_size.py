@@ -3,10 +3,9 @@
 What happens: the engine loads the model, starts and answers its health check. The first request then ends it with "Unsupported
 CPU attention configuration" (or "head_dim"). The kernels are compiled for heads of 32, 64, 80, 96, 112, 128, 160, 192, 224,
 256 and 512 (``vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend.get_supported_head_sizes``), and vLLM does not compare
-the model with that list when the engine starts. Latent attention (DeepSeek-V2 and V3) has kernels for cached tokens of 576
-values alone (``kv_lora_rank`` 512 and ``qk_rope_head_dim`` 64: ``CPUMLABackend.get_supported_head_sizes``), and ends with "Head
-dimension … is not supported by MLA". Tiny models for tests, and small models with heads of 16, 40, 48 or 72, are
-affected.
+the model with that list when the engine starts. Latent attention (DeepSeek-V2 and V3) has kernels for ``kv_lora_rank`` 512
+with ``qk_rope_head_dim`` 64 alone. Any other pair ends with "Head dimension … is not supported by MLA", or, if the sum is 320,
+512 or 576, with "Unsupported block size". Tiny models for tests, and small models with heads of 16, 40, 48 or 72, are affected.
 
 What this changes: the run is refused with this reason.
 
@@ -27,9 +26,11 @@ from quirks_core import (
     Refuse,
     Severity,
     StaticProbe,
+    model_type,
     no,
     platform,
     report,
+    setting,
     unknown,
     yes,
 )
@@ -39,8 +40,17 @@ if TYPE_CHECKING:
     from worker.testing.lab import Lab, Outcome
 
 _SIZE = Fact("model.head_size")
-_LATENT, _LATENT_SUPPORTED = Fact("model.latent_size"), 576
+_LATENT, _LATENT_SUPPORTED = Fact("model.latent_size"), "512 + 64"
 _SUPPORTED = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+#: The model types that vLLM computes with latent kernels (``is_deepseek_mla``). It computes others, as MiniCPM3, with ordinary
+#: attention, and refuses sparse ones (DeepSeek-V3.2) itself.
+_LATENT_TYPES = (
+    *("axk1", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"),
+    *("kimi_k2", "kimi_linear", "longcat_flash", "pangu_ultra_moe"),
+)
+_has_latent_kernels = (
+    model_type(*_LATENT_TYPES) | Fact("model.config.text_config.model_type").one_of(*_LATENT_TYPES)
+) & ~setting("env.VLLM_MLA_DISABLE").one_of("1")
 #: Small latent attention, with heads of a width that other attention has a kernel for.
 _NARROW = {"model_type": "deepseek_v2", "num_attention_heads": 4, "head_dim": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 32}
 
@@ -52,17 +62,17 @@ QUIRK = Quirk(
     match=platform("cpu")
     & (
         (_SIZE.is_set() & ~_SIZE.one_of(*_SUPPORTED) & ~latent_attention)
-        | (_LATENT.is_set() & ~_LATENT.one_of(_LATENT_SUPPORTED))
+        | (_has_latent_kernels & _LATENT.is_set() & ~_LATENT.one_of(_LATENT_SUPPORTED))
     ),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Refuse(
         f"vLLM's CPU platform computes attention with heads of {', '.join(map(str, _SUPPORTED))} alone, and latent attention "
-        f"with a latent width of {_LATENT_SUPPORTED} alone",
+        f"with kv_lora_rank + qk_rope_head_dim of {_LATENT_SUPPORTED} alone",
         "take a GPU, or a model with other heads (in config.json head_dim, or hidden_size / num_attention_heads; for "
-        "latent attention kv_lora_rank + qk_rope_head_dim); a setting like engine.dtype does not help",
+        "latent attention kv_lora_rank and qk_rope_head_dim); a setting like engine.dtype does not help",
     ),
     severity=Severity.CRASH,
-    crash="Unsupported CPU attention|[Uu]nsupported head|is not supported by MLA",
+    crash="Unsupported CPU attention|[Uu]nsupported head|is not supported by MLA|Unsupported block size",
     references=[
         report("https://github.com/vllm-project/vllm/issues/39065"),
         report("https://github.com/vllm-project/vllm/pull/31968"),
@@ -82,7 +92,11 @@ QUIRK = Quirk(
         no({"num_attention_heads": 4, "head_dim": 128}, vllm="0.32.0", platform="cpu"),
         no({"num_attention_heads": 4, "head_dim": 72}, vllm="0.32.0", platform="cuda"),
         yes(_NARROW, vllm="0.32.0", platform="cpu"),
+        yes({"model_type": "kimi_vl", "text_config": _NARROW}, vllm="0.32.0", platform="cpu"),
+        yes({**_NARROW, "kv_lora_rank": 448, "qk_rope_head_dim": 128}, vllm="0.32.0", platform="cpu"),
         no({**_NARROW, "kv_lora_rank": 512, "qk_rope_head_dim": 64}, vllm="0.32.0", platform="cpu"),
+        no({**_NARROW, "model_type": "minicpm3"}, vllm="0.32.0", platform="cpu"),
+        no(_NARROW, vllm="0.32.0", platform="cpu", env={"VLLM_MLA_DISABLE": "1"}),
         no("mamba2", vllm="0.32.0", platform="cpu"),
         unknown({"num_attention_heads": 4, "head_dim": 72}, vllm="0.32.0"),
     ],
