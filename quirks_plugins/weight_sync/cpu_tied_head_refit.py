@@ -5,7 +5,7 @@ nothing. vLLM's CPU build packs the weight of an embedding or head for oneDNN, a
 A layerwise reload processes a tied weight in one layer, the embedding, because the checkpoint's only tensor arrives there. The
 head shares the storage but keeps its packed copy. A trainer that sends ``lm_head.weight`` as well is not affected. Neither is
 a CPU for which oneDNN has no product of the engine's dtype (bfloat16 without AVX-512, float16 without AVX-512 FP16), because
-vLLM then packs nothing.
+vLLM then packs nothing. Linux does not show whether an AVX2 CPU with AVX-VNNI has such products: the quirk stays active there.
 
 What this changes: the end of a reload packs the weight anew in all layers that share it. The quirk is a patch, because no
 setting of vLLM has this effect. Logits in another dtype than the model's (``head_dtype``) avoid the packed copy, but that does
@@ -48,6 +48,7 @@ QUIRK = Quirk(
     examples=[
         yes("gemma3_text", vllm="0.32.0", platform="cpu"),
         yes({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512"),
+        yes({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx_vnni"),
         no({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx2"),
         no("gemma3_text", {"engine.dtype": "float16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         unknown({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),

@@ -25,7 +25,7 @@ def _without_avx512(torch_cpu: ModuleType) -> None:
 
 def _flags_without_avx512(packages: Any) -> None:
     original = packages.cpu_flags
-    packages.cpu_flags = lambda: frozenset(flag for flag in original() if not flag.startswith(("avx512", "amx")))
+    packages.cpu_flags = lambda: frozenset(flag for flag in original() if not flag.startswith(("avx512", "avx_", "amx")))
 
 
 if os.environ.get("TESTS_CPU") == "avx2":
