@@ -139,13 +139,17 @@ def proved(quirk: Quirk) -> tuple[Proved, ...]:
 def with_proved(known: DataFile, found: Mapping[str, Proved]) -> DataFile:
     """Returns a data file with new conclusions; each replaces the one of the same quirk on the same installation.
 
+    One that names a kind of CPU also replaces the one that was made before the quirk depended on it.
+
     Args:
         known: The current content.
         found: The conclusions, by quirk.
     """
     merged = {name: {item.installation: item for item in items} for name, items in known.proved.items()}
     for name, item in found.items():
-        merged.setdefault(name, {})[item.installation] = item
+        places = merged.setdefault(name, {})
+        places.pop(item.model_copy(update={"cpu": ""}).installation, None)
+        places[item.installation] = item
     ordered = {name: tuple(merged[name][place] for place in sorted(merged[name])) for name in sorted(merged)}
     return known.model_copy(update={"proved": ordered})
 

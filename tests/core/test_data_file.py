@@ -128,3 +128,14 @@ def test_a_conclusion_replaces_the_one_of_the_same_installation_and_goes_with_it
     assert DataFile.model_validate_json(data.model_dump_json()) == data
     assert data_file.updated(data, (quirk(name="one"),), "0.1").proved == data.proved
     assert data_file.updated(data, (quirk(name="two"),), "0.1").proved == {}
+
+
+def test_a_conclusion_of_a_kind_of_cpu_stands_beside_another_kinds_and_replaces_one_without_a_kind():
+    bare = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
+    old, new = (bare.model_copy(update={"cpu": kind}) for kind in ("avx2", "amx"))
+
+    data = DataFile()
+    for item in (bare, old, new):
+        data = data_file.with_proved(data, {"one": item})
+
+    assert data.proved == {"one": (new, old)}

@@ -104,6 +104,24 @@ def test_another_engine_makes_a_proof_stale(package, monkeypatch):
     assert stale(item, proof) == "torch, vllm"
 
 
+def test_a_proof_names_the_kind_of_cpu_that_its_quirk_depends_on(package, monkeypatch):
+    on_amx = _QUIRK.replace('purpose("serve")', 'Fact("platform.cpu.amx").is_true()', 1).replace("Default,", "Default, Fact,")
+    monkeypatch.setattr("quirks_core.packages.cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(evidence, "installed_platform", lambda: "cpu")
+
+    assert "cpu" not in evidence.dependencies(package())
+    assert evidence.dependencies(package(quirk=on_amx))["cpu"] == "avx2"
+
+
+def test_another_kind_of_cpu_makes_no_proof_stale(monkeypatch):
+    item = Registry.load().find("cpu-amx-mla")
+    proof = _proof(item)
+    monkeypatch.setattr("quirks_core.packages.cpu_flags", lambda: frozenset({"avx2", "avx_vnni"}))
+
+    assert evidence.dependencies(item)["cpu"] != proof.depends["cpu"]
+    assert stale(item, proof) == ""
+
+
 def test_patch_code_makes_a_proof_stale():
     item = Registry.load().find("cpu-moe-expert-parallel")
     depends = evidence.dependencies(item)

@@ -72,11 +72,14 @@ def run_prove(options: argparse.Namespace) -> int:
     items = _chosen(options, registry, recorded)
     _check_engine(items)
     proofs: list[Proof] = []
-    together = _keep(options, recorded, proofs)
+    kept: list[Proof] = []
+    together = _keep(options, recorded, kept)
     for proof in _proofs(items, options, console):
         _say(console, proof)
         proofs.append(proof)
-        together = _keep(options, recorded, proofs)
+        if proof.findings or stale(registry.find(proof.id), recorded.get(proof.id)):  # else the recorded one says more
+            kept.append(proof)
+        together = _keep(options, recorded, kept)
     report = Report.of(proofs)
     if options.json:
         print(_as_json(report))

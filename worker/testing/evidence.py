@@ -35,7 +35,7 @@ def dependencies(item: Loaded) -> dict[str, str]:
         "patches": digest_of(_reached(patches)),
         "kit": digest_of(_kit(scenarios)) if runs else "",
         "platform": installed_platform() or "",
-        "cpu": cpu_kind(cpu_features()) if any(name.startswith("platform.cpu.") for name in quirk.match.facts()) else "",
+        "cpu": cpu_kind(cpu_features()) if quirk.depends_on_cpu and installed_platform() == "cpu" else "",
         **{name: installed.get(name, "") for name in PACKAGES},
     }
     return {name: text for name, text in found.items() if text}

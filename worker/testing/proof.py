@@ -207,7 +207,7 @@ class Report(Record):
             "|---|---|---|---:|---|",
         ]
         lines += [
-            f"| `{proof.id}` | {proof.conclusion} | {_cell(proof.reason)} | {proof.seconds or ''} | {proof.date} |"
+            f"| `{proof.id}` | {_concluded(proof)} | {_cell(proof.reason)} | {proof.seconds or ''} | {proof.date} |"
             for proof in self.proofs
         ]
         for proof in self.proofs:
@@ -216,6 +216,11 @@ class Report(Record):
             for item in proof.findings:
                 lines += ["", *_finding(item)]
         return "\n".join(lines) + "\n"
+
+
+def _concluded(proof: Proof) -> str:
+    """The conclusion, with the kind of CPU where the quirk depends on it."""
+    return f"{proof.conclusion} ({cpu})" if (cpu := proof.depends.get("cpu")) else proof.conclusion
 
 
 def _finding(item: Finding) -> list[str]:

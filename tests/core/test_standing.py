@@ -1,0 +1,31 @@
+"""What supports a quirk on an installation."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from quirks_core import Fact, data_file, platform
+from quirks_core.data_file import Proved
+from quirks_core.standing import Standing, standing
+
+_VLLM = {"vllm": "0.32.0"}
+_AMX = Proved(platform="cpu", cpu="amx", versions=_VLLM, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
+_OLDER = _AMX.model_copy(update={"cpu": ""})
+
+
+@pytest.mark.parametrize(
+    ("match", "proved", "cpu", "found"),
+    [
+        (Fact("platform.cpu.amx").is_true(), _AMX, "amx", Standing.PROVEN),
+        (Fact("platform.cpu.amx").is_true(), _AMX, "avx2", Standing.ELSEWHERE),
+        (Fact("platform.cpu.amx").is_true(), _OLDER, "amx", Standing.ELSEWHERE),  # on a kind that was not recorded
+        (platform("cpu"), _OLDER, "amx", Standing.PROVEN),
+        (platform("cpu"), _AMX, "avx2", Standing.PROVEN),
+    ],
+)
+def test_a_proof_holds_for_its_kind_of_cpu_if_the_quirk_depends_on_it(make_quirk, monkeypatch, match, proved, cpu, found):
+    monkeypatch.setattr(data_file, "proved", lambda _: (proved,))
+
+    assert standing(make_quirk(match=match), "cpu", _VLLM, cpu=cpu, source=False)[0] is found
