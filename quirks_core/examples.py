@@ -38,7 +38,7 @@ class Example:
     settings: Mapping[str, Any] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
     platform: str | None = None
-    cpu: str | None = None
+    cpu: str | None = field(default=None, compare=False)  # no part of a declaration's digest: no proof depends on it
     environment: Mapping[str, str] = field(default_factory=dict)
     purpose: Purpose = "rollout"
     recipe: str | None = None

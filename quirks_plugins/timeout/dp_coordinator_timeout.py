@@ -57,7 +57,7 @@ QUIRK = Quirk(
 #: How much faster the clock runs.
 _SPEED = 10
 #: Seconds of the fast clock that the coordinator takes, beside its imports.
-_START_S = 130
+_START_S = 200
 
 
 async def scenario(lab: Lab) -> Outcome:
