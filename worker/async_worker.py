@@ -448,7 +448,11 @@ class VllmAsyncGenerationWorker:
     # ---- pause
 
     async def pause_async(self, mode: str = "keep", clear_cache: bool = False) -> None:
-        """Stops generation until `resume_async`; new requests wait. A refit meanwhile leaves the engine paused.
+        """Stops generation until `resume_async`; new requests wait.
+
+        Pauses, resumes and refits come one after the other, in the order in which they were asked for: a pause during a refit
+        takes effect after it, a refit during the pause leaves the engine paused, and one during ``wait`` begins once the
+        requests have finished. A call that is cancelled is carried out all the same.
 
         Args:
             mode: How to treat requests in flight: ``keep`` freezes them, ``wait`` finishes them first, ``abort`` ends them
@@ -461,13 +465,11 @@ class VllmAsyncGenerationWorker:
         """
         if mode not in vllm_adapter.PAUSE_MODES:
             raise QuirksError(f"pause_async: mode is one of {', '.join(vllm_adapter.PAUSE_MODES)}, not {mode!r}")
-        async with self.engine.watched() as llm:
-            await vllm_adapter.pause(llm, clear_cache=clear_cache, mode=mode)
+        await self.refitting.between(vllm_adapter.pause, clear_cache=clear_cache, mode=mode)
 
     async def resume_async(self) -> None:
-        """Resumes generation."""
-        async with self.engine.watched() as llm:
-            await vllm_adapter.resume(llm)
+        """Resumes generation; during a refit or a pause, after it."""
+        await self.refitting.between(vllm_adapter.resume)
 
     # ---- memory
 
@@ -495,11 +497,14 @@ class VllmAsyncGenerationWorker:
             raise SleepError("sleep_async: the engine was started without engine.enable_sleep_mode: true")
         if level not in (1, 2):
             raise SleepError(f"sleep_async: level is 1 (weights to the host) or 2 (weights dropped), not {level!r}")
-        await self.refitting.forget(plan=level == 2)
-        self._abort("the engine was put to sleep")
-        async with engine.watched() as llm:
+
+        async def sleep(llm: Any) -> None:
+            await self.refitting.forget(plan=level == 2)
+            self._abort("the engine was put to sleep")
             await vllm_adapter.sleep(llm, level)
-        engine.readiness.slept(level)
+            engine.readiness.slept(level)
+
+        await self.refitting.between(sleep)
 
     async def wake_up_async(self, **kwargs: Any) -> None:
         """Allocates the memory again.
@@ -514,10 +519,13 @@ class VllmAsyncGenerationWorker:
         engine = self.engine
         if unknown := sorted(kwargs.keys() - {"tags"}):
             raise SleepError(f"wake_up_async takes tags, not {', '.join(unknown)}")
-        tags = engine.readiness.checked_tags(kwargs.get("tags"))
-        async with engine.watched() as llm:
+
+        async def wake_up(llm: Any) -> None:
+            tags = engine.readiness.checked_tags(kwargs.get("tags"))
             await vllm_adapter.wake_up(llm, tags)
-        engine.readiness.woke(tags)
+            engine.readiness.woke(tags)
+
+        await self.refitting.between(wake_up)
 
     async def report_device_id_async(self) -> list[str]:
         """Returns the GPU's UUID of every engine process in the order of their ranks; ``cpu`` on the CPU."""

@@ -292,20 +292,20 @@ class WorkerGroup:
     # ---- all ranks together: the ranks of a data-parallel group synchronise in each of these, so one alone would wait forever
 
     async def pause_async(self, mode: str = "keep", clear_cache: bool = False) -> None:
-        """Stops generation on all engines until `resume_async`; arguments as for the worker."""
-        await self._running().everybody("pause_async", mode, clear_cache)
+        """Stops generation on all engines until `resume_async`; arguments, and order among refits, as for the worker."""
+        await self.refits.between("pause_async", mode, clear_cache)
 
     async def resume_async(self) -> None:
         """Resumes generation."""
-        await self._running().everybody("resume_async")
+        await self.refits.between("resume_async")
 
     async def sleep_async(self, level: int = 1) -> None:
         """Frees GPU memory, as the worker does."""
-        await self._running().everybody("sleep_async", level)
+        await self.refits.between("sleep_async", level)
 
     async def wake_up_async(self, **kwargs: Any) -> None:
         """Allocates the memory again, as the worker does."""
-        await self._running().everybody("wake_up_async", **kwargs)
+        await self.refits.between("wake_up_async", **kwargs)
 
     async def reset_prefix_cache_async(self) -> bool:
         """Drops the KV cache of past requests; False if an engine could not."""

@@ -32,6 +32,7 @@ class GroupRefits:
             None if they have those of one policy.
         joined: Whether all processes are still in the group that they joined last.
         sender: Sends models of this process.
+        lock: Held while a refit, a pause, a resume, sleep or waking is under way: all engines must take them in the same order.
         address: The address by which the engines reach this machine; empty before they run.
     """
 
@@ -50,7 +51,7 @@ class GroupRefits:
         self.sender = ModelSender(self, section, plan.value("refit.scope"))
         self.address = ""
         self._actors = actors
-        self._lock = SerialLock()
+        self.lock = SerialLock()
         self._attempts = 0
         self._elsewhere: list[str] = []
         self._devices: list[list[str]] = []
@@ -80,6 +81,10 @@ class GroupRefits:
         if self.problem is not None:
             raise NotReadyError(self.problem)
 
+    async def between(self, method: str, *arguments: Any, **named: Any) -> None:
+        """Waits until no refit is under way, then calls a method of every worker."""
+        await self.lock.run(lambda: self._actors().everybody(method, *arguments, **named))
+
     async def receive(self, transport: str, version: str | None, clear_cache: bool | None) -> bool:
         """Has every engine receive a refit from a trainer in another process.
 
@@ -88,7 +93,7 @@ class GroupRefits:
             version: Label of the new weights; a running number if None. All engines get the same.
             clear_cache: As for the worker.
         """
-        await self._lock.run(lambda: self._update(_METHODS[transport], version, clear_cache))
+        await self.lock.run(lambda: self._update(_METHODS[transport], version, clear_cache))
         return True
 
     async def join(self, ip: str, port: int, world_size: int, train_world_size: int) -> None:
@@ -99,7 +104,7 @@ class GroupRefits:
                 f"init_collective_async: world_size = {world_size} is not the sum of train_world_size = {train_world_size} and "
                 f"the group's {ranks} engine ranks"
             )
-        await self._lock.run(lambda: self._join(ip, port, world_size, train_world_size))
+        await self.lock.run(lambda: self._join(ip, port, world_size, train_world_size))
 
     async def from_model(
         self, model: torch.nn.Module, scope: RefitScope | str | None, version: str | None, clear_cache: bool | None
@@ -109,7 +114,7 @@ class GroupRefits:
         async def update(*_: object) -> None:
             await self._update(_METHODS[self.sender.section.transport], version, clear_cache)
 
-        await self._lock.run(lambda: self._send(model, scope, update))
+        await self.lock.run(lambda: self._send(model, scope, update))
 
     async def verify(self, model: torch.nn.Module, scope: RefitScope | str | None) -> dict[str, str]:
         """Has every engine compare its weights with those of a model of this process."""
@@ -117,7 +122,7 @@ class GroupRefits:
         async def compare(*_: object) -> list[dict[str, str]]:
             return await self._actors().everybody("verify_refit_async")
 
-        found = await self._lock.run(lambda: self._send(model, scope, compare))
+        found = await self.lock.run(lambda: self._send(model, scope, compare))
         return {f"{name} on rank {rank}": problem for rank, one in enumerate(found) for name, problem in one.items()}
 
     async def devices(self) -> list[str]:

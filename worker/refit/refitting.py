@@ -41,7 +41,8 @@ class Refitting:
         announced: What a trainer said it would send; None if it said nothing.
         report: What the last refit did; None before one.
         sender: Sends models of this process; its section says how weights are transferred in any case.
-        lock: Held while a refit is under way: half of one would cost the engine.
+        lock: Held while a refit, a pause, a resume, sleep or waking is under way: half of a refit would cost the engine, and one
+            that resumes must not do so in the middle of another.
         sockets: Folder of the processes' sockets; None before anybody asked for them.
         joined: Whether the engine's processes are in a group with a trainer.
     """
@@ -130,6 +131,15 @@ class Refitting:
         if self._last == "file":
             raise RefitError("verify_refit_async: the last refit came from a model of this process; pass that model")
         return await self.lock.run(lambda: self._compare(self._info(self._last)))
+
+    async def between(self, call: Callable[..., Coroutine[Any, Any, None]], *arguments: Any, **options: Any) -> None:
+        """Waits until no refit is under way, then makes a call with the engine's ``AsyncLLM``."""
+
+        async def work() -> None:
+            async with self._engine.watched() as llm:
+                await call(llm, *arguments, **options)
+
+        await self.lock.run(work)
 
     async def devices(self) -> list[str]:
         """Returns the device of every process of the engine."""
@@ -243,8 +253,9 @@ class Refitting:
         """Nothing is generated meanwhile; an engine that died cannot be resumed."""
         async with self._engine.watched() as llm:
             still = await vllm_adapter.is_paused(llm)
-            await vllm_adapter.hold(llm, clear_cache=clear_cache)
         try:
+            async with self._engine.watched() as llm:
+                await vllm_adapter.hold(llm, clear_cache=clear_cache)
             yield
         finally:
             if self._engine.alive and not still:

@@ -168,6 +168,22 @@ async def test_a_pause_in_the_middle_freezes_all_ranks_and_loses_nothing(group, 
     assert [row[:24] for row in await late] == policies["a"][1]
 
 
+async def test_pauses_and_resumes_among_refits_reach_all_ranks_in_the_same_order(group, tokens, policies, right):
+    async def pause_and_resume(mode):
+        for _ in range(4):
+            await group.pause_async(mode)
+            await group.resume_async()
+
+    running = asyncio.ensure_future(tokens(group, PROMPTS * 4))
+    async with asyncio.timeout(HUNG_S):
+        pausing = [asyncio.ensure_future(pause_and_resume(mode)) for mode in ("keep", "wait")]
+        for name in "baba":
+            await group.refit_async(policies[name][0])
+        await asyncio.gather(*pausing)
+        await running
+    await right(group, "a")
+
+
 @pytest.mark.parametrize("transport", ["ipc_zmq", "collective"])
 async def test_a_refit_in_the_middle_reaches_all_ranks(group, policies, right, under_way, monkeypatch, transport):
     monkeypatch.setattr(group.refits.sender, "section", group.refits.sender.section.model_copy(update={"transport": transport}))

@@ -1,0 +1,143 @@
+"""Pauses, resumes and refits that are asked for at the same time come one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from worker.engine import vllm_adapter
+
+pytestmark = pytest.mark.timeout(240)
+
+#: Long enough for refits and pauses to meet while samples are made.
+NEW_TOKENS = 900
+ROUNDS = 2
+REFITS = 4
+
+
+@pytest.fixture
+def samples(worker, lab, sampling):
+    """Makes long samples."""
+    sampling(max_new_tokens=NEW_TOKENS)
+
+    async def run():
+        return dict([item async for item in worker.generate_async(lab.batch_of(lab.PROMPTS), greedy=True)])
+
+    return run
+
+
+@pytest.fixture
+def refit_under_way(worker, policies, trainer_process, until):
+    """A refit to policy ``b``, for which the engine is paused and whose weights come at the end of the block."""
+
+    @asynccontextmanager
+    async def start():
+        async with trainer_process("ipc_zmq", *await worker.report_refit_addresses_async()) as trainer, asyncio.timeout(120):
+            updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async(version="b"))
+            await until(Path(worker.refitting.sockets, "rank-0.sock").exists)
+            yield
+            trainer.send(policies.b.file)
+            await updating
+
+    return start
+
+
+def paused(worker):
+    """Asks the engine itself."""
+    return worker.engine.llm.is_paused()
+
+
+@pytest.mark.parametrize("mode", ["keep", "wait"])
+async def test_every_token_is_made_by_the_weights_of_its_label_however_pauses_and_refits_mix(
+    worker, policies, lab, samples, generated, logprobs_of, monkeypatch, mode
+):
+    label = vllm_adapter.label_weights
+
+    async def slowly(llm, version):
+        await asyncio.sleep(0.05)  # room for a resume between new weights and their label
+        await label(llm, version)
+
+    monkeypatch.setattr(vllm_adapter, "label_weights", slowly)
+
+    async def pause_and_resume():
+        for _ in range(REFITS * 2):
+            await worker.pause_async(mode)
+            await worker.resume_async()
+
+    async with asyncio.timeout(240):
+        for _ in range(ROUNDS):
+            await worker.refit_async(policies.a.model, version="a")
+            making = asyncio.create_task(samples())
+            await generated(requests=3)
+            pausing = asyncio.create_task(pause_and_resume())
+            for number in range(REFITS):
+                name = "ba"[number % 2]
+                await worker.refit_async(getattr(policies, name).model, version=f"{name}{number}", clear_cache=True)
+            await pausing
+            for index, output in (await making).items():
+                ids, begin = output["output_ids"], len(lab.PROMPTS[index])
+                got = output["logprobs"][0, begin:].double()
+                thought = {name: logprobs_of(getattr(policies, name), ids, begin) for name in "ab"}
+                for version, start, end in output["weight_versions"][0]:
+                    assert (got[start:end] - thought[version[0]][start:end]).abs().max() < 1e-2, (index, version, start, end)
+
+
+async def test_a_pause_during_a_refit_holds_after_it(worker, refit_under_way):
+    async with refit_under_way():
+        pausing = asyncio.create_task(worker.pause_async())
+        await asyncio.sleep(0.1)
+    await pausing
+
+    assert await paused(worker)
+    await worker.resume_async()
+
+
+async def test_a_resume_during_a_refit_takes_effect_after_it(worker, refit_under_way, samples, unfinished, until):
+    await worker.pause_async()
+    making = asyncio.create_task(samples())
+    await until(lambda: unfinished() == 3)
+    async with refit_under_way():
+        resuming = asyncio.create_task(worker.resume_async())
+        await asyncio.sleep(0.1)
+        assert not resuming.done()
+    await resuming
+
+    assert not await paused(worker)
+    assert {span for output in (await making).values() for span in output["weight_versions"][0]} == {("b", 0, NEW_TOKENS)}
+
+
+async def test_a_pause_before_a_refit_holds_after_it(worker, policies):
+    await worker.pause_async()
+    await worker.refit_async(policies.b.model)
+
+    assert await paused(worker)
+    await worker.resume_async()
+
+
+async def test_a_refit_waits_for_the_requests_that_a_pause_lets_finish(worker, policies, samples, generated):
+    async with asyncio.timeout(120):
+        making = asyncio.create_task(samples())
+        await generated(requests=3)
+        pausing = asyncio.create_task(worker.pause_async("wait"))
+        while not await paused(worker):
+            pass
+        await worker.refit_async(policies.b.model, version="b")
+        await pausing
+
+        assert await paused(worker)
+        await worker.resume_async()
+        assert {span for output in (await making).values() for span in output["weight_versions"][0]} == {("a", 0, NEW_TOKENS)}
+
+
+async def test_a_pause_whose_caller_is_cancelled_is_carried_out(worker):
+    pausing = asyncio.create_task(worker.pause_async())
+    await asyncio.sleep(0)
+    pausing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pausing
+
+    assert await paused(worker)
+    await worker.resume_async()
