@@ -41,8 +41,8 @@ class Refitting:
         announced: What a trainer said it would send; None if it said nothing.
         report: What the last refit did; None before one.
         sender: Sends models of this process; its section says how weights are transferred in any case.
-        lock: Held while a refit, a pause, a resume, sleep or waking is under way: half of a refit would cost the engine, and one
-            that resumes must not do so in the middle of another.
+        lock: Held while a refit, a pause, a resume, sleep or waking is under way: half of a refit would cost the engine, and
+            nothing may resume it in the middle of one.
         sockets: Folder of the processes' sockets; None before anybody asked for them.
         joined: Whether the engine's processes are in a group with a trainer.
     """
