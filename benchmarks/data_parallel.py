@@ -285,6 +285,8 @@ async def bare(config: dict[str, Any], engines: Engines, setting: Setting, figur
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
+    from worker.engine import vllm_adapter
+
     cheap = SamplingParams(max_tokens=setting.new, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
     arguments = {name: value for name, value in config["engine"].items() if name not in _OURS_ALONE}
     llm = rollouts.bare_engine(config["model"], **arguments)
@@ -297,7 +299,7 @@ async def bare(config: dict[str, Any], engines: Engines, setting: Setting, figur
     try:
         yield [("even", rate_of, figures.even)]
     finally:
-        llm.shutdown()
+        vllm_adapter.stop_engine(llm)
 
 
 async def one_set(config: dict[str, Any], engines: Engines, setting: Setting, rounds: int, figures: Figures) -> None:

@@ -81,7 +81,7 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
                 await timed(name, rollouts.bare_batch(llm, prompts, params) if llm else rollouts.worker_batch(worker, batch))
                 await (llm.reset_prefix_cache() if llm else worker.reset_prefix_cache_async())
     finally:
-        bare.shutdown()
+        vllm_adapter.stop_engine(bare)
         await worker.shutdown()
     return measure.rows({name: values[1:] for name, values in times.items()}, to=_BASE)
 

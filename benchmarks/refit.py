@@ -7,7 +7,8 @@
 
 Weights are random, the policy is a transformers model on the engine's GPU (IPC) or on the second one (NCCL). Every refit is
 the whole of it: pause, start, update, finish, resume. The lines with two spaces in front say where its time goes. vLLM's own
-engines are driven as its documentation says, where it still has that interface (0.26).
+engines are driven as its documentation says: by static methods until 0.27, from 0.28 on by trainer engines with a state. The
+second way is written after the sources of 0.32 and 0.33, and was not run yet.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -209,70 +210,126 @@ async def ours(folder: Path, models: dict[str, Any], rounds: int) -> list[measur
 
 async def native(folder: Path, models: dict[str, Any], rounds: int) -> list[measure.Row]:
     """The engines that come with vLLM."""
-    from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
-    from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
     from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from worker.refit.ports import free_port
+    from worker.engine import vllm_adapter
 
-    if not hasattr(NCCLWeightTransferEngine, "trainer_send_weights"):
-        _problems.append("this vLLM drives its own engines in another way; they were not measured")
-        return []
-    loop = asyncio.get_running_loop()
+    opened = _static_sender if hasattr(NCCLWeightTransferEngine, "trainer_send_weights") else _stateful_sender
     found = []
     for transport, model in models.items():
         backend = {"ipc_zmq": "ipc", "collective": "nccl"}[transport]
         llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments(folder), weight_transfer_config={"backend": backend}))
         try:
-            pairs = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
-            described = {
-                "names": [name for name, _ in pairs],
-                "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in pairs],
-                "shapes": [list(tensor.shape) for _, tensor in pairs],
-                "packed": True,
-            }
-            group = None
-            if backend == "nccl":
-                meeting = {"master_address": "127.0.0.1", "master_port": free_port("127.0.0.1"), "world_size": 2}
-                opened = asyncio.ensure_future(
-                    asyncio.to_thread(_on_second_gpu, partial(NCCLWeightTransferEngine.trainer_init, meeting))
-                )
-                await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={**meeting, "rank_offset": 1}))
-                group = await opened
+            send = await opened(llm, backend, model.requires_grad_(False))
 
-            async def refit(
-                llm: Any = llm, backend: str = backend, pairs: Any = pairs, described: Any = described, group: Any = group
-            ) -> None:
-                def sent(info: Any) -> None:
-                    from dataclasses import asdict
-
-                    update = llm.update_weights(WeightTransferUpdateRequest(update_info=asdict(info)))
-                    asyncio.run_coroutine_threadsafe(update, loop).result()
-
+            async def refit(llm: Any = llm, send: Callable[[], Awaitable[None]] = send) -> None:
                 await llm.pause_generation(mode="keep", clear_cache=True)
-                await llm.start_weight_update()
-                if backend == "ipc":
-                    await asyncio.to_thread(IPCWeightTransferEngine.trainer_send_weights, iter(pairs), {"send_mode": sent})
-                else:
-                    send = partial(NCCLWeightTransferEngine.trainer_send_weights, iter(pairs), {"group": group, "packed": True})
-                    sending = asyncio.ensure_future(asyncio.to_thread(_on_second_gpu, send))
-                    await llm.update_weights(WeightTransferUpdateRequest(update_info=described))
-                    await sending
-                await llm.finish_weight_update()
+                await send()
                 await llm.resume_generation()
 
             found += await repeated(f"vLLM's own, {backend}", refit, rounds, Phases(llm))
         finally:
-            llm.shutdown()
+            vllm_adapter.stop_engine(llm)
     return found
 
 
-def _on_second_gpu(call: Callable[[], Any]) -> Any:
+class Control:
+    """The calls by which a trainer engine of vLLM drives an ``AsyncLLM``, from threads of its own."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        self._loop = asyncio.get_running_loop()
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Has the workers meet the trainer."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        self._wait(self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init_info)))
+
+    def start_weight_update(self) -> None:
+        """Begins an update."""
+        self._wait(self._llm.start_weight_update())
+
+    def update_weights(self, update_info: Any) -> None:
+        """Has the workers receive weights."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        self._wait(self._llm.update_weights(WeightTransferUpdateRequest(update_info=update_info)))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Ends an update; the weights get no label here."""
+        del weight_version
+        self._wait(self._llm.finish_weight_update())
+
+    def _wait(self, call: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+async def _stateful_sender(llm: Any, backend: str, model: Any) -> Callable[[], Awaitable[None]]:
+    """The way from 0.28 on."""
+    from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
+    from vllm.distributed.weight_transfer.base import ModuleSource
+
+    from worker.refit.ports import free_port
+
+    kind: Any
+    if backend == "ipc":
+        kind, info, on_gpu = ipc_engine.IPCTrainerWeightTransferEngine, ipc_engine.IPCTrainerInitInfo(packed=True, rank=0), 0
+    else:
+        meeting = {"master_address": "127.0.0.1", "master_port": free_port("127.0.0.1"), "world_size": 2}
+        kind, info, on_gpu = nccl_engine.NCCLTrainerWeightTransferEngine, nccl_engine.NCCLTrainerInitInfo(**meeting, rank=0), 1
+    opening = partial(kind.trainer_init, info, client=Control(llm), source=ModuleSource(model))
+    trainer = await asyncio.to_thread(_on, on_gpu, opening)
+    return lambda: asyncio.to_thread(_on, on_gpu, trainer.send_weights)
+
+
+async def _static_sender(llm: Any, backend: str, model: Any) -> Callable[[], Awaitable[None]]:
+    """The way until 0.27."""
+    from dataclasses import asdict
+
+    from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
+
+    from worker.refit.ports import free_port
+
+    pairs = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
+    control = Control(llm)
+    if backend == "ipc":
+        arguments = {"send_mode": lambda info: control.update_weights(asdict(info))}
+        sending = partial(asyncio.to_thread, lambda: IPCWeightTransferEngine.trainer_send_weights(iter(pairs), arguments))
+        receiving = None
+    else:
+        meeting = {"master_address": "127.0.0.1", "master_port": free_port("127.0.0.1"), "world_size": 2}
+        group, _ = await asyncio.gather(
+            asyncio.to_thread(_on, 1, partial(NCCLWeightTransferEngine.trainer_init, meeting)),
+            asyncio.to_thread(control.init_weight_transfer_engine, {**meeting, "rank_offset": 1}),
+        )
+        options = {"group": group, "packed": True}
+        sending = partial(
+            asyncio.to_thread, _on, 1, lambda: NCCLWeightTransferEngine.trainer_send_weights(iter(pairs), options)
+        )
+        described = {
+            "names": [name for name, _ in pairs],
+            "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in pairs],
+            "shapes": [list(tensor.shape) for _, tensor in pairs],
+            "packed": True,
+        }
+        receiving = partial(asyncio.to_thread, control.update_weights, described)
+
+    async def send() -> None:
+        await llm.start_weight_update()
+        await asyncio.gather(sending(), *([receiving()] if receiving else []))
+        await llm.finish_weight_update()
+
+    return send
+
+
+def _on(gpu: int, call: Callable[[], Any]) -> Any:
     import torch
 
-    with torch.cuda.device(1):
+    with torch.cuda.device(gpu):
         return call()
 
 

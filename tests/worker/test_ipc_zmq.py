@@ -18,7 +18,7 @@ import torch
 import zmq
 from patience import HUNG_S
 
-from worker.errors import RefitRejectedError, TransferError
+from worker.errors import TransferError
 from worker.refit import Manifest, Source, send_ipc_zmq
 from worker.refit.ipc_zmq import PROTOCOL, IpcZmqStream
 
@@ -219,11 +219,6 @@ def test_a_folder_that_does_not_exist_is_an_error(tmp_path):
 def test_a_send_to_nobody_is_an_error():
     with pytest.raises(TransferError, match="ask the worker's report_refit_addresses_async"):
         send([], many())
-
-
-def test_a_name_that_comes_twice_is_rejected_before_anybody_is_asked(address):
-    with pytest.raises(RefitRejectedError, match="1 sent twice: a"):
-        send_ipc_zmq(lambda: [("a", torch.zeros(1))] * 2, [address], timeout_s=FOREVER_S)
 
 
 _BOTH = """

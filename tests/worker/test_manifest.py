@@ -61,6 +61,33 @@ def test_a_name_that_comes_twice_is_rejected_even_if_nothing_was_announced_and_a
     assert "19 missing: t01, t02, t03, t04, t05, t06, t07, t08 and 11 more" in text
 
 
+CHECKPOINT = Manifest(manifest(w=("bfloat16", (4, 1, 2)), packed=("int32", (2,))).tensors, announced=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape", "problem"),
+    [
+        ("w", "int32", (4, 1, 2), r"w is int32 \[4, 1, 2\], in the checkpoint bfloat16 \[4, 1, 2\]"),
+        ("w", "bfloat16", (5, 1, 2), r"w is bfloat16 \[5, 1, 2\], in the checkpoint bfloat16 \[4, 1, 2\]"),
+        ("w", "float32", (3, 1, 2), r"w is float32 \[3, 1, 2\], in the checkpoint bfloat16"),
+        ("packed", "int64", (2,), r"packed is int64 \[2\], in the checkpoint int32 \[2\]"),
+        ("packed", "float32", (2,), r"packed is float32 \[2\], in the checkpoint int32 \[2\]"),
+        ("new", "int64", (2,), r"new is int64 \[2\], not of floats"),
+    ],
+)
+def test_what_nobody_announced_is_rejected_if_it_is_unlike_the_checkpoint_s(name, dtype, shape, problem):
+    with pytest.raises(RefitRejectedError, match=rf"1 unlike the checkpoint's .*prepare_refit_info_async.*: {problem}"):
+        manifest(**{name: (dtype, shape)}).check(CHECKPOINT)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape"),
+    [("w", "float32", (4, 2)), ("w", "bfloat16", (2, 4)), ("packed", "int32", (2,)), ("new", "float16", (9,))],
+)
+def test_other_float_dtypes_orders_of_axes_and_names_than_the_checkpoint_s_are_accepted(name, dtype, shape):
+    manifest(**{name: (dtype, shape)}).check(CHECKPOINT)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, "torch.bfloat16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(2, 3), [2, 3], torch.Size([2, 3])])
 def test_a_trainer_announces_shapes_and_dtypes_in_any_of_their_forms(shape, dtype):

@@ -13,7 +13,7 @@ from torch import nn
 
 from worker.errors import RefitRejectedError
 from worker.refit import Manifest, RefitScope, tensors, write
-from worker.refit.files import _DTYPES, FileStream
+from worker.refit.files import _DTYPES, FileStream, held
 
 
 class Tiny(nn.Module):
@@ -96,6 +96,16 @@ def test_every_dtype_and_shape_arrives_as_it_was(tmp_path):
     for name, tensor in sent.items():
         assert (got[name].dtype, got[name].shape) == (tensor.dtype, tensor.shape)
         assert torch.equal(got[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
+
+
+def test_a_checkpoint_is_described_by_those_of_its_files_that_can_be_read(tmp_path):
+    write([("a", torch.ones(2, 3))], tmp_path / "one.safetensors")
+    write([("b", torch.ones(1).int())], tmp_path / "two.safetensors")
+    (tmp_path / "three.safetensors").write_bytes(b"broken")
+
+    assert held(tmp_path) == Manifest.parse({"a": ((2, 3), "float32"), "b": ((1,), "int32")})
+    assert not held(tmp_path).announced
+    assert held(tmp_path / "absent").tensors == ()
 
 
 def test_a_file_that_is_not_there_or_not_whole_or_not_as_announced_is_rejected_before_anything_is_loaded(tmp_path):

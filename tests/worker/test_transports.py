@@ -268,6 +268,34 @@ def test_a_trainer_whose_tensors_cannot_be_had_ends_the_refit_on_both_sides(back
     assert told[wire.name] in error_of(receiving)
 
 
+def test_a_trainer_that_fails_before_it_sends_anything_ends_the_refit_on_both_sides(background, wired):
+    wire = wired()
+    receiving = background(receive, wire)
+
+    def source():
+        raise RuntimeError("the optimizer has gone")
+
+    with pytest.raises(RuntimeError, match="the optimizer has gone"):
+        wire.send(source)
+
+    told = {"ipc_zmq": "the trainer reports: RuntimeError: the optimizer has gone", "collective": wire.gone}
+    assert told[wire.name] in error_of(receiving)
+
+
+def test_a_name_that_comes_twice_is_rejected_by_the_engine_and_the_next_refit_is_good(background, wired):
+    wire = wired()
+    rejecting = background(receive, wire)
+
+    with pytest.raises(RefitError, match="reject"):
+        wire.send(lambda: [("a", torch.zeros(1))] * 2)
+
+    assert isinstance(error := rejecting.exception(HUNG_S), RefitRejectedError)
+    assert str(error) == "refit rejected, nothing was loaded: 1 sent twice: a"
+    again = background(receive, wire)
+    wire.send(many().items)
+    assert same(again.result(HUNG_S), many())
+
+
 def test_a_receiver_that_fails_ends_the_refit_on_both_sides(background, wired):
     wire = wired()
 

@@ -206,7 +206,7 @@ class Engine:
         await asyncio.sleep(0)  # who waits for the engine gives up now, not when it is gone
         try:
             if llm is not None:
-                llm.shutdown(timeout=_STOP_S)
+                vllm_adapter.stop_engine(llm, _STOP_S)
         finally:
             if self._applied is not None:
                 await asyncio.to_thread(processes.end, self._processes)

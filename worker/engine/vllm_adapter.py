@@ -128,6 +128,19 @@ def start_engine(arguments: Mapping[str, Any]) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
 
 
+def stop_engine(engine: Any, timeout_s: float | None = None) -> None:
+    """Ends an ``AsyncLLM`` for good.
+
+    Its ``__del__`` shuts it down once more; at the interpreter's end, when vLLM's modules are empty, that prints a traceback.
+
+    Args:
+        engine: The ``AsyncLLM``.
+        timeout_s: Seconds for requests to finish; vLLM's own limit if None.
+    """
+    engine.shutdown(timeout=timeout_s)
+    engine.shutdown = lambda: None
+
+
 def sampling_params(
     sampling: SamplingSection,
     *,

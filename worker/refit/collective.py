@@ -229,14 +229,11 @@ class CollectiveSender:
             RefitRejectedError: An engine rank does not accept the manifest; nothing was sent.
             TransferError: A rank died or took too long; this and any other error half-way ends the group for all ranks.
         """
-        in_place = None
-        if isinstance(tensors, Source):
-            manifest, in_place = tensors.manifest, tensors.in_place(self._group.device)
-        manifest = manifest or Manifest.of(tensors())
-        packing = self._group.packing
-        if packing is None or packing.manifest is not manifest or packing.buffer_bytes != buffer_bytes:
-            manifest.check()
-            packing = Packing.of(manifest, buffer_bytes, in_place.places if in_place is not None else {})
+        try:
+            packing, in_place = self._packing(tensors, manifest, buffer_bytes)
+        except BaseException:
+            self.close()  # the others wait for an announcement
+            raise
         packing = self._group.announce(packing if self._group.rank == SOURCE else None)
         if not self._group.agree(True):
             raise RefitRejectedError("refit rejected by the engine, nothing was sent; the worker's error says why")
@@ -252,6 +249,19 @@ class CollectiveSender:
     def close(self) -> None:
         """Leaves the group."""
         self._group.close()
+
+    def _packing(
+        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], manifest: Manifest | None, buffer_bytes: int
+    ) -> tuple[Packing, InPlace | None]:
+        """Returns what is sent together, the same object as long as nothing changes, and what is sent from where it lies."""
+        in_place = None
+        if isinstance(tensors, Source):
+            manifest, in_place = tensors.manifest, tensors.in_place(self._group.device)
+        manifest = manifest or Manifest.of(tensors())
+        packing = self._group.packing
+        if packing is None or packing.manifest is not manifest or packing.buffer_bytes != buffer_bytes:
+            packing = Packing.of(manifest, buffer_bytes, in_place.places if in_place is not None else {})
+        return packing, in_place
 
     def _memory(
         self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], packing: Packing, in_place: InPlace | None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker.errors import RefitRejectedError
-from worker.refit.manifest import Manifest
+from worker.refit.manifest import Manifest, TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +74,30 @@ def write(tensors: Iterable[tuple[str, torch.Tensor]], path: Path) -> None:
         raise
 
 
+def held(folder: Path) -> Manifest:
+    """Describes the tensors of a checkpoint's safetensors files, as `Manifest.check` takes them; of none that it cannot read.
+
+    Args:
+        folder: The checkpoint; it need not exist.
+    """
+    from safetensors import SafetensorError
+
+    specs: list[TensorSpec] = []
+    for path in sorted(folder.glob("*.safetensors")):
+        with suppress(OSError, KeyError, ValueError, SafetensorError):
+            specs += _opened(path)[1].tensors
+    return Manifest(tuple(specs), announced=False)
+
+
+def _opened(path: Path) -> tuple[Any, Manifest]:
+    from safetensors import safe_open
+
+    file: Any = safe_open(path, framework="pt", device="cpu")
+    slices = {name: file.get_slice(name) for name in list(file.keys())}
+    rows = [(name, _DTYPES[item.get_dtype()], item.get_shape()) for name, item in slices.items()]
+    return file, Manifest.decode(rows)
+
+
 class FileStream:
     """An engine process' end: a file, opened and compared with what was announced.
 
@@ -93,7 +118,7 @@ class FileStream:
         Raises:
             RefitRejectedError: There is no such file here, it is incomplete, or it differs from what was announced.
         """
-        from safetensors import SafetensorError, safe_open
+        from safetensors import SafetensorError
 
         if not path.is_file():
             raise RefitRejectedError(
@@ -101,14 +126,11 @@ class FileStream:
                 "trainer and engine must share the file system that it is on"
             )
         try:
-            file: Any = safe_open(path, framework="pt", device="cpu")
+            self._file, self.manifest = _opened(path)
         except SafetensorError as error:
             raise RefitRejectedError(
                 f"refit rejected, nothing was loaded: {str(path)!r} is not a complete safetensors file: {error}"
             ) from error
-        self._file = file
-        slices = {name: file.get_slice(name) for name in list(file.keys())}
-        self.manifest = Manifest.decode([(name, _DTYPES[item.get_dtype()], item.get_shape()) for name, item in slices.items()])
         self.manifest.check(expected)
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -64,17 +64,17 @@ def send(
         given_up: Asked while it waits; True ends the wait.
 
     Raises:
-        RefitRejectedError: The tensors are not those of the manifest, or one name comes twice.
+        RefitRejectedError: The tensors are not those of the manifest.
         TransferError: An engine process rejects the refit, died, or took too long; or there is no memory for the buffers.
+            Any error is reported to the engine's processes, which wait for this; if none is there, within ``timeout_s``.
     """
     device = torch.device(device)
-    if isinstance(tensors, Source):
-        manifest, resident, model = tensors.manifest, tensors.exported(device), tensors.model
-    else:
-        manifest = manifest or Manifest.of(tensors())
-        resident = Exported.of(model, tensors, manifest, device) if model is not None else None
-    manifest.check()
-    with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:
+    with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:  # which hear of whatever goes wrong in here
+        if isinstance(tensors, Source):
+            manifest, resident, model = tensors.manifest, tensors.exported(device), tensors.model
+        else:
+            manifest = manifest or Manifest.of(tensors())
+            resident = Exported.of(model, tensors, manifest, device) if model is not None else None
         rest = manifest.without(resident.names) if resident is not None else manifest
         size = rest.buffer_size(buffer_bytes)
         needed = _BUFFERS if rest.tensors else 0

@@ -62,9 +62,15 @@ def size_of(chunk: Chunk) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Every tensor of a refit, in the order in which they are sent."""
+    """Every tensor of a refit, in the order in which they are sent.
+
+    Attributes:
+        tensors: The tensors.
+        announced: False for a checkpoint's tensors, of which a refit may send others, or in another float dtype.
+    """
 
     tensors: tuple[TensorSpec, ...]
+    announced: bool = field(default=True, compare=False)
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, torch.Tensor]]) -> Manifest:
@@ -112,15 +118,19 @@ class Manifest:
         """Makes sure that a refit may begin.
 
         Args:
-            expected: What was announced; only duplicates are looked for if None.
+            expected: What was announced, or the engine's checkpoint; only duplicates are looked for if None.
 
         Raises:
-            RefitRejectedError: Names are missing, unexpected or sent twice, or have another dtype or shape; the message
-                lists all of it.
+            RefitRejectedError: Names are sent twice; or, beside what was announced, missing, unexpected, or of another dtype or
+                shape; or, beside a checkpoint, of another size or not of floats. The message lists all of it.
         """
         counts = Counter(spec.name for spec in self.tensors)
         problems = [_listing("sent twice", [name for name, count in counts.items() if count > 1])]
-        if expected is not None:
+        if expected is not None and not expected.announced:
+            held = {spec.name: spec for spec in expected.tensors}
+            strange = [problem for spec in self.tensors if (problem := _unlike(spec, held.get(spec.name)))]
+            problems.append(_listing("unlike the checkpoint's (announce what is meant: prepare_refit_info_async)", strange))
+        elif expected is not None:
             wanted = {spec.name: spec for spec in expected.tensors}
             problems.append(_listing("missing", [name for name in wanted if name not in counts]))
             problems.append(_listing("unexpected", [name for name in counts if name not in wanted]))
@@ -191,6 +201,22 @@ def _spec(name: str, shape: Iterable[int], dtype: torch.dtype | str) -> TensorSp
     if any(size < 0 for size in sizes):
         raise ValueError(f"shape {list(sizes)} has a negative size")
     return TensorSpec(name, text, sizes)
+
+
+def _unlike(spec: TensorSpec, held: TensorSpec | None) -> str | None:
+    """Says why a tensor cannot be loaded where a checkpoint has another, or none; axes may be in another order."""
+    if held is not None and spec.shape == held.shape and spec.dtype == held.dtype:
+        return None
+    floats = spec.torch_dtype.is_floating_point and (held is None or held.torch_dtype.is_floating_point)
+    if not floats and (held is None or spec.dtype != held.dtype):
+        return f"{spec.name} is {spec}, {f'in the checkpoint {held}' if held else 'not of floats'}"
+    if held is not None and _sizes(spec) != _sizes(held):
+        return f"{spec.name} is {spec}, in the checkpoint {held}"
+    return None
+
+
+def _sizes(spec: TensorSpec) -> list[int]:
+    return sorted(size for size in spec.shape if size != 1)
 
 
 def _listing(title: str, names: Sequence[str]) -> str:

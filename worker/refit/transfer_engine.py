@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from vllm.distributed.weight_transfer.base import (
 
 from quirks_core.errors import QuirksError, words
 from worker.errors import RefitError, TransferError
-from worker.refit import transfer_shards, verify
+from worker.refit import files, transfer_shards, verify
 from worker.refit.advice import with_counts
 from worker.refit.channel import socket_path
 from worker.refit.collective import CollectiveStream, Group
@@ -213,7 +214,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def _stream(self, info: RefitUpdateInfo) -> Stream:
         if info.manifest != self._announced[0]:
             self._announced = info.manifest, Manifest.decode(info.manifest) if info.manifest is not None else None
-        expected = self._announced[1]
+        expected = self._announced[1] or self._checkpoint
         if info.transport == "file":
             return FileStream(Path(info.location), expected)
         if info.transport == "ipc_zmq":
@@ -225,6 +226,11 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 raise TransferError("refit by collective: no group; call init_collective_async first")
             return CollectiveStream(self._group, expected)
         raise TransferError(f"refit: no transport {info.transport!r}; there are file, ipc_zmq and collective")
+
+    @cached_property
+    def _checkpoint(self) -> Manifest | None:
+        """What the checkpoint holds; None if the engine is quantised, and its layers have tensors of other kinds."""
+        return None if self.model_config.quantization else files.held(Path(self.model_config.model))
 
     def _keep(self, stream: Stream, info: RefitUpdateInfo) -> None:
         """Keeps the trainer's memory open, if it should be."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from worker.errors import (
     GenerationAbortedError,
@@ -120,6 +121,32 @@ async def test_a_refit_that_is_not_as_announced_is_rejected_on_both_sides_and_no
     trainer.send(policies.b.file)
     assert await update()
     assert (await holds(policies.b)).passed
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda tensor: tensor.int(), r"self_attn\.q_proj\.weight is int32 \[64, 64\], in the checkpoint float32 \[64, 64\]"),
+        (lambda tensor: tensor.long(), r"self_attn\.q_proj\.weight is int64 \[64, 64\]"),
+        (lambda tensor: tensor[:-1], r"self_attn\.q_proj\.weight is float32 \[63, 64\]"),
+        (lambda tensor: torch.cat([tensor, tensor[:1]]), r"self_attn\.q_proj\.weight is float32 \[65, 64\]"),
+    ],
+    ids=["int32", "int64", "a row too few", "a row too many"],
+)
+async def test_what_nobody_announced_is_rejected_if_the_checkpoint_has_it_otherwise(
+    policies, elsewhere, holds, tmp_path, change, problem
+):
+    trainer, update = elsewhere
+    weights = load_file(policies.b.file)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    save_file({**weights, name: change(weights[name]).contiguous()}, tmp_path / "b.safetensors")
+
+    trainer.send(tmp_path / "b.safetensors")
+    with pytest.raises(RefitRejectedError, match=problem):
+        await update()
+
+    assert "reject" in await trainer.says()
+    assert (await holds(policies.a)).passed
 
 
 async def test_a_model_of_this_process_must_be_as_announced_too(worker, policies, holds):
