@@ -6,7 +6,7 @@ import pytest
 
 from worker.audit.disagreement import disagreement_of
 from worker.audit.logprobs import Logprobs
-from worker.audit.refit_audit import _ask, _refit
+from worker.audit.refit_audit import _refit, _step
 from worker.refit import RefitScope
 
 
@@ -19,7 +19,7 @@ async def compared(worker, policies):
         return await _refit(worker, policy.model, "plan", RefitScope.PARAMETERS)
 
     yield run
-    await _ask(worker, "release")
+    await _step(worker, "release")
 
 
 async def test_an_engine_with_the_checkpoints_weights_differs_in_nothing(compared):
