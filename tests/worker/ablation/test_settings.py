@@ -162,10 +162,10 @@ def test_the_dtype_of_an_engine_from_float32_is_unknown_until_the_engine_reports
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "float32"}), encoding="utf-8")
     asked = {"engine": {"dtype": "auto"}}
 
-    assert tried(in_force({}), "engine.dtype") == ["bfloat16"]  # a quirk makes it float32 where nobody typed it
+    assert tried(in_force(asked), "engine.dtype") == ["bfloat16"]  # a quirk makes a rollout's float32
     now = in_force(asked, engine={"engine.dtype": "bfloat16", "engine.head_dtype": "bfloat16"})
 
-    assert tried(in_force(asked), "engine.dtype") == ["float32", "bfloat16"]
+    assert tried(in_force({**asked, "purpose": "eval"}), "engine.dtype") == ["float32", "bfloat16"]
     assert (tried(now, "engine.dtype"), tried(now, "train.dtype")) == (["float32"], ["float32"])
     assert tried(now, "engine.head_dtype + train.head_dtype") == [("float32", "float32")]
 
