@@ -159,12 +159,6 @@ class ModelFacts(Record):
         return given if isinstance(given, int) else width // heads if isinstance(width, int) else None
 
     @property
-    def latent_size(self) -> str | None:
-        """``kv_lora_rank + qk_rope_head_dim`` of multi-head latent attention; None if the configuration lacks one of them."""
-        latent, rotated = (self.text_config.get(key) for key in ("kv_lora_rank", "qk_rope_head_dim"))
-        return f"{latent} + {rotated}" if isinstance(latent, int) and isinstance(rotated, int) else None
-
-    @property
     def is_multimodal(self) -> bool:
         """The model accepts image or audio input."""
         return any(self.config.get(key) for key in _MEDIA)
@@ -428,11 +422,6 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 "model.head_size",
                 "width of an attention head: head_dim, or hidden_size / num_attention_heads; absent without such heads",
                 lambda run: run.model.head_size,
-            ),
-            FactSpec(
-                "model.latent_size",
-                "kv_lora_rank and qk_rope_head_dim of latent attention, as 512 + 64; absent without such attention",
-                lambda run: run.model.latent_size,
             ),
             FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.model.is_multimodal),
             *(

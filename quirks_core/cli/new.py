@@ -60,7 +60,7 @@ def run_new(options: argparse.Namespace) -> int:
     for name in written:
         screen.say(line(folder / name))
     screen.say("\nnext:")
-    for step in (f"cd {folder}", "pip install .", "pytest", f"quirks validate {words['name']}"):
+    for step in (f"cd {folder}", "pip install -e .", "pytest", f"quirks validate {words['name']}"):
         screen.say(line(step), indent=2)
     screen.say(f"then put your own quirk into src/{words['package']}/{words['module']}.py")
     return 0

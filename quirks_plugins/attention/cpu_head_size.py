@@ -37,10 +37,10 @@ from quirks_core import (
 from quirks_plugins.conditions import latent_attention
 
 if TYPE_CHECKING:
+    from quirks_core.match import Match
     from worker.testing.lab import Lab, Outcome
 
 _SIZE = Fact("model.head_size")
-_LATENT, _LATENT_SUPPORTED = Fact("model.latent_size"), "512 + 64"
 _SUPPORTED = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 #: The model types that vLLM computes with latent kernels (``is_deepseek_mla``). It computes others, as MiniCPM3, with ordinary
 #: attention, and refuses sparse ones (DeepSeek-V3.2) itself.
@@ -51,6 +51,13 @@ _LATENT_TYPES = (
 _has_latent_kernels = (
     model_type(*_LATENT_TYPES) | Fact("model.config.text_config.model_type").one_of(*_LATENT_TYPES)
 ) & ~setting("env.VLLM_MLA_DISABLE").one_of("1")
+
+
+def _other_latent_width(place: str) -> Match:
+    rank, rotary = Fact(f"model.config.{place}kv_lora_rank"), Fact(f"model.config.{place}qk_rope_head_dim")
+    return rank.is_set() & rotary.is_set() & ~(rank.one_of(512) & rotary.one_of(64))
+
+
 #: Small latent attention, with heads of a width that other attention has a kernel for.
 _NARROW = {"model_type": "deepseek_v2", "num_attention_heads": 4, "head_dim": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 32}
 
@@ -62,12 +69,12 @@ QUIRK = Quirk(
     match=platform("cpu")
     & (
         (_SIZE.is_set() & ~_SIZE.one_of(*_SUPPORTED) & ~latent_attention)
-        | (_has_latent_kernels & _LATENT.is_set() & ~_LATENT.one_of(_LATENT_SUPPORTED))
+        | (_has_latent_kernels & (_other_latent_width("") | _other_latent_width("text_config.")))
     ),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Refuse(
         f"vLLM's CPU platform computes attention with heads of {', '.join(map(str, _SUPPORTED))} alone, and latent attention "
-        f"with kv_lora_rank + qk_rope_head_dim of {_LATENT_SUPPORTED} alone",
+        "with kv_lora_rank 512 and qk_rope_head_dim 64 alone",
         "take a GPU, or a model with other heads (in config.json head_dim, or hidden_size / num_attention_heads; for "
         "latent attention kv_lora_rank and qk_rope_head_dim); a setting like engine.dtype does not help",
     ),

@@ -73,7 +73,7 @@ def test_the_files_and_the_next_steps_are_shown(quirks: Quirks, tmp_path: Path, 
     assert outcome.code == 0
     assert sorted(str(file.relative_to("acme-quirks")) for file in Path("acme-quirks").rglob("*") if file.is_file()) == FILES
     assert [line.strip() for line in outcome.out.splitlines()[: len(FILES)]] == [f"acme-quirks/{name}" for name in FILES]
-    for step in ("cd acme-quirks", "pip install .", "pytest", "quirks validate acme-quirks"):
+    for step in ("cd acme-quirks", "pip install -e .", "pytest", "quirks validate acme-quirks"):
         assert f"\n  {step}\n" in outcome.out
     assert record == {"folder": "deep/er", "id": "acme-quirks/example", "files": FILES}
 

@@ -15,6 +15,8 @@ from worker.server.errors import RequestError
 _SHOWN = 5
 #: Fields that never reach the engine as they are.
 _STAYS_HERE = ("messages", "required_prefix_token_ids")
+#: Parameters of vLLM that are objects, which `vllm_xargs` cannot hold: the engine would fail at them.
+_OBJECTS = ("kv_transfer_params", "ec_transfer_params")
 #: The class that pydantic names beside the mapping that it accepts.
 _INSTANCE = re.compile(r" or (an )?instance of \w+")
 #: The parameter that vLLM appends to a message; a reply has a field for it.
@@ -37,7 +39,7 @@ def checked(form: type[BaseModel], body: dict[str, Any]) -> Any:
             too.
     """
     try:
-        return form.model_validate(body)
+        request = form.model_validate(body)
     except ValidationError as error:
         raise _refusal(_problems(error), body) from None
     except RecursionError:
@@ -48,6 +50,10 @@ def checked(form: type[BaseModel], body: dict[str, Any]) -> Any:
         message = plain_message(error)
         parameter = getattr(error, "parameter", None) or subject(message, form)
         raise RequestError(f"the request is not valid: {message}", parameter=parameter) from error
+    for name in _OBJECTS:
+        if name in (getattr(request, "vllm_xargs", None) or {}):
+            raise RequestError(f"{name} takes an object, as a field of the request", parameter=f"vllm_xargs.{name}")
+    return request
 
 
 def plain_message(error: BaseException) -> str:

@@ -114,6 +114,8 @@ async def test_a_malformed_request_gets_a_4xx_that_gives_the_reason(served, http
         ({"structured_outputs": "json"}, "structured_outputs"),
         ({"tools": [{"a": 1}]}, "tools.0.function"),
         ({"vllm_xargs": {"a": {"b": 1}}}, "vllm_xargs.a"),
+        ({"vllm_xargs": {"kv_transfer_params": "a"}}, "vllm_xargs.kv_transfer_params"),
+        ({"vllm_xargs": {"ec_transfer_params": [1]}}, "vllm_xargs.ec_transfer_params"),
         ({"stream_options": 5}, "stream_options"),
         ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
     ],
