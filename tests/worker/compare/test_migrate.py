@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import worker
 from quirks_core.errors import QuirksError, UsageError
 from quirks_core.packages import installed_version
 from worker.compare import environments as module
@@ -21,7 +22,8 @@ from worker.compare.environments import Environment, environments
 from worker.compare.migrate import DumpFailedError, dump_in, dumps
 
 OURS = version("model-quirks")
-FACTS = ["0.30.0", OURS]
+FILE = str(Path(worker.__file__))
+FACTS = ["0.30.0", OURS, FILE]
 #: Reads the order it is given, as `worker.compare.dumping` does; what follows says what it makes of it.
 READ = "import json, os, signal, subprocess, sys, time\norder = json.load(open(sys.argv[-1]))\n"
 
@@ -152,7 +154,7 @@ def test_a_folder_names_its_interpreter(interpreter, tmp_path):
 
 
 def test_without_model_quirks_the_error_gives_the_command_to_run(interpreter):
-    python = interpreter(facts=["0.30.0", None])
+    python = interpreter(facts=["0.30.0", None, None])
 
     with pytest.raises(UsageError, match=rf"(?s)is not installed for .*run:\n    {python} -m pip install .+$"):
         found(python)
@@ -160,7 +162,7 @@ def test_without_model_quirks_the_error_gives_the_command_to_run(interpreter):
 
 @pytest.mark.parametrize(
     ("facts", "message"),
-    [([None, OURS], "vLLM is not installed for"), ("hello", "does not answer as a Python interpreter")],
+    [([None, OURS, FILE], "vLLM is not installed for"), ("hello", "does not answer as a Python interpreter")],
 )
 def test_an_unsuitable_interpreter_is_a_usage_error(interpreter, facts, message):
     with pytest.raises(UsageError, match=message):
@@ -202,24 +204,30 @@ def test_the_error_of_pip_is_shown(missing, tmp_path):
 def made(interpreter, tmp_path):
     """An environment whose interpreter records its commands; pip succeeds and makes it complete."""
 
-    def make(quirks):
+    def make(quirks=OURS, file=FILE):
         note = f"open({str(tmp_path / 'commands')!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
-        complete = f"code = open(__file__).read().replace('null', {json.dumps(OURS)!r})\nopen(__file__, 'w').write(code)\n"
-        return interpreter(note + complete, facts=["0.30.1", quirks], name="cache/vllm-0.30-cpu/bin/python")
+        old, new = json.dumps(["0.30.1", quirks, file]), json.dumps(["0.30.1", OURS, FILE])
+        complete = f"code = open(__file__).read().replace({old!r}, {new!r})\nopen(__file__, 'w').write(code)\n"
+        return interpreter(note + complete, facts=["0.30.1", quirks, file], name="cache/vllm-0.30-cpu/bin/python")
 
     return make
 
 
 def test_an_environment_that_was_made_is_used_again(missing, made, tmp_path):
-    python = made(OURS)
+    python = made()
 
     assert found(missing, cache=tmp_path / "cache").python == python
     assert not (tmp_path / "commands").exists()
 
 
-def test_an_incomplete_environment_is_completed(missing, made, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "state",
+    [{"quirks": None, "file": None}, {"quirks": "0.0.1"}, {"file": "/gone/worker/__init__.py"}],
+    ids=["without model-quirks", "an older model-quirks", "another source tree"],
+)
+def test_an_environment_without_this_model_quirks_gets_it(missing, made, tmp_path, monkeypatch, state):
     monkeypatch.setattr(module.venv.EnvBuilder, "create", lambda *_: None)
-    python = made(None)
+    python = made(**state)
 
     assert found(missing, cache=tmp_path / "cache") == Environment(python, "0.30.1", OURS)
     install, uninstall = (tmp_path / "commands").read_text().splitlines()
