@@ -59,7 +59,7 @@ prove: $(STAMP)
 	$(VENV)/bin/quirks prove --all --jobs $(JOBS) --output docs/evidence.json --markdown docs/evidence.md --record
 
 sweep: $(STAMP)
-	$(VENV)/bin/python -m worker.sweep $(KINDS)
+	$(VENV)/bin/python -m worker.lab.sweep $(KINDS)
 
 upgrade-check: $(STAMP)
 	$(VENV)/bin/quirks upgrade --catalogue --to $(TO) $(if $(FROM),--from $(FROM))

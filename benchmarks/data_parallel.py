@@ -227,7 +227,7 @@ def configuration(folder: Path, engines: Engines, setting: Setting, *, compiled:
 
 def batch(setting: Setting, requests: int, seed: str) -> dict[str, Any]:
     """Prompts that share no prefix with any other: ``input_ids`` [B, S], ``input_lengths`` [B]."""
-    from worker.testing.lab import batch_of
+    from worker.lab.kit.lab import batch_of
 
     chosen = random.Random(seed)  # noqa: S311  # prompts, not secrets
     return batch_of(

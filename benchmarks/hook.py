@@ -75,7 +75,7 @@ def start(program: Path, model: Path, platform: str, receipt: Path | None) -> di
 
 def measured(rounds: int) -> list[measure.Row]:
     """Starts engines in turns; the first pair fills vLLM's caches and is not counted."""
-    from quirks_core.packages import installed_platform
+    from quirks_core.facts.packages import installed_platform
 
     platform = installed_platform() or "cpu"
     starts: dict[str, list[float]] = {WITHOUT: [], WITH: []}

@@ -21,8 +21,8 @@ from types import ModuleType
 import measure
 
 from quirks_core import Patch
-from quirks_core.fingerprints import fingerprint
-from quirks_core.patching import check_drift, install
+from quirks_core.apply.patching import check_drift, install
+from quirks_core.source.fingerprints import fingerprint
 
 #: Makes a process as crowded as it is after ``import vllm`` (0.32.0 for CPU): 2 600 modules with 108 000 names.
 _MODULES, _NAMES = 2_400, 41

@@ -17,16 +17,17 @@ from pathlib import Path
 
 import measure
 
-from quirks_core import plugin_code
+from quirks_core.plugins import plugin_code
 
 COUNT = 500
 _CALLS = 100
 _MODULES = f"load {COUNT} quirks of {COUNT} modules"
 _LOAD = """
 import time
-import quirks_core.registry, quirks_core.quirk, quirks_core.match, quirks_core.adjustments
-from quirks_core.discovery import discover
-from quirks_core.registry import Registry
+import quirks_core.plugins.registry, quirks_core.declaration.quirk
+import quirks_core.declaration.match, quirks_core.declaration.adjustments
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
 found = [item for item in discover() if item.distribution.startswith("acme")]
 start = time.perf_counter()
 registry = Registry.load(found)
@@ -34,8 +35,9 @@ print((time.perf_counter() - start) * 1e3, len(registry.loaded), len(registry.br
 """
 _IMPORT = """
 import importlib, time
-import quirks_core.registry, quirks_core.quirk, quirks_core.match, quirks_core.adjustments
-from quirks_core.discovery import discover
+import quirks_core.plugins.registry, quirks_core.declaration.quirk
+import quirks_core.declaration.match, quirks_core.declaration.adjustments
+from quirks_core.plugins.discovery import discover
 found = [item for item in discover() if item.distribution.startswith("acme")]
 start = time.perf_counter()
 modules = [importlib.import_module(item.module) for item in found]

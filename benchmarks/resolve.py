@@ -37,11 +37,11 @@ from quirks_core import (
     report,
     setting,
 )
-from quirks_core.discovery import discover
-from quirks_core.loaded import Loaded
-from quirks_core.registry import Registry
-from quirks_core.resolve import resolve
-from quirks_core.switches import Switches
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.switches import Switches
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
 from worker import GenerationConfig
 
 SIZES = (10, 100, 500, 10_000)
@@ -159,8 +159,8 @@ def plan_times(context: RunContext, rounds: int) -> dict[str, list[float]]:
 
 
 def import_times(rounds: int) -> list[float]:
-    """Milliseconds that a Python process takes longer with ``import quirks_core.registry``, bare and importing in turns."""
-    codes = {"bare": "pass", "import": "import quirks_core.registry"}
+    """Milliseconds of ``import quirks_core.plugins.registry`` in a new process, over those of a bare one; both in turns."""
+    codes = {"bare": "pass", "import": "import quirks_core.plugins.registry"}
     calls = {name: partial(measure.timed, partial(measure.child, code)) for name, code in codes.items()}
     times = measure.in_turns(calls, rounds)
     bare = statistics.median(times["bare"])
@@ -171,7 +171,7 @@ def heavy_imports() -> list[str]:
     """Says which heavy packages a process holds after it imported us, loaded every quirk and made a plan."""
     code = (
         "import sys, tempfile, pathlib, worker\n"
-        "from quirks_core.planning import make_plan\n"
+        "from quirks_core.plugins.planning import make_plan\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
         "    pathlib.Path(folder, 'config.json').write_text('{\"model_type\": \"gemma4\"}')\n"
         "    make_plan(worker.GenerationConfig.parse({'model': folder})).to_json()\n"
@@ -194,7 +194,7 @@ def results(rounds: int) -> Iterator[measure.Row]:
         }
         timed = {name: partial(measure.timed, call) for name, call in calls.items()}
         yield from measure.rows(measure.in_turns(timed, rounds))
-    yield from measure.rows({"import quirks_core.registry, above bare Python": import_times(max(5, rounds // 10))})
+    yield from measure.rows({"import quirks_core.plugins.registry, above bare Python": import_times(max(5, rounds // 10))})
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ async def under_attack(address: str, name: str) -> list[float]:
 
 async def everything(folder: Path, rounds: int) -> list[measure.Row]:
     """All rows."""
-    from worker.testing.lab import Lab
+    from worker.lab.kit.lab import Lab
 
     lab = Lab(folder)
     model = lab.checkpoint("qwen3")
@@ -207,7 +207,7 @@ _TEMPLATE = (
 
 def measured(rounds: int) -> Iterable[measure.Row]:
     """All rows."""
-    from worker.testing.lab import set_environment
+    from worker.lab.kit.lab import set_environment
 
     set_environment()
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from quirks_core.config import GenerationConfig, Section
+from quirks_core.configuration.config import GenerationConfig, Section
 
 
 class EvalSection(Section):

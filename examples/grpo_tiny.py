@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 from transformers.utils.logging import disable_progress_bar
 
-from quirks_core.errors import QuirksError
+from quirks_core.base.errors import QuirksError
 from worker import VllmAsyncGenerationWorker
 from worker.batch import Batch, collate
 

@@ -29,7 +29,7 @@ from tiny_model import KINDS, make_tiny
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from quirks_core.errors import QuirksError, UsageError, nearest, words
+from quirks_core.base.errors import QuirksError, UsageError, nearest, words
 from worker import GenerationConfig, WorkerGroup
 
 SHOWN = 10  # problems of a dataset that an error lists

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from worker.testing import checkpoints
+from worker.lab.kit import checkpoints
 
 #: Names that stand for a tiny model, and the kind of checkpoint that is made for each.
 KINDS = {"tiny": "qwen3", "tiny-moe": "qwen3_moe"}
@@ -21,7 +21,7 @@ def make_tiny(kind: str, folder: Path, questions: Sequence[tuple[str, str]], see
     """Writes a checkpoint and its tokenizer.
 
     Args:
-        kind: One of `worker.testing.checkpoints.KINDS`.
+        kind: One of `worker.lab.kit.checkpoints.KINDS`.
         folder: Where to.
         questions: Prompts with their answers. It is taught what it will be asked: this is no lesson about models.
         seed: Of its weights; the same seed and questions make the same checkpoint.

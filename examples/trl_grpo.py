@@ -2,7 +2,7 @@
 
 An ordinary script for TRL: it imports nothing of model-quirks. What model-quirks does for it comes from one variable::
 
-    python -c "from pathlib import Path; from worker.testing.checkpoints import build; build('qwen3', Path('qwen3'))"
+    python -c "from pathlib import Path; from worker.lab.kit.checkpoints import build; build('qwen3', Path('qwen3'))"
     MODEL_QUIRKS=on python examples/trl_grpo.py qwen3 log.json
 
 TRL logs how far vLLM's logprobs are from the trainer's, in nats, as ``sampling/sampling_logp_difference/mean``.

@@ -10,32 +10,43 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quirks_core.adjustments import Advise, Default, Patch, Refuse, Require
-    from quirks_core.examples import no, unknown, yes
-    from quirks_core.facts import RunContext
-    from quirks_core.flags import ModelFlag
+    from quirks_core.declaration.adjustments import Advise, Default, Patch, Refuse, Require
+    from quirks_core.declaration.examples import no, unknown, yes
+    from quirks_core.declaration.flags import ModelFlag
+    from quirks_core.declaration.match import (
+        Fact,
+        Match,
+        environment,
+        model_name,
+        model_type,
+        package,
+        platform,
+        purpose,
+        setting,
+        typed,
+    )
+    from quirks_core.declaration.probes import FingerprintProbe, StaticProbe, SymbolProbe
+    from quirks_core.declaration.quirk import PairedRun, Quirk, Severity, fix, report
+    from quirks_core.declaration.versions import Affected
+    from quirks_core.facts.context import RunContext
     from quirks_core.hook.door import AppliedQuirks, quirks_for
-    from quirks_core.hookspecs import hookimpl
-    from quirks_core.match import Fact, Match, environment, model_name, model_type, package, platform, purpose, setting, typed
-    from quirks_core.plan import Plan
-    from quirks_core.probes import FingerprintProbe, StaticProbe, SymbolProbe
-    from quirks_core.quirk import PairedRun, Quirk, Severity, fix, report
-    from quirks_core.versions import Affected
+    from quirks_core.plan.records import Plan
+    from quirks_core.plugins.hookspecs import hookimpl
 
 _HOMES = {
-    "adjustments": ("Advise", "Default", "Patch", "Refuse", "Require"),
-    "examples": ("no", "unknown", "yes"),
-    "facts": ("RunContext",),
-    "flags": ("ModelFlag",),
+    "declaration.adjustments": ("Advise", "Default", "Patch", "Refuse", "Require"),
+    "declaration.examples": ("no", "unknown", "yes"),
+    "facts.context": ("RunContext",),
+    "declaration.flags": ("ModelFlag",),
     "hook.door": ("AppliedQuirks", "quirks_for"),
-    "hookspecs": ("hookimpl",),
-    "match": (
+    "plugins.hookspecs": ("hookimpl",),
+    "declaration.match": (
         "Fact", "Match", "environment", "model_name", "model_type", "package", "platform", "purpose", "setting", "typed",
     ),
-    "plan": ("Plan",),
-    "probes": ("FingerprintProbe", "StaticProbe", "SymbolProbe"),
-    "quirk": ("PairedRun", "Quirk", "Severity", "fix", "report"),
-    "versions": ("Affected",),
+    "plan.records": ("Plan",),
+    "declaration.probes": ("FingerprintProbe", "StaticProbe", "SymbolProbe"),
+    "declaration.quirk": ("PairedRun", "Quirk", "Severity", "fix", "report"),
+    "declaration.versions": ("Affected",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 

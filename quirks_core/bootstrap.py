@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+from quirks_core.apply.handed_down import CARRIED, FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
 
 #: Calls between vLLM's function that has a configuration and ours, at most: it loads plugins in the first lines.
 _NEAR = 8
@@ -29,9 +29,9 @@ def bootstrap() -> None:
     if text is not None and folder is not None:
         from pathlib import Path
 
-        from quirks_core.installation import check_ours
-        from quirks_core.plan import ProcessPlan
-        from quirks_core.process import carry_out
+        from quirks_core.apply.process import carry_out
+        from quirks_core.facts.installation import check_ours
+        from quirks_core.plan.records import ProcessPlan
 
         plan = ProcessPlan.read(text, f"handed down in {PLAN_VARIABLE}")
         check_ours("worker")

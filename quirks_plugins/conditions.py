@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from quirks_core import Fact, setting, typed
 
 if TYPE_CHECKING:
-    from quirks_core.match import Match
+    from quirks_core.declaration.match import Match
 
 TP = setting("engine.tensor_parallel_size")
 PP = setting("engine.pipeline_parallel_size")

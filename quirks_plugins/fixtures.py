@@ -16,16 +16,16 @@ import pytest
 
 if TYPE_CHECKING:
     from worker.async_worker import VllmAsyncGenerationWorker
-    from worker.testing.lab import Lab
+    from worker.lab.kit.lab import Lab
 
 
 @pytest.fixture(scope="session")
 def quirk_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Tiny checkpoints, small real engines, transformers as the reference, and comparers: `worker.testing.lab.Lab`."""
-    from quirks_core.installation import check_ours
+    """Tiny checkpoints, small real engines, transformers as the reference, and comparers: `worker.lab.kit.lab.Lab`."""
+    from quirks_core.facts.installation import check_ours
 
     check_ours("worker")
-    from worker.testing.lab import Lab, set_environment
+    from worker.lab.kit.lab import Lab, set_environment
 
     before = set(os.environ)
     set_environment()

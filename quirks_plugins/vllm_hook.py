@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from quirks_core.installation import HiddenPackageError, check_ours
+from quirks_core.facts.installation import HiddenPackageError, check_ours
 
 
 def register_transfer() -> None:
@@ -23,6 +23,6 @@ def register_transfer() -> None:
     except HiddenPackageError as error:
         logging.getLogger("model_quirks").warning("%s", error)
         return
-    from worker.refit.transfer import register
+    from worker.refit.engine.transfer import register
 
     register()

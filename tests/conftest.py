@@ -22,8 +22,9 @@ import hypothesis
 import pytest
 from patience import patience
 
-from quirks_core import data_file, engine_arguments, serve_options, sources
 from quirks_core.cli import main
+from quirks_core.declaration import data_file
+from quirks_core.source import engine_arguments, serve_options, sources
 
 _STARTUP = str(Path(__file__).parent / "startup")
 #: Ray gives its workers what nobody else wants of the cores, which on a busy machine is nothing, and starts some in advance.

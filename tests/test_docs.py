@@ -20,21 +20,22 @@ import pytest
 import yaml
 from patience import HUNG_S
 
-from quirks_core import Patch, Quirk, Severity, hookspecs, model_type, report, validate
+from quirks_core import Patch, Quirk, Severity, model_type, report
+from quirks_core.apply.receipt import Acknowledgement, Effect, ReadBack, Receipt
 from quirks_core.cli.command import find_commands
 from quirks_core.cli.docs import pages
 from quirks_core.cli.main import main, make_parser
-from quirks_core.config import GenerationConfig
-from quirks_core.lifecycle import Stage
-from quirks_core.loaded import Loaded
-from quirks_core.plan import Contributor, Plan, PlannedAdjustment, PlannedPatch, Refusal, State, Status, Verdict
-from quirks_core.receipt import Acknowledgement, Effect, ReadBack, Receipt
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.declaration.trace import Answer, Leaf
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import Contributor, Plan, PlannedAdjustment, PlannedPatch, Refusal, State, Status, Verdict
+from quirks_core.plugins import hookspecs, validate
+from quirks_core.plugins.lifecycle import Stage
 from quirks_core.testing import plugin
-from quirks_core.trace import Answer, Leaf
 from quirks_plugins import fixtures as engine_fixtures
-from worker.testing.checkpoints import KINDS
-from worker.testing.lab import Generated, Lab, Outcome
-from worker.testing.proof import Conclusion
+from worker.lab.kit.checkpoints import KINDS
+from worker.lab.kit.lab import Generated, Lab, Outcome
+from worker.lab.kit.proof import Conclusion
 
 _ROOT = Path(__file__).resolve().parent.parent
 _DOCS = _ROOT / "docs"
@@ -144,7 +145,7 @@ def test_a_missing_folder_is_a_usage_error(tmp_path, capsys):
 
 def test_the_pages_do_not_depend_on_what_is_installed(monkeypatch):
     before = pages()
-    for name in ("quirks_core.packages.installed_version", "quirks_core.sources.module_source"):
+    for name in ("quirks_core.facts.packages.installed_version", "quirks_core.source.sources.module_source"):
         monkeypatch.setattr(name, lambda *_: None)
     monkeypatch.setenv("COLUMNS", "40")
 

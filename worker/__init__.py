@@ -6,14 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quirks_core.config import GenerationConfig
+    from quirks_core.configuration.config import GenerationConfig
     from worker.async_worker import VllmAsyncGenerationWorker
     from worker.group.group import WorkerGroup
 
 __all__ = ["GenerationConfig", "VllmAsyncGenerationWorker", "WorkerGroup"]
 
 _LAZY = {
-    "GenerationConfig": "quirks_core.config",
+    "GenerationConfig": "quirks_core.configuration.config",
     "VllmAsyncGenerationWorker": "worker.async_worker",
     "WorkerGroup": "worker.group.group",
 }

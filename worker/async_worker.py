@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.config import GenerationConfig, SamplingSection
-from quirks_core.errors import QuirksError
-from quirks_core.plan import Plan
-from quirks_core.planning import PlanOptions
-from quirks_core.receipt import Receipt
-from quirks_core.switches import SwitchNames
+from quirks_core.apply.receipt import Receipt
+from quirks_core.base.errors import QuirksError
+from quirks_core.configuration.config import GenerationConfig, SamplingSection
+from quirks_core.plan.records import Plan
+from quirks_core.plan.switches import SwitchNames
+from quirks_core.plugins.planning import PlanOptions
 from worker.batch import Batch, check_encoded, check_lengths, prompts, scores, seeds, stop_strings, texts
 from worker.engine import vllm_adapter
 from worker.engine.engine import Engine
@@ -22,10 +22,9 @@ from worker.engine.topology import Expected, Topology, read_topology
 from worker.errors import SleepError
 from worker.generation import Requests
 from worker.launch import Bundles, parsed, prepare, sampling_warnings
-from worker.refit.manifest import Manifest
-from worker.refit.refitting import Refitting
-from worker.refit.report import RefitReport
-from worker.refit.scope import RefitScope
+from worker.refit.refitting import RefitReport, Refitting
+from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.scope import RefitScope
 
 if TYPE_CHECKING:
     import torch

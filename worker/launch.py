@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quirks_core.apply import check_engine_environment
-from quirks_core.config import GenerationConfig
-from quirks_core.errors import UsageError
-from quirks_core.model_config import require_weights
-from quirks_core.plan import Plan
-from quirks_core.planning import PlanOptions, make_plan
-from quirks_core.registry import Registry
+from quirks_core.apply.driver import check_engine_environment
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.facts.model_config import require_weights
+from quirks_core.plan.records import Plan
+from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.plugins.registry import Registry
 from worker.engine import vllm_adapter
 from worker.engine.engine_rank import EngineRank
 from worker.engine.readiness import start_problem
-from worker.refit.transfer import BACKEND
+from worker.refit.engine.transfer import BACKEND
 
 #: Bundles of a Ray placement group, or the node's number and the bundles.
 Bundles = Sequence[int] | tuple[int, Sequence[int]]

@@ -15,15 +15,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from quirks_core import child_process
-from quirks_core.bisect import Finding, bisect
+from quirks_core.base import child_process
+from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
+from quirks_core.cli.delta_debugging import Finding, bisect
 from quirks_core.cli.numbers import seconds
 from quirks_core.cli.options import plan_for, plan_options
 from quirks_core.cli.screen import Screen, line
-from quirks_core.errors import UsageError
-from quirks_core.plan import State
-from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, SwitchNames
+from quirks_core.plan.records import State
+from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, SwitchNames
 
 _STANDARD_ERROR = 2
 

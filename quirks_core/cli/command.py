@@ -9,8 +9,8 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions
 
-from quirks_core.errors import UsageError, words
-from quirks_core.installation import HiddenPackageError, check_ours, needs
+from quirks_core.base.errors import UsageError, words
+from quirks_core.facts.installation import HiddenPackageError, check_ours, needs
 
 #: The entry-point group; each entry point names a `Command`, under the word that is typed.
 GROUP = "model_quirks.commands"

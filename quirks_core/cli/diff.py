@@ -11,12 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from quirks_core import whole_file
+from quirks_core.base import whole_file
+from quirks_core.base.errors import UsageError
+from quirks_core.base.json_values import canonical
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.diff import Change, PlanDiff, QuirkSide, SlotSide, diff
-from quirks_core.errors import UsageError
-from quirks_core.plan import Plan, canonical
+from quirks_core.plan.diff import Change, PlanDiff, QuirkSide, SlotSide, diff
+from quirks_core.plan.records import Plan
 
 _EXPECTED = "expected a plan as 'quirks plan --json' writes it"
 _STANDARD_INPUT = "-"

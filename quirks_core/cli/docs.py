@@ -7,13 +7,13 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from quirks_core.base.errors import DeclarationError, UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.pages import NOTE, render
 from quirks_core.cli.screen import Screen, line
-from quirks_core.discovery import discover
-from quirks_core.errors import DeclarationError, UsageError
-from quirks_core.flags import BUILT_IN
-from quirks_core.registry import Registry
+from quirks_core.declaration.flags import BUILT_IN
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,35 +14,43 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from quirks_core import sources, vllm_metadata
-from quirks_core.adjustments import Patch
-from quirks_core.apply import check_engine_environment
+from quirks_core.apply.driver import check_engine_environment
+from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import GROUP as COMMANDS
 from quirks_core.cli.command import Command
 from quirks_core.cli.findings import show_findings
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.screen import Screen
-from quirks_core.discovery import PROJECT, Discovered, discover
-from quirks_core.errors import UsageError, nearest
-from quirks_core.evaluate import matches
-from quirks_core.facts import Installation
-from quirks_core.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.declaration.adjustments import Patch
+from quirks_core.declaration.probes import Probe, ask
+from quirks_core.declaration.trace import Answer
+from quirks_core.facts import vllm_metadata
+from quirks_core.facts.context import Installation
+from quirks_core.facts.installation import hidden, in_the_way, no_engine
+from quirks_core.facts.packages import (
+    PACKAGES,
+    cpu_features,
+    cpu_kind,
+    installed_platform,
+    installed_version,
+    installed_versions,
+)
+from quirks_core.facts.trainers import find as find_trainer
 from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
-from quirks_core.installation import hidden, in_the_way, no_engine
-from quirks_core.isolated import Seen, look
-from quirks_core.lifecycle import Stage, lifecycle
-from quirks_core.loaded import Loaded
-from quirks_core.packages import PACKAGES, cpu_features, cpu_kind, installed_platform, installed_version, installed_versions
-from quirks_core.plan import State
-from quirks_core.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
-from quirks_core.plugin_code import TIMEOUT_VARIABLE
-from quirks_core.probes import Probe, ask
-from quirks_core.propose import drift_of
-from quirks_core.registry import Registry
-from quirks_core.standing import Standing, standing
-from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
-from quirks_core.trace import Answer
-from quirks_core.trainers import find as find_trainer
+from quirks_core.plan.evaluate import matches
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.propose import drift_of
+from quirks_core.plan.records import State
+from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
+from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+from quirks_core.plugins.isolated import Seen, look
+from quirks_core.plugins.lifecycle import Stage, lifecycle
+from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
+from quirks_core.plugins.plugin_code import TIMEOUT_VARIABLE
+from quirks_core.plugins.registry import Registry
+from quirks_core.plugins.standing import Standing, standing
+from quirks_core.source import sources
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
 _NEED_TORCH_CUDA = ("torchvision", "torchaudio", "torchcodec")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from quirks_core import data_file
+from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
-from quirks_core.errors import UsageError
-from quirks_core.fingerprints import fingerprint
-from quirks_core.loaded import Loaded
-from quirks_core.registry import Registry
+from quirks_core.declaration import data_file
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plugins.registry import Registry
+from quirks_core.source.fingerprints import fingerprint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 
-from quirks_core.flags import BUILT_IN
+from quirks_core.declaration.flags import BUILT_IN
 
 #: Our commands, by what a user wants; those that start engines are in `worker`, and are listed if it is installed.
 _GROUPS: Mapping[str, Sequence[str]] = {

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
-from quirks_core.lifecycle import SUPPORTED_FLOOR, Lifecycle, Stage, lifecycle
-from quirks_core.loaded import Loaded
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.switches import Switches
+from quirks_core.plugins.lifecycle import SUPPORTED_FLOOR, Lifecycle, Stage, lifecycle
+from quirks_core.plugins.registry import Registry
 
 #: The stages in the order in which they are shown, each with its colour and its meaning; what calls for action comes last.
 _STAGES = {

@@ -9,10 +9,10 @@ import warnings
 from itertools import groupby
 from typing import NamedTuple
 
-from quirks_core import sources
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
-from quirks_core.discovery import Discovered, discover
+from quirks_core.plugins.discovery import Discovered, discover
+from quirks_core.source import sources
 
 
 class _About(NamedTuple):

@@ -6,9 +6,9 @@ import argparse
 
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
-from quirks_core.lock import Lock
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches
+from quirks_core.plan.switches import Switches
+from quirks_core.plugins.lock import Lock
+from quirks_core.plugins.registry import Registry
 
 _FILE = "quirks.lock"
 

@@ -18,11 +18,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from quirks_core.base.errors import QuirksError, UsageError, nearest, shown
+from quirks_core.base.text import escaped_json, one_line
 from quirks_core.cli.command import Command, find_commands, load_command, what_is_missing
 from quirks_core.cli.help import GroupedHelp, in_groups
 from quirks_core.cli.screen import Screen, lines
-from quirks_core.errors import QuirksError, UsageError, nearest, shown
-from quirks_core.text import escaped_json, one_line
 
 _PYDANTIC = "PYDANTIC_DISABLE_PLUGINS"
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
@@ -196,7 +196,7 @@ def _failed(error: QuirksError, *, as_json: bool = False) -> int:
 
 
 def _print_json(error: QuirksError) -> None:
-    from quirks_core.plan import RefusedError
+    from quirks_core.plan.records import RefusedError
 
     refusals = [item.model_dump(mode="json") for item in error.refusals] if isinstance(error, RefusedError) else []
     # What `str` makes of it is for terminals.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
+from quirks_core.base.errors import UsageError
+from quirks_core.base.json_values import canonical
+from quirks_core.cli.by_version import ENGINE, Column, Matrix, make_matrix, parse_versions
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import load_config, plan_options
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.errors import UsageError
-from quirks_core.facts import RunContext
-from quirks_core.matrix import ENGINE, Column, Matrix, make_matrix, parse_versions
-from quirks_core.plan import State, canonical
+from quirks_core.facts.context import RunContext
+from quirks_core.plan.records import State
 
 #: How a state is shown, and what the legend says of it.
 _LEGEND = {

@@ -17,11 +17,11 @@ from string import Template
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import Version
 
+from quirks_core.base.errors import DeclarationError, UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
-from quirks_core.discovery import discover
-from quirks_core.errors import DeclarationError, UsageError
-from quirks_core.flags import BUILT_IN
+from quirks_core.declaration.flags import BUILT_IN
+from quirks_core.plugins.discovery import discover
 
 #: Import names that a package of somebody else must not take.
 _TAKEN = {"quirks_core", "quirks_plugins", "tests", "worker", *sys.stdlib_module_names}

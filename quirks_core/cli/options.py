@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from quirks_core.config import GenerationConfig
-from quirks_core.errors import UsageError
-from quirks_core.plan import Plan
-from quirks_core.planning import PlanOptions, make_plan
-from quirks_core.serve_command import ServeCommand, read_serve_command
-from quirks_core.switches import SwitchNames
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.serve_command import ServeCommand, read_serve_command
+from quirks_core.plan.records import Plan
+from quirks_core.plan.switches import SwitchNames
+from quirks_core.plugins.planning import PlanOptions, make_plan
 
 
 def load_config(options: argparse.Namespace, *, default_purpose: str | None = None) -> GenerationConfig:

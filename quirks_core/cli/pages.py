@@ -7,17 +7,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quirks_core import data_file
 from quirks_core.cli.showing import describe
-from quirks_core.examples import Example
-from quirks_core.facts import FACTS, FAMILIES, FactSpec
-from quirks_core.flags import ModelFlag
-from quirks_core.lifecycle import lifecycle
-from quirks_core.loaded import Loaded
-from quirks_core.match import UNKNOWN, Condition, Match
-from quirks_core.quirk import Quirk, Reference
-from quirks_core.slots import SLOTS
-from quirks_core.trace import Answer
+from quirks_core.configuration.slots import SLOTS
+from quirks_core.declaration import data_file
+from quirks_core.declaration.examples import Example
+from quirks_core.declaration.flags import ModelFlag
+from quirks_core.declaration.match import Condition, Match
+from quirks_core.declaration.quirk import Quirk, Reference
+from quirks_core.declaration.trace import Answer
+from quirks_core.facts.context import FACTS, FAMILIES, FactSpec
+from quirks_core.facts.unknown import UNKNOWN
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plugins.lifecycle import lifecycle
 
 #: The versions of vLLM that the catalogue speaks of, oldest first: some below the floor, where many rules come from, and the
 #: supported ones. A fixed list, so that the pages are the same on every machine.

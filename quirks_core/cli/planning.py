@@ -7,16 +7,16 @@ import json
 import sys
 from collections.abc import Iterator
 
+from quirks_core.base.errors import UsageError
+from quirks_core.base.text import one_line
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.render import show_plan, show_refusal
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.errors import UsageError
-from quirks_core.plan import Plan, State
-from quirks_core.plan_formats import FORMATS
-from quirks_core.planning import make_plan
-from quirks_core.registry import Registry
-from quirks_core.text import one_line
+from quirks_core.plan.formats import FORMATS
+from quirks_core.plan.records import Plan, State
+from quirks_core.plugins.planning import make_plan
+from quirks_core.plugins.registry import Registry
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from quirks_core.apply.receipt import Receipt
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.plan import Plan, Refusal, State, Status, Verdict
-from quirks_core.receipt import Receipt
-from quirks_core.slots import problem_of_name
-from quirks_core.trace import Answer
+from quirks_core.configuration.slots import problem_of_name
+from quirks_core.declaration.trace import Answer
+from quirks_core.plan.records import Plan, Refusal, State, Status, Verdict
 
 #: The groups of a plan in their order, each with its colour and what its heading adds to the word. Refusals come last, in full.
 _GROUPS: dict[str, tuple[str, str]] = {

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from quirks_core import private_folder
+from quirks_core.apply.handed_down import HOOK_VARIABLE, VLLM_PLUGINS
+from quirks_core.base import private_folder
+from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, lines
-from quirks_core.errors import QuirksError, UsageError
-from quirks_core.handed_down import HOOK_VARIABLE, VLLM_PLUGINS
 from quirks_core.hook import receipts
 from quirks_core.hook.settings import RECEIPT_VARIABLE, REQUIRE_VARIABLE, SET_VARIABLE, HookSettings
 

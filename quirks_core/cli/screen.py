@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from quirks_core.text import indented, one_line, printable
+from quirks_core.base.text import indented, one_line, printable
 
 #: Columns of what is no terminal: nothing wraps there, so that `grep` finds what a line says.
 _UNWRAPPED = 1_000_000
@@ -47,8 +47,8 @@ def _as_markup(text: str) -> str:
 class Screen(Console):
     """A console for text that is not ours.
 
-    It escapes whatever could steer the terminal (`quirks_core.text`), makes no emoji of ``:x:``, and with NO_COLOR uses neither
-    bold nor dim text. It leaves a closed pipe to `main`; rich would end the program with 1, which means findings.
+    It escapes whatever could steer the terminal (`quirks_core.base.text`), makes no emoji of ``:x:``, and with NO_COLOR uses
+    neither bold nor dim text. It leaves a closed pipe to `main`; rich would end the program with 1, which means findings.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:

@@ -7,17 +7,17 @@ import json
 import re
 from typing import Any
 
-from quirks_core.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
+from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.data_file import since
-from quirks_core.discovery import discover
-from quirks_core.engine_arguments import argument_names
-from quirks_core.errors import UsageError
-from quirks_core.loaded import Loaded
-from quirks_core.registry import Registry
-from quirks_core.slots import engine_problem, find_slot, installed_slot, is_engine_argument
-from quirks_core.validate import documentation
+from quirks_core.configuration.slots import engine_problem, find_slot, installed_slot, is_engine_argument
+from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
+from quirks_core.declaration.data_file import since
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
+from quirks_core.plugins.validate import documentation
+from quirks_core.source.engine_arguments import argument_names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,15 +11,15 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from quirks_core.base.errors import UsageError
+from quirks_core.base.json_values import canonical
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.screen import Screen, line
 from quirks_core.cli.upgrade_view import catalogue_markdown, markdown, plain, show, show_catalogue, show_steps, steps_markdown
-from quirks_core.errors import UsageError
 from quirks_core.hook.seams import NEWEST
-from quirks_core.plan import canonical
-from quirks_core.registry import Registry
-from quirks_core.sources import reading
+from quirks_core.plugins.registry import Registry
+from quirks_core.source.sources import reading
 from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
 from quirks_core.upgrade.finding import Verdict
 from quirks_core.upgrade.paste import Form

@@ -1,6 +1,6 @@
 """``quirks validate``: holds the quirks of a distribution against every law, without an engine.
 
-Plugins are loaded in processes of their own (`quirks_core.isolated`), so whatever they do ends up as a finding.
+Plugins are loaded in processes of their own (`quirks_core.plugins.isolated`), so whatever they do ends up as a finding.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 
 from packaging.utils import canonicalize_name
 
+from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import Command
 from quirks_core.cli.findings import show_findings
 from quirks_core.cli.screen import Screen, line
-from quirks_core.consistency import find_circle
-from quirks_core.discovery import PROJECT, Discovered, discover
-from quirks_core.errors import UsageError, nearest
-from quirks_core.flags import BUILT_IN
-from quirks_core.isolated import Seen, look
-from quirks_core.validate import Level, Problem, supersedes
+from quirks_core.declaration.flags import BUILT_IN
+from quirks_core.plugins.consistency import find_circle
+from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+from quirks_core.plugins.isolated import Seen, look
+from quirks_core.plugins.validate import Level, Problem, supersedes
 
 _Plugins = Sequence[tuple[Discovered, Seen]]
 

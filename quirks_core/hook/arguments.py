@@ -8,14 +8,14 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from quirks_core import json_values
-from quirks_core.config import EngineSection
-from quirks_core.engine_run import EngineRun
-from quirks_core.errors import QuirksError
+from quirks_core.base import json_values
+from quirks_core.base.errors import QuirksError
+from quirks_core.base.json_values import canonical, sha256
+from quirks_core.configuration.config import EngineSection
+from quirks_core.configuration.engine_run import EngineRun
+from quirks_core.configuration.slots import ENGINE, ENV, HEAD_DTYPE, SLOTS, engine_problem, is_enforced, is_slot
 from quirks_core.hook.settings import HookSettings
 from quirks_core.hook.typed import Typed, typed_in
-from quirks_core.plan import canonical, sha256
-from quirks_core.slots import ENGINE, ENV, HEAD_DTYPE, SLOTS, engine_problem, is_enforced, is_slot
 
 #: Arguments that say which model, place one node in a group of several (the nodes of one run have the same plan), or that vLLM
 #: sets by itself.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from quirks_core.apply.imports import when_imported
 from quirks_core.hook import typed
-from quirks_core.hook.imports import when_imported
 
 
 def watch() -> None:

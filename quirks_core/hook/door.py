@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quirks_core import private_folder
-from quirks_core.config import Purpose
-from quirks_core.errors import ReceiptError, UsageError
-from quirks_core.handed_down import HOOK_VARIABLE
+from quirks_core.apply.handed_down import HOOK_VARIABLE
+from quirks_core.base import private_folder
+from quirks_core.base.errors import ReceiptError, UsageError
+from quirks_core.configuration.config import Purpose
+from quirks_core.configuration.slots import ENGINE
 from quirks_core.hook import processes, receipts, seam, seams, typed
 from quirks_core.hook.arguments import identity, put
 from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_told
-from quirks_core.plan import Plan
-from quirks_core.slots import ENGINE
+from quirks_core.plan.records import Plan
 
 _FOLDERS = "model-quirks-door-"
 

@@ -15,18 +15,18 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from quirks_core import process
-from quirks_core.errors import ReceiptError
-from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, FRONT_END_VARIABLE, VLLM_PLUGINS
+from quirks_core.apply import process
+from quirks_core.apply.handed_down import CARRIED, FOLDER_VARIABLE, FRONT_END_VARIABLE, VLLM_PLUGINS
+from quirks_core.apply.imports import when_imported
+from quirks_core.apply.parent_watchdog import end_with_parent
+from quirks_core.apply.read_back import contradictions, read_configuration
+from quirks_core.apply.receipt import Acknowledgement
+from quirks_core.base.errors import ReceiptError
+from quirks_core.configuration.slots import ENGINE, is_enforced
 from quirks_core.hook import receipts, report
-from quirks_core.hook.imports import when_imported
 from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.settings import HookSettings
-from quirks_core.parent_watchdog import end_with_parent
-from quirks_core.plan import ProcessPlan
-from quirks_core.read_back import contradictions, read_configuration
-from quirks_core.receipt import Acknowledgement
-from quirks_core.slots import ENGINE, is_enforced
+from quirks_core.plan.records import ProcessPlan
 
 _MARK = "_model_quirks_proven"
 #: How vLLM names the processes of engine cores.

@@ -18,10 +18,10 @@ from typing import Any, BinaryIO
 
 from pydantic import Field, ValidationError
 
-from quirks_core import whole_file
-from quirks_core.errors import ReceiptError, UsageError
-from quirks_core.facts import Record
-from quirks_core.receipt import Acknowledgement
+from quirks_core.apply.receipt import Acknowledgement
+from quirks_core.base import whole_file
+from quirks_core.base.errors import ReceiptError, UsageError
+from quirks_core.base.record import Record
 
 
 class EngineReceipt(Record):

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from quirks_core.advice import advice
+from quirks_core.base.text import one_line
+from quirks_core.configuration.slots import ENGINE, is_enforced
 from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.typed import Typed
-from quirks_core.plan import Plan, Status
-from quirks_core.slots import ENGINE, is_enforced
-from quirks_core.text import one_line
+from quirks_core.plan.advice import advice
+from quirks_core.plan.records import Plan, Status
 
 _LOGGER = logging.getLogger("model_quirks.hook")
 #: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.

@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from quirks_core import process
-from quirks_core.errors import QuirksError, ReceiptError, UsageError
-from quirks_core.facts import ModelFacts
-from quirks_core.handed_down import CARRIED, FOLDER_VARIABLE, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+from quirks_core.apply import process
+from quirks_core.apply.handed_down import CARRIED, FOLDER_VARIABLE, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+from quirks_core.apply.read_back import contradictions
+from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
+from quirks_core.configuration.slots import ENGINE, ENV
+from quirks_core.facts.context import ModelFacts
 from quirks_core.hook import receipts, report, seams
 from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
 from quirks_core.hook.processes import values_of
 from quirks_core.hook.settings import HookSettings
-from quirks_core.plan import Plan, ProcessPlan, Refusal, RefusedError
-from quirks_core.plan_formats import in_keywords, in_options
-from quirks_core.planning import make_plan
-from quirks_core.read_back import contradictions
-from quirks_core.slots import ENGINE, ENV
-from quirks_core.switches import DISABLE_VARIABLE
+from quirks_core.plan.formats import in_keywords, in_options
+from quirks_core.plan.records import Plan, ProcessPlan, Refusal, RefusedError
+from quirks_core.plan.switches import DISABLE_VARIABLE
+from quirks_core.plugins.planning import make_plan
 
 #: Which engine the plan in the environment is for; a process that makes an engine of the same arguments takes the plan over.
 PLANNED_FOR = "MODEL_QUIRKS_PLANNED_FOR"
@@ -158,7 +158,7 @@ def resolve(arguments: Any, settings: HookSettings, purpose: str) -> Plan:
     """Makes the plan of an engine; the environment counts as the user set it.
 
     Raises:
-        UsageError, BrokenPluginsError, LockError: As for `quirks_core.planning.make_plan`.
+        UsageError, BrokenPluginsError, LockError: As for `quirks_core.plugins.planning.make_plan`.
     """
     return make_plan(engine_run(arguments, settings, purpose), environ=_here.environment())
 

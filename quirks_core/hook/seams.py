@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from packaging.version import InvalidVersion, Version
 
-from quirks_core import sources
-from quirks_core.packages import installed_version
+from quirks_core.facts.packages import installed_version
+from quirks_core.source import sources
 
 #: The oldest and the newest release of vLLM whose seams were read.
 OLDEST, NEWEST = (0, 26), (0, 33)

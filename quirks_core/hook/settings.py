@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from quirks_core.config import Purpose
-from quirks_core.errors import UsageError, nearest
-from quirks_core.handed_down import HOOK_VARIABLE
-from quirks_core.slots import ENGINE, SLOTS, engine_problem, find_slot, is_engine_argument
-from quirks_core.text import one_line
-from quirks_core.trainers import TRAINERS, Trainer, find
-from quirks_core.trainers import VARIABLE as TRAINER_VARIABLE
-from quirks_core.yaml_file import read_value
+from quirks_core.apply.handed_down import HOOK_VARIABLE
+from quirks_core.base.errors import UsageError, nearest
+from quirks_core.base.text import one_line
+from quirks_core.configuration.config import Purpose
+from quirks_core.configuration.slots import ENGINE, SLOTS, engine_problem, find_slot, is_engine_argument
+from quirks_core.configuration.yaml_file import read_value
+from quirks_core.facts.trainers import TRAINERS, Trainer, find
+from quirks_core.facts.trainers import VARIABLE as TRAINER_VARIABLE
 
 #: Values of slots, of the purpose and of the recipe, as ``slot=value;slot=value``.
 SET_VARIABLE = "MODEL_QUIRKS_SET"

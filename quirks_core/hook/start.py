@@ -8,13 +8,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from quirks_core import process
-from quirks_core.errors import QuirksError
-from quirks_core.handed_down import PLAN_VARIABLE
+from quirks_core.apply import process
+from quirks_core.apply.handed_down import PLAN_VARIABLE
+from quirks_core.apply.imports import when_imported
+from quirks_core.base.errors import QuirksError
 from quirks_core.hook import processes, seam, typed
-from quirks_core.hook.imports import when_imported
 from quirks_core.hook.settings import HookSettings
-from quirks_core.plan import ProcessPlan
+from quirks_core.plan.records import ProcessPlan
 
 _done = False
 _before: Callable[..., Any] | None = None

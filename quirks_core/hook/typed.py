@@ -21,8 +21,8 @@ from contextvars import ContextVar
 from types import FrameType, ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from quirks_core.hook.imports import when_imported
-from quirks_core.trainers import find
+from quirks_core.apply.imports import when_imported
+from quirks_core.facts.trainers import find
 
 _MARK = "_model_quirks_recorder"
 _ARGUMENTS = "vllm/engine/arg_utils.py"

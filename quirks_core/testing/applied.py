@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from quirks_core import bootstrap
-from quirks_core.adjustments import Patch
-from quirks_core.apply import Applied, apply
-from quirks_core.discovery import discover
-from quirks_core.errors import UsageError, called_as, shown
-from quirks_core.facts import RunContext
-from quirks_core.loaded import Loaded
-from quirks_core.patching import install
-from quirks_core.plan import State
-from quirks_core.quirk import Quirk
-from quirks_core.registry import Registry
-from quirks_core.resolve import resolve
-from quirks_core.validate import declaring_module
+from quirks_core.apply.driver import Applied, apply
+from quirks_core.apply.patching import install
+from quirks_core.base.errors import UsageError, called_as, shown
+from quirks_core.declaration.adjustments import Patch
+from quirks_core.declaration.quirk import Quirk
+from quirks_core.facts.context import RunContext
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import State
+from quirks_core.plan.resolve import resolve
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
+from quirks_core.plugins.validate import declaring_module
 
 _FORM = 'applied(QUIRK, quirk_context("gemma3", vllm="0.9.1"))'
 

@@ -19,19 +19,20 @@ from typing import Any, ClassVar
 
 import pytest
 
-from quirks_core import sources, validate
-from quirks_core.adjustments import Patch
-from quirks_core.discovery import PROJECT, Discovered, discover
-from quirks_core.errors import QuirksError
-from quirks_core.isolated import HEAVY, Seen, look
-from quirks_core.loaded import Loaded
-from quirks_core.packages import installed_platform
-from quirks_core.plan import RefusedError
-from quirks_core.quirk import Quirk
-from quirks_core.registry import Registry
+from quirks_core.base.errors import QuirksError
+from quirks_core.declaration.adjustments import Patch
+from quirks_core.declaration.quirk import Quirk
+from quirks_core.declaration.trace import Answer
+from quirks_core.facts.packages import installed_platform
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import RefusedError
+from quirks_core.plugins import validate
+from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+from quirks_core.plugins.isolated import HEAVY, Seen, look
+from quirks_core.plugins.registry import Registry
+from quirks_core.plugins.validate import Level, Problem
+from quirks_core.source import sources
 from quirks_core.testing.applied import applied, entry_point_value
-from quirks_core.trace import Answer
-from quirks_core.validate import Level, Problem
 
 #: Two hash seeds with different orders of sets of strings.
 _HASH_SEEDS = ("1", "2")

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import Any, NoReturn, cast
 
-from quirks_core.discovery import PROJECT, Discovered
-from quirks_core.errors import DeclarationError, UsageError
-from quirks_core.facts import RunContext
-from quirks_core.loaded import Loaded
-from quirks_core.plan import Plan
-from quirks_core.quirk import Quirk
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches, SwitchNames
+from quirks_core.base.errors import DeclarationError, UsageError
+from quirks_core.declaration.quirk import Quirk
+from quirks_core.facts.context import RunContext
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import Plan
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins.discovery import PROJECT, Discovered
+from quirks_core.plugins.registry import Registry
 
 _HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.load('package.module:QUIRK')"
 

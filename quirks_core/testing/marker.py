@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
-    from quirks_core.loaded import Loaded
+    from quirks_core.plan.loaded import Loaded
 
 _MARKER = "quirk"
 _PARAMETER = "_quirk_run"
@@ -63,7 +63,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     run = _run_of(item)
     if run is None:
         return (yield)
-    from quirks_core.switches import DISABLE_VARIABLE
+    from quirks_core.plan.switches import DISABLE_VARIABLE
 
     before = os.environ.get(DISABLE_VARIABLE)
     if not run.with_quirk:
@@ -82,7 +82,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     run = _run_of(item)
     if run is None:
         return
-    from quirks_core.switches import Switches
+    from quirks_core.plan.switches import Switches
 
     try:
         switch = Switches.gather().of(_find(run.quirk))
@@ -114,7 +114,7 @@ def pytest_runtest_makereport(
 
 
 def _not_needed(quirk_id: str) -> str:
-    from quirks_core.packages import installed_version
+    from quirks_core.facts.packages import installed_version
 
     version = installed_version("vllm")
     where = f"vLLM {version}" if version else "this installation, which has no vLLM"
@@ -129,14 +129,14 @@ def _run_of(item: pytest.Item) -> _Run | None:
 
 def _find(quirk_id: str) -> Loaded:
     """Loads the plugin with this name; all plugins if there is none, because a plugin may declare several quirks."""
-    from quirks_core.discovery import discover
-    from quirks_core.registry import Registry
+    from quirks_core.plugins.discovery import discover
+    from quirks_core.plugins.registry import Registry
 
     plugins = discover()
     return Registry.load([item for item in plugins if item.name == quirk_id] or plugins).find(quirk_id)
 
 
 def _errors() -> type[Exception]:
-    from quirks_core.errors import QuirksError
+    from quirks_core.base.errors import QuirksError
 
     return QuirksError

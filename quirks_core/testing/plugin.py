@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from quirks_core.apply import Applied
-    from quirks_core.facts import RunContext
-    from quirks_core.quirk import Quirk
+    from quirks_core.apply.driver import Applied
+    from quirks_core.declaration.quirk import Quirk
+    from quirks_core.facts.context import RunContext
     from quirks_core.testing.isolated_registry import IsolatedRegistry
 
 #: The marker ``@pytest.mark.quirk``.
@@ -31,8 +31,8 @@ def quirk_context() -> Callable[..., RunContext]:
 
     Settings count as typed by the user; ``typed=()`` makes them the configuration's defaults.
     """
-    from quirks_core.examples import unknown
-    from quirks_core.slots import find_slot
+    from quirks_core.configuration.slots import find_slot
+    from quirks_core.declaration.examples import unknown
 
     def build(model: Any = None, settings: Any = None, *, typed: Any = None, **run: Any) -> RunContext:
         context = unknown(model, settings, **run).context()

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from quirks_core.engine_arguments import UNREAD, EngineArgument, argument_names, find_argument, nested_fields
-from quirks_core.serve_options import members, serve_options
-from quirks_core.slots import ENGINE, Slot, is_engine_argument
-from quirks_core.sources import kept_by_tree, reading
+from quirks_core.configuration.slots import ENGINE, Slot, is_engine_argument
+from quirks_core.source.engine_arguments import UNREAD, EngineArgument, argument_names, find_argument, nested_fields
+from quirks_core.source.serve_options import members, serve_options
+from quirks_core.source.sources import kept_by_tree, reading
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.release import Release

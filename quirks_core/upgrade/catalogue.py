@@ -8,20 +8,22 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from quirks_core import data_file, fingerprints
-from quirks_core.adjustments import Default, Patch, Require
-from quirks_core.engine_arguments import argument_names
-from quirks_core.errors import UsageError
-from quirks_core.evaluate import affected, matches
-from quirks_core.facts import Installation, Record
-from quirks_core.loaded import Loaded
-from quirks_core.packages import installed_versions
-from quirks_core.probes import Probe, ask
-from quirks_core.propose import drift_of
-from quirks_core.registry import Registry
-from quirks_core.slots import ENGINE, is_engine_argument
-from quirks_core.sources import reading
-from quirks_core.trace import Answer
+from quirks_core.base.errors import UsageError
+from quirks_core.base.record import Record
+from quirks_core.configuration.slots import ENGINE, is_engine_argument
+from quirks_core.declaration import data_file
+from quirks_core.declaration.adjustments import Default, Patch, Require
+from quirks_core.declaration.probes import Probe, ask
+from quirks_core.declaration.trace import Answer
+from quirks_core.facts.context import Installation
+from quirks_core.facts.packages import installed_versions
+from quirks_core.plan.evaluate import affected, matches
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.propose import drift_of
+from quirks_core.plugins.registry import Registry
+from quirks_core.source import fingerprints
+from quirks_core.source.engine_arguments import argument_names
+from quirks_core.source.sources import reading
 from quirks_core.upgrade.finding import Side
 from quirks_core.upgrade.release import PACKAGE, Release
 from quirks_core.upgrade.run import packages_on

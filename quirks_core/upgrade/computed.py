@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from quirks_core import sources
-from quirks_core.sources import kept_by_tree, reading
+from quirks_core.source import sources
+from quirks_core.source.sources import kept_by_tree, reading
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.run import OnRelease
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from quirks_core.packages import PLATFORMS
-from quirks_core.slots import ENV
-from quirks_core.sources import parsed, reading, unread_by_engine
+from quirks_core.configuration.slots import ENV
+from quirks_core.facts.packages import PLATFORMS
+from quirks_core.source.sources import parsed, reading, unread_by_engine
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.release import Release

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum, auto
 
-from quirks_core.facts import Record
+from quirks_core.base.record import Record
 
 
 class Level(StrEnum):

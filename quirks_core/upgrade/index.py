@@ -29,8 +29,8 @@ from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonica
 from packaging.utils import parse_wheel_filename as parse_wheel
 from packaging.version import Version
 
-from quirks_core import child_process
-from quirks_core.errors import UsageError, words
+from quirks_core.base import child_process
+from quirks_core.base.errors import UsageError, words
 
 #: How pip's own help names the index that it takes where nobody configured one.
 _DEFAULT = re.compile(r"Python Package Index \(default (\S+)\)")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quirks_core.evaluate import matches
-from quirks_core.match import Fact, Match, model_type, setting
-from quirks_core.probes import Probe, StaticProbe, SymbolProbe, ask
-from quirks_core.sources import reading
-from quirks_core.trace import Answer
+from quirks_core.declaration.match import Fact, Match, model_type, setting
+from quirks_core.declaration.probes import Probe, StaticProbe, SymbolProbe, ask
+from quirks_core.declaration.trace import Answer
+from quirks_core.plan.evaluate import matches
+from quirks_core.source.sources import reading
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.run import OnRelease
 

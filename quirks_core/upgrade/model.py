@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quirks_core import sources
-from quirks_core.sources import kept_by_tree, reading
+from quirks_core.source import sources
+from quirks_core.source.sources import kept_by_tree, reading
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease

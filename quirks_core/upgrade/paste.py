@@ -7,8 +7,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from quirks_core.serve_options import Shape, option_of
-from quirks_core.slots import ENGINE, ENV
+from quirks_core.configuration.slots import ENGINE, ENV
+from quirks_core.source.serve_options import Shape, option_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quirks_core import advice
-from quirks_core.diff import QuirkChange, diff
-from quirks_core.lifecycle import Stage, lifecycle
-from quirks_core.plan import Plan, PlannedAdjustment, Refusal, State, Status, canonical
-from quirks_core.registry import Registry
-from quirks_core.slots import is_enforced
-from quirks_core.sources import reading
+from quirks_core.base.json_values import canonical
+from quirks_core.configuration.slots import is_enforced
+from quirks_core.plan import advice
+from quirks_core.plan.diff import QuirkChange, diff
+from quirks_core.plan.records import Plan, PlannedAdjustment, Refusal, State, Status
+from quirks_core.plugins.lifecycle import Stage, lifecycle
+from quirks_core.plugins.registry import Registry
+from quirks_core.source.sources import reading
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.run import OnRelease

@@ -24,11 +24,11 @@ from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from quirks_core import private_folder
-from quirks_core.errors import UsageError, words
-from quirks_core.packages import PACKAGES
-from quirks_core.plan import sha256
-from quirks_core.sources import Tree
+from quirks_core.base import private_folder
+from quirks_core.base.errors import UsageError, words
+from quirks_core.base.json_values import sha256
+from quirks_core.facts.packages import PACKAGES
+from quirks_core.source.sources import Tree
 from quirks_core.upgrade.index import IndexFile, IndexUnreachableError, PackageIndex
 from quirks_core.upgrade.wheel import fetch, unpack
 

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from quirks_core import trainers
-from quirks_core.config import GenerationConfig
-from quirks_core.planning import PlanOptions
-from quirks_core.registry import Registry
-from quirks_core.sources import reading
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.facts import trainers
+from quirks_core.plugins.planning import PlanOptions
+from quirks_core.plugins.registry import Registry
+from quirks_core.source.sources import reading
 from quirks_core.upgrade.arguments import argument_changes
 from quirks_core.upgrade.computed import computed_defaults
 from quirks_core.upgrade.environment import variable_changes, variable_defaults

@@ -14,8 +14,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from quirks_core.packages import PACKAGES
-from quirks_core.trainers import Trainer
+from quirks_core.facts.packages import PACKAGES
+from quirks_core.facts.trainers import Trainer
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import PACKAGE, Release
 from quirks_core.upgrade.run import OnRelease, requirements

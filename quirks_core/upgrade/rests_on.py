@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from quirks_core import sources
 from quirks_core.hook import seams
-from quirks_core.sources import kept_by_tree, package_files, reading
+from quirks_core.source import sources
+from quirks_core.source.sources import kept_by_tree, package_files, reading
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import PACKAGE, Release
 from quirks_core.upgrade.run import OnRelease

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from quirks_core.config import GenerationConfig
-from quirks_core.errors import UsageError
-from quirks_core.facts import RunContext
-from quirks_core.plan import Plan
-from quirks_core.planning import PlanOptions
-from quirks_core.registry import Registry
-from quirks_core.sources import reading
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.facts.context import RunContext
+from quirks_core.plan.records import Plan
+from quirks_core.plugins.planning import PlanOptions
+from quirks_core.plugins.registry import Registry
+from quirks_core.source.sources import reading
 from quirks_core.upgrade.release import PACKAGE, Release
 
 #: What a release without a version is taken for: a source build, which no range of versions can place, but probes can.

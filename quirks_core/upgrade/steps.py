@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quirks_core.facts import Record
+from quirks_core.base.record import Record
 from quirks_core.upgrade.finding import Finding, Report, Section
 
 #: What changes from release to release without a change of behaviour.

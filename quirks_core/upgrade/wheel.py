@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 
-from quirks_core.errors import UsageError, words
+from quirks_core.base.errors import UsageError, words
 from quirks_core.upgrade.index import IndexFile, PackageIndex, copied
 
 #: Bytes at the end of a wheel that are fetched first; the list of its files is among them.

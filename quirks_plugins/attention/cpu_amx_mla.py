@@ -37,7 +37,7 @@ from quirks_plugins.conditions import NOT_BFLOAT16, checkpoint_dtype, latent_att
 from quirks_plugins.runs import MOONLIGHT
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _BACKEND = "CPU_MLA"
 _dtype = setting("engine.dtype")

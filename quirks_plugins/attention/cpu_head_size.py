@@ -37,8 +37,8 @@ from quirks_core import (
 from quirks_plugins.conditions import latent_attention
 
 if TYPE_CHECKING:
-    from quirks_core.match import Match
-    from worker.testing.lab import Lab, Outcome
+    from quirks_core.declaration.match import Match
+    from worker.lab.kit.lab import Lab, Outcome
 
 _SIZE = Fact("model.head_size")
 _SUPPORTED = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -121,9 +121,9 @@ async def heads(lab: Lab) -> Outcome:
 
 async def latent(lab: Lab) -> Outcome:
     """The run of a model with small latent attention is refused, or generates."""
-    from quirks_core.plan import RefusedError
+    from quirks_core.plan.records import RefusedError
     from quirks_plugins.model_config.evidence import edited, sampled
-    from worker.testing.lab import Outcome
+    from worker.lab.kit.lab import Outcome
 
     model = edited(lab, "deepseek_v3", "narrow", {"kv_lora_rank": 64, "qk_rope_head_dim": 32})
     try:

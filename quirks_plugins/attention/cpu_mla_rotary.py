@@ -41,7 +41,7 @@ from quirks_plugins.conditions import latent_attention
 from quirks_plugins.runs import MOONLIGHT
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _OFF = "-rotary_embedding"
 _typed = setting("engine.compilation_config.custom_ops")

@@ -20,7 +20,7 @@ from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, environ
 from quirks_plugins.runs import parallel
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _any_is_set = (
     environment("VLLM_DP_SIZE").is_set()

@@ -19,7 +19,7 @@ from quirks_plugins.conditions import dense, sharded_experts
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="ep-dense",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from worker.engine.engine_rank import EngineRank
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _EXPECTED = "refused before the engine starts, or it starts"
 
@@ -27,8 +27,8 @@ async def refused_or_started(
         measure: What the run asks for, in words.
         engine_rank: Which engine of a group it is; None if it is alone.
     """
-    from quirks_core.plan import RefusedError
-    from worker.testing.lab import Outcome
+    from quirks_core.plan.records import RefusedError
+    from worker.lab.kit.lab import Outcome
 
     try:
         async with lab.worker(model, values, engine_rank=engine_rank):

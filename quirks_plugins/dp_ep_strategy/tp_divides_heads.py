@@ -19,7 +19,7 @@ from quirks_plugins.conditions import TP
 from quirks_plugins.runs import parallel
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _QWEN2 = {"model_type": "qwen2", "num_attention_heads": 28}
 _heads = Fact("model.config.num_attention_heads").indivisible_by(TP) | Fact(

@@ -33,7 +33,7 @@ from quirks_core import (
 from quirks_plugins.conditions import NOT_BFLOAT16
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-gdn-bfloat16",
@@ -70,7 +70,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A rollout of a float32 checkpoint generates as many tokens as it is asked for."""
-    from worker.testing.lab import NEW_TOKENS, PROMPTS, Outcome
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Outcome
 
     model = lab.checkpoint("qwen3_next")
     async with lab.worker(model, {"engine": {"load_format": "auto", "dtype": None}}) as worker:

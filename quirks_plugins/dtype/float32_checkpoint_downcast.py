@@ -23,7 +23,7 @@ from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, 
 from quirks_plugins.conditions import checkpoint_dtype
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _quantized = Fact("model.config.quantization_config").is_set()
 # As typed: in an engine that a trainer starts by itself, nobody may have said what the trainer computes in.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, environment, no, report, setting, unknown, yes
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _OFF = {"TORCHDYNAMO_DISABLE": "1"}
 

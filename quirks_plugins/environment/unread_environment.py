@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from quirks_core import Advise, Fact, ModelFlag, Quirk, RunContext, Severity, no, report, unknown, yes
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 
 def _message(context: RunContext) -> str:
@@ -44,7 +44,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """The plan tells whoever sets a variable that the installed vLLM does not read; vLLM itself only logs a line."""
-    from worker.testing.lab import Outcome
+    from worker.lab.kit.lab import Outcome
 
     name = "VLLM_USE_V1"
     plan = lab.plan(lab.checkpoint("qwen3"), {"env": {name: "1"}})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from worker.async_worker import VllmAsyncGenerationWorker
-    from worker.testing.lab import Generated, Lab, Outcome
+    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="in-flight-update-cache",
@@ -81,7 +81,7 @@ async def scenario(lab: Lab) -> Outcome:
 
 async def _generated(worker: VllmAsyncGenerationWorker) -> tuple[list[Generated], list[int]]:
     """Returns what was made of each prompt, and from which token on by the second weights."""
-    from worker.testing.lab import PROMPTS, Generated, batch_of
+    from worker.lab.kit.lab import PROMPTS, Generated, batch_of
 
     outputs = dict([item async for item in worker.generate_async(batch_of(PROMPTS))])
     rows, starts = [], []
@@ -96,13 +96,13 @@ async def _generated(worker: VllmAsyncGenerationWorker) -> tuple[list[Generated]
 
 async def _under_way(worker: VllmAsyncGenerationWorker) -> None:
     """Waits until every request has some tokens."""
-    from worker.testing.lab import PROMPTS
+    from worker.lab.kit.lab import PROMPTS
 
     while len(made := await worker.engine.generated_so_far()) < len(PROMPTS) or min(made) < 10:  # noqa: ASYNC110 - no event for it
         await asyncio.sleep(0.001)
 
 
 def _since(starts: Sequence[int], rows: Sequence[Generated]) -> list[Generated]:
-    from worker.testing.lab import Generated
+    from worker.lab.kit.lab import Generated
 
     return [Generated(row.tokens[at:], row.logprobs[at:]) for at, row in zip(starts, rows, strict=True)]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from quirks_core import Affected, Fact, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, purpose, report, unknown, yes
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 #: Connectors that store KV blocks for later requests, and in vLLM 0.26.0 to 0.33.0 have no `reset_cache` of their own.
 _KEEPERS = ("ExampleConnector", "FlexKVConnectorV1", "HF3FSKVConnector", "LMCacheConnectorV1", "LMCacheMPConnector")
@@ -60,8 +60,8 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """After an update that clears all caches, prompts that were seen before get the new policy's logprobs; or it is refused."""
-    from quirks_core.plan import RefusedError
-    from worker.testing.lab import Outcome
+    from quirks_core.plan.records import RefusedError
+    from worker.lab.kit.lab import Outcome
 
     model = lab.checkpoint("qwen3")
     second = lab.trainer(lab.checkpoint("qwen3", seed=1))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from worker.testing.lab import Generated, Lab, Outcome
+    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 _ENGINE, _TRAIN = "engine.head_dtype", "train.head_dtype"
 _engine_in_float32 = setting(_ENGINE).one_of("float32")
@@ -79,7 +79,7 @@ _TOLERANCE = 2e-3
 
 async def scenario(lab: Lab) -> Outcome:
     """With a float32 head in the engine, a bfloat16 trainer that follows the plan comes to the same logprobs."""
-    from worker.testing.lab import Outcome
+    from worker.lab.kit.lab import Outcome
 
     model = large_logits(lab)
     async with lab.worker(model, {"engine": {"load_format": "auto", "dtype": "bfloat16", "head_dtype": "float32"}}) as worker:
@@ -117,7 +117,7 @@ def _rescored(model: Path, generated: Sequence[Generated], *, in_float32: bool) 
     import torch
     from transformers import AutoModelForCausalLM
 
-    from worker.testing.lab import PROMPTS
+    from worker.lab.kit.lab import PROMPTS
 
     trainer = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
     found: list[float] = []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, model_type, no, report, unknown, yes
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="gemma-normalizer-dummy-load",

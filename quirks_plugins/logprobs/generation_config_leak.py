@@ -27,7 +27,7 @@ from quirks_core import Default, ModelFlag, Quirk, Severity, fix, no, purpose, r
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from worker.testing.lab import Generated, Lab, Outcome
+    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="generation-config-leak",
@@ -73,7 +73,7 @@ async def _sampled(engine: Any) -> list[Generated]:
     """Samples as vLLM's `LLM.generate` does for a caller who gives no sampling parameters."""
     from vllm import SamplingParams
 
-    from worker.testing.lab import NEW_TOKENS, PROMPTS, Generated
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Generated
 
     params = SamplingParams.from_optional(**engine.model_config.get_diff_sampling_param())
     params.max_tokens, params.ignore_eos, params.logprobs = NEW_TOKENS, True, 0

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, report, yes
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="max-logprobs-cap",
@@ -48,7 +48,7 @@ _MOST = 64
 
 async def scenario(lab: Lab) -> Outcome:
     """A request of a distillation recipe gets the logprobs of its 64 most probable tokens."""
-    from worker.testing.lab import Outcome
+    from worker.lab.kit.lab import Outcome
 
     values = {"recipe": "distillation", "engine": {"load_format": "auto"}}
     async with lab.worker(lab.checkpoint("qwen3"), values) as worker:
@@ -60,7 +60,7 @@ async def _logprobs(engine: Any) -> int:
     """Asks for them, and returns how many came."""
     from vllm import SamplingParams
 
-    from worker.testing.lab import PROMPTS
+    from worker.lab.kit.lab import PROMPTS
 
     params = SamplingParams(max_tokens=1, logprobs=_MOST)
     async for output in engine.generate({"prompt_token_ids": list(PROMPTS[0])}, params, "teacher"):

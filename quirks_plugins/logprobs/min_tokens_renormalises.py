@@ -23,7 +23,7 @@ from quirks_core import ModelFlag, Quirk, Require, Severity, no, purpose, report
 from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _OURS = {"engine.generate_from_dummy": False}
 _PLAIN = {**_OURS, "sampling.temperature": 1.0, "sampling.top_p": 1.0, "sampling.top_k": -1}
@@ -63,7 +63,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """The logprobs of samples with a minimum length are those of the trainer's softmax."""
-    from worker.testing.lab import NEW_TOKENS
+    from worker.lab.kit.lab import NEW_TOKENS
 
     model = lab.checkpoint("qwen3")
     ends = list(range(3, 131))  # a quarter of all tokens, so that ending is likely everywhere

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="rollout-logprobs-processed",

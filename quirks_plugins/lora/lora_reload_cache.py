@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from worker.testing.lab import Generated, Lab, Outcome
+    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 
@@ -130,7 +130,7 @@ async def _sampled(engine: Any, folder: Path, update: int) -> list[Generated]:
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest
 
-    from worker.testing.lab import NEW_TOKENS, PROMPTS, Generated
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Generated
 
     await engine.add_lora(LoRARequest("policy", 1, str(folder), load_inplace=True))
     request = LoRARequest("policy", 1, str(folder))

@@ -22,7 +22,7 @@ from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, Sta
 from quirks_plugins.model_config.rope import OVERRIDES
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _KEYS = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
 _missing = {key: ~Fact(f"model.config.{key}").is_set() for key in _KEYS}

@@ -22,8 +22,8 @@ from quirks_core import Affected, Fact, ModelFlag, Quirk, Require, Severity, Sta
 from quirks_plugins.model_config.rope import NAMES, OVERRIDES, num_positions, of_kind, text_only
 
 if TYPE_CHECKING:
-    from quirks_core.match import Match
-    from worker.testing.lab import Lab, Outcome
+    from quirks_core.declaration.match import Match
+    from worker.lab.kit.lab import Lab, Outcome
 
 _POSITIONS = "model.config.max_position_embeddings"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Generated, Lab, Outcome
+    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 
 def edited(lab: Lab, kind: str, name: str, changes: Mapping[str, Any]) -> Path:
@@ -44,8 +44,8 @@ async def refused_or_close(
     **sections: Any,
 ) -> Outcome:
     """Passes if the plan refuses the run, or if the engine's logprobs are those of transformers."""
-    from quirks_core.plan import RefusedError
-    from worker.testing.lab import Outcome
+    from quirks_core.plan.records import RefusedError
+    from worker.lab.kit.lab import Outcome
 
     try:
         got = await sampled(lab, model, engine, **sections)

@@ -37,7 +37,7 @@ from quirks_core import (
 from quirks_plugins.model_config.rope import num_positions, text_only
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 #: They have the key, and no rotary embedding.
 _without_rope = model_type("nemotron_h", "jamba", "mamba", "mamba2")

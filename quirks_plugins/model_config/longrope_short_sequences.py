@@ -25,8 +25,8 @@ from quirks_core import Fact, ModelFlag, Quirk, Require, Severity, StaticProbe, 
 from quirks_plugins.model_config.rope import of_kind
 
 if TYPE_CHECKING:
-    from quirks_core.facts import RunContext
-    from worker.testing.lab import Lab, Outcome
+    from quirks_core.facts.context import RunContext
+    from worker.lab.kit.lab import Lab, Outcome
 
 _TRAINED = "original_max_position_embeddings"
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from quirks_core import Affected, Fact, setting
 
 if TYPE_CHECKING:
-    from quirks_core.facts import RunContext
-    from quirks_core.match import Match
+    from quirks_core.declaration.match import Match
+    from quirks_core.facts.context import RunContext
 
 OVERRIDES = "engine.hf_overrides"
 #: The names of the mapping, the newer one first.

@@ -36,9 +36,9 @@ from quirks_plugins.model_config.rope import (
 )
 
 if TYPE_CHECKING:
-    from quirks_core.facts import RunContext
-    from quirks_core.match import Match
-    from worker.testing.lab import Lab, Outcome
+    from quirks_core.declaration.match import Match
+    from quirks_core.facts.context import RunContext
+    from worker.lab.kit.lab import Lab, Outcome
 
 
 def _is_incomplete(name: str) -> Match:

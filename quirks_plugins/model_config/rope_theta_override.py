@@ -35,8 +35,8 @@ from quirks_plugins.model_config.rope import (
 )
 
 if TYPE_CHECKING:
-    from quirks_core.facts import RunContext
-    from worker.testing.lab import Lab, Outcome
+    from quirks_core.facts.context import RunContext
+    from worker.lab.kit.lab import Lab, Outcome
 
 _by_layer = (
     Fact("model.config.rope_parameters.full_attention").is_set()

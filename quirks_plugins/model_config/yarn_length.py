@@ -23,8 +23,8 @@ from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, Sta
 from quirks_plugins.model_config.rope import OVERRIDES, num_positions, of_kind, text_only
 
 if TYPE_CHECKING:
-    from quirks_core.facts import RunContext
-    from worker.testing.lab import Lab, Outcome
+    from quirks_core.facts.context import RunContext
+    from worker.lab.kit.lab import Lab, Outcome
 
 
 def _extended(context: RunContext) -> dict[str, int]:

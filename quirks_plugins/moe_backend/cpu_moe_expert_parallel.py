@@ -38,7 +38,7 @@ from quirks_plugins.conditions import TP, mixture, several_replicas, sharded_exp
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
 _EXPERTS = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts"

@@ -31,7 +31,7 @@ from quirks_core import (
 )
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _PATTERN = Fact("model.config.hybrid_override_pattern")
 #: Every configuration of this type has a number of experts; whether a layer has them, the pattern of layers says.
@@ -68,8 +68,8 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """The run is refused, or the engine starts."""
-    from quirks_core.plan import RefusedError
-    from worker.testing.lab import Outcome
+    from quirks_core.plan.records import RefusedError
+    from worker.lab.kit.lab import Outcome
 
     measure, expected = "an engine for experts without a gate", "refused before the engine starts, or it starts"
     try:

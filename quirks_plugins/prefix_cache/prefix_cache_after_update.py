@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from quirks_core import ModelFlag, Quirk, Require, Severity, no, purpose, report, setting, yes
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _KEPT, _CLEARED = {"refit.clear_cache": False}, {"refit.clear_cache": True}
 

@@ -26,7 +26,7 @@ from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, pu
 from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="prefix-reset-refused",
@@ -58,7 +58,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """After an update and a reset while a request runs, prompts that were seen before get the new policy's logprobs."""
-    from worker.testing.lab import PROMPTS, batch_of
+    from worker.lab.kit.lab import PROMPTS, batch_of
 
     model = lab.checkpoint("qwen3")
     second = lab.trainer(lab.checkpoint("qwen3", seed=1))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from worker.testing.lab import Generated, Lab, Outcome
+    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-load-into-live-model",
@@ -82,7 +82,7 @@ async def scenario(lab: Lab) -> Outcome:
 
     What TRL does, in plain vLLM: ``LLM(...)`` in this process, and one call of the running model's ``load_weights`` per tensor.
     """
-    from quirks_core.apply import apply
+    from quirks_core.apply.driver import apply
 
     model = lab.checkpoint("qwen3")
     trainers = [lab.trainer(lab.checkpoint("qwen3", seed=seed)) for seed in (1, 2)]
@@ -114,7 +114,7 @@ def _load(llm: Any, weights: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
 def _greedy(llm: Any) -> list[Generated]:
     from vllm import SamplingParams
 
-    from worker.testing.lab import NEW_TOKENS, PROMPTS, Generated
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Generated
 
     sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
     rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)

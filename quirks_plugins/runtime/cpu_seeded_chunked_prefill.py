@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, report, unknown, yes
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-seeded-chunked-prefill",
@@ -47,7 +47,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """Seeded samples whose prompts are split over steps are those that each request gets alone."""
-    from worker.testing.lab import PROMPTS, Outcome, batch_of
+    from worker.lab.kit.lab import PROMPTS, Outcome, batch_of
 
     model = lab.checkpoint("qwen3")
     # Less than the longest prompt, so that the prompts are split also when they come alone.

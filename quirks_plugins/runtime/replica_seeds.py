@@ -22,7 +22,7 @@ from quirks_plugins.conditions import one_engine, several_replicas
 from quirks_plugins.runs import parallel
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="replica-seeds",
@@ -51,7 +51,7 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """Two engines of a group make different samples of the same prompts."""
     from worker.engine.engine_rank import EngineRank
-    from worker.testing.lab import Outcome
+    from worker.lab.kit.lab import Outcome
 
     model = lab.checkpoint("qwen3")
     # One request at a time, so that chance has no part in which random numbers a request gets.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from quirks_core import ModelFlag, Quirk, Refuse, Require, Severity, environment, fix, no, package, report, setting, yes
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _v0_exists = package("vllm", fixed="0.11.0")
 _asynchronous = setting("engine.async_engine").is_true()
@@ -63,8 +63,8 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """Whoever asks for V0 gets V0, or an error; never V1 without a word."""
-    from quirks_core.plan import RefusedError
-    from worker.testing.lab import Outcome
+    from quirks_core.plan.records import RefusedError
+    from worker.lab.kit.lab import Outcome
 
     expected = "V0, or an error"
     try:

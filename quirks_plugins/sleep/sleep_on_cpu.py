@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _ON, _OFF = {"engine.enable_sleep_mode": True}, {"engine.enable_sleep_mode": False}
 

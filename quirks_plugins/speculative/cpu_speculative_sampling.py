@@ -35,7 +35,7 @@ from quirks_core import (
 )
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _DRAFT = {"engine.speculative_config": {"model": "draft", "num_speculative_tokens": 3}}
 

@@ -36,7 +36,7 @@ from quirks_core import (
 from quirks_plugins.conditions import dummy_weights, insists_on_dummy_weights
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _DRAFT = {"engine.speculative_config": {"model": "draft", "num_speculative_tokens": 3}}
 _DUMMY = {**_DRAFT, "engine.load_format": "dummy"}
@@ -81,7 +81,7 @@ _DRAFTED = 3
 
 async def scenario(lab: Lab) -> Outcome:
     """A draft with the target's own weights is accepted, so that a step gives several tokens."""
-    from worker.testing.lab import NEW_TOKENS, Outcome
+    from worker.lab.kit.lab import NEW_TOKENS, Outcome
 
     model = lab.checkpoint("qwen3")
     draft = {"method": "draft_model", "model": str(model), "num_speculative_tokens": _DRAFTED}
@@ -97,7 +97,7 @@ async def _steps(engine: Any) -> int:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    from worker.testing.lab import NEW_TOKENS, PROMPTS
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS
 
     params = SamplingParams(
         temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, output_kind=RequestOutputKind.DELTA, detokenize=False

@@ -34,7 +34,7 @@ from quirks_core import ModelFlag, Patch, Quirk, Severity, no, package, purpose,
 from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _CORE = "vllm.v1.engine.core"
 _PATCHES = "quirks_plugins.throughput.coalesced_outputs_patches"
@@ -103,7 +103,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """Every request of a rollout reaches the front end as one output, with the tokens that transformers generates."""
-    from worker.testing.lab import Outcome
+    from worker.lab.kit.lab import Outcome
 
     model = lab.checkpoint("qwen3")
     arrived: Counter[str] = Counter()

@@ -28,7 +28,7 @@ from quirks_core import (
 from quirks_plugins.runs import parallel
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _VARIABLE = "NRL_VLLM_ASYNC_TIMEOUT_SECONDS"
 _DOCUMENTED_DEFAULT_S = 600.0
@@ -66,7 +66,7 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """A rollout request that takes longer than the environment allows is given up."""
     from worker.errors import GenerationTimeoutError
-    from worker.testing.lab import Outcome
+    from worker.lab.kit.lab import Outcome
 
     measure, expected = f"requests of 200 tokens with {_VARIABLE}=0.05", "given up after 0.05 s"
     values = {"engine": {"load_format": "auto"}, "env": {_VARIABLE: "0.05"}, "sampling": {"max_new_tokens": 200}}

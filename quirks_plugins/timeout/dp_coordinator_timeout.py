@@ -24,7 +24,7 @@ from quirks_plugins.conditions import several_replicas
 from quirks_plugins.runs import parallel
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="dp-coordinator-timeout",
@@ -69,8 +69,8 @@ async def scenario(lab: Lab) -> Outcome:
     from vllm.plugins import load_general_plugins
     from vllm.v1.engine.coordinator import DPCoordinator, DPCoordinatorProc
 
-    from quirks_core.apply import apply
-    from worker.testing.lab import Outcome
+    from quirks_core.apply.driver import apply
+    from worker.lab.kit.lab import Outcome
 
     wait = multiprocessing.connection.wait
 

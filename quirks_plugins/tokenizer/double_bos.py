@@ -27,7 +27,7 @@ from quirks_plugins.conditions import our_worker
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _OURS = {"engine.generate_from_dummy": False}
 _BOTH = {"tokenizer.adds_bos": True, "tokenizer.template_adds_bos": True}
@@ -62,7 +62,7 @@ async def scenario(lab: Lab) -> Outcome:
     """Rendered text is generated from as the same conversation in token ids is."""
     from transformers import AutoTokenizer
 
-    from worker.testing.lab import Outcome, batch_of
+    from worker.lab.kit.lab import Outcome, batch_of
 
     model = _that_adds_bos(lab)
     tokenizer = AutoTokenizer.from_pretrained(model)

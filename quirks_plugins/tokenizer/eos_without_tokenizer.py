@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from quirks_core import RunContext
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _EOS = ("model.config.eos_token_id", "model.config.text_config.eos_token_id")
 _without_tokenizer = setting("engine.skip_tokenizer_init").is_true()
@@ -69,7 +69,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A sample ends at the EOS of ``config.json``."""
-    from worker.testing.lab import PROMPTS, Outcome, batch_of
+    from worker.lab.kit.lab import PROMPTS, Outcome, batch_of
 
     expected = lab.reference(lab.checkpoint("qwen3"))[0].tokens
     eos = expected[_LENGTH - 1]

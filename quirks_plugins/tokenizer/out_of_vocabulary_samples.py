@@ -30,7 +30,7 @@ from quirks_plugins.conditions import our_worker
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _ROWS = Fact("tokenizer.unknown_ids")
 #: ``MAX_NUM_LOGIT_BIAS_TOKENS`` of vllm/v1/worker/gpu/sample/logit_bias.py.
@@ -85,7 +85,7 @@ _KNOWN = 400
 
 async def scenario(lab: Lab) -> Outcome:
     """Every sampled id is one that the tokenizer knows."""
-    from worker.testing.lab import Outcome
+    from worker.lab.kit.lab import Outcome
 
     values = {"engine": {"load_format": "auto"}, "sampling": {"max_new_tokens": 100}}
     async with lab.worker(_with_smaller_tokenizer(lab), values) as worker:

@@ -39,7 +39,7 @@ from quirks_core import (
 )
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _WRAPPER = "quirks_plugins.weight_sync.direct_write_patches:wrap_sink_load"
 _REASON = "it copies attention sinks past their weight loader, and a layerwise reload repeats only what goes through it"

@@ -38,7 +38,7 @@ from quirks_core import (
 from quirks_plugins.conditions import NOT_BFLOAT16
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-convolution-refit",

@@ -20,7 +20,7 @@ from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, p
 from quirks_plugins.runs import QWEN3_MOE
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-moe-experts-refit",

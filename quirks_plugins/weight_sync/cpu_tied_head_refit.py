@@ -24,7 +24,7 @@ from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, p
 from quirks_plugins.conditions import unpacked_on_cpu
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 # Most configurations leave the key out, and then their class decides: only a plain no is a no.
 _untied = (

@@ -38,7 +38,7 @@ from quirks_core import (
 from quirks_plugins.conditions import dummy_weights
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _TIES = "tie_word_embeddings"
 # Most configurations leave the key out, and then their class decides: only a plain no is a no.

@@ -43,7 +43,7 @@ from quirks_core import (
 )
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _WRAPPER = "quirks_plugins.weight_sync.direct_write_patches:wrap_slice_load"
 _REASON = "it copies into slices of parameters, and a layerwise reload repeats only what goes through their weight loaders"

@@ -19,7 +19,7 @@ from quirks_core import ModelFlag, Quirk, Require, Severity, model_type, no, pur
 from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _insists = insists_on_parameters & ~typed("engine.load_format")
 

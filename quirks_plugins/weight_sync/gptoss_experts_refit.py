@@ -38,7 +38,7 @@ from quirks_core import (
 )
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _quantised = Fact("model.config.quantization_config").is_set()
 

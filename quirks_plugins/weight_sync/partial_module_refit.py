@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from worker.testing.lab import Generated, Lab, Outcome
+    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 _OURS = {"engine.generate_from_dummy": False}
 _quantised = Fact("model.config.quantization_config").is_set() | setting("engine.quantization").is_set()
@@ -114,7 +114,7 @@ async def scenario(lab: Lab) -> Outcome:
 def _greedy(llm: Any) -> list[Generated]:
     from vllm import SamplingParams
 
-    from worker.testing.lab import NEW_TOKENS, PROMPTS, Generated
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Generated
 
     sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
     rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)

@@ -35,7 +35,7 @@ from quirks_core import (
 from quirks_plugins.conditions import insists_on_dummy_weights, insists_on_parameters, only_parameters
 
 if TYPE_CHECKING:
-    from worker.testing.lab import Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _from_checkpoint = insists_on_parameters & ~insists_on_dummy_weights
 

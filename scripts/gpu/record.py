@@ -6,9 +6,9 @@ usage: python scripts/gpu/record.py docs/evidence-h200.json
 import sys
 from pathlib import Path
 
-from quirks_core.registry import Registry
-from worker.cli.prove import record
-from worker.testing.proof import Report
+from quirks_core.plugins.registry import Registry
+from worker.lab.cli.prove import record
+from worker.lab.kit.proof import Report
 
 file = Path(sys.argv[1])
 registry = Registry.load()

@@ -4,7 +4,7 @@
 set -uo pipefail
 out=$(realpath "${1:?usage: serve.sh FOLDER}")
 model=$(mktemp -d)/qwen3
-python3 -c "import sys; from pathlib import Path; from worker.testing.checkpoints import build; build('qwen3', Path(sys.argv[1]))" "$model"
+python3 -c "import sys; from pathlib import Path; from worker.lab.kit.checkpoints import build; build('qwen3', Path(sys.argv[1]))" "$model"
 python3 -m quirks_core.cli run --purpose rollout --receipt "$out/serve-receipt.json" --require-receipt -- \
     python3 -m vllm.entrypoints.cli.main serve "$model" --max-model-len 256 --port 8123 >"$out/serve.log" 2>&1 &
 server=$!

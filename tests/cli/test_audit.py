@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from worker.audit import refit_audit
-from worker.audit.records import Audit, Hazard, Logits, Refit
+from worker.lab.audit import refit_audit
+from worker.lab.audit.records import Audit, Hazard, Logits, Refit
 
 _CLOSE = Logits(tokens=150, max_abs_delta=0.0, mean_abs_delta=0.0, nonfinite=0, tolerance=1e-3)
 

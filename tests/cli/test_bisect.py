@@ -13,7 +13,7 @@ import pytest
 from patience import HUNG_S, until
 
 from quirks_core.cli.bisect import environment
-from quirks_core.switches import SwitchNames
+from quirks_core.plan.switches import SwitchNames
 
 #: Built-in quirks; the commands below look for them in MODEL_QUIRKS_DISABLE.
 X, Y, Z = "cp-gemma3", "rollout-logprobs-processed", "v1-runtime"

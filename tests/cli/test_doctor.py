@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, distributions
 
 import pytest
 
-from quirks_core import data_file
-from quirks_core.fingerprints import line_digests
+from quirks_core.declaration import data_file
+from quirks_core.source.fingerprints import line_digests
 
 RAISES = "raise RuntimeError('imported')\n"
 TARGET = "pluggy._manager:PluginManager.register"
@@ -169,7 +169,7 @@ def test_a_plugin_that_replaces_what_reads_versions_is_broken_and_everything_els
 
 
 def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):
-    monkeypatch.setattr("quirks_core.facts.installed_platform", lambda: "cuda")
+    monkeypatch.setattr("quirks_core.facts.context.installed_platform", lambda: "cuda")
 
     examined = quirks("doctor", "--json")
 
@@ -213,7 +213,7 @@ def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(qu
             raise PackageNotFoundError(name)
         return found
 
-    monkeypatch.setattr("quirks_core.vllm_metadata.distribution", in_the_folder)
+    monkeypatch.setattr("quirks_core.facts.vllm_metadata.distribution", in_the_folder)
 
     before, mended, after = (quirks("doctor", *options, "--json") for options in ([], ["--mend"], []))
     again = quirks("doctor", "--mend")

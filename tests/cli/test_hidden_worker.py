@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
-from quirks_core.installation import in_the_way
-from quirks_core.plan import ProcessPlan
+from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.facts.installation import in_the_way
+from quirks_core.plan.records import ProcessPlan
 
 BOOTSTRAP = "from quirks_core import bootstrap; bootstrap.bootstrap()"
 REGISTER = "from quirks_plugins.vllm_hook import register_transfer; register_transfer(); print('registered')"
@@ -53,7 +53,7 @@ def test_a_command_of_ours_is_one_line_that_names_the_file_and_the_remedy(python
 
     line = " ".join(done.stderr.split())  # a terminal may wrap it
     assert (done.returncode, done.stdout) == (2, "")
-    assert line.startswith("error: the command 'generate' (worker.cli.generate:COMMAND) cannot be loaded: ")
+    assert line.startswith("error: the command 'generate' (worker.lab.cli.generate:COMMAND) cannot be loaded: ")
     assert f"{place(trainer)} is imported as 'worker' instead of" in line
     assert "rename it" in line
 

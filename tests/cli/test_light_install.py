@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from quirks_core.installation import needs
+from quirks_core.facts.installation import needs
 
 PROJECT = "model-quirks"
 ROOT = Path(__file__).parents[2]
@@ -128,7 +128,7 @@ def test_what_needs_no_engine_works(light, folder, command):
     ],
 )
 def test_the_remedy_for_a_missing_module_is_the_extra_that_has_it(monkeypatch, module, engine, remedy):
-    monkeypatch.setattr("quirks_core.installation._is_there", lambda _: False)
+    monkeypatch.setattr("quirks_core.facts.installation._is_there", lambda _: False)
 
     assert needs(ModuleNotFoundError(name=module), engine=engine) == f"{module.partition('.')[0]} is not installed: {remedy}"
 

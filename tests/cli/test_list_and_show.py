@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from quirks_core.discovery import discover
-from quirks_core.registry import Registry
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
 
 BUILT_IN = "gemma-normalizer-dummy-load"
 RAISES = "raise RuntimeError('imported')\n"

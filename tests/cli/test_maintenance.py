@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from quirks_core.discovery import discover
-from quirks_core.fingerprints import fingerprint
-from quirks_core.lock import Lock
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.lock import Lock
+from quirks_core.source.fingerprints import fingerprint
 
 EXPIRED = """
 from quirks_core import Affected, Advise, Quirk, Severity, model_type, report

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.facts import ModelFacts, RunContext
-from quirks_core.matrix import make_matrix
-from quirks_core.packages import installed_versions
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches
+from quirks_core.cli.by_version import make_matrix
+from quirks_core.facts.context import ModelFacts, RunContext
+from quirks_core.facts.packages import installed_versions
+from quirks_core.plan.switches import Switches
+from quirks_core.plugins.registry import Registry
 
 GEMMA = "gemma3_text"
 NORMALIZER = "gemma-normalizer-dummy-load"

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from patience import HUNG_S, until
 
-from worker.compare.compare import Comparison
-from worker.compare.dump import Dump, Row
+from worker.lab.compare.compare import Comparison
+from worker.lab.compare.dump import Dump, Row
 
 EFFECTIVE = {"model_config.logprobs_mode": "processed_logprobs", "cache_config.block_size": 16}
 RAW = {**EFFECTIVE, "model_config.logprobs_mode": "raw_logprobs", "acme.new": 1}

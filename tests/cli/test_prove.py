@@ -10,9 +10,9 @@ from threading import Barrier
 import pytest
 from patience import HUNG_S
 
-from quirks_core.data_file import DataFile
-from worker.testing.proof import Report
-from worker.testing.prove import prove
+from quirks_core.declaration.data_file import DataFile
+from worker.lab.kit.proof import Report
+from worker.lab.kit.prove import prove
 
 
 def test_a_quirk_without_evidence_ends_with_0_and_says_so(quirks, tmp_path):
@@ -35,7 +35,7 @@ def test_a_person_sees_the_conclusion_and_why(quirks):
 
 def test_record_writes_the_conclusions_into_the_data_file_that_ships(quirks, tmp_path, monkeypatch):
     file = tmp_path / "model_quirks.json"
-    monkeypatch.setattr("quirks_core.data_file.path_for", lambda _: file)
+    monkeypatch.setattr("quirks_core.declaration.data_file.path_for", lambda _: file)
 
     outcome = quirks("prove", "ep-alone", "cp-vlm", "--record")
 
@@ -48,7 +48,7 @@ def test_record_writes_the_conclusions_into_the_data_file_that_ships(quirks, tmp
 
 
 def test_a_cpu_that_a_quirk_does_not_concern_leaves_the_proof_of_one_that_it_does(quirks, tmp_path, monkeypatch):
-    monkeypatch.setattr("quirks_core.packages.cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
     file = tmp_path / "r.json"
     quirks("prove", "cpu-amx-mla", "--output", file)
     (made,) = (here := Report.read(file)).proofs
@@ -73,7 +73,7 @@ def test_an_interrupted_run_keeps_its_proofs_and_changed_goes_on_there(quirks, t
         return prove(item, *arguments, **named)
 
     with monkeypatch.context() as context:
-        context.setattr("worker.cli.prove.prove", interrupted)
+        context.setattr("worker.lab.cli.prove.prove", interrupted)
         outcome = quirks("prove", *ids, "--output", file)
 
     assert outcome.code == 130
@@ -109,7 +109,7 @@ def test_jobs_prove_several_quirks_at_the_same_time(quirks, monkeypatch):
         meeting.wait()
         return prove(item, folder, **named)
 
-    monkeypatch.setattr("worker.cli.prove.prove", together)
+    monkeypatch.setattr("worker.lab.cli.prove.prove", together)
     outcome = quirks("prove", "cp-vlm", "ep-alone", "--jobs", 2, "--json")
 
     assert outcome.code == 0

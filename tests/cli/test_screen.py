@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
+from quirks_core.base.errors import UsageError
+from quirks_core.base.text import printable
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.errors import UsageError
-from quirks_core.text import printable
 
 #: A window title, a link, cleared screen, 8-bit CSI, reversed writing, hidden letters, and a line as if it were ours.
 EVIL = "a\x1b]0;x\x07\x1b]8;;https://e.example\x1b\\b\x1b[2J\x9b31m\u202etxt\u2066\u200b\U000e0041\r:x:[bold]\nerror: forged"

@@ -9,14 +9,15 @@ import textwrap
 
 import pytest
 
-from quirks_core import Default, ModelFlag, Quirk, RunContext, Severity, handed_down, process, purpose, report
-from quirks_core.config import GenerationConfig
-from quirks_core.discovery import discover
-from quirks_core.facts import ModelFacts
-from quirks_core.loaded import Loaded
-from quirks_core.registry import Registry
-from quirks_core.resolve import resolve
-from quirks_core.switches import Switches, SwitchNames
+from quirks_core import Default, ModelFlag, Quirk, RunContext, Severity, purpose, report
+from quirks_core.apply import handed_down, process
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.facts.context import ModelFacts
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quirks_core import Advise, Default, Patch, Refuse, Require, purpose
-from quirks_core.adjustments import Relation, holds, is_among, same
-from quirks_core.errors import DeclarationError
+from quirks_core.base.errors import DeclarationError
+from quirks_core.declaration.adjustments import Relation, holds, is_among, same
 
 TARGET = "vllm.module:attribute"
 EQUALS, AT_MOST, AT_LEAST, ONE_OF, INCLUDES = Relation

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from quirks_core import Default, Refuse
-from quirks_core.apply import apply
-from quirks_core.errors import QuirksError, UsageError
-from quirks_core.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
-from quirks_core.plan import ProcessPlan, RefusedError
+from quirks_core.apply.driver import apply
+from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.plan.records import ProcessPlan, RefusedError
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 VARIABLE = "NCCL_NVLS_ENABLE"

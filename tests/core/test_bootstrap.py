@@ -16,20 +16,20 @@ from typing import ClassVar
 import pytest
 from patience import HUNG_S
 
-from quirks_core import bootstrap, handed_down, process
-from quirks_core.apply import apply
-from quirks_core.errors import QuirksError, ReceiptError
-from quirks_core.hook import imports
-from quirks_core.receipt import ReadBack, collect, read_acknowledgements
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches, SwitchNames
+from quirks_core import bootstrap
+from quirks_core.apply import handed_down, imports, process
+from quirks_core.apply.driver import apply
+from quirks_core.apply.receipt import ReadBack, collect, read_acknowledgements
+from quirks_core.base.errors import QuirksError, ReceiptError
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins.registry import Registry
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 
 ENGINE = 'class Engine:\n    def step(self):\n        return "step"\n\n    def stop(self):\n        return "stop"\n'
 PLUGIN = """
 import os
-from quirks_core.fingerprints import fingerprint
+from quirks_core.source.fingerprints import fingerprint
 
 if os.environ.get("FAKE_FAILS_HERE"):
     raise OSError("no disk in this process")
@@ -215,7 +215,7 @@ def test_without_a_plan_and_without_the_hook_nothing_is_imported():
 
     ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
 
-    assert ended.stdout == "[] ['quirks_core', 'quirks_core.bootstrap', 'quirks_core.handed_down'] False\n"
+    assert ended.stdout == "[] ['quirks_core', 'quirks_core.bootstrap', 'quirks_core.apply.handed_down'] False\n"
 
 
 def test_our_own_workers_plan_is_carried_out_and_the_hook_stays_off(applied, start):
@@ -364,7 +364,7 @@ def test_a_process_with_another_plan_or_configuration_stops_the_run(applied, mak
     astray = start("bootstrap()", **{handed_down.PLAN_VARIABLE: other.for_processes.model_dump_json()})
     changed = start(
         """
-        from quirks_core.process import report_configuration
+        from quirks_core.apply.process import report_configuration
         bootstrap()
         report_configuration({"engine.seed": 3})
         """

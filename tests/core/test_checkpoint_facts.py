@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from quirks_core import checkpoint_facts
-from quirks_core.checkpoint_facts import CHECKPOINT_FACTS, Checkpoint
-from quirks_core.config import GenerationConfig
-from quirks_core.facts import FACTS, RunContext
-from quirks_core.match import UNKNOWN
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.facts import checkpoint as checkpoint_facts
+from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
+from quirks_core.facts.context import FACTS, RunContext
+from quirks_core.facts.unknown import UNKNOWN
 
 BOS, EOS = {"id": 1, "content": "<s>"}, {"id": 2, "content": "</s>"}
 

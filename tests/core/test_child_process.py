@@ -15,7 +15,7 @@ import psutil
 import pytest
 from patience import HUNG_S, until
 
-from quirks_core import child_process
+from quirks_core.base import child_process
 
 #: Starts a child, writes both process ids to a file, and then does what the second argument says.
 _FAMILY = """

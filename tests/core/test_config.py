@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.config import GenerationConfig, Section
-from quirks_core.errors import UsageError
-from quirks_core.slots import SLOTS
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.config import GenerationConfig, Section
+from quirks_core.configuration.slots import SLOTS
 
 
 def problem(values):

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from quirks_core import Default, Patch, Require
-from quirks_core.fingerprints import fingerprint
-from quirks_core.plan import Status
-from quirks_core.quirk import Location
-from quirks_core.resolve import resolve
-from quirks_core.switches import Switches, SwitchNames
+from quirks_core.declaration.quirk import Location
+from quirks_core.plan.records import Status
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.source.fingerprints import fingerprint
 
 SLOT, MAPPING, STOPS = "engine.load_format", "engine.hf_overrides", "sampling.stop_token_ids"
 #: What several quirks want, each given as a list of adjustments, in order of their ids.

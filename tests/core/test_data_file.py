@@ -7,13 +7,14 @@ from datetime import date
 
 import pytest
 
-from quirks_core import FingerprintProbe, Patch, data_file
-from quirks_core.data_file import DataFile, KnownSource, Proved
-from quirks_core.errors import UsageError
-from quirks_core.fingerprints import fingerprint, line_digests
-from quirks_core.propose import drift_of
-from quirks_core.quirk import Location
-from quirks_core.registry import Registry
+from quirks_core import FingerprintProbe, Patch
+from quirks_core.base.errors import UsageError
+from quirks_core.declaration import data_file
+from quirks_core.declaration.data_file import DataFile, KnownSource, Proved
+from quirks_core.declaration.quirk import Location
+from quirks_core.plan.propose import drift_of
+from quirks_core.plugins.registry import Registry
+from quirks_core.source.fingerprints import fingerprint, line_digests
 
 TARGET = "fake_engine:step"
 ENGINE = "def step():\n    first = 1\n    return first\n"

@@ -35,13 +35,13 @@ from quirks_core import (
     report,
     yes,
 )
-from quirks_core.adjustments import same
-from quirks_core.declaration import digest, encode
-from quirks_core.errors import DeclarationError
-from quirks_core.examples import Example
-from quirks_core.quirk import Location
-from quirks_core.registry import Registry
-from quirks_core.trace import Answer
+from quirks_core.base.errors import DeclarationError
+from quirks_core.declaration.adjustments import same
+from quirks_core.declaration.encoding import digest, encode
+from quirks_core.declaration.examples import Example
+from quirks_core.declaration.quirk import Location
+from quirks_core.declaration.trace import Answer
+from quirks_core.plugins.registry import Registry
 
 WORDS = st.text("abc ü🙂'\"\\", min_size=1, max_size=6)
 JSON = st.recursive(

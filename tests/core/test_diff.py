@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quirks_core import Advise, Affected, Default, Patch, Plan, Refuse, Require
-from quirks_core.diff import Change, OneSided, PlanDiff, diff
-from quirks_core.facts import ModelFacts
-from quirks_core.plan import Refusal
-from quirks_core.resolve import resolve
+from quirks_core.facts.context import ModelFacts
+from quirks_core.plan.diff import Change, OneSided, PlanDiff, diff
+from quirks_core.plan.records import Refusal
+from quirks_core.plan.resolve import resolve
 
 EAGER = "engine.enforce_eager"
 JSON = st.recursive(

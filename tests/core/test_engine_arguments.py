@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
-from quirks_core.config import EngineSection
-from quirks_core.engine_arguments import UNREAD, argument_names, find_argument, leaves_open
-from quirks_core.slots import engine_doubt, engine_problem, installed_slot, is_engine_argument, is_slot
+from quirks_core.configuration.config import EngineSection
+from quirks_core.configuration.slots import engine_doubt, engine_problem, installed_slot, is_engine_argument, is_slot
+from quirks_core.source.engine_arguments import UNREAD, argument_names, find_argument, leaves_open
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
 ARGUMENTS = """

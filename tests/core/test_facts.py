@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from quirks_core import Fact, RunContext, typed
-from quirks_core.checkpoint_facts import CHECKPOINT_FACTS
-from quirks_core.config import GenerationConfig
-from quirks_core.errors import UsageError
-from quirks_core.facts import FACTS, FAMILIES, ModelFacts, always_known, is_known_fact
-from quirks_core.match import UNKNOWN
-from quirks_core.model_config import require_weights
-from quirks_core.slots import SLOTS
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.slots import SLOTS
+from quirks_core.facts.checkpoint import CHECKPOINT_FACTS
+from quirks_core.facts.context import FACTS, FAMILIES, ModelFacts, always_known, is_known_fact
+from quirks_core.facts.model_config import require_weights
+from quirks_core.facts.unknown import UNKNOWN
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from quirks_core.errors import UsageError
-from quirks_core.fingerprints import drift, find, fingerprint, has_owner, is_expected, line_digests, missing, same
+from quirks_core.base.errors import UsageError
+from quirks_core.source.fingerprints import drift, find, fingerprint, has_owner, is_expected, line_digests, missing, same
 
 TARGET = "fake_read:function"
 SOURCE = "def function():\n    first = 1\n    second = 2\n    return first + second\n"

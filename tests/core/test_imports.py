@@ -20,8 +20,8 @@ assert {"quirks_core.cli.main", "quirks_core.bootstrap", "quirks_core.testing.co
 """
 A_PLAN = """
 import json, pathlib, sys, tempfile
-from quirks_core.config import GenerationConfig
-from quirks_core.planning import make_plan
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plugins.planning import make_plan
 with tempfile.TemporaryDirectory() as folder:
     pathlib.Path(folder, "config.json").write_text(json.dumps({"model_type": "gemma3"}))
     assert len(make_plan(GenerationConfig.parse({"model": folder}), environ={}).verdicts) > 20

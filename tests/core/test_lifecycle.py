@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from quirks_core import Affected, Match, PairedRun, StaticProbe, package
-from quirks_core import lifecycle as lifecycle_module
-from quirks_core.facts import Installation, ModelFacts, RunContext
-from quirks_core.lifecycle import SUPPORTED_FLOOR, Stage, lifecycle
-from quirks_core.match import UNKNOWN
-from quirks_core.packages import installed_platform, installed_versions
-from quirks_core.plan import State
-from quirks_core.registry import Registry
+from quirks_core.facts.context import Installation, ModelFacts, RunContext
+from quirks_core.facts.packages import installed_platform, installed_versions
+from quirks_core.facts.unknown import UNKNOWN
+from quirks_core.plan.records import State
+from quirks_core.plugins import lifecycle as lifecycle_module
+from quirks_core.plugins.lifecycle import SUPPORTED_FLOOR, Stage, lifecycle
+from quirks_core.plugins.registry import Registry
 
 
 def vllm(introduced=None, fixed=None):

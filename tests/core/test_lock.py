@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from quirks_core.errors import DeclarationError, UsageError
-from quirks_core.lock import Lock, LockError, check_lock
-from quirks_core.match import Match
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches, SwitchNames
+from quirks_core.base.errors import DeclarationError, UsageError
+from quirks_core.declaration.match import Match
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins.lock import Lock, LockError, check_lock
+from quirks_core.plugins.registry import Registry
 
 
 @pytest.fixture

@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quirks_core import Fact, environment, match, model_name, model_type, package, platform, purpose, setting, typed
-from quirks_core.declaration import encode
-from quirks_core.errors import DeclarationError
-from quirks_core.examples import Run
-from quirks_core.match import UNKNOWN, All, AnyOf, Condition
-from quirks_core.operators import OPERATORS
-from quirks_core.trace import Answer, Leaf
+from quirks_core import Fact, environment, model_name, model_type, package, platform, purpose, setting, typed
+from quirks_core.base.errors import DeclarationError
+from quirks_core.declaration import match
+from quirks_core.declaration.encoding import encode
+from quirks_core.declaration.examples import Run
+from quirks_core.declaration.match import All, AnyOf, Condition
+from quirks_core.declaration.operators import OPERATORS
+from quirks_core.declaration.trace import Answer, Leaf
+from quirks_core.facts.unknown import UNKNOWN
 
 YES, NO, UNK = Answer.YES, Answer.NO, Answer.UNKNOWN
 

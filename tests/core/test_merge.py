@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quirks_core.adjustments import Relation
-from quirks_core.merge import Ledger, Proposal, in_order, ledgers, overlapping
-from quirks_core.plan import Contributor
+from quirks_core.declaration.adjustments import Relation
+from quirks_core.plan.merge import Ledger, Proposal, in_order, ledgers, overlapping
+from quirks_core.plan.records import Contributor
 
 SLOT = "engine.any_argument"
 EQUALS, AT_MOST, AT_LEAST, ONE_OF, INCLUDES = Relation

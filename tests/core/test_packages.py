@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.errors import UsageError
-from quirks_core.packages import (
+from quirks_core.base.errors import UsageError
+from quirks_core.facts.packages import (
     CPU_FEATURES,
     CPU_KINDS,
     Assumptions,
@@ -64,7 +64,7 @@ def test_the_features_of_this_cpu_are_those_that_torch_finds():
 @pytest.mark.parametrize(("kind", "features"), CPU_KINDS.items())
 def test_a_kind_of_cpu_follows_from_its_features(monkeypatch, kind, features):
     flags = frozenset({"avx2"}).union(*(CPU_FEATURES[name] for name in features))
-    monkeypatch.setattr("quirks_core.packages.cpu_flags", lambda: flags)
+    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: flags)
 
     assert cpu_features() == features
     assert cpu_kind(cpu_features()) == kind
@@ -72,7 +72,7 @@ def test_a_kind_of_cpu_follows_from_its_features(monkeypatch, kind, features):
 
 @pytest.mark.parametrize("machine", ["aarch64", "arm64"])
 def test_the_features_of_a_cpu_that_is_no_x86_are_unknown(monkeypatch, machine):
-    monkeypatch.setattr("quirks_core.packages.machine", lambda: machine)
+    monkeypatch.setattr("quirks_core.facts.packages.machine", lambda: machine)
 
     assert cpu_features() is None
     assert cpu_kind(None) == ""

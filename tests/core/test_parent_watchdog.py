@@ -10,11 +10,11 @@ import threading
 import psutil
 from patience import HUNG_S
 
-from quirks_core.parent_watchdog import end_with_parent
+from quirks_core.apply.parent_watchdog import end_with_parent
 
 _PARENT = """
 import multiprocessing, sys, time
-from quirks_core.parent_watchdog import end_with_parent
+from quirks_core.apply.parent_watchdog import end_with_parent
 from patience import HUNG_S
 
 def child(pipe):

@@ -7,10 +7,11 @@ import itertools
 
 import pytest
 
-from quirks_core import Patch, patching
-from quirks_core.errors import PatchDriftError, QuirksError
-from quirks_core.fingerprints import fingerprint
-from quirks_core.patching import install
+from quirks_core import Patch
+from quirks_core.apply import patching
+from quirks_core.apply.patching import install
+from quirks_core.base.errors import PatchDriftError, QuirksError
+from quirks_core.source.fingerprints import fingerprint
 
 ENGINE = """
 def top():

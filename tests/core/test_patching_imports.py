@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
-from quirks_core import Patch, patching
-from quirks_core.errors import QuirksError
-from quirks_core.fingerprints import fingerprint
-from quirks_core.patching import InstalledPatch, install
+from quirks_core import Patch
+from quirks_core.apply import patching
+from quirks_core.apply.patching import InstalledPatch, install
+from quirks_core.base.errors import QuirksError
+from quirks_core.source.fingerprints import fingerprint
 
 ENGINE = 'def top():\n    return "top"\n\n\nclass Engine:\n    def step(self):\n        return "step"\n'
 PATCHES = """

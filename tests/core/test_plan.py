@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from quirks_core import Advise, Affected, Default, ModelFlag, Patch, Plan, Refuse, Require
-from quirks_core.errors import UsageError
-from quirks_core.facts import ModelFacts
-from quirks_core.plan import ProcessPlan
-from quirks_core.quirk import Location
+from quirks_core.base.errors import UsageError
+from quirks_core.declaration.quirk import Location
+from quirks_core.facts.context import ModelFacts
+from quirks_core.plan.records import ProcessPlan
 
 SLOT = "engine.load_format"
 ADDS = Patch("no_such_package.module:f", adds="mine:function")
@@ -96,8 +96,8 @@ def test_the_digest_sees_facts_quirks_and_their_versions(make_plan, make_context
 def test_every_process_makes_the_same_plan_of_the_same_facts():
     program = """
 from quirks_core import RunContext
-from quirks_core.facts import ModelFacts
-from quirks_core.resolve import resolve
+from quirks_core.facts.context import ModelFacts
+from quirks_core.plan.resolve import resolve
 names = frozenset(["vllm", "torch", "ray", "transformers", "flash-attn"])
 plan = resolve(RunContext(model=ModelFacts(name="m", path="m", config={}), typed=names, assumed=names), [])
 print(plan.to_json(), plan.digest)

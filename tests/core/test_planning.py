@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from quirks_core.config import GenerationConfig
-from quirks_core.errors import BrokenPluginsError, UsageError
-from quirks_core.lock import Lock, LockError
-from quirks_core.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
-from quirks_core.registry import Registry
-from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, SwitchNames
+from quirks_core.base.errors import BrokenPluginsError, UsageError
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, SwitchNames
+from quirks_core.plugins.lock import Lock, LockError
+from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
+from quirks_core.plugins.registry import Registry
 
 QUIRK = "v1-runtime"
 

@@ -10,8 +10,8 @@ import tempfile
 
 import pytest
 
-from quirks_core import private_folder
-from quirks_core.errors import QuirksError
+from quirks_core.base import private_folder
+from quirks_core.base.errors import QuirksError
 
 #: Makes a folder, says where, and waits.
 _OWNER = """

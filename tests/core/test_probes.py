@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from quirks_core import Affected, FingerprintProbe, StaticProbe, SymbolProbe
-from quirks_core.errors import DeclarationError
-from quirks_core.fingerprints import fingerprint
-from quirks_core.plan import State
-from quirks_core.trace import Answer
+from quirks_core.base.errors import DeclarationError
+from quirks_core.declaration.trace import Answer
+from quirks_core.plan.records import State
+from quirks_core.source.fingerprints import fingerprint
 
 SOURCE = """
 from json import loads as read
@@ -101,7 +101,7 @@ def test_a_fingerprint_probe_needs_a_fingerprint():
 
 def test_a_probe_that_cannot_tell_or_is_of_another_package_leaves_it_to_the_next(verdict):
     silent = FingerprintProbe(STEP, affected=("0" * 12,))
-    other = StaticProbe("quirks_core.probes", "Probe", found_means_affected=False)
+    other = StaticProbe("quirks_core.declaration.probes", "Probe", found_means_affected=False)
     telling = StaticProbe(MODULE, "MARK", found_means_affected=True)
 
     assert verdict(RANGE, (silent, other)).state is State.UNKNOWN

@@ -32,10 +32,10 @@ from quirks_core import (
     unknown,
     yes,
 )
-from quirks_core.errors import DeclarationError
-from quirks_core.examples import Example
-from quirks_core.quirk import Location, Reference, asked_of
-from quirks_core.trace import Answer
+from quirks_core.base.errors import DeclarationError
+from quirks_core.declaration.examples import Example
+from quirks_core.declaration.quirk import Location, Reference, asked_of
+from quirks_core.declaration.trace import Answer
 
 
 def test_all_mistakes_are_reported_at_once():
@@ -47,7 +47,7 @@ def test_all_mistakes_are_reported_at_once():
         "lower-case words",
         "title is empty",
         "did you mean 'load_format'",
-        "match must be made by quirks_core.match, not 'x'",
+        "match must be made by quirks_core.declaration.match, not 'x'",
         "no adjustments",
         "no references",
         "'bad' is not a severity",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core.errors import ReceiptError
-from quirks_core.receipt import Acknowledgement, Effect, ReadBack, Receipt, collect, read_acknowledgements
+from quirks_core.apply.receipt import Acknowledgement, Effect, ReadBack, Receipt, collect, read_acknowledgements
+from quirks_core.base.errors import ReceiptError
 
 DIGEST = "d" * 64
 

@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
-from quirks_core import Plan, plugin_code
-from quirks_core.discovery import discover
-from quirks_core.errors import BrokenPluginsError, UsageError
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches, SwitchNames
+from quirks_core import Plan
+from quirks_core.base.errors import BrokenPluginsError, UsageError
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins import plugin_code
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
 
 HOOK = "@hookimpl\ndef quirks_declare():\n    "
 SEVERAL = f'{HOOK}return [make("fake-one"), make("fake-two")]\n\n'

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from quirks_core import Advise, Affected, Default, Fact, Refuse, Require, StaticProbe, model_type, setting, typed
-from quirks_core.match import Match
-from quirks_core.plan import RefusedError, State, Status
-from quirks_core.probes import Probe
-from quirks_core.resolve import resolve
-from quirks_core.trace import Answer, Leaf, Trace
+from quirks_core.declaration.match import Match
+from quirks_core.declaration.probes import Probe
+from quirks_core.declaration.trace import Answer, Leaf, Trace
+from quirks_core.plan.records import RefusedError, State, Status
+from quirks_core.plan.resolve import resolve
 
 SLOT, EAGER = "engine.load_format", "engine.enforce_eager"
 OTHERS = model_type("gemma3")

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quirks_core import Advise, Default, Fact, Patch, Refuse, Require, model_type, purpose
-from quirks_core.adjustments import holds, is_among
-from quirks_core.plan import State
-from quirks_core.resolve import resolve
-from quirks_core.switches import Switches, SwitchNames
+from quirks_core.declaration.adjustments import holds, is_among
+from quirks_core.plan.records import State
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.switches import Switches, SwitchNames
 
 STOPS, MAPPING, ARGUMENT = "sampling.stop_token_ids", "engine.hf_overrides", "engine.any_argument"
 ASKED = [

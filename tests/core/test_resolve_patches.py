@@ -7,7 +7,7 @@ import re
 import pytest
 
 from quirks_core import Patch
-from quirks_core.fingerprints import fingerprint
+from quirks_core.source.fingerprints import fingerprint
 
 MODULE = "fake_engine.module"
 CLASS, TARGET = f"{MODULE}:Engine", f"{MODULE}:Engine.step"

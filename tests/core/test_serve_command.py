@@ -7,10 +7,10 @@ import sys
 import fork_server
 import pytest
 
-from quirks_core.engine_arguments import argument_names
-from quirks_core.errors import UsageError
-from quirks_core.serve_command import read_serve_command
-from quirks_core.serve_options import Shape, serve_options
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.serve_command import read_serve_command
+from quirks_core.source.engine_arguments import argument_names
+from quirks_core.source.serve_options import Shape, serve_options
 
 pytestmark = pytest.mark.skipif(argument_names() is None, reason="the options are read from the installed vLLM")
 

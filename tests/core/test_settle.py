@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quirks_core import Default, Require
-from quirks_core.plan import Status
+from quirks_core.plan.records import Status
 
 SLOT, EAGER, TIMEOUT, LENGTH = "engine.load_format", "engine.enforce_eager", "request.timeout_s", "engine.max_model_len"
 STOPS, ANY = "sampling.stop_token_ids", "engine.any_argument"

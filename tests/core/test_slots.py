@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quirks_core import ModelFlag, json_values, slots
-from quirks_core.config import GenerationConfig
-from quirks_core.errors import UsageError, nearest
-from quirks_core.flags import flag_name
-from quirks_core.slots import SLOTS, Slot, checked_value, find_slot, is_slot
+from quirks_core import ModelFlag
+from quirks_core.base import json_values
+from quirks_core.base.errors import UsageError, nearest
+from quirks_core.configuration import slots
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.slots import SLOTS, Slot, checked_value, find_slot, is_slot
+from quirks_core.declaration.flags import flag_name
 
 
 def test_a_flag_is_found_in_any_case_and_a_third_party_may_name_its_own():

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from quirks_core import sources
+from quirks_core.source import sources
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
 MODULE = """

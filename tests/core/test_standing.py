@@ -6,9 +6,10 @@ from datetime import date
 
 import pytest
 
-from quirks_core import Fact, data_file, platform
-from quirks_core.data_file import Proved
-from quirks_core.standing import Standing, standing
+from quirks_core import Fact, platform
+from quirks_core.declaration import data_file
+from quirks_core.declaration.data_file import Proved
+from quirks_core.plugins.standing import Standing, standing
 
 _VLLM = {"vllm": "0.32.0"}
 _AMX = Proved(platform="cpu", cpu="amx", versions=_VLLM, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quirks_core import Affected, Default, Fact, model_type
-from quirks_core.consistency import find_circle
-from quirks_core.plan import State
-from quirks_core.quirk import Location
-from quirks_core.registry import Registry
+from quirks_core.declaration.quirk import Location
+from quirks_core.plan.records import State
+from quirks_core.plugins.consistency import find_circle
+from quirks_core.plugins.registry import Registry
 
 EAGER = "engine.enforce_eager"
 

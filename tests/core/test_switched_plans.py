@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from quirks_core import Affected, Default, Fact, model_type
-from quirks_core.plan import State
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches, SwitchNames
-from quirks_core.trace import Answer
+from quirks_core.declaration.trace import Answer
+from quirks_core.plan.records import State
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins.registry import Registry
 
 EAGER = "engine.enforce_eager"
 RELUCTANT = {

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from quirks_core.errors import UsageError
-from quirks_core.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches, SwitchNames
+from quirks_core.base.errors import UsageError
+from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches, SwitchNames
 
 #: The layers, strongest first, with the words that a plan has for them.
 WORDS = {

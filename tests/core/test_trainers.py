@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from quirks_core.config import GenerationConfig
-from quirks_core.errors import UsageError
-from quirks_core.planning import make_plan
-from quirks_core.slots import SLOTS, checked_value
-from quirks_core.trainers import TRAINERS, VARIABLE, find
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.slots import SLOTS, checked_value
+from quirks_core.facts.trainers import TRAINERS, VARIABLE, find
+from quirks_core.plugins.planning import make_plan
 
 NAMES = ("trl", "verl", "nemo-rl", "openrlhf", "skyrl", "prime-rl", "ms-swift")
 

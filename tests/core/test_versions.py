@@ -7,9 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from quirks_core import Affected
-from quirks_core.errors import DeclarationError
-from quirks_core.trace import Answer
-from quirks_core.versions import parse_version
+from quirks_core.base.errors import DeclarationError
+from quirks_core.declaration.trace import Answer
+from quirks_core.declaration.versions import parse_version
 
 RANGE = Affected("vllm", introduced="0.9.0", fixed="0.11.1")
 YES, NO, UNKNOWN = Answer.YES, Answer.NO, Answer.UNKNOWN

@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
-from quirks_core.errors import UsageError
-from quirks_core.packages import installed_platform, installed_versions
-from quirks_core.vllm_metadata import mend, problem
+from quirks_core.base.errors import UsageError
+from quirks_core.facts.packages import installed_platform, installed_versions
+from quirks_core.facts.vllm_metadata import mend, problem
 
 
 def _build() -> str | None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core import whole_file
+from quirks_core.base import whole_file
+from quirks_core.base.errors import QuirksError
 from quirks_core.cli.diff import read_plan
-from quirks_core.errors import QuirksError
+from quirks_core.configuration.yaml_file import read_yaml
 from quirks_core.hook import receipts
-from quirks_core.lock import Lock
-from quirks_core.yaml_file import read_yaml
+from quirks_core.plugins.lock import Lock
 
 
 @pytest.fixture

@@ -304,12 +304,12 @@ def test_a_lock_holds_until_a_package_comes_or_goes(
 
 PATCHING = """
     import json, os, sys
-    from quirks_core.apply import apply
+    from quirks_core.apply.driver import apply
     from quirks_core.bootstrap import bootstrap
-    from quirks_core.config import GenerationConfig
-    from quirks_core.planning import make_plan
-    from quirks_core.receipt import collect
-    from quirks_core.registry import Registry
+    from quirks_core.configuration.config import GenerationConfig
+    from quirks_core.plugins.planning import make_plan
+    from quirks_core.apply.receipt import collect
+    from quirks_core.plugins.registry import Registry
 
     def tried():
         from acme_engine.sampler import Sampler, scaled

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 HEAD = """
 import os, sys
 from quirks_core import *
-from quirks_core.probes import Probe
-from quirks_core.trace import Answer
+from quirks_core.declaration.probes import Probe
+from quirks_core.declaration.trace import Answer
 
 def make(id, **changes):
     fields = dict(

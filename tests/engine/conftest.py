@@ -13,7 +13,7 @@ import fork_server
 import pytest
 
 from worker import VllmAsyncGenerationWorker
-from worker.testing.lab import NEW_TOKENS, PROMPTS, Generated, Lab, batch_of, set_environment
+from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Generated, Lab, batch_of, set_environment
 
 set_environment()  # vLLM reads its environment while it is imported, and none of the above imports it
 

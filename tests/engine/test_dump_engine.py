@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from worker import VllmAsyncGenerationWorker
-from worker.compare.causes import KNOWN
-from worker.compare.compare import Comparison, compare
-from worker.compare.dump import Dump
-from worker.compare.dumping import dump
-from worker.parity.measure import measure
-from worker.parity.prompts import Prompts
-from worker.parity.session import Session
-from worker.parity.thresholds import chosen_thresholds
-from worker.parity.trainer import TrainerOptions
+from worker.lab.compare.causes import KNOWN
+from worker.lab.compare.compare import Comparison, compare
+from worker.lab.compare.dump import Dump
+from worker.lab.compare.dumping import dump
+from worker.lab.parity.measure import measure
+from worker.lab.parity.prompts import Prompts
+from worker.lab.parity.session import Session
+from worker.lab.parity.thresholds import chosen_thresholds
+from worker.lab.parity.trainer import TrainerOptions
 
 _CONFIG = {"engine": {"load_format": "auto"}, "sampling": {"temperature": 0.7, "max_new_tokens": 12}}
 

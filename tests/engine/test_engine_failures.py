@@ -18,8 +18,8 @@ import psutil
 import pytest
 from patience import HUNG_S, until
 
-from quirks_core.errors import UsageError
-from quirks_core.plan import RefusedError
+from quirks_core.base.errors import UsageError
+from quirks_core.plan.records import RefusedError
 from worker import VllmAsyncGenerationWorker
 from worker.errors import EngineDiedError, EngineStartError
 
@@ -101,7 +101,7 @@ async def test_a_temporary_folder_that_vanishes_while_an_engine_starts_is_named(
 #: Starts an engine and says how that ended.
 _START = """
 import asyncio, json, sys
-from worker.testing.lab import configuration, set_environment
+from worker.lab.kit.lab import configuration, set_environment
 
 set_environment()
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from patience import HUNG_S, patience
 
-from quirks_core import data_file
-from quirks_core.lifecycle import Stage, lifecycle
-from quirks_core.registry import Registry
-from worker.testing.evidence import stale
-from worker.testing.proof import Report
+from quirks_core.declaration import data_file
+from quirks_core.plugins.lifecycle import Stage, lifecycle
+from quirks_core.plugins.registry import Registry
+from worker.lab.kit.evidence import stale
+from worker.lab.kit.proof import Report
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FILE = _ROOT / "docs/evidence.json"

@@ -7,7 +7,7 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from worker.testing.lab import PROMPTS
+from worker.lab.kit.lab import PROMPTS
 
 
 @pytest.fixture(scope="module")

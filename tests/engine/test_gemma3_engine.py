@@ -10,8 +10,8 @@ import pytest_asyncio
 import torch
 
 from quirks_core import ModelFlag
-from quirks_core.errors import QuirksError
-from quirks_core.plan import State, Status
+from quirks_core.base.errors import QuirksError
+from quirks_core.plan.records import State, Status
 from worker.batch import collate
 from worker.errors import BatchError, GenerationTimeoutError
 

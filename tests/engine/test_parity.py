@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from quirks_core.cli import main
-from quirks_core.planning import PlanOptions
-from quirks_core.switches import SwitchNames
+from quirks_core.plan.switches import SwitchNames
+from quirks_core.plugins.planning import PlanOptions
 from quirks_plugins.lm_head_dtype.fp32_head_both_sides import large_logits
 from worker import GenerationConfig
-from worker.ablation.run import run as ablate
-from worker.parity.records import Report
-from worker.parity.run import Options, run
-from worker.testing.lab import configuration
+from worker.lab.attribution.run import run as ablate
+from worker.lab.kit.lab import configuration
+from worker.lab.parity.records import Report
+from worker.lab.parity.run import Options, run
 
 pytestmark = pytest.mark.usefixtures("forked")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from quirks_core.fingerprints import fingerprint
+from quirks_core.source.fingerprints import fingerprint
 from worker.errors import NotReadyError, RefitError
 
 _TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
@@ -46,7 +46,7 @@ def plain(original):
 
 
 def make_copies_wrong_on_demand():
-    from worker.refit.copy_plan import CopyPlan
+    from worker.refit.engine.copy_plan import CopyPlan
 
     copy = CopyPlan.copy
 

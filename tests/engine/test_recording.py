@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from worker.errors import RefitError
-from worker.refit.manifest import Manifest
+from worker.refit.weights.manifest import Manifest
 
 CONFIG = SimpleNamespace(dtype=torch.float32)
 
@@ -119,8 +119,8 @@ def recorded(model, values):
     """Refits a model through vLLM's layerwise reload; returns what can be copied the next time."""
     from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
 
-    from worker.refit.recording import Recording
-    from worker.refit.reload import Reload
+    from worker.refit.engine.recording import Recording
+    from worker.refit.engine.reload import Reload
 
     record_metadata_for_reloading(model)
     reload, recording = Reload(model, CONFIG), Recording(model)

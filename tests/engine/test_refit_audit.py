@@ -7,11 +7,11 @@ import json
 import pytest
 
 from quirks_core.cli import main
-from quirks_core.planning import PlanOptions
-from quirks_core.switches import SwitchNames
+from quirks_core.plan.switches import SwitchNames
+from quirks_core.plugins.planning import PlanOptions
 from worker import GenerationConfig
-from worker.audit.refit_audit import audit
-from worker.testing.lab import configuration
+from worker.lab.audit.refit_audit import audit
+from worker.lab.kit.lab import configuration
 
 pytestmark = pytest.mark.usefixtures("forked")
 

@@ -8,9 +8,9 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from quirks_core.fingerprints import fingerprint
+from quirks_core.source.fingerprints import fingerprint
 from worker.errors import EngineDiedError, EngineStartError, RefitRejectedError
-from worker.refit import receiving
+from worker.refit.engine import receiving
 
 _TARGET = "vllm.v1.worker.cpu_worker:CPUWorker.init_device"
 

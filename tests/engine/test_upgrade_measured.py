@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from patience import patience
 
-from quirks_core.packages import installed_versions
-from worker.testing.evidence import digest_of
+from quirks_core.facts.packages import installed_versions
+from worker.lab.kit.evidence import digest_of
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FILE = _ROOT / "docs/upgrade-measured.json"
 #: What makes a measurement, beside the engines.
-_CODE = (*sorted((_ROOT / "worker/compare").glob("*.py")), _ROOT / "worker/cli/migrate.py")
+_CODE = (*sorted((_ROOT / "worker/lab/compare").glob("*.py")), _ROOT / "worker/lab/cli/migrate.py")
 _PACKAGES = ("torch", "transformers", "vllm")
 _FROM, _TO = "0.30.0", "0.32.0"
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from worker.errors import RefitError
-from worker.refit import verify
+from worker.refit.engine import verify
 
 WIDTH = 64
 

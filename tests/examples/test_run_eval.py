@@ -19,7 +19,7 @@ import torch
 from patience import HUNG_S
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from quirks_core.errors import UsageError
+from quirks_core.base.errors import UsageError
 from worker.batch import prompts, sample
 
 _ROOT = Path(__file__).parents[2]

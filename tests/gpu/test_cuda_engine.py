@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from worker import VllmAsyncGenerationWorker
+from worker.lab.kit import checkpoints
 from worker.refit import RefitScope
-from worker.testing import checkpoints
 
 pytestmark = [
     pytest.mark.gpu,

@@ -22,10 +22,10 @@ import pytest
 import torch
 
 from worker import VllmAsyncGenerationWorker
+from worker.lab.kit import checkpoints
+from worker.lab.kit.lab import PROMPTS, batch_of
 from worker.refit import RefitScope
-from worker.refit.ports import free_port
-from worker.testing import checkpoints
-from worker.testing.lab import PROMPTS, batch_of
+from worker.refit.transport.ports import free_port
 
 pytest.importorskip("ray")
 from worker import WorkerGroup

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from worker import VllmAsyncGenerationWorker
-from worker.testing import checkpoints
+from worker.lab.kit import checkpoints
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quirks_core.planning import PlanOptions
-from quirks_core.switches import SwitchNames
+from quirks_core.plan.switches import SwitchNames
+from quirks_core.plugins.planning import PlanOptions
 from worker import GenerationConfig
-from worker.ablation.run import run as ablate
-from worker.parity.run import Options, run
-from worker.testing import checkpoints
+from worker.lab.attribution.run import run as ablate
+from worker.lab.kit import checkpoints
+from worker.lab.parity.run import Options, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -18,9 +18,9 @@ import torch
 
 from worker import VllmAsyncGenerationWorker
 from worker.errors import NotReadyError, RefitError, RefitRejectedError
+from worker.lab.kit import checkpoints
 from worker.refit import Manifest, tensors
-from worker.refit.ports import free_port
-from worker.testing import checkpoints
+from worker.refit.transport.ports import free_port
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -30,7 +30,7 @@ _TRAINER = """
     import os, sys, torch
     from transformers import AutoModelForCausalLM
     from worker.refit import CollectiveSender, Source, send_ipc_zmq
-    from worker.refit.collective import Group
+    from worker.refit.transport.collective import Group
 
     def then_die(broadcast):
         left = [None] * 3

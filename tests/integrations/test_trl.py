@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from patience import HUNG_S
 
-from quirks_core.packages import cpu_features
-from worker.testing import checkpoints
+from quirks_core.facts.packages import cpu_features
+from worker.lab.kit import checkpoints
 
 _SCRIPT = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
 #: In nats, mean over a step's tokens. In bfloat16, which vLLM makes of a float32 checkpoint by itself, it is 0.02 to 0.04.

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from quirks_core import Default, Fact, Patch, Quirk, Refuse, Require, Severity, hookimpl, model_type, process, report
-from quirks_core.errors import DeclarationError, PatchDriftError, QuirksError, UsageError
-from quirks_core.fingerprints import fingerprint
-from quirks_core.plan import RefusedError
-from quirks_core.trace import Answer
+from quirks_core import Default, Fact, Patch, Quirk, Refuse, Require, Severity, hookimpl, model_type, report
+from quirks_core.apply import process
+from quirks_core.base.errors import DeclarationError, PatchDriftError, QuirksError, UsageError
+from quirks_core.declaration.trace import Answer
+from quirks_core.plan.records import RefusedError
+from quirks_core.source.fingerprints import fingerprint
 
 pytestmark = pytest.mark.usefixtures("shell")
 BUILT_IN = "quirks_plugins.weight_sync.gemma4_layer_scalar"

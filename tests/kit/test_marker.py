@@ -41,8 +41,8 @@ async def test_asynchronous_and_not_needed():
 
 @quirk
 def test_plan(quirk_context):
-    from quirks_core.registry import Registry
-    from quirks_core.switches import Switches
+    from quirks_core.plugins.registry import Registry
+    from quirks_core.plan.switches import Switches
 
     plan = Registry.load().resolve(quirk_context(name="deepscaler"), Switches.gather())
     assert plan.value("engine.compilation_config") == {"backend": "eager"}

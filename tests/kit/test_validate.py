@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from quirks_core.discovery import PROJECT, Discovered
-from quirks_core.isolated import look
+from quirks_core.plugins.discovery import PROJECT, Discovered
+from quirks_core.plugins.isolated import look
 
 Install = Callable[..., None]
 Declared = Callable[..., str]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from quirks_core import Plan
-from quirks_core.config import GenerationConfig
-from quirks_core.plan import PlannedAdjustment, Refusal, State, Verdict
-from quirks_core.planning import PlanOptions, make_plan
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches, SwitchNames
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plan.records import PlannedAdjustment, Refusal, State, Verdict
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.plugins.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core import ModelFlag, data_file
-from quirks_core.discovery import discover
-from quirks_core.flags import BUILT_IN
-from quirks_core.registry import Registry
-from quirks_core.resolve import resolve
-from quirks_core.switches import Switches, SwitchNames
-from quirks_core.trace import Answer
+from quirks_core import ModelFlag
+from quirks_core.declaration import data_file
+from quirks_core.declaration.flags import BUILT_IN
+from quirks_core.declaration.trace import Answer
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
 
 ROOT = Path(__file__).parents[2]
 LOADED = Registry.load([item for item in discover() if item.distribution == BUILT_IN], strict=True).loaded

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from quirks_plugins.throughput.decode_slots_patches import wrap_allocate_slots
-from worker.testing import checkpoints
+from worker.lab.kit import checkpoints
 
 TARGET = "KVCacheManager.allocate_slots"
 BLOCK, BLOCKS = 4, 40

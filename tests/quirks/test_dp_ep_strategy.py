@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from quirks_core import ModelFlag, Plan, RunContext
-from quirks_core.facts import ModelFacts
-from quirks_core.loaded import Loaded
-from quirks_core.registry import Registry
-from quirks_core.resolve import resolve
-from quirks_core.switches import Switches, SwitchNames
+from quirks_core.facts.context import ModelFacts
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins.registry import Registry
 from quirks_plugins.runs import parallel
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core import sources
+from quirks_core.source import sources
 from quirks_plugins.kv_cache.kv_connector_stale import _KEEPERS
 
 CONNECTOR = "engine.kv_transfer_config"

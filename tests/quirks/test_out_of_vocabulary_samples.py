@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from quirks_core.config import SamplingSection
+from quirks_core.configuration.config import SamplingSection
 from worker.engine import vllm_adapter
 from worker.server.profile import SamplingProfile
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from quirks_core.engine_run import EngineRun
-from quirks_core.planning import make_plan
+from quirks_core.configuration.engine_run import EngineRun
+from quirks_core.plugins.planning import make_plan
 
 
 def test_only_rollouts_of_engines_that_others_start_are_patched(plan_for, registry, model):

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from quirks_core.config import GenerationConfig
-from quirks_core.facts import RunContext
-from quirks_core.plan import Contributor, Plan, State
-from quirks_core.switches import Switches, SwitchNames
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.facts.context import RunContext
+from quirks_core.plan.records import Contributor, Plan, State
+from quirks_core.plan.switches import Switches, SwitchNames
 
 _FILE = Path(__file__).with_name("recorded_plans.json")
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from quirks_core import sources
+from quirks_core.source import sources
 from quirks_plugins.weight_sync.router_bias_buffers import QUIRK
 
 GLM = {"model_type": "glm4_moe", "n_routed_experts": 4}

@@ -36,11 +36,11 @@ def _flags_without_avx512(packages: Any) -> None:
 
 if os.environ.get("TESTS_CPU") == "avx2":
     with suppress(ImportError):  # an environment without model-quirks
-        from quirks_core.hook.imports import when_imported
+        from quirks_core.apply.imports import when_imported
 
         os.environ.update(ATEN_CPU_CAPABILITY="avx2", ONEDNN_MAX_CPU_ISA="AVX2", MKL_ENABLE_INSTRUCTIONS="AVX2")
         when_imported("torch.cpu", _without_avx512)
-        when_imported("quirks_core.packages", _flags_without_avx512)
+        when_imported("quirks_core.facts.packages", _flags_without_avx512)
 
 gc.set_threshold(50_000, 20, 20)
 gc.unfreeze = lambda: None  # vLLM calls it when an engine ends, and then collects what is freed with the process anyway

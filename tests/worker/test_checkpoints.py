@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from worker.testing import checkpoints
+from worker.lab.kit import checkpoints
 
 _MOST_BYTES = 2_000_000
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from worker.refit.copy_plan import Copy, CopyPlan, Region
-from worker.refit.manifest import Manifest
+from worker.refit.engine.copy_plan import Copy, CopyPlan, Region
+from worker.refit.weights.manifest import Manifest
 
 EXPERTS, INNER, OUTER = 4, 3, 5
 GATE, EXPERT = INNER * OUTER, 2 * INNER * OUTER
@@ -110,7 +110,7 @@ def test_another_dtype_is_converted(model, written):
 
 
 def test_large_tensors_are_copied_alone(model, written, monkeypatch):
-    monkeypatch.setattr("worker.refit.copy_plan._SMALL", 4 * GATE)
+    monkeypatch.setattr("worker.refit.engine.copy_plan._SMALL", 4 * GATE)
     sent = {**parts(fused()), "norm": torch.randn(OUTER)}
 
     plan(model, sent).copy(sent.items())

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from quirks_core import sources
-from quirks_core.registry import Registry
-from worker.testing import evidence
-from worker.testing.evidence import stale
-from worker.testing.proof import Proof
+from quirks_core.plugins.registry import Registry
+from quirks_core.source import sources
+from worker.lab.kit import evidence
+from worker.lab.kit.evidence import stale
+from worker.lab.kit.proof import Proof
 
 _QUIRK = '''
 """What goes wrong."""
@@ -106,7 +106,7 @@ def test_another_engine_makes_a_proof_stale(package, monkeypatch):
 
 def test_a_proof_names_the_kind_of_cpu_that_its_quirk_depends_on(package, monkeypatch):
     on_amx = _QUIRK.replace('purpose("serve")', 'Fact("platform.cpu.amx").is_true()', 1).replace("Default,", "Default, Fact,")
-    monkeypatch.setattr("quirks_core.packages.cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
     monkeypatch.setattr(evidence, "installed_platform", lambda: "cpu")
 
     assert "cpu" not in evidence.dependencies(package())
@@ -116,7 +116,7 @@ def test_a_proof_names_the_kind_of_cpu_that_its_quirk_depends_on(package, monkey
 def test_another_kind_of_cpu_makes_no_proof_stale(monkeypatch):
     item = Registry.load().find("cpu-amx-mla")
     proof = _proof(item)
-    monkeypatch.setattr("quirks_core.packages.cpu_flags", lambda: frozenset({"avx2", "avx_vnni"}))
+    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2", "avx_vnni"}))
 
     assert evidence.dependencies(item)["cpu"] != proof.depends["cpu"]
     assert stale(item, proof) == ""

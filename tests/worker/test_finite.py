@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from worker.refit.finite import NotFinite
+from worker.refit.engine.finite import NotFinite
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 

@@ -20,7 +20,7 @@ from patience import HUNG_S
 
 from worker.errors import TransferError
 from worker.refit import Manifest, Source, send_ipc_zmq
-from worker.refit.ipc_zmq import PROTOCOL, IpcZmqStream
+from worker.refit.transport.ipc_zmq import PROTOCOL, IpcZmqStream
 
 CPU = torch.device("cpu")
 #: Seconds after which a test has hung; far more than anything here takes.
@@ -225,7 +225,7 @@ _BOTH = """
 import resource, sys, threading, torch
 from pathlib import Path
 from worker.refit import send_ipc_zmq
-from worker.refit.ipc_zmq import IpcZmqStream
+from worker.refit.transport.ipc_zmq import IpcZmqStream
 
 limit, address = int(sys.argv[1]), Path(sys.argv[2])
 sent = {"a": torch.arange(1 << 18)}

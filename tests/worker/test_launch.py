@@ -9,16 +9,16 @@ import sys
 
 import pytest
 
-from quirks_core.config import EngineSection, GenerationConfig
-from quirks_core.engine_arguments import argument_names
-from quirks_core.errors import UsageError
-from quirks_core.plan import RefusedError
-from quirks_core.planning import PlanOptions
-from quirks_core.slots import NOT_ARGUMENTS
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.config import EngineSection, GenerationConfig
+from quirks_core.configuration.slots import NOT_ARGUMENTS
+from quirks_core.plan.records import RefusedError
+from quirks_core.plugins.planning import PlanOptions
+from quirks_core.source.engine_arguments import argument_names
 from worker import VllmAsyncGenerationWorker, WorkerGroup
 from worker.engine.engine_rank import EngineRank
 from worker.launch import prepare
-from worker.refit.transfer import BACKEND
+from worker.refit.engine.transfer import BACKEND
 
 pytestmark = pytest.mark.usefixtures("shell", "without_vllm")
 ENGINES = 3

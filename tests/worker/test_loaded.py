@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from worker.refit.loaded import first_names, own_names
+from worker.refit.engine.loaded import first_names, own_names
 
 INNER = "model.layers.0.mlp.experts.routed_experts.w13_weight"
 

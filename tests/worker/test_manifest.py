@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.errors import RefitRejectedError
-from worker.refit.manifest import ALIGNMENT, Manifest, TensorSpec, in_order
+from worker.refit.weights.manifest import ALIGNMENT, Manifest, TensorSpec, in_order
 
 DTYPES = ["bool", "uint8", "int8", "int64", "float16", "bfloat16", "float32", "float64", "complex64", "float8_e4m3fn"]
 

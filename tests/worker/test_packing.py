@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from worker.errors import RefitError
-from worker.refit import Manifest, Source, packing
-from worker.refit.packing import Packing, Place
+from worker.refit import Manifest, Source
+from worker.refit.weights import packing
+from worker.refit.weights.packing import Packing, Place
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quirks_core.errors import QuirksError
+from quirks_core.base.errors import QuirksError
 from worker.server.errors import PrefixTokensError, RequestError
 from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried, without_texts
 

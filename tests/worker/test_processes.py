@@ -14,10 +14,10 @@ import time
 import psutil
 import pytest
 
-from quirks_core import private_folder
-from quirks_core.errors import ReceiptError
-from quirks_core.planning import make_plan
-from quirks_core.process import in_force
+from quirks_core.apply.process import in_force
+from quirks_core.base import private_folder
+from quirks_core.base.errors import ReceiptError
+from quirks_core.plugins.planning import make_plan
 from worker import GenerationConfig
 from worker.engine import processes
 from worker.engine.engine import Engine

@@ -9,30 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from patience import HUNG_S, until
 
-from quirks_core import (
-    Default,
-    ModelFlag,
-    PairedRun,
-    Quirk,
-    Severity,
-    StaticProbe,
-    SymbolProbe,
-    child_process,
-    platform,
-    purpose,
-    report,
-)  # fmt: skip
-from quirks_core.loaded import Loaded
-from quirks_core.plan import State
-from worker.testing.lab import Outcome
-from worker.testing.paired import run_scenario
-from worker.testing.proof import Conclusion, Finding, Kind, Report, Run
-from worker.testing.prove import conclude, number_of_runs, prove, together
+from quirks_core import Default, ModelFlag, PairedRun, Quirk, Severity, StaticProbe, SymbolProbe, platform, purpose, report
+from quirks_core.base import child_process  # fmt: skip
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import State
+from worker.lab.kit.lab import Outcome
+from worker.lab.kit.paired import run_scenario
+from worker.lab.kit.proof import Conclusion, Finding, Kind, Report, Run
+from worker.lab.kit.prove import conclude, number_of_runs, prove, together
 
 _MODULE = """
     import asyncio, os, signal, sys, tempfile
     from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, purpose, report
-    from worker.testing.lab import CannotShowError, Outcome
+    from worker.lab.kit.lab import CannotShowError, Outcome
 
     QUIRK = Quirk(
         id="acme-limit",
@@ -284,7 +273,7 @@ def test_a_process_that_hangs_after_its_scenario_keeps_its_outcome(run, tmp_path
 
 
 def test_a_checkpoint_is_made_once_per_folder(tmp_path):
-    from worker.testing.lab import Lab
+    from worker.lab.kit.lab import Lab
 
     first = Lab(tmp_path).checkpoint("llama")
     written = (first / "model.safetensors").stat().st_mtime_ns
@@ -402,7 +391,7 @@ def test_the_number_of_runs_is_known_before_they_start():
 
 
 def test_the_command_imports_no_engine_before_it_runs():
-    code = "import sys, worker.cli.prove; print([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules])"
+    code = "import sys, worker.lab.cli.prove; print([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.config import GenerationConfig
-from quirks_core.planning import make_plan
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plugins.planning import make_plan
 from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Readiness, start_problem
 from worker.errors import NotReadyError, RefitError, SleepError
 

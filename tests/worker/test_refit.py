@@ -13,7 +13,7 @@ from torch import nn
 
 from worker.errors import RefitRejectedError
 from worker.refit import Manifest, RefitScope, tensors, write
-from worker.refit.files import _DTYPES, FileStream, held
+from worker.refit.transport.files import _DTYPES, FileStream, held
 
 
 class Tiny(nn.Module):

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from patience import HUNG_S
 
-from quirks_core.config import GenerationConfig
-from quirks_core.errors import QuirksError, UsageError
+from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.configuration.config import GenerationConfig
 from worker import VllmAsyncGenerationWorker
 from worker.server import OpenAIServer, ServerStartError
 

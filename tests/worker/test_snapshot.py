@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from worker.refit.snapshot import Snapshot
+from worker.refit.weights.snapshot import Snapshot
 
 
 @pytest.fixture

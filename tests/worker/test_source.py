@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from worker.refit import Manifest, Source, scope, tensors
+from worker.refit import Manifest, Source, tensors
+from worker.refit.weights import scope
 
 CPU = torch.device("cpu")
 
@@ -28,7 +29,7 @@ def layouts(monkeypatch):
         seen.append(model)
         return scope.layout(model, wanted)
 
-    monkeypatch.setattr("worker.refit.source.layout", layout)
+    monkeypatch.setattr("worker.refit.weights.source.layout", layout)
     return seen
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.sweep import __main__ as command
-from worker.sweep.__main__ import Row, Sweep, Verdict, dependencies, make, markdown
-from worker.sweep.engine import EXPLANATIONS, FURTHER, KINDS, Run, Stage, Tokens, build
+from worker.lab.sweep import __main__ as command
+from worker.lab.sweep.__main__ import Row, Sweep, Verdict, dependencies, make, markdown
+from worker.lab.sweep.engine import EXPLANATIONS, FURTHER, KINDS, Run, Stage, Tokens, build
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 _ALL, _SOME = Tokens(equal=72, total=72, logprobs=1e-6), Tokens(equal=7, total=72, logprobs=0.5)

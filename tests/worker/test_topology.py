@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from quirks_core.planning import make_plan
+from quirks_core.plugins.planning import make_plan
 from worker import GenerationConfig
 from worker.engine.topology import Expected, Row, Topology
 from worker.errors import TopologyError

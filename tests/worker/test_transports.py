@@ -16,10 +16,10 @@ from patience import HUNG_S
 
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit import CollectiveSender, Manifest, Source, send_ipc_zmq
-from worker.refit.collective import CollectiveStream, Group
-from worker.refit.ipc_zmq import IpcZmqStream
-from worker.refit.packing import Packing
-from worker.refit.ports import free_port
+from worker.refit.transport.collective import CollectiveStream, Group
+from worker.refit.transport.ipc_zmq import IpcZmqStream
+from worker.refit.transport.ports import free_port
+from worker.refit.weights.packing import Packing
 
 IP = "127.0.0.1"
 #: Seconds after which a test has hung; far more than anything here takes.
@@ -33,8 +33,8 @@ _STUCK = """
 import sys, time, torch
 from pathlib import Path
 from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
-from worker.refit.collective import CollectiveStream, Group
-from worker.refit.ipc_zmq import IpcZmqStream
+from worker.refit.transport.collective import CollectiveStream, Group
+from worker.refit.transport.ipc_zmq import IpcZmqStream
 
 role, how, *where = sys.argv[1:]
 tensors = {f"t{index}": torch.full((256,), float(index)) for index in range(12)}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.refit import Source, scope
-from worker.refit.views import without_copies
-from worker.testing import checkpoints
+from worker.lab.kit import checkpoints
+from worker.refit import Source
+from worker.refit.weights import scope
+from worker.refit.weights.views import without_copies
 
 CPU = torch.device("cpu")
 
@@ -24,7 +25,7 @@ def test_every_tensor_of_a_checkpoint_is_a_part_of_the_models_memory_and_has_its
     layout = scope.layout(model, "state_dict")
     memory = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
 
-    monkeypatch.setattr("worker.refit.views.without_copies", lambda convert: convert())
+    monkeypatch.setattr("worker.refit.weights.views.without_copies", lambda convert: convert())
     expected = scope.layout(model, "state_dict")
 
     assert list(layout) == list(expected)
@@ -50,7 +51,7 @@ def test_a_conversion_that_writes_is_run_as_it_is_and_leaves_the_model_alone():
 
 
 def test_parts_of_fused_tensors_can_be_written_to_a_file(model, tmp_path):
-    from worker.refit.files import FileStream, write
+    from worker.refit.transport.files import FileStream, write
 
     source = Source(model, "parameters")
     write(source(), tmp_path / "weights.safetensors")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.errors import BrokenPluginsError, UsageError
-from quirks_core.lock import Lock, LockError
-from quirks_core.plan import Plan, State
-from quirks_core.planning import LOCKED_VARIABLE, STRICT_VARIABLE
-from quirks_core.registry import Registry
+from quirks_core.base.errors import BrokenPluginsError, UsageError
+from quirks_core.plan.records import Plan, State
+from quirks_core.plugins.lock import Lock, LockError
+from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE
+from quirks_core.plugins.registry import Registry
 from worker import VllmAsyncGenerationWorker
 
 pytestmark = pytest.mark.usefixtures("shell")

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager, suppress
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from quirks_core.apply import Applied, apply
+from quirks_core.apply.driver import Applied, apply
+from quirks_core.apply.read_back import read_back, slots_to_read
+from quirks_core.apply.receipt import Receipt, collect
+from quirks_core.base.errors import QuirksError
 from quirks_core.bootstrap import bootstrap
-from quirks_core.errors import QuirksError
-from quirks_core.plan import Plan
-from quirks_core.read_back import read_back, slots_to_read
-from quirks_core.receipt import Receipt, collect
+from quirks_core.plan.records import Plan
 from worker.engine import failures, leftovers, processes, reports, shared_memory, surroundings, vllm_adapter
 from worker.engine.readiness import Readiness, start_problem
 from worker.errors import EngineDiedError, EngineStartError, TransferError

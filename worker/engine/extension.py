@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quirks_core.errors import QuirksError, words
+from quirks_core.base.errors import QuirksError, words
 
 _LOG = logging.getLogger("model_quirks")
 #: Where the functions are that may be called, so that the door opens to nothing else.

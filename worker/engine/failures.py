@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from quirks_core.errors import QuirksError, shortened, shown
-from quirks_core.plan import Plan, Status
-from quirks_core.slots import ENV, is_engine_argument
+from quirks_core.base.errors import QuirksError, shortened, shown
+from quirks_core.configuration.slots import ENV, is_engine_argument
+from quirks_core.plan.records import Plan, Status
 from worker import errors
 from worker.errors import EngineDiedError, EngineStartError, WorkerCallError
 

@@ -9,7 +9,7 @@ from multiprocessing.process import BaseProcess
 
 import psutil
 
-from quirks_core.errors import ReceiptError
+from quirks_core.base.errors import ReceiptError
 
 #: Names that vLLM gives to the children it starts from the driver.
 _ENGINE_CORE, _COORDINATOR = "EngineCore", "VLLM_DP_Coordinator"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from quirks_core.plan import Plan
+from quirks_core.plan.records import Plan
 from worker.errors import NotReadyError, RefitError, SleepError
 
 #: What an engine can give back while it sleeps, in the engine's words.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quirks_core import process
-from quirks_core.read_back import read_configuration
+from quirks_core.apply import process
+from quirks_core.apply.read_back import read_configuration
 from worker.engine.device import device_id
 
 

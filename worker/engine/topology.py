@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from quirks_core.plan import Plan
+from quirks_core.plan.records import Plan
 from worker.engine.device import device_id
 from worker.errors import TopologyError
 

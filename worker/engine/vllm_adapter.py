@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quirks_core.config import GenerationConfig, SamplingSection
-from quirks_core.plan import Plan
-from quirks_core.slots import ENGINE, is_engine_argument
+from quirks_core.configuration.config import GenerationConfig, SamplingSection
+from quirks_core.configuration.slots import ENGINE, is_engine_argument
+from quirks_core.plan.records import Plan
 from worker.engine.engine_rank import EngineRank
 
 #: What the engine mixes into its worker class.

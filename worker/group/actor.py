@@ -13,13 +13,13 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import private_folder
-from quirks_core.diff import diff
-from quirks_core.errors import QuirksError
-from quirks_core.facts import asked_variables
-from quirks_core.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
-from quirks_core.plan import Plan
-from quirks_core.variables import is_secret
+from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.base import private_folder
+from quirks_core.base.errors import QuirksError
+from quirks_core.configuration.variables import is_secret
+from quirks_core.facts.context import asked_variables
+from quirks_core.plan.diff import diff
+from quirks_core.plan.records import Plan
 from worker.engine import leftovers
 from worker.engine.engine_rank import EngineRank
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from quirks_core.errors import QuirksError
+from quirks_core.base.errors import QuirksError
 from worker.errors import GenerationAbortedError, GenerationTimeoutError, RankError
 from worker.group import gcs
 from worker.group.ranks import Rank

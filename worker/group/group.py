@@ -10,12 +10,12 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from quirks_core.config import GenerationConfig
-from quirks_core.errors import QuirksError, UsageError
-from quirks_core.plan import Plan
-from quirks_core.planning import PlanOptions, make_plan
-from quirks_core.receipt import Receipt
-from quirks_core.switches import SwitchNames
+from quirks_core.apply.receipt import Receipt
+from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plan.records import Plan
+from quirks_core.plan.switches import SwitchNames
+from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import launch
 from worker.batch import Batch, check_encoded, check_lengths, prompts, seeds, stop_strings, texts
 from worker.engine.engine_rank import EngineRank, Strategy
@@ -26,7 +26,7 @@ from worker.group.actor import plan_variables
 from worker.group.actor_set import ActorSet
 from worker.group.ranks import Rank, Ranks
 from worker.group.refits import GroupRefits
-from worker.refit.scope import RefitScope
+from worker.refit.weights.scope import RefitScope
 from worker.server.server import bearer_key
 
 if TYPE_CHECKING:

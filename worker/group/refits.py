@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.config import RefitSection
-from quirks_core.plan import Plan
+from quirks_core.configuration.config import RefitSection
+from quirks_core.plan.records import Plan
 from worker.engine.readiness import FROM_DUMMY, start_problem
 from worker.engine.serial_lock import SerialLock
 from worker.errors import NotReadyError, RefitError, RefitRejectedError
 from worker.group.actor_set import ActorSet
 from worker.refit.advice import kind_of, main_cause, way_back
-from worker.refit.scope import RefitScope
 from worker.refit.sending import ModelSender
+from worker.refit.weights.scope import RefitScope
 
 if TYPE_CHECKING:
     import torch

@@ -5,22 +5,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from worker.refit.manifest import Manifest
-from worker.refit.scope import RefitScope, tensors
+from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.scope import RefitScope, tensors
 
 if TYPE_CHECKING:
-    from worker.refit.collective import CollectiveSender
-    from worker.refit.files import write
-    from worker.refit.ipc_zmq import send as send_ipc_zmq
-    from worker.refit.source import Source
+    from worker.refit.transport.collective import CollectiveSender
+    from worker.refit.transport.files import write
+    from worker.refit.transport.ipc_zmq import send as send_ipc_zmq
+    from worker.refit.weights.source import Source
 
 __all__ = ["CollectiveSender", "Manifest", "RefitScope", "Source", "send_ipc_zmq", "tensors", "write"]
 
 _LAZY = {
-    "CollectiveSender": ("worker.refit.collective", "CollectiveSender"),
-    "Source": ("worker.refit.source", "Source"),
-    "send_ipc_zmq": ("worker.refit.ipc_zmq", "send"),
-    "write": ("worker.refit.files", "write"),
+    "CollectiveSender": ("worker.refit.transport.collective", "CollectiveSender"),
+    "Source": ("worker.refit.weights.source", "Source"),
+    "send_ipc_zmq": ("worker.refit.transport.ipc_zmq", "send"),
+    "write": ("worker.refit.transport.files", "write"),
 }
 
 

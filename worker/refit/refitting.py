@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from quirks_core import private_folder
-from quirks_core.config import RefitSection
-from quirks_core.errors import QuirksError, words
-from quirks_core.plan import Plan
+from quirks_core.base import private_folder
+from quirks_core.base.errors import QuirksError, words
+from quirks_core.configuration.config import RefitSection
+from quirks_core.plan.records import Plan
 from worker.engine import reports, vllm_adapter
 from worker.engine.engine import Engine
 from worker.engine.leftovers import REFITS
 from worker.engine.serial_lock import SerialLock
 from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
-from worker.refit import receiving
 from worker.refit.advice import kind_of, unchanged, way_back, with_counts
-from worker.refit.channel import socket_path
-from worker.refit.manifest import Manifest
-from worker.refit.report import RefitReport
-from worker.refit.scope import RefitScope
+from worker.refit.engine import receiving
 from worker.refit.sending import ModelSender
+from worker.refit.transport.channel import socket_path
+from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.scope import RefitScope
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,40 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 #: How many names a warning shows.
 _SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RefitReport:
+    """Which way the trainer's tensors went, in all processes of an engine.
+
+    Attributes:
+        version: Label of the weights.
+        copied: How many tensors were copied straight into the model, as recorded at an earlier refit.
+        reloaded: How many went through vLLM's layerwise reload.
+        layers: The layers for which they did, while others were copied.
+        unloaded: Parameters of the model that got no value.
+        not_finite: How many values of a tensor are NaN or infinite, by the names of those that have any (``refit.finite``).
+    """
+
+    version: str
+    copied: int
+    reloaded: int
+    layers: tuple[str, ...]
+    unloaded: tuple[str, ...]
+    not_finite: Mapping[str, int]
+
+    @classmethod
+    def of(cls, version: str, answers: Sequence[dict[str, Any]]) -> Self:
+        """Puts together what each process answered."""
+        names = {key: tuple(sorted({name for answer in answers for name in answer[key]})) for key in ("layers", "unloaded")}
+        copied, reloaded = (how(answer[way] for answer in answers) for how, way in ((min, "copied"), (max, "reloaded")))
+        not_finite: dict[str, int] = {}
+        for answer in answers:  # of a tensor that is split, each process sees a part
+            not_finite |= {name: max(count, not_finite.get(name, 0)) for name, count in answer["not_finite"].items()}
+        return cls(version, copied, reloaded, **names, not_finite=not_finite)
+
+    def __str__(self) -> str:
+        return f"{self.version!r}: {self.copied} tensors copied, {self.reloaded} through vLLM's reload"
 
 
 class Refitting:

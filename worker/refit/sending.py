@@ -8,19 +8,19 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from quirks_core import private_folder
-from quirks_core.config import RefitSection
+from quirks_core.base import private_folder
+from quirks_core.configuration.config import RefitSection
 from worker.engine.device import device_id
 from worker.errors import RefitError, RefitRejectedError
-from worker.refit.manifest import Manifest
-from worker.refit.ports import free_port
-from worker.refit.scope import RefitScope
+from worker.refit.transport.ports import free_port
+from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.scope import RefitScope
 
 if TYPE_CHECKING:
     import torch
 
-    from worker.refit.collective import CollectiveSender
-    from worker.refit.source import Source
+    from worker.refit.transport.collective import CollectiveSender
+    from worker.refit.weights.source import Source
 
 _T = TypeVar("_T")
 #: What engines do with weights that come: given the manifest, and the path of a file or nothing.
@@ -87,7 +87,7 @@ class ModelSender:
         Raises:
             RefitRejectedError: The model is not what was announced, here or to an engine; nothing was changed.
         """
-        from worker.refit.source import Source
+        from worker.refit.weights.source import Source
 
         # In a thread, while the engines still generate.
         source = await asyncio.to_thread(Source, model, self._scope if scope is None else scope)
@@ -102,7 +102,7 @@ class ModelSender:
             collective.close()
 
     async def _by_file(self, source: Source, update: Update[_T]) -> _T:
-        from worker.refit.files import write
+        from worker.refit.transport.files import write
 
         with private_folder.temporary("model-quirks-refit-") as folder:
             file = folder / "weights.safetensors"
@@ -110,7 +110,7 @@ class ModelSender:
             return await update(source.manifest, str(file))
 
     async def _by_ipc_zmq(self, source: Source, update: Update[_T]) -> _T:
-        from worker.refit.ipc_zmq import send
+        from worker.refit.transport.ipc_zmq import send
 
         sending = partial(
             send,
@@ -139,7 +139,7 @@ class ModelSender:
         """Opens a collective of this process, rank 0, and all of the engines'."""
         import torch
 
-        from worker.refit.collective import CollectiveSender
+        from worker.refit.transport.collective import CollectiveSender
 
         devices, address = await self._receivers.devices(), self._receivers.address
         port, size = free_port(address), 1 + len(devices)

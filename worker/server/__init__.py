@@ -1,6 +1,6 @@
 """The OpenAI-compatible server in the generation worker's own event loop; vLLM is imported when it is built."""
 
-from quirks_core.config import ServerSection
+from quirks_core.configuration.config import ServerSection
 from worker.server.errors import PrefixTokensError, RequestError, ServerStartError
 from worker.server.listening import Listener
 from worker.server.prefix_tokens import replace_prefix_tokens

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from quirks_core.errors import shortened
+from quirks_core.base.errors import shortened
 from worker.server.errors import RequestError
 
 #: How many problems of one request its error lists.

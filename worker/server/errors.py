@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quirks_core.errors import QuirksError
+from quirks_core.base.errors import QuirksError
 
 
 class ServerStartError(QuirksError):

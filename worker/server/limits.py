@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quirks_core.errors import words
+from quirks_core.base.errors import words
 from worker.server.errors import RequestError
 from worker.server.prefix_tokens import CARRIED
 
 if TYPE_CHECKING:
-    from quirks_core.config import ServerSection
+    from quirks_core.configuration.config import ServerSection
 
 #: Default of ``server.max_prompt_chars``: characters per token of the context, and the least.
 _CHARS_PER_TOKEN = 8

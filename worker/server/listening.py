@@ -8,7 +8,7 @@ import random
 import socket
 import sys
 
-from quirks_core.config import GenerationConfig
+from quirks_core.configuration.config import GenerationConfig
 from worker.server.errors import ServerStartError
 
 #: Connections that may wait to be accepted.

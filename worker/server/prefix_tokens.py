@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quirks_core.errors import shortened
+from quirks_core.base.errors import shortened
 from worker.server.errors import PrefixTokensError, RequestError
 
 #: The fields of a reply's message from which a later request takes the ids of that message.

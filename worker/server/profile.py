@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from worker.server.errors import RequestError
 
 if TYPE_CHECKING:
-    from quirks_core.config import SamplingSection, ServerSection
+    from quirks_core.configuration.config import SamplingSection, ServerSection
 
 #: Fields that change the distribution sampled from, and the value at which they do not. What a checkpoint's
 #: ``generation_config.json`` says of them must not apply either, so all of them are set.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-    from quirks_core.config import GenerationConfig, ServerSection
+    from quirks_core.configuration.config import GenerationConfig, ServerSection
     from worker.server.streams import Running
 
 _LOG = logging.getLogger(__name__)

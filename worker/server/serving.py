@@ -24,8 +24,8 @@ from vllm.entrypoints.serve.tokenize.serving import ServingTokenization
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from quirks_core.config import ServerSection
-from quirks_core.errors import QuirksError, words
+from quirks_core.base.errors import QuirksError, words
+from quirks_core.configuration.config import ServerSection
 from worker.server.checking import (
     TOO_DEEP,
     check_ids,

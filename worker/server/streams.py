@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
-from quirks_core.errors import shortened
+from quirks_core.base.errors import shortened
 from worker.server.errors import RequestError
 
 if TYPE_CHECKING:

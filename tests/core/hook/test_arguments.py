@@ -20,8 +20,8 @@ def seen(tmp_path_factory):
         from vllm import AsyncEngineArgs, EngineArgs
         from quirks_core.hook import arguments as a, typed
         from quirks_core.hook.settings import HookSettings
-        from quirks_core.planning import make_plan
-        from quirks_core.serve_command import read_serve_command
+        from quirks_core.plugins.planning import make_plan
+        from quirks_core.configuration.serve_command import read_serve_command
 
         found = {}
         args = EngineArgs(model=model, dtype="float32", max_num_seqs=8, data_parallel_size_local=1)

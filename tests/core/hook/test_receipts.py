@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from quirks_core.errors import ReceiptError, UsageError
+from quirks_core.apply.receipt import Acknowledgement
+from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.hook import receipts
 from quirks_core.hook.receipts import EngineReceipt
-from quirks_core.receipt import Acknowledgement
 
 
 @pytest.fixture

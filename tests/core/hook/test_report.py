@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from quirks_core import Advise, Default, Require, setting
+from quirks_core.apply.receipt import Acknowledgement, Effect
 from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.report import say_plan, say_receipt
 from quirks_core.hook.typed import Typed
-from quirks_core.receipt import Acknowledgement, Effect
 
 TYPED = Typed(frozenset({"dtype"}), "command line", exact=True)
 

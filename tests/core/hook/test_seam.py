@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
 
 REFUSED = """
-from quirks_core.plan import RefusedError
+from quirks_core.plan.records import RefusedError
 from vllm import EngineArgs
 
 try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from quirks_core.facts.packages import PACKAGES
 from quirks_core.hook import seams
-from quirks_core.packages import PACKAGES
 
 SOURCES = {
     "vllm/__init__.py": "",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core.errors import UsageError
+from quirks_core.base.errors import UsageError
 from quirks_core.hook.settings import HookSettings
 
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from quirks_core.hook import imports
-from quirks_core.hook.imports import when_imported
+from quirks_core.apply import imports
+from quirks_core.apply.imports import when_imported
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core.config import GenerationConfig
-from quirks_core.errors import UsageError
-from quirks_core.planning import PlanOptions
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plugins.planning import PlanOptions
 from quirks_core.upgrade.index import PackageIndex
 from quirks_core.upgrade.release import find_release
 from quirks_core.upgrade.report import Upgrade

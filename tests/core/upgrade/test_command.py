@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quirks_plugins
-from quirks_core.data_file import NAME, DataFile
-from quirks_core.discovery import discover
-from quirks_core.registry import Registry
+from quirks_core.declaration.data_file import NAME, DataFile
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
 from quirks_core.upgrade.catalogue import Kind, check_catalogue
 from quirks_core.upgrade.release import installed_release
 from quirks_core.upgrade.steps import Step, Steps, find_crossing, find_steps
@@ -207,7 +207,7 @@ def quirks_declare():
 def test_write_records_the_source_of_a_release_for_a_fingerprint_that_a_patch_expects(command, tmp_path, monkeypatch):
     folder = tmp_path / "copy" / "quirks_plugins"
     shutil.copytree(quirks_plugins.__path__[0], folder)
-    monkeypatch.setattr("quirks_core.data_file.path_for", lambda _: folder / NAME)
+    monkeypatch.setattr("quirks_core.declaration.data_file.path_for", lambda _: folder / NAME)
     before = DataFile.model_validate_json((folder / NAME).read_bytes())
     known = {target: dict(sources) for target, sources in before.fingerprints.items()}
     fresh = {

@@ -11,8 +11,8 @@ import tarfile
 
 import pytest
 
-from quirks_core import sources
-from quirks_core.errors import UsageError
+from quirks_core.base.errors import UsageError
+from quirks_core.source import sources
 from quirks_core.upgrade.index import IndexUnreachableError, PackageIndex
 from quirks_core.upgrade.release import find_release, installed_release, releases_between
 from quirks_core.upgrade.wheel import NoSourcesError

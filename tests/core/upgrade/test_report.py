@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.errors import UsageError
-from quirks_core.serve_options import serve_options
-from quirks_core.sources import reading
+from quirks_core.base.errors import UsageError
+from quirks_core.source.serve_options import serve_options
+from quirks_core.source.sources import reading
 from quirks_core.upgrade.finding import Level, Section, Verdict
 from quirks_core.upgrade.release import find_release, installed_release
 
@@ -120,7 +120,7 @@ def test_nested_configurations_count_and_defaults_are_told_only_of_what_is_left_
 
 
 def test_quirks_that_no_release_decides_are_named_with_the_fact_that_is_missing(releases, upgrade, monkeypatch):
-    monkeypatch.setattr("quirks_core.facts.installed_platform", lambda: None)
+    monkeypatch.setattr("quirks_core.facts.context.installed_platform", lambda: None)
     run = upgrade("qwen3_moe")
     run = type(run)(run.config, type(run.options)(), run.registry)
 

@@ -13,7 +13,7 @@ import ray
 from patience import HUNG_S
 
 from worker import WorkerGroup
-from worker.testing.lab import batch_of, configuration
+from worker.lab.kit.lab import batch_of, configuration
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 from patience import HUNG_S
 
-from quirks_core.errors import QuirksError
+from quirks_core.base.errors import QuirksError
 from worker.errors import BatchError, NotReadyError, RankError, RefitError, RefitRejectedError
 from worker.group.ranks import Rank
+from worker.lab.kit.lab import PROMPTS, batch_of
 from worker.refit import Manifest, send_ipc_zmq, tensors
-from worker.testing.lab import PROMPTS, batch_of
 
 LONGEST = 256
 NEW_TOKENS = 64

@@ -22,7 +22,7 @@ from worker import WorkerGroup
 from worker.engine import leftovers
 from worker.errors import RankError
 from worker.group.ranks import Rank, Ranks
-from worker.testing.lab import configuration
+from worker.lab.kit.lab import configuration
 
 _MOE = {
     "purpose": "eval",
@@ -35,7 +35,7 @@ _MOE = {
 _DRIVER = """
 import asyncio, json, sys
 import psutil
-from worker.testing.lab import PROMPTS, batch_of, set_environment
+from worker.lab.kit.lab import PROMPTS, batch_of, set_environment
 
 set_environment()
 

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from worker.errors import NotReadyError, RefitRejectedError
-from worker.testing.lab import PROMPTS
+from worker.lab.kit.lab import PROMPTS
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -6,12 +6,12 @@ import pytest
 import pytest_asyncio
 
 from worker.errors import RefitError
-from worker.parity.measure import measure
-from worker.parity.prompts import Prompts
-from worker.parity.session import Session
-from worker.parity.thresholds import chosen_thresholds
-from worker.parity.trainer import Trainer, TrainerOptions
-from worker.testing.lab import PROMPTS
+from worker.lab.kit.lab import PROMPTS
+from worker.lab.parity.measure import measure
+from worker.lab.parity.prompts import Prompts
+from worker.lab.parity.session import Session
+from worker.lab.parity.thresholds import chosen_thresholds
+from worker.lab.parity.trainer import Trainer, TrainerOptions
 
 _TWO_RANKS = {"data_parallel_size": 2, "load_format": "auto"}
 

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 import pytest
 from patience import HUNG_S, until
 
+from quirks_core.facts.packages import installed_version
 from quirks_core.hook.receipts import Receipts
-from quirks_core.packages import installed_version
 
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = "model-quirks: "

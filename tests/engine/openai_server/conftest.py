@@ -13,7 +13,7 @@ import openai
 import pytest
 from patience import HUNG_S
 
-from quirks_core.config import GenerationConfig
+from quirks_core.configuration.config import GenerationConfig
 from worker.server import OpenAIServer
 
 LONGEST = 256

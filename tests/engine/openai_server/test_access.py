@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from quirks_core.errors import QuirksError
+from quirks_core.base.errors import QuirksError
 from worker.server import ServerStartError
 
 KEY = "open-sesame"

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from worker.errors import RefitError
-from worker.refit.scope import gathered
+from worker.refit.weights.scope import gathered
 
 HELLO = [{"role": "user", "content": "hello there"}]
 LONG = {"messages": HELLO, "max_tokens": 200}
@@ -77,7 +77,7 @@ async def test_what_a_failed_refit_ends_gets_the_refits_reason_and_so_does_who_c
                 raise RuntimeError("the optimizer has gone")
             yield item
 
-    monkeypatch.setattr("worker.refit.source.gathered", broken)
+    monkeypatch.setattr("worker.refit.weights.source.gathered", broken)
     sender = served.worker.refitting.sender
     monkeypatch.setattr(sender, "section", sender.section.model_copy(update={"buffer_mb": 0}))
     requests = asking(ASKED)

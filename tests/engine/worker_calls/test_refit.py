@@ -19,9 +19,9 @@ from worker.errors import (
     TransferError,
 )
 from worker.refit import Source
-from worker.refit.ports import free_port
-from worker.refit.resident import InPlace
-from worker.refit.scope import gathered
+from worker.refit.transport.ports import free_port
+from worker.refit.weights.resident import InPlace
+from worker.refit.weights.scope import gathered
 
 IP = "127.0.0.1"
 #: Tensors after which the engine has begun to load: the trainer fills the third buffer only when the first was taken.
@@ -383,7 +383,7 @@ async def test_a_trainer_whose_tensors_break_half_way_says_so_and_the_engine_too
                 raise RuntimeError("the optimizer has gone")
             yield item
 
-    monkeypatch.setattr("worker.refit.source.gathered", broken)
+    monkeypatch.setattr("worker.refit.weights.source.gathered", broken)
     monkeypatch.setattr(Source, "in_place", lambda source, _: InPlace(source.model, {}))  # as if they were sharded
     for name in ("ipc_zmq", "collective"):
         transport(name)

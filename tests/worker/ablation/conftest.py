@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from quirks_core import ModelFlag, Quirk, Severity, purpose, report
-from quirks_core.discovery import discover
-from quirks_core.planning import PlanOptions, make_plan
-from quirks_core.registry import Registry
-from quirks_core.switches import SwitchNames
+from quirks_core.plan.switches import SwitchNames
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.plugins.registry import Registry
 from quirks_core.testing.isolated_registry import IsolatedRegistry
 from worker import GenerationConfig
-from worker.ablation.variant import Start
+from worker.lab.attribution.variant import Start
 
 #: The quirks of most runs here; others would cure some of the faults by themselves.
 _QUIRKS = ("rollout-logprobs-processed", "gemma4-layer-scalar", "async-rollout-timeout")

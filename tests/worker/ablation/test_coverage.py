@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from quirks_core import Affected, Default, Require, model_type, setting
-from quirks_core.discovery import discover
-from quirks_core.registry import Registry
-from quirks_core.switches import Switches, SwitchNames
-from worker.ablation.coverage import covering, covers
-from worker.parity.records import Change
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.registry import Registry
+from worker.lab.attribution.coverage import covering, covers
+from worker.lab.parity.records import Change
 
 PROCESSED = "rollout-logprobs-processed"
 MODE = ("engine.logprobs_mode", "processed_logprobs")

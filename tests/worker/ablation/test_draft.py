@@ -6,8 +6,8 @@ import pytest
 
 import quirks_core
 from quirks_core import Default, Require
-from worker.ablation.draft import draft_of
-from worker.parity.records import JOINT, Change
+from worker.lab.attribution.draft import draft_of
+from worker.lab.parity.records import JOINT, Change
 
 HEADS = ("engine.head_dtype", "train.head_dtype")
 

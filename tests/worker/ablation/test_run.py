@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from quirks_core.errors import QuirksError
-from worker.ablation.attribution import attributions
-from worker.ablation.run import run_variants
-from worker.ablation.settings import SETTINGS
-from worker.ablation.variant import Start, Variant, variants
-from worker.parity.records import Result, Step
-from worker.parity.store import Store
-from worker.parity.thresholds import judge, parse_threshold
+from quirks_core.base.errors import QuirksError
+from worker.lab.attribution.attribution import attributions
+from worker.lab.attribution.run import run_variants
+from worker.lab.attribution.settings import SETTINGS
+from worker.lab.attribution.variant import Start, Variant, variants
+from worker.lab.parity.records import Result, Step
+from worker.lab.parity.store import Store
+from worker.lab.parity.thresholds import judge, parse_threshold
 
 LIMIT, NOISE = 0.01, 1e-6
 THRESHOLDS = (parse_threshold(f"max_abs_delta={LIMIT}"), parse_threshold("mean_exp_abs_delta=1.05"))
@@ -56,7 +56,7 @@ class Table:
         return [result(name, NOISE + sum(fault.size for fault in left if name in fault.scenarios)) for name in scenarios]
 
     async def __call__(self, variant: Variant, scenarios: Sequence[str]) -> list[Result]:
-        """Measures, as `worker.ablation.run.Measure`."""
+        """Measures, as `worker.lab.attribution.run.Measure`."""
         if variant.setting == self.broken:
             raise QuirksError("out of memory")
         self.calls.append((variant.setting, tuple(scenarios)))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from quirks_core.errors import UsageError
-from quirks_core.planning import PlanOptions, make_plan
+from quirks_core.base.errors import UsageError
+from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import GenerationConfig
-from worker.ablation.settings import SETTINGS, InForce, changed
+from worker.lab.attribution.settings import SETTINGS, InForce, changed
 
 _OFF = {"quirks": {"disable": ["all"]}}
 _SWITCHES = ("enable_prefix_caching", "async_scheduling", "enable_chunked_prefill")
@@ -129,7 +129,7 @@ def test_batch_invariance_is_tried_on_cuda_alone_and_if_the_installed_vllm_has_i
     cuda, cpu = (in_force({}, platform=platform) for platform in ("cuda", "cpu"))
     found = [tried(now, "env.VLLM_BATCH_INVARIANT") for now in (cuda, cpu)]
 
-    monkeypatch.setattr("worker.ablation.settings.sources.search", lambda *_: False)
+    monkeypatch.setattr("worker.lab.attribution.settings.sources.search", lambda *_: False)
 
     assert [*found, tried(cuda, "env.VLLM_BATCH_INVARIANT")] == [["1"], [], []]
 

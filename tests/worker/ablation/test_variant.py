@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quirks_core import Default, Patch
-from quirks_core.errors import UsageError
-from quirks_core.planning import make_plan
-from worker.ablation.settings import SETTINGS
-from worker.ablation.variant import variants
+from quirks_core.base.errors import UsageError
+from quirks_core.plugins.planning import make_plan
+from worker.lab.attribution.settings import SETTINGS
+from worker.lab.attribution.variant import variants
 
 PROCESSED = "rollout-logprobs-processed"
 HEADS_ALIKE = "fp32-head-both-sides"

@@ -8,15 +8,15 @@ import math
 
 import pytest
 
+from quirks_core.base.errors import UsageError
 from quirks_core.cli import main
-from quirks_core.errors import UsageError
-from quirks_core.planning import PlanOptions, make_plan
+from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import GenerationConfig
-from worker.ablation.draft import draft
-from worker.audit.coverage import adjustment, candidates, changes_weights, covering, remedy
-from worker.audit.records import Audit, AuditError, Disagreement, Hazard, Logits, Refit
-from worker.audit.refit_audit import audit, opened
-from worker.audit.table import show_audit
+from worker.lab.attribution.draft import draft
+from worker.lab.audit.coverage import adjustment, candidates, changes_weights, covering, remedy
+from worker.lab.audit.records import Audit, AuditError, Disagreement, Hazard, Logits, Refit
+from worker.lab.audit.refit_audit import audit, opened
+from worker.lab.audit.table import show_audit
 
 CLOSE = Logits(tokens=8, max_abs_delta=0.0, mean_abs_delta=0.0, nonfinite=0, tolerance=1e-3)
 FAR = CLOSE.model_copy(update={"max_abs_delta": 2.0})

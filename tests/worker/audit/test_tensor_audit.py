@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.audit.tensor_audit import TensorAudit, _Writes, unwritten_is_nan
+from worker.lab.audit.tensor_audit import TensorAudit, _Writes, unwritten_is_nan
 
 
 def test_a_write_is_credited_to_the_tensor_whose_memory_is_read():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from worker.compare.dump import Dump, Row
+from worker.lab.compare.dump import Dump, Row
 
 
 def _dump(rows: tuple[Row, ...] | None = None, *, scored_for: Dump | None = None, shift: float = 0.0, **fields: Any) -> Dump:

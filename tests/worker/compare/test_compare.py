@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from quirks_core.diff import changes
-from quirks_core.errors import UsageError
-from quirks_core.registry import Registry
-from quirks_core.slots import installed_slot
-from worker.ablation.coverage import quirks_that_set
-from worker.compare import causes
-from worker.compare.compare import Comparison, compare
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.slots import installed_slot
+from quirks_core.plan.diff import changes
+from quirks_core.plugins.registry import Registry
+from worker.lab.attribution.coverage import quirks_that_set
+from worker.lab.compare import causes
+from worker.lab.compare.compare import Comparison, compare
 
 
 @pytest.fixture

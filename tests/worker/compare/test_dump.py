@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from quirks_core.errors import UsageError
-from quirks_core.planning import make_plan
+from quirks_core.base.errors import UsageError
+from quirks_core.plugins.planning import make_plan
 from worker import GenerationConfig
-from worker.compare import effective as module
-from worker.compare.dump import DUMP_FORMAT, Dump, digest
-from worker.compare.dumping import prepared
-from worker.compare.effective import effective, variables
+from worker.lab.compare import effective as module
+from worker.lab.compare.dump import DUMP_FORMAT, Dump, digest
+from worker.lab.compare.dumping import prepared
+from worker.lab.compare.effective import effective, variables
 
 # ---- the file
 

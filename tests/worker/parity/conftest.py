@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from worker.parity.metrics import measured
-from worker.parity.records import Attribution, Coverage, Report, Result, Sample, Step
-from worker.parity.thresholds import Threshold, judge
+from worker.lab.parity.metrics import measured
+from worker.lab.parity.records import Attribution, Coverage, Report, Result, Sample, Step
+from worker.lab.parity.thresholds import Threshold, judge
 
 _SKELETON = 'QUIRK = Quirk(\n    id="acme/kept-cache",  # <- a name\n    adjustments=Default("refit.clear_cache", True),\n)\n'
 #: Limits of our own, so that these tests do not move with the profiles.

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from worker.ablation.settings import SETTINGS
-from worker.parity.metrics import METRICS
-from worker.parity.notation import short
-from worker.parity.scenarios import SCENARIOS
-from worker.parity.thresholds import PROFILES
+from worker.lab.attribution.settings import SETTINGS
+from worker.lab.parity.metrics import METRICS
+from worker.lab.parity.notation import short
+from worker.lab.parity.scenarios import SCENARIOS
+from worker.lab.parity.thresholds import PROFILES
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs" / "parity.md"
 

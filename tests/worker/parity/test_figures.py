@@ -10,9 +10,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from quirks_core.errors import UsageError
-from worker.parity.figures import breakdown, overview
-from worker.parity.records import Bin, Histogram, Result
+from quirks_core.base.errors import UsageError
+from worker.lab.parity.figures import breakdown, overview
+from worker.lab.parity.records import Bin, Histogram, Result
 
 pytest.importorskip("matplotlib", reason="the figures need matplotlib: pip install 'model-quirks[parity]'")
 

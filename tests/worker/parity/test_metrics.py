@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.parity.metrics import METRICS, measured
-from worker.parity.records import Sample
+from worker.lab.parity.metrics import METRICS, measured
+from worker.lab.parity.records import Sample
 
 NAN, INFINITY = math.nan, math.inf
 

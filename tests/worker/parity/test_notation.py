@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from worker.parity.notation import bound, number, plain, short, visible
-from worker.parity.thresholds import judge, parse_threshold
+from worker.lab.parity.notation import bound, number, plain, short, visible
+from worker.lab.parity.thresholds import judge, parse_threshold
 
 
 @pytest.mark.parametrize(

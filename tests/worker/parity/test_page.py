@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from quirks_core.errors import UsageError
-from worker.parity.page import write_report
-from worker.parity.records import Report
+from quirks_core.base.errors import UsageError
+from worker.lab.parity.page import write_report
+from worker.lab.parity.records import Report
 
 pytest.importorskip("matplotlib", reason="the page needs matplotlib: pip install 'model-quirks[parity]'")
 pytest.importorskip("jinja2", reason="the page needs jinja2: pip install 'model-quirks[parity]'")

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from quirks_core.config import ModelSection
-from quirks_core.errors import UsageError
-from worker.parity.prompts import TEXTS, Prompts, load_prompts
-from worker.testing import checkpoints
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.config import ModelSection
+from worker.lab.kit import checkpoints
+from worker.lab.parity.prompts import TEXTS, Prompts, load_prompts
 
 
 @pytest.fixture(scope="module")

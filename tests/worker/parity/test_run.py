@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.errors import UsageError
+from quirks_core.base.errors import UsageError
 from worker import GenerationConfig
-from worker.ablation.run import run as ablate
-from worker.parity.records import Result, Step
-from worker.parity.run import Options, ParityRun, run
-from worker.parity.store import Store, write_text
-from worker.testing import checkpoints
+from worker.lab.attribution.run import run as ablate
+from worker.lab.kit import checkpoints
+from worker.lab.parity.records import Result, Step
+from worker.lab.parity.run import Options, ParityRun, run
+from worker.lab.parity.store import Store, write_text
 
 UNLOADABLE = {"attn_implementation": "flash_attention_2"}  # which is not installed
 

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from quirks_core.planning import PlanOptions
-from quirks_core.variables import COMPILATION_SWITCHES
+from quirks_core.configuration.variables import COMPILATION_SWITCHES
+from quirks_core.plugins.planning import PlanOptions
 from worker import GenerationConfig, VllmAsyncGenerationWorker
-from worker.parity.session import _without_compilation
-from worker.testing.lab import Lab, configuration
+from worker.lab.kit.lab import Lab, configuration
+from worker.lab.parity.session import _without_compilation
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from worker.parity.records import Attribution, Coverage, Result, Step, Verdict
-from worker.parity.summary import brief, changes, crossed, headline, tried
+from worker.lab.parity.records import Attribution, Coverage, Result, Step, Verdict
+from worker.lab.parity.summary import brief, changes, crossed, headline, tried
 
 
 def _cure(**fields):

@@ -7,8 +7,8 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from worker.parity.records import Report
-from worker.parity.table import show_report
+from worker.lab.parity.records import Report
+from worker.lab.parity.table import show_report
 
 
 @pytest.fixture

@@ -6,11 +6,19 @@ import math
 
 import pytest
 
-from quirks_core.errors import UsageError
-from worker.parity.metrics import METRICS, measured
-from worker.parity.records import Sample
-from worker.parity.summary import heat
-from worker.parity.thresholds import DEFAULT_PROFILE, PROFILES, Threshold, chosen_thresholds, judge, parse_threshold, strain
+from quirks_core.base.errors import UsageError
+from worker.lab.parity.metrics import METRICS, measured
+from worker.lab.parity.records import Sample
+from worker.lab.parity.summary import heat
+from worker.lab.parity.thresholds import (
+    DEFAULT_PROFILE,
+    PROFILES,
+    Threshold,
+    chosen_thresholds,
+    judge,
+    parse_threshold,
+    strain,
+)
 
 
 def threshold(**values) -> Threshold:

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from worker.parity.records import Sample, Scoring
-from worker.parity.scoring import token_logprobs, truncated
-from worker.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
-from worker.testing.lab import PROMPTS, Generated, Lab
+from worker.lab.kit.lab import PROMPTS, Generated, Lab
+from worker.lab.parity.records import Sample, Scoring
+from worker.lab.parity.scoring import token_logprobs, truncated
+from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 KINDS = ("llama", "qwen3", "qwen3_moe", "gemma3", "apertus")
 FLOAT32 = TrainerOptions(dtype="float32")

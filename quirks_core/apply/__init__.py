@@ -1,0 +1,1 @@
+"""Puts a plan into force in a process, and proves it."""

@@ -1,0 +1,240 @@
+"""Installs patches in the running process, with a guard against drift, and removes them again.
+
+If the module of a target is not imported yet, the patch is pending until the import. Several wrappers of one target are nested
+in the order of their quirks' ids, independent of the order in which they are installed and removed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from quirks_core.base.errors import PatchDriftError, QuirksError
+from quirks_core.declaration.adjustments import Patch
+from quirks_core.source import fingerprints
+
+_MISSING = object()
+_WRAPPED_FUNCTIONS = (staticmethod, classmethod)
+#: Types whose values many unrelated names share.
+_SHARED = (type(None), type(...), bool, int, float, complex, str, bytes, tuple, frozenset, Enum, ModuleType)
+
+
+@dataclass(slots=True)
+class _Site:
+    """A target: its original value, and its patches by quirk id."""
+
+    target: str
+    patches: dict[str, Patch] = field(default_factory=dict)
+    owner: Any = None
+    original: Any = _MISSING
+    current: Any = _MISSING
+
+    @property
+    def module(self) -> str:
+        return self.target.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        return self.target.partition(":")[2].rpartition(".")[2]
+
+    @property
+    def is_pending(self) -> bool:
+        return self.owner is None
+
+    def open(self) -> None:
+        """Finds the target in its imported module."""
+        owner: Any = sys.modules[self.module]
+        for parent in self.target.partition(":")[2].split(".")[:-1]:
+            owner = getattr(owner, parent)
+        self.owner, self.original = owner, vars(owner).get(self.name, _MISSING)
+        self.current = self.original
+
+    def rebuild(self) -> None:
+        """Rebuilds the target from the original and its patches."""
+        value = self.original
+        for _, patch in sorted(self.patches.items(), key=lambda item: (bool(item[1].wrapper), item[0])):
+            made = _load(patch.source)
+            value = _wrapped(made, value) if patch.wrapper else made
+        if value is self.current:
+            return
+        if value is _MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, value)
+        shared = _is_others(self.original, self.module) or isinstance(self.current, _SHARED)
+        if isinstance(self.owner, ModuleType) and not shared:
+            _rebind(self.current, value, {patch.source.partition(":")[0] for patch in self.patches.values()})
+        self.current = value
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPatch:
+    """A patch that is installed, or will be as soon as its module is imported."""
+
+    patch: Patch
+    quirk: str
+    fingerprint: str
+
+    @property
+    def is_pending(self) -> bool:
+        """The target's module is not imported yet."""
+        return (site := _sites.get(self.patch.target)) is not None and site.is_pending
+
+    def undo(self) -> None:
+        """Removes the patch; other patches of the same target stay. A second call has no effect."""
+        site = _sites.get(self.patch.target)
+        if site is None or site.patches.pop(self.quirk, None) is None:
+            return
+        if not site.is_pending:
+            site.rebuild()
+        if not site.patches:
+            del _sites[self.patch.target]
+        _watch_imports()
+
+
+_sites: dict[str, _Site] = {}
+
+
+def install(patch: Patch, quirk: str, *, when_in_force: Callable[[], None] = lambda: None) -> InstalledPatch:
+    """Installs a patch on its target; installing the same patch again has no effect.
+
+    Args:
+        patch: The patch.
+        quirk: Id of its quirk.
+        when_in_force: Called when a pending patch comes into force.
+
+    Raises:
+        PatchDriftError: The patch was not written against the target's source; nothing was changed.
+        QuirksError: Another quirk owns the target; nothing was changed.
+    """
+    check_drift(patch)
+    installed = InstalledPatch(patch, quirk, fingerprints.find(patch.target) or "")
+    site = _sites.get(patch.target) or _Site(patch.target)
+    if site.patches.get(quirk) == patch:
+        return installed
+    others = [name for name, other in site.patches.items() if name != quirk and not (other.wrapper and patch.wrapper)]
+    if others:
+        raise QuirksError(f"{patch.target} has an owner already, {others[0]}, and {quirk} cannot be put on it as well")
+    if _is_being_imported(site.module):
+        raise QuirksError(f"{patch.target} cannot be patched while its module is being imported")
+    _sites[patch.target], site.patches[quirk] = site, patch
+    try:
+        if site.module in sys.modules:
+            if site.is_pending:
+                site.open()
+            site.rebuild()
+        else:
+            _finder.wait_for(site, when_in_force)
+    except BaseException:
+        installed.undo()
+        raise
+    _watch_imports()
+    return installed
+
+
+def _is_being_imported(module: str) -> bool:
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+def check_drift(patch: Patch) -> None:
+    """Makes sure that the installed source is one that a patch was written against.
+
+    Raises:
+        PatchDriftError: It is not.
+    """
+    here = fingerprints.find(patch.target)
+    if patch.adds and here is None and fingerprints.has_owner(patch.target):
+        return
+    if not fingerprints.is_expected(patch.target, patch.expects):
+        problem = fingerprints.missing(patch.target) if here is None else f"{patch.target} has changed (fingerprint {here})"
+        wanted = " or ".join(patch.expects) or "nothing of that name"
+        raise PatchDriftError(f"{problem}; the patch was written against {wanted} ('quirks doctor' shows what changed)")
+
+
+def _load(source: str) -> Any:
+    module, _, path = source.partition(":")
+    value: Any = importlib.import_module(module)
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _wrapped(wrapper: Callable[[Any], Any], value: Any) -> Any:
+    """Wraps a function; a static or class method stays one."""
+    if isinstance(value, _WRAPPED_FUNCTIONS):
+        return type(value)(wrapper(value.__func__))
+    return wrapper(value)
+
+
+def _is_others(value: Any, module: str) -> bool:
+    """Tells whether other modules may have the same value independently: a constant, or an object of another module."""
+    home = str(getattr(value, "__module__", module))
+    name = str(getattr(value, "__name__", ""))
+    lives_elsewhere = home != module and getattr(sys.modules.get(home), "__dict__", {}).get(name) is value
+    return isinstance(value, _SHARED) or lives_elsewhere
+
+
+def _rebind(old: Any, new: Any, but_not: Collection[str]) -> None:
+    """Replaces the old object in every module that imported it with ``from … import``.
+
+    The patch's own module keeps the original, because it may call it by that name.
+    """
+    if old is _MISSING or new is _MISSING:
+        return
+    for module in [module for name, module in list(sys.modules.items()) if name not in but_not]:
+        # Reads the dictionary: attribute access on a lazy module (transformers) would import much of it.
+        names: dict[str, Any] = getattr(module, "__dict__", None) or {}
+        for name in [name for name, value in list(names.items()) if value is old]:
+            names[name] = new
+
+
+class _Finder:
+    """An import hook: finds modules as usual, and installs pending patches right after a module was executed."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, list[Callable[[], None]]] = {}
+
+    def wait_for(self, site: _Site, call: Callable[[], None]) -> None:
+        """Stores the callback."""
+        self._calls.setdefault(site.module, []).append(call)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Finds a module that patches wait for; None for any other."""
+        if not any(site.module == name and site.is_pending for site in _sites.values()):
+            return None
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        spec = next((found for finder in finders if (found := finder.find_spec(name, path, target)) is not None), None)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            for site in [site for site in _sites.values() if site.module == name and site.is_pending]:
+                site.open()
+                site.rebuild()
+            for call in self._calls.pop(name, ()):
+                call()
+            _watch_imports()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader, made for this one import
+        return spec
+
+
+_finder = _Finder()
+
+
+def _watch_imports() -> None:
+    """Installs the import hook while a patch is pending, and removes it otherwise."""
+    waiting = any(site.is_pending for site in _sites.values())
+    if waiting and _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    elif not waiting and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)

@@ -1,0 +1,105 @@
+"""Reads slots back from an engine's own configuration, wherever it keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import Any
+
+from quirks_core.apply.receipt import ReadBack
+from quirks_core.configuration.slots import ENGINE, HEAD_DTYPE, NOT_ARGUMENTS, SLOTS
+from quirks_core.declaration.adjustments import Relation, holds
+from quirks_core.plan.records import Plan, ProcessPlan, Status
+from quirks_core.source.engine_arguments import find_argument
+
+#: Slots whose value ``auto`` the engine replaces by what it stands for.
+_RESOLVED = frozenset({"engine.dtype"})
+_MISSING = object()
+#: By slot, the value that the engine replaces by what it stands for.
+_STANDS_FOR = {"engine.dtype": "auto", HEAD_DTYPE: "model"}
+_IN_FORCE = (Status.APPLIED.value, Status.ALREADY_SET.value)
+
+
+def slots_to_read(plan: Plan) -> list[str]:
+    """Returns the engine's slots of the configuration, and every other engine argument that the plan gives a value."""
+    named = {*SLOTS, *plan.context.settings, *plan.changes}
+    chosen = NOT_ARGUMENTS - {HEAD_DTYPE}  # that one the engine keeps, though it is no argument
+    return sorted(slot for slot in named if slot.startswith(ENGINE) and slot not in chosen)
+
+
+def read_configuration(vllm_config: Any, slots: Iterable[str]) -> dict[str, Any]:
+    """Returns, by slot, what a ``VllmConfig`` holds; the driver and every worker have one of their own.
+
+    Args:
+        vllm_config: The configuration.
+        slots: Slots of the family ``engine``. One that the engine does not keep, or keeps as more than a scalar or a list of
+            scalars, is left out.
+    """
+    sections = dict(_sections(vllm_config))
+    found = {slot: _plain(_find(sections, slot.removeprefix(ENGINE))) for slot in slots}
+    return {slot: value for slot, value in found.items() if value is not _MISSING}
+
+
+def read_back(vllm_config: Any, plan: Plan) -> tuple[ReadBack, ...]:
+    """Holds the engine's values against the plan's. One that a quirk put in force is binding: the receipt refuses another."""
+    in_force = {item.slot for item in plan.adjustments if item.in_force}
+    return tuple(
+        ReadBack(
+            slot=slot,
+            before=plan.context.value(slot),
+            planned=(planned := plan.value(slot)),
+            engine=value,
+            binding=slot in in_force and not (planned == "auto" and slot in _RESOLVED),
+        )
+        for slot, value in read_configuration(vllm_config, slots_to_read(plan)).items()
+    )
+
+
+def contradictions(plan: ProcessPlan, values: Mapping[str, Any]) -> Iterator[str]:
+    """Says of every value that a quirk put in force, or found in force, and that an engine has otherwise, what is wrong.
+
+    Args:
+        plan: The plan.
+        values: What the engine has, by slot; one that is missing cannot be read.
+    """
+    for line in plan.adjustments:
+        slot, wanted = line["slot"], line["value"]
+        if line["status"] not in _IN_FORCE or slot not in values or wanted == _STANDS_FOR.get(slot):
+            continue
+        relation = Relation(line["relation"])
+        if not holds(relation, wanted, values[slot]):
+            yield f"{slot}: the plan wanted {relation} {wanted!r}, the engine has {values[slot]!r}"
+
+
+def _sections(config: Any) -> Iterator[tuple[str, Any]]:
+    """The configuration objects below one, by the name of their class; the outermost of a class comes first."""
+    found = {type(config).__name__: config}
+    waiting = [config]
+    while waiting:
+        for value in vars(waiting.pop(0)).values():
+            name = type(value).__name__
+            if is_dataclass(value) and type(value).__module__.startswith("vllm.config") and name not in found:
+                found[name] = value
+                waiting.append(value)
+    yield from found.items()
+
+
+def _find(sections: dict[str, Any], name: str) -> Any:
+    """The value of an argument: in the class that its default is taken from, or in the only one that has such a name."""
+    argument = find_argument(name)
+    if argument is not None and argument.owner in sections:
+        return getattr(sections[argument.owner], argument.attribute, _MISSING)
+    owners = [section for section in sections.values() if name in vars(section) or hasattr(type(section), name)]
+    return getattr(owners[0], name, _MISSING) if len(owners) == 1 else _MISSING
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):  # an attention backend's value is the path of its class; users type its name
+        return value.name if "." in str(value.value) else value.value
+    if type(value).__name__ == "dtype":
+        return str(value).removeprefix("torch.")
+    if isinstance(value, list | set | tuple):
+        members = [_plain(member) for member in value]
+        return _MISSING if _MISSING in members else sorted(members) if isinstance(value, set) else members
+    return value if value is None or isinstance(value, bool | int | float | str) else _MISSING

@@ -1,0 +1,1 @@
+"""What every room uses: errors, text, JSON values, files and child processes."""

@@ -1,0 +1,131 @@
+"""The errors that reach a person, each with the exit code the command line gives it."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+from quirks_core.base.text import printable
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+#: Characters of a text in a declaration; more is a mistake, and no screen can show it.
+_LONGEST_TEXT = 10_000
+
+
+class QuirksError(Exception):
+    """Base of every error this project raises on purpose. The command line prints it on one line, without a traceback."""
+
+    exit_code = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())  # it may quote a checkpoint, a plugin or an engine
+
+
+class UsageError(QuirksError):
+    """What the user typed or pointed at cannot be used: an unknown name, an unreadable file, a wrong value."""
+
+    exit_code = 2
+
+
+class DeclarationError(QuirksError):
+    """A quirk's declaration is wrong. Raised while its module is imported, so only that plugin breaks."""
+
+    exit_code = 3
+
+
+class BrokenPluginsError(QuirksError):
+    """There are broken plugins, and the user asked to be strict; the message lists all of them."""
+
+    exit_code = 3
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(["broken plugins, and strict was asked for:", *(f"- {text}" for text in problems)]))
+
+
+class PatchDriftError(QuirksError):
+    """A patch's target is no longer the source that the patch was written against."""
+
+
+class ReceiptError(QuirksError):
+    """A process did not acknowledge the plan, acknowledged another one, or the engine runs with other values."""
+
+
+def called_as(form: str, kind: type[QuirksError]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Decorates a function so that a call with the wrong arguments is an error that shows a right one.
+
+    Args:
+        form: A right call.
+        kind: The type of the error.
+    """
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise kind(f"{function.__name__}(…): {error} (for example: {form})") from None
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def words(error: BaseException) -> str:
+    """Says what an error of somebody else's code is: on one line, not too long, also if it cannot say so itself."""
+    try:
+        return shortened(f"{type(error).__name__}: {error}")
+    except Exception:
+        return f"{type(error).__name__} (its message cannot be shown)"
+
+
+def shown(value: object, most: int = 500) -> str:
+    """Returns a `repr` of somebody else's value, cut to a number of characters, also if it has none."""
+    try:
+        return shortened(repr(value), most)
+    except Exception:
+        return f"a {type(value).__name__} (it cannot be shown)"
+
+
+def shortened(text: str, most: int = 500) -> str:
+    """Returns a text on one line, cut to a number of characters, that any terminal and file can take."""
+    line = " ".join(text[: 4 * most].split())
+    return printable(line if len(line) <= most else f"{line[:most]}…")
+
+
+def problem_of_text(name: str, value: object) -> str | None:
+    """Says what is wrong with a text of a declaration, or None if it is one."""
+    if type(value) is not str:  # a kind of text of somebody's own can do anything when it is compared
+        return f"{name} must be a text, not {shown(value)}"
+    if len(value) > _LONGEST_TEXT:
+        return f"{name} must not be longer than {_LONGEST_TEXT} characters"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return f"{name} holds characters that cannot be written: {shown(value)}"
+    return None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Says which known name comes closest, as the end of an error message.
+
+    Args:
+        name: What was typed.
+        known: The names that exist.
+
+    Returns:
+        ``"; did you mean 'x'?"``, or an empty string if nothing comes close.
+    """
+    names = sorted(map(str, known))  # of an enumeration member, the text
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
+    if not close:  # 'load_format' for 'engine.load_format': the last part alone may say it all
+        close = [candidate for candidate in names if candidate.rpartition(".")[2] == name.rpartition(".")[2]][:1]
+    return f"; did you mean {close[0]!r}?" if close else ""

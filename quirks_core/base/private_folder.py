@@ -1,0 +1,105 @@
+"""Temporary folders that tell whether the process that made them still runs, so that the next run removes what was left.
+
+Each holds a file on which its owner keeps a lock (``flock``). The system releases the lock when the owner ends, however it
+ends, and no process id can be mistaken for another's, not even across containers that share a folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from quirks_core.base.errors import QuirksError
+
+_LOCK = ".owner"
+#: Seconds that a folder's owner gets to take the lock on the file that it has just made.
+_SETTLED_S = 5.0
+
+_held: dict[Path, int] = {}
+
+
+def make(prefix: str, parent: str | Path | None = None) -> Path:
+    """Makes a folder that nobody else can enter, and marks it as this process's.
+
+    Args:
+        prefix: How its name begins; `abandoned` looks for it.
+        parent: Where; the system's folder for temporary files (TMPDIR) if None.
+
+    Raises:
+        QuirksError: It cannot be made there; the message says why.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        _hold(folder)
+    except OSError as error:
+        where = f" in {parent}" if parent is not None else ""
+        raise QuirksError(f"cannot make a temporary folder{where}: {error}; free space there, or set TMPDIR") from error
+    return folder
+
+
+def remove(folder: Path) -> None:
+    """Removes a folder with all that is in it, and gives up its lock; one that is gone is no error."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if (lock := _held.pop(folder, None)) is not None:
+        os.close(lock)
+
+
+@contextmanager
+def temporary(prefix: str) -> Iterator[Path]:
+    """Makes a folder as `make` does and removes it at the end."""
+    folder = make(prefix)
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+def abandoned(prefixes: Sequence[str], parent: str | Path | None = None) -> Iterator[Path]:
+    """Yields the folders of this user whose owner has ended, and removes each of them afterwards.
+
+    Args:
+        prefixes: How their names begin.
+        parent: Where they are; the system's folder for temporary files if None.
+    """
+    for folder in Path(tempfile.gettempdir() if parent is None else parent).iterdir():
+        if not folder.name.startswith(tuple(prefixes)) or (lock := _lock_of_nobody(folder)) is None:
+            continue
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _hold(folder: Path) -> None:
+    file = folder / _LOCK
+    lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # a file system without locks: nobody may take the folder for an abandoned one
+        os.close(lock)
+        file.unlink()
+        return
+    _held[folder] = lock
+
+
+def _lock_of_nobody(folder: Path) -> int | None:
+    """Takes the lock of a folder that its owner no longer holds; returns the open file."""
+    with suppress(OSError):
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            return None
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            if time.time() - os.fstat(lock).st_mtime > _SETTLED_S:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+        except OSError:
+            pass
+        os.close(lock)
+    return None

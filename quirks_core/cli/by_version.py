@@ -1,0 +1,142 @@
+"""The quirks that apply to one run, by version of vLLM. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from packaging.version import Version
+
+from quirks_core.base.errors import UsageError, shown
+from quirks_core.base.record import Record
+from quirks_core.facts.context import RunContext
+from quirks_core.plan.records import Plan, Refusal, State
+from quirks_core.plan.switches import Switches
+from quirks_core.plugins.registry import Registry
+
+ENGINE = "vllm"
+
+
+class Cell(Record):
+    """The state of a quirk on one version, with the reason."""
+
+    state: State
+    because: str
+
+
+class Row(Record):
+    """A quirk, with a cell for each version."""
+
+    id: str
+    title: str
+    flag: str
+    distribution: str
+    cells: dict[str, Cell]
+
+
+class Column(Record):
+    """The run on one version.
+
+    Attributes:
+        version: The version of vLLM, as it was given.
+        digest: Digest of the plan.
+        refusals: Why the run is refused there; empty if it is not.
+        warnings: The plan's warnings.
+    """
+
+    version: str
+    digest: str
+    refusals: tuple[Refusal, ...]
+    warnings: tuple[str, ...]
+
+
+class Matrix(Record):
+    """The quirks that apply to one run, by version.
+
+    Attributes:
+        model: Name of the model.
+        model_type: Its ``model_type``.
+        purpose: Purpose of the run.
+        columns: The versions, in the order they were given.
+        rows: The quirks by id.
+        left_out: Number of quirks without a row, because they concern the run on no version.
+    """
+
+    model: str
+    model_type: str | None
+    purpose: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    left_out: int = 0
+
+    def without_strangers(self) -> Matrix:
+        """Returns the matrix without the quirks that are matched on no version."""
+        rows = tuple(row for row in self.rows if any(cell.state is not State.NOT_MATCHED for cell in row.cells.values()))
+        return self.model_copy(update={"rows": rows, "left_out": self.left_out + len(self.rows) - len(rows)})
+
+
+def parse_versions(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Reads comma-separated versions.
+
+    Returns:
+        The versions as they were given, in order; and those left out because an equal one came before.
+
+    Raises:
+        UsageError: One is not a version.
+    """
+    seen: dict[Version, str] = {}
+    again: list[str] = []
+    for text in (part.strip() for item in texts for part in item.split(",")):
+        try:
+            version = Version(text)
+        except ValueError:  # InvalidVersion, or a number of thousands of digits
+            raise UsageError(f"--vllm: {shown(text, 100)} is not a version; write for example --vllm 0.26,0.32.0") from None
+        if version in seen:
+            again.append(text)
+        else:
+            seen[version] = text
+    return tuple(seen.values()), tuple(again)
+
+
+def make_matrix(registry: Registry, context: RunContext, versions: Sequence[str], switches: Switches) -> Matrix:
+    """Resolves one run for several versions of vLLM.
+
+    Args:
+        registry: The quirks.
+        context: The facts of the run; the version of vLLM in it does not matter.
+        versions: The versions; each counts as assumed.
+        switches: What the user switched on or off.
+
+    Raises:
+        UsageError: A switch names nothing.
+    """
+    plans = {version: registry.resolve(_on(context, version), switches) for version in versions}
+    states = {version: {verdict.id: verdict for verdict in plan.verdicts} for version, plan in plans.items()}
+    first = next(iter(plans.values()))
+    return Matrix(
+        model=context.model.name,
+        model_type=context.model.model_type,
+        purpose=context.purpose,
+        columns=tuple(_column(version, plan) for version, plan in plans.items()),
+        rows=tuple(
+            Row(
+                id=verdict.id,
+                title=verdict.title,
+                flag=verdict.flag,
+                distribution=f"{verdict.distribution} {verdict.version}",
+                cells={
+                    version: Cell(state=states[version][verdict.id].state, because=states[version][verdict.id].because)
+                    for version in versions
+                },
+            )
+            for verdict in first.verdicts  # every plan of a registry has the same quirks
+        ),
+    )
+
+
+def _column(version: str, plan: Plan) -> Column:
+    return Column(version=version, digest=plan.digest, refusals=plan.refusals, warnings=plan.warnings)
+
+
+def _on(context: RunContext, version: str) -> RunContext:
+    changed = {"packages": {**context.packages, ENGINE: version}, "assumed": context.assumed | {ENGINE}}
+    return context.model_copy(update=changed)

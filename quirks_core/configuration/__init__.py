@@ -1,0 +1,1 @@
+"""A run's configuration: sections, slots, files and command lines."""

@@ -1,0 +1,64 @@
+"""A run on an engine that vLLM starts by itself, by ``vllm serve`` or in a program: its facts are what somebody told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Self
+
+from pydantic import PrivateAttr
+
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.slots import ENGINE, SLOTS
+
+#: Sections whose slots belong to the client or the trainer: the engine cannot know them.
+_CLIENT, _TRAINER = ("request", "sampling"), ("refit", "train")
+#: Our own worker reads it, and nobody else.
+_OURS = "engine.generate_from_dummy"
+
+
+class EngineRun(GenerationConfig):
+    """A configuration of an engine that vLLM starts by itself, for the one way in which plans are made.
+
+    Our own defaults are left out, because nobody applies them: weights are loaded as ``load_format`` says, and an argument that
+    nobody typed is the engine's choice. The ranks of a data-parallel engine are its own (``parallel.dp_strategy: engine``).
+
+    What belongs to the client and, of a rollout, to the trainer (``request.*``, ``sampling.*``; ``refit.*``, ``train.*``) is
+    *unknown* unless somebody tells it, in MODEL_QUIRKS_SET or by a preset for the trainer. The other choice, our defaults,
+    would assert what nobody checked: with ``refit.scope: parameters`` as a fact the plan would require loaded weights of
+    trainers that send buffers, and with ``sampling.top_p: 1`` it would stay silent about trainers that use another. Nor are
+    they taken for left open: a quirk that asks for them would then silently not concern the run, though it may well. Unknown,
+    it does nothing and the plan says which fact it wants. An engine that is no rollout has no trainer, and what that one would
+    say is absent.
+    """
+
+    _typed: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @classmethod
+    def told(cls, values: Mapping[str, Any], typed: Collection[str]) -> Self:
+        """Makes the configuration.
+
+        Args:
+            values: What somebody told and what the engine starts with, nested; ``engine.load_format`` is among it.
+            typed: The slots among them whose value the user chose.
+
+        Raises:
+            UsageError: Something in it makes no sense.
+        """
+        run = cls.parse(values)
+        run._typed = frozenset(typed)
+        return run
+
+    def slots(self) -> dict[str, Any]:
+        """Returns the values that somebody told, or that the engine starts with."""
+        told = {f"{section}.{key}" for section in self.SLOT_SECTIONS for key in getattr(self, section).model_fields_set}
+        found = super().slots()
+        return {slot: value for slot, value in found.items() if slot in told or (slot.startswith(ENGINE) and slot != _OURS)}
+
+    def typed_slots(self) -> frozenset[str]:
+        """Returns the slots that the user typed, as far as it is known."""
+        return super().typed_slots() & self._typed
+
+    def untold_slots(self) -> frozenset[str]:
+        """Returns the slots of the client and the trainer that nobody told."""
+        sections = (*_CLIENT, *_TRAINER) if self.purpose == "rollout" else _CLIENT
+        return frozenset(slot for slot in SLOTS if slot.partition(".")[0] in sections) - self.slots().keys()

@@ -1,0 +1,265 @@
+"""Slots: everything that a quirk may adjust, under the name that the user would type in a configuration.
+
+The fields of a configuration's sections are slots (`quirks_core.configuration.config`). Two families are open:
+``engine.<argument>`` for every argument of the installed vLLM, and ``env.<NAME>`` for every variable that neither
+holds a secret nor chooses code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+
+from quirks_core.base import json_values
+from quirks_core.base.errors import UsageError, nearest, shown
+from quirks_core.configuration import variables
+from quirks_core.configuration.config import EngineSection, GenerationConfig
+from quirks_core.source.engine_arguments import EngineArgument, argument_names, find_argument
+
+ENGINE, ENV = "engine.", "env."
+#: No argument of vLLM: it reads it from the checkpoint's configuration, so ``hf_overrides`` sets it.
+HEAD_DTYPE = "engine.head_dtype"
+#: Fields of the section ``engine`` that choose between engines, reach vLLM by another name, or are read by our worker alone.
+NOT_ARGUMENTS = frozenset({"engine.async_engine", "engine.generate_from_dummy", HEAD_DTYPE, "engine.runtime"})
+_IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
+#: Characters of a wrong value in a message; more would bury what is wrong with it.
+_MOST_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One adjustable setting.
+
+    Attributes:
+        name: Dotted name.
+        type: What it takes, as an annotation with its limits; ``Any`` if that is not known.
+        help: What it sets.
+        default: The configuration's default; None for what is left open.
+    """
+
+    name: str
+    type: Any
+    help: str = ""
+    default: Any = None
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values that it can take; empty if any value of its type will do."""
+        kinds = _members(self.type)
+        return tuple(value for kind in kinds for value in get_args(kind)) if all(map(_is_literal, kinds)) else ()
+
+    @property
+    def listed(self) -> tuple[Any, ...]:
+        """The values that are listed beside any other text, which may stand for something, too."""
+        kinds = _members(self.type)
+        return tuple(value for kind in filter(_is_literal, kinds) for value in get_args(kind)) if str in kinds else ()
+
+    @property
+    def takes(self) -> str:
+        """What it takes, in words."""
+        if self.type is Any:
+            return "any JSON value"
+        listed = ", ".join(map(str, self.choices))
+        return f"one of {listed}" if listed else " or ".join(_word(kind) for kind in _members(self.type))
+
+    @property
+    def is_number(self) -> bool:
+        """It can be bounded: ``at_most=``, ``at_least=``."""
+        return self.type is Any or any(kind in (int, float) for kind in _members(self.type))
+
+    @property
+    def is_list(self) -> bool:
+        """It has members: ``includes=``."""
+        return self.type is Any or any((get_origin(kind) or kind) in (list, set, tuple) for kind in _members(self.type))
+
+    def problem(self, value: object) -> str | None:
+        """Says what is wrong with a value, or None if the slot can take it."""
+        if value is None:
+            return self._refusal(value)
+        if why := json_values.problem(value):
+            return f"{self._refusal(value)}, which {why}"
+        try:
+            _adapter(self.type).validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            hint = nearest(str(value), map(str, self.choices)) if self.choices else _limits(error)
+            return f"{self._refusal(value)}{hint}"
+        return None
+
+    def _refusal(self, value: object) -> str:
+        return f"{self.name} takes {self.takes}, not {shown(value, _MOST_SHOWN)}"
+
+    def plain(self, value: Any) -> Any:
+        """Returns a value that the slot can take as plans hold it: a copy, of JSON's types; 600 and 600.0 are the same wish."""
+        found = json_values.plain(value)
+        return float(found) if isinstance(found, int) and _members(self.type) == (float,) else found
+
+
+def _closed() -> Mapping[str, Slot]:
+    found = {}
+    for section in GenerationConfig.SLOT_SECTIONS:
+        kind: Any = GenerationConfig.model_fields[section].annotation
+        for key, field in kind.model_fields.items():
+            type_ = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            name = f"{section}.{key}"
+            found[name] = Slot(name, type_, field.description or "", field.default)
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+#: The slots of the configuration's sections by name, in alphabetical order.
+SLOTS = _closed()
+
+
+def is_slot(name: str) -> bool:
+    """Tells whether a slot has that name; of the open families, whether one can have it."""
+    return name in SLOTS or (_is_open(name) and problem_of_name(name) is None)
+
+
+def problem_of_name(name: str) -> str | None:
+    """Says why no slot has that name, with the nearest one; None if one has it, or, of the open families, can have it."""
+    if name in SLOTS:
+        return None
+    if not _is_open(name):
+        return f"unknown slot {name!r}{nearest(name, SLOTS)}"
+    if name.startswith(ENV):
+        return variables.reason_to_refuse(name.removeprefix(ENV))
+    if variables.is_secret(name.removeprefix(ENGINE).rpartition("_")[2]):  # a token_threshold is none
+        return f"{name}: the name looks like that of a secret, and plans are kept and shown"
+    return None
+
+
+def _is_open(name: str) -> bool:
+    """Tells whether a name is of a family whose slots need no declaration: variables, and arguments of the engine."""
+    return name.startswith(ENV) or (name.startswith(ENGINE) and bool(_IDENTIFIER.fullmatch(name.removeprefix(ENGINE))))
+
+
+def slot_around(name: str) -> str:
+    """Returns the engine argument in which a key lies: ``engine.hf_overrides`` of ``engine.hf_overrides.rope_theta``.
+
+    Only conditions name keys; an adjustment of a key gives its slot a mapping. Any other name is returned as it is.
+    """
+    return ".".join(name.split(".", 2)[:2]) if name.startswith(ENGINE) else name
+
+
+def find_slot(name: str) -> Slot:
+    """Returns the slot of that name; what vLLM knows of an engine argument is left out, as a quirk can be for another one.
+
+    Raises:
+        UsageError: There is none; the message names the nearest one, or says why it is refused.
+    """
+    if name in SLOTS:
+        return SLOTS[name]
+    if problem := problem_of_name(name):
+        raise UsageError(problem)
+    return Slot(name, str, "environment variable") if name.startswith(ENV) else Slot(name, Any)
+
+
+def checked_value(name: str, value: Any) -> Any:
+    """Returns the value if the slot can take it.
+
+    Raises:
+        UsageError: The slot does not exist or does not take this value.
+    """
+    if problem := find_slot(name).problem(value):
+        raise UsageError(problem)
+    return value
+
+
+def is_engine_argument(name: str) -> bool:
+    """Tells whether a slot reaches vLLM as an engine argument of its name."""
+    return name.startswith(ENGINE) and name not in NOT_ARGUMENTS
+
+
+def is_enforced(name: str) -> bool:
+    """Tells whether the engine's process can put a slot into force; it cannot for what the trainer or the client has to do."""
+    return name.startswith(ENV) or name == HEAD_DTYPE or is_engine_argument(name)
+
+
+def installed_slot(name: str) -> Slot | None:
+    """Returns an engine argument's slot as the installed vLLM has it; None if it does not, or none is installed."""
+    argument = find_argument(name.removeprefix(ENGINE))
+    return None if argument is None else Slot(name, argument.type, argument.help, _default(argument))
+
+
+def engine_problem(name: str, value: Any = None) -> str | None:
+    """Says why the installed vLLM will not take an engine argument; None if it will, or none is installed.
+
+    Args:
+        name: The slot.
+        value: Its value; only the name counts if None.
+    """
+    known = argument_names()
+    if known is None or not is_engine_argument(name):
+        return None
+    slot = installed_slot(name)
+    if slot is None:
+        key = name.removeprefix(ENGINE)
+        return f"{name}: the installed vLLM has no such engine argument{nearest(key, {*known, *EngineSection.model_fields})}"
+    return None if value is None else slot.problem(value)
+
+
+def engine_doubt(name: str, value: Any) -> str | None:
+    """Says that vLLM does not list a value of an engine argument that takes others, too; None if it does, or lists none."""
+    slot = installed_slot(name) if is_engine_argument(name) else None
+    if slot is None or not slot.listed or not isinstance(value, str) or value in slot.listed:
+        return None
+    known = ", ".join(map(str, slot.listed))
+    near = nearest(value, slot.listed)
+    return (
+        f"{name}: the installed vLLM does not list {shown(value, _MOST_SHOWN)}{near} (listed: {known}; a plugin may add others)"
+    )
+
+
+def _default(argument: EngineArgument) -> Any:
+    return argument.default if json_values.problem(argument.default) is None else None
+
+
+@lru_cache(maxsize=512)
+def _adapter(type_: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(type_)
+
+
+def _members(type_: Any) -> tuple[Any, ...]:
+    """The kinds of a union without None; limits are left out."""
+    if get_origin(type_) is Annotated:
+        return _members(get_args(type_)[0])
+    kinds = get_args(type_) if get_origin(type_) in (Union, UnionType) else (type_,)
+    return tuple(
+        part for kind in kinds if kind is not type(None) for part in (_members(kind) if kind is not type_ else (kind,))
+    )
+
+
+def _is_literal(kind: Any) -> bool:
+    return get_origin(kind) is Literal
+
+
+_WORDS = {
+    bool: "true or false",
+    dict: "a mapping",
+    float: "a number",
+    int: "a whole number",
+    list: "a list",
+    set: "a list",
+    str: "a text",
+    tuple: "a list",
+}
+_MANY = {float: "numbers", int: "whole numbers", str: "texts"}
+
+
+def _word(kind: Any) -> str:
+    if _is_literal(kind):
+        return " or ".join(map(str, get_args(kind)))
+    word = _WORDS.get(get_origin(kind) or kind, str(getattr(kind, "__name__", kind)))
+    return f"{word} of {_MANY[get_args(kind)[0]]}" if word == "a list" and get_args(kind) else word
+
+
+def _limits(error: ValidationError) -> str:
+    """Of a value of the right type that lies outside of a limit, which one."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f" ({first['msg'][0].lower()}{first['msg'][1:]})" if "ctx" in first else ""

@@ -1,0 +1,1 @@
+"""What a quirk is made of, and what it matches."""

@@ -1,0 +1,236 @@
+"""The data file of a distribution: sources that its patches expect, first releases of its quirks, what their evidence said.
+
+It is ``model_quirks.json`` in the top-level package of the declarations and ships with the distribution.
+``quirks fingerprint --write`` and ``quirks prove --record`` update it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from quirks_core.base import whole_file
+from quirks_core.base.errors import UsageError
+from quirks_core.declaration.adjustments import Patch
+from quirks_core.declaration.probes import FingerprintProbe
+from quirks_core.declaration.quirk import Quirk
+from quirks_core.facts.packages import distribution_of, installed_version
+from quirks_core.source import fingerprints
+
+NAME = "model_quirks.json"
+
+
+class KnownSource(BaseModel):
+    """A source that a patch was written against.
+
+    Attributes:
+        versions: The versions of its package that have this source.
+        lines: Digests of its lines, as `quirks_core.source.fingerprints.line_digests` returns them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    versions: tuple[str, ...] = ()
+    lines: str = ""
+
+
+class Proved(BaseModel):
+    """What the evidence of a quirk said on one installation.
+
+    Attributes:
+        platform: The engine's platform.
+        cpu: Kind of CPU (`quirks_core.facts.packages.CPU_KINDS`), for a quirk that depends on it.
+        versions: Versions of the packages that evidence can depend on.
+        by: ``paired run`` or ``static probe``.
+        conclusion: ``NEEDED``, ``NOT NEEDED`` or ``INCONCLUSIVE``.
+        date: The day, UTC.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    platform: str
+    versions: Mapping[str, str]
+    by: str
+    conclusion: str
+    date: date
+    cpu: str = ""
+
+    @property
+    def place(self) -> str:
+        """The platform, with the kind of CPU where the quirk depends on it."""
+        return f"{self.platform} ({self.cpu})" if self.cpu else self.platform
+
+    @property
+    def installation(self) -> tuple[str, str, str]:
+        """Platform, kind of CPU and version of the engine: evidence replaces older evidence of the same."""
+        return self.platform, self.cpu, self.versions.get("vllm", "")
+
+
+class DataFile(BaseModel):
+    """The content of a data file.
+
+    Attributes:
+        since: First release of the distribution with each quirk. A quirk that is missing is new in the current release.
+        fingerprints: The sources that patches were written against, by target and fingerprint.
+        proved: What the evidence of each quirk said, on one installation after the other.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    since: Mapping[str, str] = {}
+    fingerprints: Mapping[str, Mapping[str, KnownSource]] = {}
+    proved: Mapping[str, tuple[Proved, ...]] = {}
+
+    def lines(self, target: str, expected: tuple[str, ...]) -> list[str]:
+        """Returns the line digests of those expected sources of a target that are known."""
+        known = self.fingerprints.get(target, {})
+        return [source.lines for digits, source in known.items() if any(fingerprints.same(digits, one) for one in expected)]
+
+
+def path_for(quirk: Quirk) -> Path | None:
+    """Returns the path of the data file of a quirk's distribution; None if the quirk's module is not in a package."""
+    package = quirk.location.module.partition(".")[0]
+    try:
+        spec = find_spec(package) if package else None
+    except (ImportError, ValueError):
+        return None
+    roots = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(roots[0], NAME) if roots else None
+
+
+def read_for(quirk: Quirk) -> DataFile:
+    """Returns the data file of a quirk's distribution; an empty one if there is none.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    path = path_for(quirk)
+    return DataFile() if path is None else read(path)
+
+
+def read(path: Path) -> DataFile:
+    """Returns the content of a data file; an empty one if there is no such file.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    return _read(path) if path.is_file() else DataFile()
+
+
+def since(quirk: Quirk, release: str) -> str:
+    """Returns the release that first had a quirk.
+
+    Args:
+        quirk: The quirk.
+        release: The current release of its distribution; it is returned for a quirk that is in no data file.
+    """
+    return read_for(quirk).since.get(quirk.id, release)
+
+
+def proved(quirk: Quirk) -> tuple[Proved, ...]:
+    """Returns what the evidence of a quirk said wherever it was recorded."""
+    return read_for(quirk).proved.get(quirk.id, ())
+
+
+def with_proved(known: DataFile, found: Mapping[str, Proved]) -> DataFile:
+    """Returns a data file with new conclusions; each replaces the one of the same quirk on the same installation.
+
+    One that names a kind of CPU also replaces the one that was made before the quirk depended on it.
+
+    Args:
+        known: The current content.
+        found: The conclusions, by quirk.
+    """
+    merged = {name: {item.installation: item for item in items} for name, items in known.proved.items()}
+    for name, item in found.items():
+        places = merged.setdefault(name, {})
+        places.pop(item.model_copy(update={"cpu": ""}).installation, None)
+        places[item.installation] = item
+    ordered = {name: tuple(merged[name][place] for place in sorted(merged[name])) for name in sorted(merged)}
+    return known.model_copy(update={"proved": ordered})
+
+
+def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str, versions: Mapping[str, str] | None = None) -> DataFile:
+    """Returns the data file of a distribution, updated from the installed sources, or from the tree that is read instead.
+
+    It drops sources that no quirk expects any more, and adds the installed source if it is expected.
+
+    Args:
+        known: The current content.
+        quirks: Every quirk of the distribution.
+        release: The current release.
+        versions: The versions of packages whose source is read instead of the installed one; only these are looked at.
+    """
+    return DataFile(
+        since={quirk.id: known.since.get(quirk.id, release) for quirk in sorted(quirks, key=lambda quirk: quirk.id)},
+        fingerprints={
+            target: found for target, wanted in _expected(quirks) if (found := _sources(known, target, wanted, versions))
+        },
+        proved={quirk.id: known.proved[quirk.id] for quirk in quirks if quirk.id in known.proved},
+    )
+
+
+def write(path: Path, data: DataFile) -> None:
+    """Writes a data file atomically, into a source tree.
+
+    Raises:
+        UsageError: It cannot be written, or its package is a copy that an installer made.
+    """
+    if _is_installed_copy(path.parent):
+        raise UsageError(
+            f"{path} is part of an installed copy, which no command edits; run 'pip install -e .' in its source tree first"
+        )
+    try:
+        whole_file.write(path, data.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    _read.cache_clear()
+
+
+def _is_installed_copy(package: Path) -> bool:
+    """An installer lists the files that it copies in a RECORD beside them; those of an editable installation lie elsewhere."""
+    records = package.parent.glob("*.dist-info/RECORD")
+    return any(f"\n{package.name}/" in f"\n{record.read_text(encoding='utf-8', errors='replace')}" for record in records)
+
+
+def _expected(quirks: tuple[Quirk, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for quirk in quirks:
+        for item in (*quirk.adjustments, *quirk.probes):
+            if isinstance(item, Patch) and item.expects:
+                found[item.target] = (*found.get(item.target, ()), *item.expects)
+            elif isinstance(item, FingerprintProbe):
+                found[item.target] = (*found.get(item.target, ()), *item.affected, *item.fixed)
+    return sorted(found.items())
+
+
+def _sources(
+    known: DataFile, target: str, wanted: tuple[str, ...], versions: Mapping[str, str] | None
+) -> dict[str, KnownSource]:
+    before = known.fingerprints.get(target, {})
+    found = {digits: before[digits] for one in wanted if (digits := one[: fingerprints.DIGITS]) in before}
+    package = distribution_of(target.partition(":")[0].partition(".")[0])
+    here = fingerprints.find(target) if versions is None or package in versions else None
+    if here is not None and any(fingerprints.same(here, one) for one in wanted):
+        seen = before.get(here, KnownSource()).versions
+        present = installed_version(package) if versions is None else versions[package]
+        known_for = seen if present is None or present in seen else (*seen, present)
+        found[here] = KnownSource(versions=known_for, lines=fingerprints.line_digests(target))
+    return found
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path) -> DataFile:
+    try:
+        return DataFile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError:
+        raise UsageError(
+            f"{path} is no data file of quirks; delete it, and 'quirks fingerprint --write' makes it anew"
+        ) from None

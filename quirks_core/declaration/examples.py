@@ -1,0 +1,158 @@
+"""Examples: runs that a quirk's author declares with the verdict that each must get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict, Unpack, get_args
+
+from quirks_core.base.errors import DeclarationError, UsageError, called_as, nearest, shown
+from quirks_core.configuration.config import Purpose
+from quirks_core.configuration.slots import ENV, checked_value
+from quirks_core.declaration.trace import Answer
+from quirks_core.facts.context import ModelFacts, RunContext
+from quirks_core.facts.packages import CPU_KINDS, distribution_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """The facts of a run that matter to one quirk, and the verdict that the quirk must get; see `yes`.
+
+    Attributes:
+        answer: The verdict.
+        config: The checkpoint's ``config.json``.
+        settings: Values by slot, as if the user had typed them; every other slot is not set.
+        packages: Versions by package; a package that is missing is not installed.
+        platform: Platform of the engine; None if it is unknown.
+        cpu: Kind of CPU, one of `quirks_core.facts.packages.CPU_KINDS`; None if it is unknown.
+        environment: The user's environment variables.
+        purpose: Purpose of the run.
+        recipe: Name of the training recipe.
+        name: Name of the model.
+        extra: Facts of plugins, by ``distribution.name``; and facts that a real run reads from further files: those of the
+            tokenizer, ``model.stop_token_ids``, and ``environment.unread``, which comes from the engine's source.
+    """
+
+    answer: Answer
+    config: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+    platform: str | None = None
+    cpu: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    purpose: Purpose = "rollout"
+    recipe: str | None = None
+    name: str = "model"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.answer, Answer):
+            raise DeclarationError(f"Example: {self.answer!r} is no Answer")
+        if self.purpose not in get_args(Purpose):
+            raise DeclarationError(f"Example: purpose {self.purpose!r} is none of {', '.join(get_args(Purpose))}")
+        if self.cpu is not None and self.cpu not in CPU_KINDS:
+            raise DeclarationError(f"Example: cpu {self.cpu!r} is none of {', '.join(CPU_KINDS)}")
+        try:
+            for slot, value in [*self.settings.items(), *((ENV + name, text) for name, text in self.environment.items())]:
+                checked_value(slot, value)
+        except UsageError as error:
+            raise DeclarationError(f"Example: {error}") from None
+
+    def context(self) -> RunContext:
+        """Returns the facts of the run. Package versions count as assumed, so that nothing installed is looked at."""
+        versions = {distribution_of(name): version for name, version in self.packages.items()}
+        return RunContext(
+            purpose=self.purpose,
+            recipe=self.recipe,
+            model=ModelFacts(name=self.name, path=self.name, config=dict(self.config)),
+            settings=dict(self.settings),
+            typed=frozenset(self.settings),
+            packages=versions,
+            assumed=frozenset(versions),
+            platform=self.platform,
+            cpu=None if self.cpu is None else CPU_KINDS[self.cpu],
+            environment=dict(self.environment),
+            extra=dict(self.extra),
+        )
+
+
+class Run(TypedDict, total=False):
+    """Keywords of `yes`, `no` and `unknown`: those of `Example`, with two short names."""
+
+    vllm: str  #: version of vLLM, as in ``packages``
+    env: Mapping[str, str]  #: the user's environment variables
+    packages: Mapping[str, str]
+    platform: str
+    cpu: str  #: kind of CPU: ``avx2``, ``avx512``, ``avx512_bf16`` or ``amx``
+    purpose: Purpose
+    recipe: str
+    name: str
+    extra: Mapping[str, Any]
+
+
+#: A right call, for errors; it takes the name of the function.
+_FORM = '{0}("gemma3", {{"engine.dtype": "float32"}}, vllm="0.9.1", platform="cuda")'
+_MAPPINGS = ("settings", "packages", "env", "extra")
+#: A checkpoint's ``model_type``, or its whole ``config.json``.
+Model = str | Mapping[str, Any] | None
+Settings = Mapping[str, Any] | None
+
+
+@called_as(_FORM.format("yes"), DeclarationError)
+def yes(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
+    """A run that the quirk concerns.
+
+    For example::
+
+        yes("gemma3", vllm="0.9.1")
+        yes({"model_type": "qwen3_moe", "num_experts": 8}, {"engine.data_parallel_size": 2}, platform="cpu")
+
+    Args:
+        model: The checkpoint's ``model_type``, or its ``config.json``; an empty one if None.
+        settings: Values by slot, as if the user had typed them.
+        **run: Other facts of the run.
+    """
+    return _example(Answer.YES, model, settings, run)
+
+
+@called_as(_FORM.format("no"), DeclarationError)
+def no(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
+    """A run that the quirk does not concern; arguments as for `yes`."""
+    return _example(Answer.NO, model, settings, run)
+
+
+@called_as(_FORM.format("unknown"), DeclarationError)
+def unknown(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
+    """A run in which a fact is missing that the quirk needs; arguments as for `yes`."""
+    return _example(Answer.UNKNOWN, model, settings, run)
+
+
+def _example(answer: Answer, model: Model, settings: Settings, run: Run) -> Example:
+    if problem := _problem(model, settings, run):
+        raise DeclarationError(f"{answer}(…): {problem} (for example: {_FORM.format(answer)})")
+    facts: dict[str, Any] = {**run}
+    if "vllm" in facts:
+        facts["packages"] = {"vllm": facts.pop("vllm"), **facts.get("packages", {})}
+    if "env" in facts:
+        facts["environment"] = facts.pop("env")
+    config = {"model_type": model} if isinstance(model, str) else model or {}
+    return Example(answer=answer, config=config, settings=settings or {}, **facts)
+
+
+def _problem(model: object, settings: object, run: Mapping[str, object]) -> str | None:
+    """Says what is wrong with the arguments; None if nothing is."""
+    for name in run:
+        if name not in Run.__annotations__:
+            hint = (
+                "; settings by slot are the second argument" if "." in name else nearest(name, (*Run.__annotations__, "model"))
+            )
+            return f"unknown keyword {name!r}{hint}"
+    if isinstance(model, str) and "/" in model:
+        return f"{model!r} is no model_type; a model's name is the keyword 'name'"
+    if not isinstance(model, str | Mapping | None):
+        return f"the model must be a model_type or a config.json as a mapping, not {shown(model, 100)}"
+    for name, value in {"settings": settings, **run}.items():
+        kind = Mapping if name in _MAPPINGS else str
+        if value is not None and not isinstance(value, kind):
+            return f"{name} must be {'a mapping' if kind is Mapping else 'a text'}, not {shown(value, 100)}"
+    return None

@@ -1,0 +1,153 @@
+"""Evidence from the source of an installed package, read without importing it: does it have the bug, or the fix?
+
+A probe also decides whether a source build (``0.1.dev…``) is affected; a version number cannot.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from quirks_core.base.errors import DeclarationError
+from quirks_core.declaration.trace import Answer
+from quirks_core.facts.packages import distribution_of
+from quirks_core.source import fingerprints, sources
+
+
+class Probe(ABC):
+    """A check of the installed source."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def source(self) -> str:
+        """Returns the dotted name of the module that is read."""
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """Yes: the bug is in the installed source. No: the fix is. Unknown: the module is not installed, or says neither."""
+
+    @property
+    def package(self) -> str:
+        """The package whose source is read, under the name that version ranges use."""
+        return distribution_of(self.source().partition(".")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class StaticProbe(Probe):
+    """Searches a module's source for a regular expression.
+
+    Attributes:
+        module: Dotted name of the module.
+        pattern: The regular expression.
+        found_means_affected: True if the pattern's presence shows the bug; False if it shows the fix.
+    """
+
+    module: str
+    pattern: str
+    found_means_affected: bool
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise DeclarationError(f"StaticProbe of {self.module}: {self.pattern!r} is no pattern: {error}") from None
+
+    def __str__(self) -> str:
+        shows = "bug" if self.found_means_affected else "fix"
+        return f"/{self.pattern}/ in the source of {self.module} shows the {shows}"
+
+    def source(self) -> str:
+        """The module."""
+        return self.module
+
+    def answer(self) -> Answer:
+        """Searches."""
+        found = sources.search(self.module, self.pattern)
+        return Answer.UNKNOWN if found is None else _yes(found is self.found_means_affected)
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolProbe(Probe):
+    """Looks for a module, class, function, method, constant or field, or for a name that a module imports.
+
+    Inherited names, and names that a module gets by ``import *``, count as missing.
+
+    Attributes:
+        target: ``package.module`` or ``package.module:Class.attribute``.
+        present_means_affected: True if its presence shows the bug; False if it shows the fix.
+    """
+
+    target: str
+    present_means_affected: bool
+
+    def __str__(self) -> str:
+        return f"the presence of {self.target} shows the {'bug' if self.present_means_affected else 'fix'}"
+
+    def source(self) -> str:
+        """The target's module."""
+        return self.target.partition(":")[0]
+
+    def answer(self) -> Answer:
+        """Looks; a missing module is an answer as long as its package is installed."""
+        if sources.module_source(self.source().partition(".")[0]) is None or not sources.is_readable(self.source()):
+            return Answer.UNKNOWN
+        if ":" in self.target:
+            present = sources.attribute_source(self.target) is not None or sources.is_imported(self.target)
+        else:
+            present = sources.module_source(self.target) is not None
+        return _yes(present is self.present_means_affected)
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintProbe(Probe):
+    """Compares the source of a function or class with sources that are known to be affected or fixed.
+
+    Attributes:
+        target: ``package.module:Class.attribute``.
+        affected: Fingerprints (``quirks fingerprint``) of sources that have the bug.
+        fixed: Fingerprints of sources that have the fix. Any other source gives unknown.
+    """
+
+    target: str
+    affected: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("affected", "fixed"):
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, (getattr(self, name),))
+        if not (self.affected or self.fixed):
+            raise DeclarationError(f"FingerprintProbe of {self.target}: name fingerprints that are affected or fixed")
+
+    def __str__(self) -> str:
+        return f"the source of {self.target} is compared with {len(self.affected)} affected and {len(self.fixed)} fixed ones"
+
+    def source(self) -> str:
+        """The target's module."""
+        return self.target.partition(":")[0]
+
+    def answer(self) -> Answer:
+        """Compares."""
+        if fingerprints.is_expected(self.target, self.affected):
+            return Answer.YES
+        return Answer.NO if fingerprints.is_expected(self.target, self.fixed) else Answer.UNKNOWN
+
+
+def ask(probe: Probe, package: str | None = None) -> Answer:
+    """Runs a probe; if a third party's own kind of probe raises, the answer is unknown.
+
+    Args:
+        probe: The probe.
+        package: The package in question; for a probe of another package the answer is unknown.
+    """
+    try:
+        answer = probe.answer() if package in (None, probe.package) else Answer.UNKNOWN
+    except (Exception, SystemExit):  # unknown: the quirk is then unknown too, and plans warn
+        return Answer.UNKNOWN
+    return answer if isinstance(answer, Answer) else Answer.UNKNOWN
+
+
+def _yes(value: bool) -> Answer:
+    return Answer.YES if value else Answer.NO

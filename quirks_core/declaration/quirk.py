@@ -1,0 +1,303 @@
+"""The declaration of a quirk: one frozen record."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+from functools import cached_property
+from types import FrameType
+from typing import Any
+
+from quirks_core.base import json_values
+from quirks_core.base.errors import DeclarationError, UsageError, problem_of_text, shown
+from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
+from quirks_core.declaration.examples import Example
+from quirks_core.declaration.flags import ModelFlag, flag_name
+from quirks_core.declaration.match import Match
+from quirks_core.declaration.probes import Probe
+from quirks_core.declaration.versions import Affected
+from quirks_core.facts.context import always_known
+
+#: Name of the paired run's function in the module of a declaration.
+SCENARIO = "scenario"
+
+
+class Severity(StrEnum):
+    """What happens in a run without the quirk."""
+
+    CRASH = auto()
+    WRONG_OUTPUT = auto()
+    SLOW = auto()
+    NOISE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A link, typed in OSV's words: ``report``, ``fix`` or ``evidence``."""
+
+    type: str
+    url: str
+
+    def __post_init__(self) -> None:
+        for name in ("type", "url"):
+            if problem := problem_of_text(name, getattr(self, name)):
+                raise DeclarationError(f"Reference: {problem}")
+
+
+def report(url: str) -> Reference:
+    """Where the problem was reported or described."""
+    return Reference("report", url)
+
+
+def fix(url: str) -> Reference:
+    """The change that ends the problem."""
+    return Reference("fix", url)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRun:
+    """Evidence from a scenario that ``quirks prove`` runs on the real engine, with and without the quirk.
+
+    An ``async def scenario(lab)`` in the module that declares the quirk is its paired run and need not be named.
+
+    Attributes:
+        scenario: ``package.module:function``, an ``async def scenario(lab) -> Outcome`` (see `worker.lab.kit.lab`).
+    """
+
+    scenario: str
+
+    def __post_init__(self) -> None:
+        module, colon, function = str(self.scenario).partition(":")
+        if not (module and colon and function):
+            raise DeclarationError(f"PairedRun: {self.scenario!r} is not of the form 'package.module:function'")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a quirk is declared.
+
+    Attributes:
+        file: Starting at the top-level package, so that it reads the same on every machine.
+        line: Counted from 1.
+        module: Dotted name of the module.
+    """
+
+    file: str
+    line: int
+    module: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+_ID = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)?")
+#: More facts than any match asks for; a third party's own kind of match might yield names without end.
+_MOST_FACTS = 10_000
+#: Names that switch more than one quirk.
+_RESERVED = frozenset({"all", "third-party", *ModelFlag})
+_ADJUSTMENTS = (Default, Require, Refuse, Advise, Patch)
+
+
+@dataclass(frozen=True, init=False)
+class Quirk:
+    """A workaround or correctness setting for one model, engine version or configuration.
+
+    Attributes:
+        id: Stable name, never reused: ``words-with-dashes``; a third party's may be ``distribution/words``.
+        title: What goes wrong, and for which models, in one sentence.
+        flag: The behaviour it adjusts.
+        match: When it concerns a run.
+        adjustments: What it asks for.
+        affected: The version ranges that have the problem. Ranges of one package are alternatives; different packages must
+            all be affected. Empty: every version.
+        severity: What happens without it.
+        references: Links to reports and fixes; at least one.
+        evidence: Probes and paired runs, in addition to a ``scenario`` in the module.
+        examples: Runs with the verdict that each must get; `quirks_core.testing.contract` checks them.
+        supersedes: Ids of the quirks that this one replaces in the runs where it is active.
+        cost: The cost while it is active, measured if possible.
+        crash: Of a quirk of severity ``CRASH``: the error with which the engine ends without it, as a regular expression. Only
+            with this error does an engine that dies, or does not start, count as evidence.
+        location: File and line of the declaration; taken from the caller, and ignored in comparisons.
+    """
+
+    id: str
+    title: str
+    flag: str
+    match: Match
+    adjustments: tuple[Adjustment, ...]
+    affected: tuple[Affected, ...]
+    severity: Severity
+    references: tuple[Reference, ...]
+    evidence: tuple[Probe | PairedRun, ...]
+    examples: tuple[Example, ...]
+    supersedes: tuple[str, ...]
+    cost: str
+    crash: str
+    location: Location = field(compare=False, repr=False)
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the word that everybody uses for it
+        title: str,
+        flag: str,
+        match: Match,
+        adjustments: Adjustment | Sequence[Adjustment],
+        severity: Severity,
+        references: Reference | Sequence[Reference],
+        affected: Affected | Sequence[Affected] = (),
+        evidence: Probe | PairedRun | Sequence[Probe | PairedRun] = (),
+        examples: Example | Sequence[Example] = (),
+        supersedes: str | Sequence[str] = (),
+        cost: str = "",
+        crash: str = "",
+    ) -> None:
+        """Checks the declaration; a sequence of one item may be given as the item.
+
+        Raises:
+            DeclarationError: The declaration is invalid; the message lists all problems.
+        """
+        values: dict[str, Any] = {
+            "id": id,
+            "title": title,
+            "flag": flag,
+            "match": match,
+            "adjustments": _as_tuple(adjustments),
+            "affected": _as_tuple(affected),
+            "severity": severity,
+            "references": _as_tuple(references),
+            "evidence": _as_tuple(evidence),
+            "examples": _as_tuple(examples),
+            "supersedes": _as_tuple(supersedes),
+            "cost": cost,
+            "crash": crash,
+            "location": _location(sys._getframe(1)),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if problems := list(self._problems()):
+            raise DeclarationError(f"quirk {shown(id)}: " + "; ".join(problems))
+        object.__setattr__(self, "flag", flag_name(flag))
+
+    @property
+    def can_be_unknown(self) -> bool:
+        """Some run leaves open whether the quirk concerns it: it asks for a fact that may be missing."""
+        return bool(self.affected) or not all(always_known(name) for name in self.match.facts())
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The names of the facts, packages and variables that the quirk asks for or adjusts."""
+        conditions = [self.match, *(item.when for item in self.adjustments if item.when is not None)]
+        facts = (name for condition in conditions for name in itertools.islice(condition.facts(), _MOST_FACTS))
+        slots = (item.slot for item in self.adjustments if isinstance(item, Default | Require))
+        return frozenset((*facts, *slots, *(f"packages.{item.package}" for item in self.affected)))
+
+    @property
+    def depends_on_cpu(self) -> bool:
+        """The quirk asks for features of the CPU: a proof on one kind of CPU says nothing about another."""
+        return any(name.startswith("platform.cpu.") for name in self.asked)
+
+    @property
+    def paired_runs(self) -> tuple[PairedRun, ...]:
+        """Its paired runs: those that it names, otherwise the ``scenario`` of its module."""
+        named = tuple(item for item in self.evidence if isinstance(item, PairedRun))
+        module = sys.modules.get(self.location.module)
+        if named or not callable(getattr(module, "__dict__", {}).get(SCENARIO)):
+            return named
+        return (PairedRun(f"{self.location.module}:{SCENARIO}"),)
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """The probes among its evidence."""
+        return tuple(item for item in self.evidence if isinstance(item, Probe))
+
+    @cached_property
+    def model_types(self) -> frozenset[str] | None:
+        """The model types that the quirk can concern; None if it may concern any model."""
+        return self.match.model_types()
+
+    def _problems(self) -> Iterator[str]:
+        if not _ID.fullmatch(str(self.id)):
+            yield "the id must be lower-case words joined by dashes, at most one slash"
+        elif self.id in _RESERVED:
+            yield "the id is a word of the switches: choose another"
+        for name in ("id", "title", "cost", "crash"):
+            if problem := problem_of_text(name, getattr(self, name)):
+                yield problem
+        if not self.title:
+            yield "the title is empty"
+        try:
+            flag_name(str(self.flag))
+        except UsageError as error:
+            yield str(error)
+        if not isinstance(self.match, Match):
+            yield f"match must be made by quirks_core.declaration.match, not {shown(self.match)}"
+        if not self.adjustments:
+            yield "no adjustments"
+        if not self.references:
+            yield "no references: say where the problem is reported"
+        if not isinstance(self.severity, Severity):
+            yield f"{shown(self.severity)} is not a severity"
+        elif self.crash and self.severity is not Severity.CRASH:
+            yield f"it names the error of a crash, but its severity is {self.severity}"
+        try:
+            re.compile(self.crash if isinstance(self.crash, str) else "")
+        except re.error as error:
+            yield f"crash is no regular expression: {error}"
+        for name, kinds in _PARTS:
+            for item in getattr(self, name):
+                if not isinstance(item, kinds):
+                    yield f"{shown(item)} in {name} is of the wrong type"
+        ranges = [item for item in self.affected if isinstance(item, Affected)]
+        for one, other in itertools.combinations(ranges, 2):
+            if one.overlaps(other):
+                yield f"the affected ranges {one.package} {one} and {other} overlap: write one range"
+        for item in self.supersedes:
+            if isinstance(item, str) and not _ID.fullmatch(item):
+                yield f"{shown(item)} in supersedes is no id"
+        for item in self.examples:
+            if isinstance(item, Example) and (why := json_values.problem([dict(item.config), dict(item.extra)])):
+                yield f"an example holds what {why}"
+
+
+_PARTS: tuple[tuple[str, Any], ...] = (
+    ("adjustments", _ADJUSTMENTS),
+    ("affected", Affected),
+    ("references", Reference),
+    ("evidence", (PairedRun, Probe)),
+    ("examples", Example),
+    ("supersedes", str),
+)
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    """Converts a single item or a list to a tuple."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _location(caller: FrameType) -> Location:
+    module = str(caller.f_globals.get("__name__", ""))
+    return Location(_from_package(caller.f_code.co_filename, module), caller.f_lineno, module)
+
+
+def _from_package(file: str, module: str) -> str:
+    """Shortens a path to start at its top-level package."""
+    package = f"{os.sep}{module.partition('.')[0]}{os.sep}"
+    return file[file.rindex(package) + 1 :] if package in file else file
+
+
+def asked_of(quirks: Iterable[Quirk]) -> frozenset[str]:
+    """Returns the names of the facts that the quirks ask for; a quirk whose match raises is left out."""
+    found: set[str] = set()
+    for quirk in quirks:
+        try:
+            found |= quirk.asked
+        except (Exception, SystemExit):  # noqa: S112 - a third party's own kind of match may raise; its verdict says so
+            continue
+    return frozenset(found)

@@ -1,0 +1,86 @@
+"""Version ranges: half-open, compared as `packaging.version.Version`; the answer is unknown if a version cannot be compared.
+
+PEP 440 specifiers are not used: they exclude pre-releases of the fixed version, which are affected, and their behaviour differs
+between releases of ``packaging``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from packaging.version import InvalidVersion, Version
+
+from quirks_core.base.errors import DeclarationError
+from quirks_core.declaration.trace import Answer
+from quirks_core.facts.packages import distribution_of
+
+
+@lru_cache(maxsize=1024)
+def parse_version(text: str) -> Version | None:
+    """Returns the version; None if it cannot be parsed, or is a source build named ``0.0.dev…``/``0.1.dev…``."""
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        return None
+    significant = version.release[: max((n for n, part in enumerate(version.release, 1) if part), default=0)]
+    source_build = significant in ((), (0, 1)) and version.is_devrelease
+    return None if source_build else version
+
+
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """A half-open range of versions, ``introduced <= v < fixed``, with the terms of the OSV schema.
+
+    Attributes:
+        package: Name of the distribution, for example ``vllm``.
+        introduced: First affected version; None if all before `fixed` are.
+        fixed: First version that is not affected; a pre-release of it is affected. None while there is no fix.
+    """
+
+    package: str
+    introduced: str | None = None
+    fixed: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "package", distribution_of(self.package))
+        low, high = (parse_version(v) if v is not None else None for v in (self.introduced, self.fixed))
+        for text, version in ((self.introduced, low), (self.fixed, high)):
+            if text is not None and version is None:
+                raise DeclarationError(f"Affected({self.package!r}): {text!r} is not a version")
+        if low is not None and high is not None and low >= high:
+            raise DeclarationError(f"Affected({self.package!r}): introduced {low} must come before fixed {high}")
+
+    def __str__(self) -> str:
+        bounds = [f">= {self.introduced}" if self.introduced else "", f"< {self.fixed}" if self.fixed else ""]
+        return ", ".join(filter(None, bounds)) or "any version"
+
+    def overlaps(self, other: Affected) -> bool:
+        """Tells whether some version of one package lies in both ranges."""
+        if self.package != other.package:
+            return False
+        ends = (parse_version(self.fixed or ""), parse_version(other.fixed or ""))
+        starts = (parse_version(self.introduced or ""), parse_version(other.introduced or ""))
+        before = (starts[0] is None or ends[1] is None or starts[0] < ends[1],
+                  starts[1] is None or ends[0] is None or starts[1] < ends[0])  # fmt: skip
+        return all(before)
+
+    def answer(self, installed: str | None) -> Answer:
+        """Tells whether an installed version lies in the range.
+
+        Args:
+            installed: The version, or None if the package is not installed.
+
+        Returns:
+            `Answer.UNKNOWN` for a missing package or a version that cannot be compared.
+        """
+        version = parse_version(installed) if installed is not None else None
+        if version is None or not any(version.release):  # 0.0.0 is what a build without tags calls itself
+            return Answer.UNKNOWN
+        low, high = parse_version(self.introduced or ""), parse_version(self.fixed or "")
+        if low is not None and version < low:
+            return Answer.NO
+        # A local label (0.9.2+cpu) sorts after its public version, so it needs no special case.
+        if high is not None and version >= high:
+            return Answer.NO
+        return Answer.YES

@@ -1,0 +1,229 @@
+"""What a checkpoint's tokenizer and ``generation_config.json`` say, read as JSON when a quirk first asks; no code runs.
+
+``tokenizer.json`` can have tens of megabytes, nearly all of them vocabulary and merges. The rest is small and comes first, so
+only that is parsed; of the vocabulary, the ids alone are read. Files are read again only when they change.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from quirks_core.base.errors import UsageError
+from quirks_core.facts.model_config import checkpoint_file, read_config
+from quirks_core.facts.unknown import UNKNOWN
+
+_CONFIG, _FAST, _GENERATION = "tokenizer_config.json", "tokenizer.json", "generation_config.json"
+#: Files of tokenizers that are not read here; where there is one of them, what the tokenizer does is unknown, not absent.
+_OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
+#: Where the vocabulary begins, in the order in which the library tokenizers writes, and where it ends.
+_MODEL = re.compile(rb'"model"\s*:\s*\{')
+_VOCABULARY = re.compile(rb'"vocab"\s*:\s*\{')
+_MERGES = re.compile(rb'"merges"\s*:\s*\[')
+_ID = re.compile(rb'":\s*(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class _Fast:
+    """What is read of a ``tokenizer.json``.
+
+    Attributes:
+        added: Ids of the added tokens, by text.
+        first: The special tokens that begin every encoded text.
+        size: The largest id of vocabulary and added tokens, plus one.
+    """
+
+    added: Mapping[str, int]
+    first: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where the files of a run's model are.
+
+    Attributes:
+        model: Folder or hub id.
+        revision: Branch, tag or commit on the hub.
+        tokenizer: Folder or hub id of the tokenizer; the model's own if None.
+        config: The model's ``config.json``.
+    """
+
+    model: str
+    revision: str | None
+    tokenizer: str | None
+    config: Mapping[str, Any]
+
+    def fact(self, name: str) -> Any:
+        """Returns one of `CHECKPOINT_FACTS`; None where it is known to be absent, `UNKNOWN` where the files do not tell."""
+        try:
+            return CHECKPOINT_FACTS[name][1](self)
+        except (UsageError, OSError, ValueError, TypeError, KeyError, AttributeError, IndexError):
+            return UNKNOWN  # a file that cannot be had, or whose content is not what it should be
+
+    def settings(self) -> Mapping[str, Any] | None:
+        """Returns ``tokenizer_config.json``; None if there is no tokenizer.
+
+        Raises:
+            UsageError: It cannot be read, or the tokenizer is of a form that is not read here.
+        """
+        if (file := self._file(_CONFIG)) is not None:
+            return _json(file)
+        if self._file(_FAST) is None and not any(self._file(name) for name in _OTHER_FORMATS):
+            return None
+        raise UsageError(f"{self.tokenizer or self.model} has no {_CONFIG}")
+
+    @property
+    def has_fast(self) -> bool:
+        """Whether there is a ``tokenizer.json``."""
+        return self._file(_FAST) is not None
+
+    def fast(self) -> _Fast:
+        """Returns what ``tokenizer.json`` says.
+
+        Raises:
+            UsageError: There is none, or it cannot be read.
+        """
+        if (file := self._file(_FAST)) is None:
+            raise UsageError(f"{self.tokenizer or self.model} has no {_FAST}")
+        state = file.stat()
+        return _fast(file, state.st_mtime_ns, state.st_size)
+
+    def templates(self, settings: Mapping[str, Any]) -> list[str]:
+        """Returns the chat templates."""
+        given = settings.get("chat_template")
+        found = [given] if isinstance(given, str) else [item["template"] for item in given or ()]
+        if (file := self._file("chat_template.jinja")) is not None:
+            found.append(file.read_text(encoding="utf-8"))
+        return found
+
+    def generation_config(self) -> Mapping[str, Any]:
+        """Returns ``generation_config.json``; ``config.json`` where there is none, which vLLM takes in its place."""
+        file = checkpoint_file(self.model, _GENERATION, self.revision)
+        return _json(file) if file is not None else self.config
+
+    def _file(self, name: str) -> Path | None:
+        if self.tokenizer in (None, self.model):
+            return checkpoint_file(self.model, name, self.revision)
+        return checkpoint_file(str(self.tokenizer), name)
+
+
+def _json(file: Path) -> Mapping[str, Any]:
+    state = file.stat()
+    return _parsed(file, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=16)
+def _parsed(file: Path, _changed: int, _size: int) -> Mapping[str, Any]:
+    return MappingProxyType(read_config(file))
+
+
+@lru_cache(maxsize=8)
+def _fast(file: Path, _changed: int, _size: int) -> _Fast:
+    data = file.read_bytes()
+    begin = _MODEL.search(data)
+    vocabulary = _VOCABULARY.search(data, begin.end()) if begin else None
+    if begin is None or vocabulary is None:  # a list (Unigram), or written by something else
+        head = json.loads(data)
+        ids = _ids(head["model"]["vocab"])
+    else:
+        head = json.loads(data[: begin.start()].rstrip().rstrip(b",") + b"}")
+        end = _MERGES.search(data, vocabulary.end())
+        found = _ID.findall(data, vocabulary.end(), end.start() if end else len(data))
+        ids = [max(map(int, found), default=-1)]
+    added = {str(token["content"]): int(token["id"]) for token in head.get("added_tokens") or ()}
+    return _Fast(added, tuple(_first(head.get("post_processor"))), max([*ids, *added.values()], default=-1) + 1)
+
+
+def _ids(vocabulary: Any) -> list[int]:
+    return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
+
+
+def _first(processor: Any) -> list[str]:
+    """Returns the special tokens that a post-processor puts in front of every text."""
+    if not isinstance(processor, dict):
+        return []
+    if processor.get("type") == "Sequence":
+        return [token for one in processor["processors"] for token in _first(one)]
+    first = (processor.get("single") or [{}])[0] if processor.get("type") == "TemplateProcessing" else {}
+    return [first["SpecialToken"]["id"]] if "SpecialToken" in first else []
+
+
+def _text(settings: Mapping[str, Any], name: str) -> str | None:
+    token = settings.get(name)
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) and content else None
+
+
+def _of_tokenizer(read: Callable[[Checkpoint, Mapping[str, Any]], Any]) -> Callable[[Checkpoint], Any]:
+    """Reads a fact of the tokenizer, which is absent where there is no tokenizer."""
+
+    def fact(checkpoint: Checkpoint) -> Any:
+        settings = checkpoint.settings()
+        return None if settings is None else read(checkpoint, settings)
+
+    return fact
+
+
+def _adds_bos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
+    bos = _text(settings, "bos_token")
+    if bos is None:
+        return False
+    if checkpoint.has_fast:  # transformers 5 then leaves add_bos_token of the settings out
+        return bos in checkpoint.fast().first[:1]
+    return settings["add_bos_token"] is True
+
+
+def _template_adds_bos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
+    bos = _text(settings, "bos_token")
+    return bos is not None and any("bos_token" in text or bos in text for text in checkpoint.templates(settings))
+
+
+def _eos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> Any:
+    text = _text(settings, "eos_token")
+    if text is None:
+        return None
+    listed = settings.get("added_tokens_decoder") or {}
+    named = {_text(token, "content"): int(number) for number, token in listed.items()}
+    return named[text] if text in named else checkpoint.fast().added.get(text, UNKNOWN)
+
+
+def _size(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> int:
+    listed = [int(number) + 1 for number in settings.get("added_tokens_decoder") or ()]
+    return max([checkpoint.fast().size, *listed])
+
+
+def _unknown_ids(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> Any:
+    nested = checkpoint.config.get("text_config")
+    rows = (nested if isinstance(nested, dict) else checkpoint.config).get("vocab_size")
+    return UNKNOWN if not isinstance(rows, int) else max(rows - _size(checkpoint, settings), 0)
+
+
+def _stops(checkpoint: Checkpoint) -> list[int]:
+    given = checkpoint.generation_config().get("eos_token_id")
+    return sorted(set(given)) if isinstance(given, list) else [] if given is None else [int(given)]
+
+
+#: What each fact says, and how it is read.
+CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any]]] = MappingProxyType(
+    {
+        "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _of_tokenizer(_adds_bos)),
+        "tokenizer.template_adds_bos": ("the chat template writes BOS", _of_tokenizer(_template_adds_bos)),
+        "tokenizer.eos_token_id": ("the tokenizer's end of sequence", _of_tokenizer(_eos)),
+        "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _of_tokenizer(_size)),
+        "tokenizer.unknown_ids": (
+            "ids of the model's vocabulary above all that the tokenizer knows: rows that only pad the embedding",
+            _of_tokenizer(_unknown_ids),
+        ),
+        "model.stop_token_ids": (
+            "eos_token_id of generation_config.json, as a list; of config.json where there is no such file",
+            _stops,
+        ),
+    }
+)

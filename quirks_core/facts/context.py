@@ -1,0 +1,503 @@
+"""The facts of one run: the model, the installed packages, the settings, and which of them the user typed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from pydantic import (
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_serializer,
+)
+
+from quirks_core.base.errors import UsageError
+from quirks_core.base.record import Record
+from quirks_core.configuration import variables
+from quirks_core.configuration.config import GenerationConfig, Purpose
+from quirks_core.configuration.slots import ENGINE, ENV, SLOTS, engine_problem, is_engine_argument, is_slot, slot_around
+from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
+from quirks_core.facts.model_config import config_file, read_config
+from quirks_core.facts.packages import (
+    CPU_FEATURES,
+    cpu_features,
+    distribution_of,
+    installed_platform,
+    installed_version,
+    installed_versions,
+    parse_assumptions,
+)
+from quirks_core.facts.unknown import UNKNOWN, Facts, Unknown
+from quirks_core.source import sources
+from quirks_core.source.engine_arguments import argument_names, leaves_open
+
+#: Variables with these prefixes are facts of every run; others only if a quirk asks for them or the configuration sets them.
+_FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+#: Prefix of the facts about the features of the CPU.
+_CPU = "platform.cpu."
+_MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
+
+
+class InstalledFacts(Facts, Protocol):
+    """Facts that include what is installed."""
+
+    def source_known(self, package: str) -> bool:
+        """Tells whether the package's source on this machine is that of the version the facts speak of."""
+
+
+class Installation:
+    """The facts that are the same for every run on this installation; all others are unknown.
+
+    Args:
+        versions: Versions by package, to assume instead of the installed ones; the source of these versions is unknown.
+    """
+
+    def __init__(self, versions: Mapping[str, str] | None = None) -> None:
+        self._versions = versions
+
+    def fact(self, name: str) -> Any:
+        """Returns the platform, a feature of the CPU or a package's version."""
+        package = name.removeprefix("packages.")
+        if name.startswith(_CPU) and self._versions is None:
+            return _feature(cpu_features(), name)
+        if name == "platform" and self._versions is None:
+            found = installed_platform()
+        elif package == name:
+            found = None
+        else:
+            found = installed_version(package) if self._versions is None else self._versions.get(package)
+        return UNKNOWN if found is None else found
+
+    def source_known(self, package: str) -> bool:
+        """Tells whether the package is installed, and its version is not assumed."""
+        return self._versions is None and installed_version(package) is not None
+
+
+class ModelFacts(Record):
+    """The content of a checkpoint's ``config.json``.
+
+    Attributes:
+        name: Hub id or folder name.
+        path: What the user gave.
+        config: The parsed ``config.json``.
+    """
+
+    name: str
+    path: str
+    config: dict[str, Any]
+
+    @classmethod
+    def read(cls, model: str, revision: str | None = None) -> ModelFacts:
+        """Reads the facts from a folder or a hub id.
+
+        Raises:
+            UsageError: No readable ``config.json``.
+        """
+        file = config_file(model, revision)
+        folder = Path(model).expanduser()
+        return cls(name=folder.resolve().name if folder.is_dir() else model, path=model, config=read_config(file))
+
+    @property
+    def text_config(self) -> dict[str, Any]:
+        """The language model's part of the configuration: ``text_config`` of a multimodal model, else the whole."""
+        nested = self.config.get("text_config")
+        return nested if isinstance(nested, dict) else self.config
+
+    @property
+    def model_type(self) -> str | None:
+        """``model_type``."""
+        value = self.config.get("model_type")
+        return value if isinstance(value, str) else None
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """``architectures``."""
+        value = self.config.get("architectures")
+        return tuple(str(name) for name in value) if isinstance(value, list) else ()
+
+    @property
+    def num_experts(self) -> int | Unknown | None:
+        """Number of routed experts of a MoE layer, the most of any layer.
+
+        Returns:
+            None for a dense model; `UNKNOWN` if the configuration gives no number, and either no model type or one of a MoE.
+        """
+        given = [part[key] for part in (self.config, self.text_config) for key in _EXPERTS if part.get(key) is not None]
+        if given:  # Ernie's configuration has a list, by layer
+            counts = [count for item in given for count in (item if isinstance(item, list) else [item])]
+            numbers = [count for count in counts if isinstance(count, int)]
+            most = max(numbers, default=0)
+            return most if most > 1 else None if len(numbers) == len(counts) else UNKNOWN
+        names = " ".join((self.model_type or "", str(self.text_config.get("model_type")), *self.architectures))
+        return UNKNOWN if self.model_type is None or "moe" in names.lower() else None
+
+    @property
+    def is_moe(self) -> bool:
+        """The model is known to have more than one expert; the fact ``model.is_moe`` is unknown where the number is."""
+        return isinstance(self.num_experts, int)
+
+    @property
+    def head_size(self) -> int | None:
+        """Width of an attention head of the language model; None if the configuration has no number of such heads."""
+        heads, width, given = (self.text_config.get(key) for key in ("num_attention_heads", "hidden_size", "head_dim"))
+        if not isinstance(heads, int) or heads < 1:
+            return None
+        return given if isinstance(given, int) else width // heads if isinstance(width, int) else None
+
+    @property
+    def is_multimodal(self) -> bool:
+        """The model accepts image or audio input."""
+        return any(self.config.get(key) for key in _MEDIA)
+
+
+class RunContext(Record):
+    """The frozen facts of one run; matching uses nothing else.
+
+    Attributes:
+        purpose: ``rollout`` (a trainer will refit), ``eval`` or ``serve``.
+        recipe: Name of the training recipe, if the user gave one.
+        model: Facts of the checkpoint.
+        settings: The value of every slot of the configuration before quirks: typed, or the configuration's default.
+        typed: The slots whose value the user typed, without those that the value leaves to vLLM (``engine.dtype=auto``).
+        untold: The slots that belong to a program that did not say what it does (a trainer, a client): they are unknown, which
+            is something else than left open.
+        packages: Versions by package; a package that is missing is not installed.
+        assumed: The packages whose version was assumed (``--assume``) rather than read.
+        platform: Platform of the installed engine; None if it is unknown.
+        cpu: The CPU's features (`quirks_core.facts.packages.CPU_FEATURES`), on the CPU platform; None elsewhere, or if unknown.
+        environment: The user's environment variables that quirks may match on.
+        extra: Facts that plugins added, by ``distribution.name``.
+    """
+
+    purpose: Purpose = "rollout"
+    recipe: str | None = None
+    model: ModelFacts
+    settings: dict[str, Any] = Field(default_factory=dict)
+    typed: frozenset[str] = frozenset()
+    untold: frozenset[str] = frozenset()
+    packages: dict[str, str] = Field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
+    platform: str | None = None
+    cpu: frozenset[str] | None = None
+    environment: dict[str, str] = Field(default_factory=dict)
+    extra: dict[str, Any] = Field(default_factory=dict)
+
+    #: Where further files of the checkpoint are, read when a quirk asks for what they say; None in a run that is made up.
+    _checkpoint: Checkpoint | None = PrivateAttr(default=None)
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_rare(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out `untold` where it is empty: the digests of plans that were made before there was one stay."""
+        found: dict[str, Any] = serialize(self)
+        return found if self.untold else {key: value for key, value in found.items() if key != "untold"}
+
+    @field_serializer("typed", "untold", "assumed", "cpu", when_used="json")
+    def _in_order(self, names: frozenset[str] | None) -> list[str] | None:
+        """Sorts sets: their order differs between processes, but the JSON and its digest must not."""
+        return None if names is None else sorted(names)
+
+    @classmethod
+    def gather(
+        cls,
+        config: GenerationConfig,
+        *,
+        asked: Iterable[str] = (),
+        assume: Iterable[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> RunContext:
+        """Gathers the facts of a run: reads files and metadata, imports nothing, changes nothing.
+
+        Args:
+            config: The user's configuration.
+            asked: Names of the facts that quirks ask for: of packages and variables, only these and the common ones are read.
+            assume: ``package==version``, ``platform==name`` and ``cpu==kind``, to assume instead of what is here.
+            environ: The process environment; `os.environ` if None.
+
+        Raises:
+            UsageError: The model cannot be read, the installed vLLM does not take an engine argument that the user typed, or an
+                assumption makes no sense.
+        """
+        asked = frozenset(asked)
+        packages = {name.removeprefix("packages.") for name in asked if name.startswith("packages.")}
+        assumed = parse_assumptions(assume, packages)
+        platform = assumed.platform or installed_platform()
+        found = {name: text for name in packages if (text := installed_version(name)) is not None}
+        settings = {name: value for name, value in config.slots().items() if is_slot(name)}
+        context = cls(
+            purpose=config.purpose,
+            recipe=config.recipe,
+            model=ModelFacts.read(config.model.path, config.model.revision),
+            settings=settings,
+            typed=frozenset(name for name in filter(is_slot, config.typed_slots()) if not _is_open(name, settings.get(name))),
+            untold=config.untold_slots(),
+            packages={**found, **installed_versions(), **assumed.versions},
+            assumed=frozenset(assumed.versions),
+            platform=platform,
+            cpu=(cpu_features() if assumed.cpu is None else assumed.cpu) if platform == "cpu" else None,
+            environment=_variables(config, asked, os.environ if environ is None else environ),
+        )
+        place = config.model
+        context._checkpoint = Checkpoint(place.path, place.revision, place.tokenizer, context.model.config)
+        context._check_engine_arguments()
+        return context
+
+    def fact(self, name: str) -> Any:
+        """Returns a fact by its dotted name.
+
+        Returns:
+            None for a fact that is known to be absent (a slot left open, a variable not set), and `UNKNOWN` for one that
+            nobody could tell.
+        """
+        if name in self.extra:
+            return self.extra[name]
+        if name in FACTS:
+            return FACTS[name].read(self)
+        if name in SLOTS:
+            return UNKNOWN if name in self.untold else self.settings.get(name)
+        family, _, rest = name.partition(".")
+        match family:
+            case "typed":
+                return self.is_typed(rest)
+            case "env":
+                return self.environment.get(rest)
+            case "packages":
+                return self.packages.get(distribution_of(rest), UNKNOWN)
+            case "model" if rest.startswith("config."):
+                return _walk(self.model.config, rest.split(".")[1:])
+            case "engine" if is_slot(name):
+                # An argument that the installed vLLM does not have is not the same as an argument that is not set.
+                is_there = not self.source_known("vllm") or rest in (argument_names() or (rest,))
+                return self.settings.get(name, None if is_there else UNKNOWN)
+            case "engine" if (slot := slot_around(name)) != name:
+                return _walk(self.fact(slot), name.removeprefix(f"{slot}.").split("."))
+        return UNKNOWN
+
+    def value(self, slot: str) -> Any:
+        """Returns the value of a slot before quirks; None if it is not set."""
+        return self.environment.get(slot.removeprefix(ENV)) if slot.startswith(ENV) else self.settings.get(slot)
+
+    def is_typed(self, slot: str) -> bool:
+        """Tells whether the user typed a slot's value; a variable that is set counts as typed."""
+        return slot in self.typed or (slot.startswith(ENV) and slot.removeprefix(ENV) in self.environment)
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """The engine arguments that the user typed and nobody could hold against vLLM, because its source is not here."""
+        if self.source_known("vllm"):
+            return ()
+        return tuple(sorted(name for name in self.typed if is_engine_argument(name) and name not in SLOTS))
+
+    def source_known(self, package: str) -> bool:
+        """Tells whether the package's source on this machine is that of the version the context speaks of."""
+        return package not in self.assumed and package in self.packages
+
+    @property
+    def unread_environment(self) -> tuple[str, ...] | None:
+        """The ``VLLM_*`` variables that the user set and the installed engine does not read; None if it cannot be told."""
+        given = [name for name in self.environment if name.startswith("VLLM_")]
+        if not given:
+            return ()
+        return sources.unread_by_engine(given) if self.source_known("vllm") else None
+
+    def _check_engine_arguments(self) -> None:
+        if not self.source_known("vllm"):
+            return
+        typed = [name for name in sorted(self.typed) if name.startswith(ENGINE)]
+        if wrong := [problem for name in typed if (problem := engine_problem(name, self.settings[name]))]:
+            raise UsageError("; ".join(wrong))
+
+
+@dataclass(frozen=True, slots=True)
+class FactSpec:
+    """One fact that every run has.
+
+    Attributes:
+        name: Its name; for a family of facts, the prefix of their names.
+        help: What it means.
+        read: Reads it from a run.
+        unknown: When it is unknown; empty if every run has it.
+    """
+
+    name: str
+    help: str
+    read: Callable[[RunContext], Any] = lambda _: UNKNOWN
+    unknown: str = ""
+
+
+def _known(value: Any) -> Any:
+    return UNKNOWN if value is None else value
+
+
+def _size(*slots: str) -> Callable[[RunContext], int]:
+    """The product of parallel sizes; a size that is not set counts as 1."""
+
+    def read(context: RunContext) -> int:
+        product = 1
+        for slot in slots:
+            product *= context.settings.get(f"engine.{slot}_parallel_size") or 1
+        return product
+
+    return read
+
+
+def _num_gpus(context: RunContext) -> int | None:
+    gpus = context.settings.get("cluster.gpus_per_node")
+    return None if gpus is None else gpus * (context.settings.get("cluster.num_nodes") or 1)
+
+
+def _of_checkpoint(name: str) -> Callable[[RunContext], Any]:
+    def read(context: RunContext) -> Any:
+        return UNKNOWN if context._checkpoint is None else context._checkpoint.fact(name)
+
+    return read
+
+
+def _of_cpu(name: str, context: RunContext) -> Any:
+    return _feature(context.cpu, name)
+
+
+def _feature(features: frozenset[str] | None, name: str) -> Any:
+    return UNKNOWN if features is None else name.removeprefix(_CPU) in features
+
+
+def _is_moe(context: RunContext) -> Any:
+    return UNKNOWN if context.model.num_experts is UNKNOWN else context.model.is_moe
+
+
+_NO_TYPE = "config.json gives no model_type"
+_NO_COUNT = "config.json gives no number of experts, and either no model_type or one of a MoE model"
+
+_NO_FILE = {
+    "model": "the file cannot be read",
+    "tokenizer": "tokenizer_config.json or, where it is needed, tokenizer.json is missing or cannot be read",
+}
+
+#: The facts with fixed names. Slots are facts as well, and so are the members of `FAMILIES`.
+FACTS: Mapping[str, FactSpec] = MappingProxyType(
+    {
+        spec.name: spec
+        for spec in (
+            FactSpec("purpose", "rollout, eval or serve", lambda run: run.purpose),
+            FactSpec("recipe", "name of the training recipe", lambda run: run.recipe),
+            FactSpec(
+                "platform",
+                "cpu, cuda, rocm or xpu: what the installed engine is built for",
+                lambda run: _known(run.platform),
+                "no engine is installed, or its version does not say",
+            ),
+            *(
+                FactSpec(
+                    f"{_CPU}{feature}",
+                    f"the CPU has {feature}; on the CPU platform",
+                    partial(_of_cpu, f"{_CPU}{feature}"),
+                    "another platform, or the CPU is no x86, or its features cannot be read",
+                )
+                for feature in CPU_FEATURES
+            ),
+            FactSpec("model.name", "hub id or folder name", lambda run: run.model.name),
+            FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.model.model_type), _NO_TYPE),
+            FactSpec("model.architectures", "architectures of config.json", lambda run: run.model.architectures),
+            FactSpec("model.is_moe", "the model has more than one expert", _is_moe, _NO_COUNT),
+            FactSpec(
+                "model.num_experts",
+                "routed experts of a MoE layer, the most of any",
+                lambda run: run.model.num_experts,
+                _NO_COUNT,
+            ),
+            FactSpec(
+                "model.head_size",
+                "width of an attention head: head_dim, or hidden_size / num_attention_heads; absent without such heads",
+                lambda run: run.model.head_size,
+            ),
+            FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.model.is_multimodal),
+            *(
+                FactSpec(name, help_, _of_checkpoint(name), _NO_FILE[name.partition(".")[0]])
+                for name, (help_, _) in CHECKPOINT_FACTS.items()
+            ),
+            FactSpec("parallel.replica_size", "TP x PP: ranks that hold one copy of the model", _size("tensor", "pipeline")),
+            FactSpec(
+                "parallel.expert_group_size",
+                "DP x TP: ranks over which one vLLM data-parallel group spreads its experts",
+                _size("data", "tensor"),
+            ),
+            FactSpec("parallel.num_ranks", "DP x TP x PP", _size("data", "tensor", "pipeline")),
+            FactSpec("cluster.num_gpus", "nodes x GPUs of each; absent where no number of GPUs is configured", _num_gpus),
+            FactSpec(
+                "environment.unread",
+                "VLLM_* variables that are set and that the installed engine does not read",
+                lambda run: _known(run.unread_environment),
+                "vLLM is not installed, or its version is assumed",
+            ),
+        )
+    }
+)
+#: Families of facts: a prefix with any name after it.
+FAMILIES = (
+    FactSpec("typed.", "the user typed the value of that slot"),
+    FactSpec("env.", "an environment variable that the user set, in the shell or in the configuration's section env"),
+    FactSpec(
+        "engine.",
+        "an argument of vLLM that the user typed; of one that is a mapping also a key in it, nested ones with dots",
+        unknown="the installed vLLM has no such argument",
+    ),
+    FactSpec("packages.", "the installed version of a distribution", unknown="it is not installed"),
+    FactSpec("model.config.", "a key of config.json, nested ones with dots"),
+)
+
+
+def is_known_fact(name: str) -> bool:
+    """Tells whether a run has a fact of that name without plugins."""
+    if name in FACTS or name in SLOTS:
+        return True
+    family = next((spec.name for spec in FAMILIES if name.startswith(spec.name)), "")
+    if family == "typed.":
+        return is_slot(name.removeprefix(family))
+    return bool(family) and (family not in (ENGINE, ENV) or is_slot(slot_around(name)))
+
+
+def always_known(name: str) -> bool:
+    """Tells whether every run knows the fact (also as absent), so that a condition on it is never unknown."""
+    if name in FACTS:
+        return not FACTS[name].unknown
+    if slot_around(name) in SLOTS:
+        return True
+    return is_known_fact(name) and not any(spec.unknown for spec in FAMILIES if name.startswith(spec.name))
+
+
+def _is_open(slot: str, value: Any) -> bool:
+    """Tells whether a typed value leaves its slot to vLLM, as ``engine.dtype=auto`` does."""
+    return slot.startswith(ENGINE) and leaves_open(slot.removeprefix(ENGINE), value)
+
+
+def _variables(config: GenerationConfig, asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that plans depend on. The configuration overrides the shell, as it does in the engine."""
+    return asked_variables([*asked, *(f"{ENV}{name}" for name in config.env)], {**environ, **config.env})
+
+
+def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of an environment that plans depend on.
+
+    Args:
+        asked: Names of the facts that quirks ask for.
+        environ: The environment.
+    """
+    wanted = {name.removeprefix("typed.").removeprefix(ENV) for name in asked if name.startswith((ENV, f"typed.{ENV}"))}
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if (name in wanted or name.startswith(_FAMILIES_OF_VARIABLES)) and variables.reason_to_refuse(name) is None
+    }
+
+
+def _walk(value: Any, keys: list[str]) -> Any:
+    for key in keys if value is not UNKNOWN else ():
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,118 @@
+"""What of our own installation is missing, or hidden by a file of somebody else's.
+
+`worker` is a common name: a trainer's own ``worker.py``, in the folder of its script, is imported instead of our package. What
+imports that package by name, as entry points and other processes do, asks here first.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import PackageNotFoundError, metadata, requires
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from quirks_core.base.errors import UsageError
+from quirks_core.facts.packages import PACKAGES, distribution_of, installed_version
+
+_PROJECT = "model-quirks"
+_PACKAGE = "worker"
+#: Extras with an engine; one of them is enough.
+_ENGINES = ("cpu", "cuda")
+#: Extras for those who work on this project.
+_OURS = ("dev", "docs", "examples")
+#: Distributions whose module has another name.
+_DISTRIBUTIONS = {"PIL": "pillow", "yaml": "PyYAML", "zmq": "pyzmq"}
+
+
+class HiddenPackageError(UsageError):
+    """A file of somebody else's is imported instead of our package."""
+
+
+def check_ours(module: str) -> None:
+    """Makes sure that a module of `worker` is ours, before it is imported; of other packages nothing is asked.
+
+    Raises:
+        HiddenPackageError: Another file has the package's name, and is found first.
+    """
+    if module.partition(".")[0] == _PACKAGE and (file := in_the_way()):
+        raise HiddenPackageError(hidden(file))
+
+
+def in_the_way(folder: Path | None = None) -> str | None:
+    """Returns the file or folder that is imported instead of our package; None if there is none.
+
+    Args:
+        folder: Look there, as a script that lies in it would; as this process would if None.
+    """
+    ours = Path(__file__).resolve().parents[2] / _PACKAGE
+    try:
+        spec = find_spec(_PACKAGE) if folder is None else PathFinder.find_spec(_PACKAGE, [str(folder)])
+    except ValueError:  # it is imported, and was made by hand
+        return str(getattr(sys.modules[_PACKAGE], "__file__", None) or "a module without a file")
+    if spec is None or spec.loader is None or not (ours / "__init__.py").is_file():
+        return None  # nothing, or a mere folder, which Python takes only if there is nothing else
+    places = list(_places(spec))
+    return None if ours in [Path(place).resolve() for place in places] else places[0]
+
+
+def _places(spec: ModuleSpec) -> Iterator[str]:
+    yield from spec.submodule_search_locations or [spec.origin or "a module without a file"]
+
+
+def hidden(file: str) -> str:
+    """Says that a file hides our package, and what to do."""
+    return (
+        f"{file} is imported as {_PACKAGE!r} instead of the package of that name of {_PROJECT}: rename it, or keep its folder "
+        "off sys.path (python -P, or PYTHONSAFEPATH=1)"
+    )
+
+
+def needs(error: ModuleNotFoundError, *, engine: bool) -> str | None:
+    """Says which package an import failed for, and what brings it; None if it is there, so that the error is another one.
+
+    Args:
+        error: The error.
+        engine: What was imported needs an engine, too.
+    """
+    name = (error.name or "").partition(".")[0]
+    if not name or name in (_PACKAGE, __name__.partition(".")[0]) or _is_there(name):
+        return None
+    extras = [extra for extra in _extras(name) if extra not in _OURS] or _extras(name)
+    if engine and installed_version("vllm") is None:
+        more = [] if not extras or set(extras) & set(_ENGINES) else extras[:1]
+        extras = [",".join([each, *more]) for each in _ENGINES]
+    return f"{name} is not installed: {_install(name, extras)}"
+
+
+def no_engine() -> str:
+    """Says how to get an engine."""
+    return _install("vllm", _ENGINES)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return True
+
+
+def _extras(name: str) -> list[str]:
+    """The extras of this project that bring a module."""
+    names = {distribution_of(item) for item in PACKAGES.get(name, (_DISTRIBUTIONS.get(name, name),))}
+    try:
+        extras: Sequence[str] = metadata(_PROJECT).get_all("Provides-Extra") or ()
+        found = [need for text in requires(_PROJECT) or () if distribution_of((need := Requirement(text)).name) in names]
+    except PackageNotFoundError:
+        return []
+    return [extra for extra in extras if any(need.marker and need.marker.evaluate({"extra": extra}) for need in found)]
+
+
+def _install(name: str, extras: Sequence[str]) -> str:
+    if not extras:
+        return f"pip install {_DISTRIBUTIONS.get(name, name)}"
+    others = f" (or [{'], ['.join(extras[1:])}])" if extras[1:] else ""
+    return f"pip install '{_PROJECT}[{extras[0]}]'{others}"

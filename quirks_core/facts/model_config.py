@@ -1,0 +1,142 @@
+"""Finds a model's files and reads JSON among them, never through remote code."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from quirks_core.base import whole_file
+from quirks_core.base.errors import UsageError
+from quirks_core.base.json_values import DEEPEST, is_too_deep
+
+_TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+
+
+def config_file(model: str, revision: str | None = None) -> Path:
+    """Returns the path of a model's ``config.json``.
+
+    Args:
+        model: A folder, or a Hugging Face hub id (looked up in the local cache first, then on the hub).
+        revision: Branch, tag or commit on the hub.
+
+    Raises:
+        UsageError: There is no such folder or file, or the hub cannot be reached.
+    """
+    try:
+        folder = Path(model).expanduser()
+        file = folder / "config.json"
+        is_folder, has_config = folder.is_dir(), file.is_file()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"model folder {model!r} cannot be read: {error}") from None
+    if is_folder:
+        if not has_config:
+            raise UsageError(f"model folder {model!r} has no config.json; point --model at the folder that holds it")
+        return file
+    if folder.exists():
+        raise UsageError(f"model {model!r} is a file; give the folder that holds config.json, or a hub id")
+    if not _is_hub_id(model):
+        raise UsageError(f"model folder {model!r} does not exist (and it is no hub id of the form organisation/name)")
+    return _hub_config(model, revision)
+
+
+def _is_hub_id(model: str) -> bool:
+    return not model.startswith((".", "/", "~")) and model.count("/") == 1
+
+
+def _hub_config(model: str, revision: str | None) -> Path:
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise UsageError(
+            f"model {model!r} is no folder here, and reading it from the hub needs huggingface_hub: "
+            "pip install huggingface_hub, or give a folder"
+        ) from None
+    try:
+        return Path(hf_hub_download(model, "config.json", revision=revision))
+    except Exception as error:
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"config.json of {model!r} cannot be read from the hub: {first_line}") from None
+
+
+def checkpoint_file(model: str, name: str, revision: str | None = None) -> Path | None:
+    """Returns the path of one of a model's smaller files; None if it has no such file.
+
+    Args:
+        model: A folder, or a Hugging Face hub id, as for `config_file`.
+        name: Name of the file.
+        revision: Branch, tag or commit on the hub.
+
+    Raises:
+        UsageError: It cannot be told: there is no such folder, or the hub cannot be reached.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return file if (file := folder / name).is_file() else None
+    if not _is_hub_id(model):
+        raise UsageError(f"folder {model!r} does not exist (and it is no hub id of the form organisation/name)")
+    return _hub_file(model, name, revision)
+
+
+def _hub_file(model: str, name: str, revision: str | None) -> Path | None:
+    try:
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    except ImportError:
+        raise UsageError(f"{name} of {model!r} cannot be read without huggingface_hub") from None
+    # What the cache has, or knows to be absent, needs no request.
+    if (cached := try_to_load_from_cache(model, name, revision=revision)) is not None:
+        return Path(cached) if isinstance(cached, str) else None
+    try:
+        return Path(hf_hub_download(model, name, revision=revision))
+    except Exception as error:
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
+        raise UsageError(f"{name} of {model!r} cannot be read from the hub: {type(error).__name__}") from None
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Returns the parsed ``config.json``, or another file that holds a JSON object.
+
+    Raises:
+        UsageError: The file cannot be read, or does not hold a JSON object.
+    """
+    try:
+        text = whole_file.read(file).decode()
+        if text.startswith(codecs.BOM_UTF8.decode()):
+            raise UsageError(f"{file} starts with a byte order mark, which transformers does not read: save it without BOM")
+        config = json.loads(text)
+        if r"\ud" in text.lower():
+            json.dumps(config, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{file} holds half of a surrogate pair, which cannot be written as UTF-8") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{file} is not valid JSON: {error}") from None
+    except ValueError:  # the only other one of `json.loads`
+        raise UsageError(f"{file} holds a number of more than {sys.get_int_max_str_digits()} digits") from None
+    except RecursionError:
+        raise UsageError(f"{file} {_TOO_DEEP}") from None
+    if is_too_deep(config):
+        raise UsageError(f"{file} {_TOO_DEEP}")
+    if not isinstance(config, dict):
+        raise UsageError(f"{file} must hold a JSON object, not a {type(config).__name__}")
+    return config
+
+
+def require_weights(model: str) -> None:
+    """Makes sure that a model folder holds weights; a hub id is the engine's business.
+
+    Raises:
+        UsageError: The folder has none.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir() and not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+        raise UsageError(
+            f"model folder {model!r} has no weights ({', '.join(_WEIGHTS)}); "
+            "add them, or start from random weights with --set engine.load_format=dummy"
+        )

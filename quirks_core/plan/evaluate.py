@@ -1,0 +1,160 @@
+"""Evaluates quirks against a run's facts: match, versions and the adjustments' own conditions, together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from quirks_core.base.errors import nearest, words
+from quirks_core.configuration.slots import SLOTS
+from quirks_core.declaration.adjustments import Adjustment
+from quirks_core.declaration.match import InRange, Match
+from quirks_core.declaration.probes import ask
+from quirks_core.declaration.quirk import Quirk
+from quirks_core.declaration.trace import Answer, Leaf, Trace, all_of, any_of
+from quirks_core.declaration.versions import Affected
+from quirks_core.facts.context import FACTS, InstalledFacts, RunContext, is_known_fact
+from quirks_core.facts.unknown import Facts
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import State, Verdict
+from quirks_core.plan.switches import Switches
+
+_STATES = {Answer.YES: State.ACTIVE, Answer.UNKNOWN: State.UNKNOWN, Answer.NO: State.NOT_MATCHED}
+_NOTHING = Trace(Answer.YES, (), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One quirk, evaluated for a run.
+
+    Attributes:
+        item: The quirk.
+        verdict: Whether it concerns the run, and why.
+        adjustments: If the quirk is active, the adjustments whose condition is true.
+        undecided: If the quirk is active, the conditions that cannot be decided, as text; their adjustments do nothing.
+    """
+
+    item: Loaded
+    verdict: Verdict
+    adjustments: tuple[Adjustment, ...] = ()
+    undecided: tuple[str, ...] = ()
+
+
+def evaluate(context: RunContext, loaded: Iterable[Loaded], switches: Switches) -> list[Evaluated]:
+    """Evaluates every quirk, in order of their ids; a quirk replaces those that it supersedes only where it applies itself."""
+    alone = [evaluate_one(context, item, switches) for item in sorted(loaded, key=lambda item: item.quirk.id)]
+    successors: dict[str, list[Evaluated]] = {}
+    for one in alone:
+        for replaced in one.item.quirk.supersedes:
+            successors.setdefault(replaced, []).append(one)
+    return [_superseded(one, successors.get(one.item.quirk.id, ()), switches) for one in alone]
+
+
+def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evaluated:
+    """Evaluates one quirk, without the quirks that supersede it.
+
+    Args:
+        context: The facts.
+        item: The quirk.
+        switches: What the user turned off or on.
+    """
+    matched, affected = _traces(context, item.quirk)
+    trace = all_of((matched, affected))
+    state = _STATES[trace.answer]
+    if matched.answer is Answer.YES and affected.answer is Answer.NO:
+        state = State.DORMANT
+    because = _reason(trace)
+    switch = switches.of(item)
+    if switch is not None:
+        state = State.ACTIVE if switch.on else State.DISABLED
+        because = f"{switch}; {because}" if switch.on else str(switch)
+    verdict = Verdict.model_construct(  # our fields are typed; validation would cost more than matching
+        id=item.quirk.id,
+        title=item.quirk.title,
+        flag=item.quirk.flag,
+        distribution=item.distribution,
+        version=item.version,
+        verdict=trace.answer,
+        state=state,
+        because=because,
+        trace=trace.leaves,
+    )
+    return Evaluated(item, verdict) if state is not State.ACTIVE else _with_adjustments(context, item, verdict)
+
+
+def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
+    """Compares versions: any range of a package, and all packages; if that is unknown, probes decide."""
+    if len(quirk.affected) == 1:
+        return _in_range(facts, quirk, quirk.affected[0])
+    packages = dict.fromkeys(item.package for item in quirk.affected)
+    return all_of(any_of(_in_range(facts, quirk, item) for item in quirk.affected if item.package == name) for name in packages)
+
+
+def matches(match: Match, facts: Facts) -> Trace:
+    """Evaluates a match; if a third party's own kind of match raises, the answer is unknown, with the error."""
+    try:
+        trace = match.trace(facts)
+        if isinstance(trace, Trace):
+            return trace
+        problem = f"it returned a {type(trace).__name__}, which is no Trace"
+    except (Exception, SystemExit) as error:  # a plugin does not end the program
+        problem = words(error)
+    return Trace.of(Leaf("match", "an answer", problem, Answer.UNKNOWN))
+
+
+def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Evaluated:
+    holding, undecided = [], []
+    for adjustment in item.quirk.adjustments:
+        condition = _NOTHING if adjustment.when is None else matches(adjustment.when, context)
+        if condition.answer is Answer.YES:
+            holding.append(adjustment)
+        elif condition.answer is Answer.UNKNOWN:
+            undecided.append(f"{item.quirk.id}: a condition cannot be decided: {condition.decisive}")
+    return Evaluated(item, verdict, tuple(holding), tuple(undecided))
+
+
+def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switches) -> Evaluated:
+    """Replaces a quirk by the successors that apply; beside one that is undecided it stays, and the verdict names that one.
+
+    What the successors are superseded by themselves does not matter, so that the order of a chain does not either.
+    """
+    if switches.of(one.item) is not None:
+        return one
+    if applying := [other.item for other in successors if other.verdict.state is State.ACTIVE]:
+        because = "superseded by " + " and ".join(map(str, applying))
+        return Evaluated(one.item, one.verdict.model_copy(update={"state": State.SUPERSEDED, "because": because}))
+    undecided = [f"{other.item} ({other.verdict.because})" for other in successors if other.verdict.state is State.UNKNOWN]
+    if not undecided or one.verdict.state is not State.ACTIVE:
+        return one
+    because = f"{one.verdict.because}; not superseded, because it is undecided whether this applies: {' and '.join(undecided)}"
+    return replace(one, verdict=one.verdict.model_copy(update={"because": because}))
+
+
+def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
+    """The answers of match and versions. A quirk for other models is not evaluated further."""
+    try:
+        types = quirk.model_types
+    except (Exception, SystemExit):  # a third party's own kind of match; its evaluation reports the error
+        types = None
+    if types is not None and (model_type := context.model.model_type) is not None and model_type not in types:
+        return Trace.of(Leaf("model.model_type", " or ".join(sorted(types)), model_type, Answer.NO)), _NOTHING
+    return matches(quirk.match, context), affected(context, quirk)
+
+
+def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
+    trace = InRange(item).trace(facts)
+    if trace.answer is Answer.UNKNOWN and facts.source_known(item.package):
+        for probe in quirk.probes:
+            if (answer := ask(probe, item.package)) is not Answer.UNKNOWN:
+                name = f"packages.{item.package}"
+                return Trace.of(Leaf(name, f"{item} (a source build: settled by {probe})", facts.fact(name), answer))
+    return trace
+
+
+def _reason(trace: Trace) -> str:
+    if trace.decisive is None or trace.answer is Answer.YES:
+        return "every condition holds"
+    fact = trace.decisive.fact
+    if trace.answer is Answer.UNKNOWN and trace.decisive.got is None and not (is_known_fact(fact) or fact == "match"):
+        return f"{trace.decisive} (no fact has that name{nearest(fact, (*FACTS, *SLOTS))})"
+    return str(trace.decisive)

@@ -1,0 +1,169 @@
+"""What a plan changes, in a form that can be pasted: options of ``vllm serve``, exports for a shell, arguments in Python.
+
+A form holds only what the quirks change; what the user typed is there already. What a form cannot express is a note: patches,
+which need the hook in the engine's processes, and what the trainer or the client has to do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from quirks_core.configuration.slots import ENGINE, ENV, HEAD_DTYPE, NOT_ARGUMENTS, is_enforced, is_engine_argument
+from quirks_core.plan import advice
+from quirks_core.plan.records import Plan
+from quirks_core.source.serve_options import Shape, option_of, serve_options
+
+_OVERRIDES = "hf_overrides"
+#: The variable that has vLLM's processes apply a plan, patches included.
+_HOOK = "MODEL_QUIRKS"
+#: An engine argument in a sentence, with keys below it and its value, if they follow: ``engine.load_format: auto``.
+_ARGUMENT = re.compile(r"\bengine\.(\w+)((?:\.\w+)*)(?:(?:=|: )([\w-]+(?:\.[\w-]+)*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Formatted:
+    """A plan's changes in some form.
+
+    Attributes:
+        lines: What can be pasted; empty if nothing changes.
+        notes: What the form cannot express, one sentence each, and the plan's warnings.
+    """
+
+    lines: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def vllm_args(plan: Plan) -> Formatted:
+    """Returns options to append to ``vllm serve``, quoted for a shell, on one line: the last of several counts.
+
+    Args:
+        plan: A plan without refusals.
+    """
+    words, notes = [], []
+    for name, value in _engine_arguments(plan).items():
+        found = _option(name, value)
+        if isinstance(found, str):
+            notes.append(found)
+        else:
+            words += found
+    exports = [f"{line}, before the server starts" for line in _exports(plan)]
+    return Formatted((shlex.join(words),) if words else (), (*notes, *exports, *_notes(plan)))
+
+
+def env(plan: Plan) -> Formatted:
+    """Returns exports of variables for a POSIX shell, one on each line.
+
+    Args:
+        plan: A plan without refusals.
+    """
+    arguments = [f"engine.{name} = {_json(value)}: --format vllm-args" for name, value in _engine_arguments(plan).items()]
+    return Formatted(tuple(_exports(plan)), (*arguments, *_notes(plan)))
+
+
+def python(plan: Plan) -> Formatted:
+    """Returns keyword arguments for ``LLM(...)`` or ``EngineArgs(...)`` as Python literals, one on each line.
+
+    Args:
+        plan: A plan without refusals.
+    """
+    lines = tuple(f"{name}={value!r}," for name, value in _engine_arguments(plan).items())
+    variables = [f"os.environ[{name!r}] = {value!r}, before vllm is imported" for name, value in _variables(plan).items()]
+    return Formatted(lines, (*variables, *_notes(plan)))
+
+
+#: The forms by name.
+FORMATS: Mapping[str, Callable[[Plan], Formatted]] = MappingProxyType({"vllm-args": vllm_args, "env": env, "python": python})
+
+
+def in_options(sentence: str) -> str:
+    """Writes the engine arguments in a sentence as options of ``vllm serve``."""
+
+    def written(name: str, keys: str, value: Any) -> str | None:
+        option = option_of(name)
+        if option is None:
+            return None
+        if keys or value is None:
+            return f"{option.name}{keys}{'' if value is None else f' {_json(value)}'}"
+        words = _option(name, value)
+        return None if isinstance(words, str) else shlex.join(words)
+
+    return _rewritten(sentence, written)
+
+
+def in_keywords(sentence: str) -> str:
+    """Writes the engine arguments in a sentence as keyword arguments of ``LLM(...)``."""
+
+    def written(name: str, keys: str, value: Any) -> str:
+        place = name + "".join(f"[{key!r}]" for key in keys.split(".")[1:])
+        return place if value is None else f"{place}={value!r}"
+
+    return _rewritten(sentence, written)
+
+
+def _rewritten(sentence: str, written: Callable[[str, str, Any], str | None]) -> str:
+    def replacement(match: re.Match[str]) -> str:
+        name, keys, value = match.groups()
+        if not is_engine_argument(f"{ENGINE}{name}"):
+            return match[0]
+        return written(name, keys, None if value is None else yaml.safe_load(value)) or match[0]
+
+    return _ARGUMENT.sub(replacement, sentence)
+
+
+def _engine_arguments(plan: Plan) -> dict[str, Any]:
+    """The engine arguments that quirks change; the head's dtype is one of the changes to the checkpoint's configuration."""
+    found = {slot.removeprefix(ENGINE): value for slot, value in sorted(plan.changes.items()) if is_engine_argument(slot)}
+    if HEAD_DTYPE in plan.changes or (_OVERRIDES in found and plan.value(HEAD_DTYPE)):
+        found[_OVERRIDES] = {**(plan.value(f"{ENGINE}{_OVERRIDES}") or {}), "head_dtype": plan.value(HEAD_DTYPE)}
+    return found
+
+
+def _option(name: str, value: Any) -> list[str] | str:
+    """The words that set an engine argument; a note if there are none."""
+    option = option_of(name)
+    if option is None and serve_options() is not None:
+        return (
+            f"engine.{name} = {_json(value)}: 'vllm serve' of the installed vLLM has no option for it; --format python has it"
+        )
+    typed, shape = (option.name, option.shape) if option else (f"--{name.replace('_', '-')}", None)
+    if isinstance(value, bool):
+        if shape is Shape.SWITCH and not value:
+            return f"engine.{name} = false: leave out {typed}"
+        return [typed] if value else [f"--no-{typed.removeprefix('--')}"]
+    if isinstance(value, list | tuple) and shape in (None, Shape.VALUES):
+        return [typed, *(item if isinstance(item, str) else _json(item) for item in value)]
+    text = value if isinstance(value, str) else _json(value)
+    return [f"{typed}={text}"] if isinstance(value, str) and text.startswith("-") else [typed, text]
+
+
+def _variables(plan: Plan) -> dict[str, str]:
+    return {slot.removeprefix(ENV): str(value) for slot, value in sorted(plan.changes.items()) if slot.startswith(ENV)}
+
+
+def _exports(plan: Plan) -> Iterator[str]:
+    return (f"export {name}={shlex.quote(value)}" for name, value in _variables(plan).items())
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """What no form can express."""
+    for slot, value in sorted(plan.changes.items()):
+        if slot in NOT_ARGUMENTS - {HEAD_DTYPE}:
+            yield f"{slot} = {_json(value)}: a choice of model-quirks' worker, no argument of vLLM"
+        elif not is_enforced(slot):
+            yield f"{slot} = {_json(value)}: {advice.call(slot, value)}"
+    for patch in plan.patches:
+        hook = f"{_HOOK}={plan.context.purpose}"
+        yield f"{patch.quirk.id} patches {patch.target}; no option does that, {hook} does: {patch.quirk.reason}"
+    yield from (f"warning: {warning}" for warning in plan.warnings)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

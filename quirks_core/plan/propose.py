@@ -1,0 +1,205 @@
+"""Collects what active quirks ask for and computes all values: proposals for slots, patches, refusals and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quirks_core.base.errors import QuirksError, problem_of_text, words
+from quirks_core.configuration.slots import SLOTS, engine_problem, find_slot
+from quirks_core.declaration import data_file
+from quirks_core.declaration.adjustments import (
+    Adjustment,
+    Advise,
+    Default,
+    Patch,
+    Refuse,
+    Relation,
+    Require,
+    problem_of_operand,
+)
+from quirks_core.facts.context import RunContext
+from quirks_core.facts.packages import distribution_of
+from quirks_core.plan.evaluate import Evaluated
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.merge import Proposal
+from quirks_core.plan.records import Contributor, PlannedPatch, Refusal, State
+from quirks_core.plan.switches import off_switch
+from quirks_core.source import fingerprints
+
+
+@dataclass(slots=True)
+class Proposed:
+    """The requests of the active quirks of one run.
+
+    Attributes:
+        proposals: Requests for slots.
+        patches: Patches with their declarations.
+        refusals: Reasons why the run must not start.
+        warnings: Advice, and conditions that cannot be decided.
+    """
+
+    proposals: list[Proposal] = field(default_factory=list)
+    patches: list[tuple[Patch, PlannedPatch]] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def planned_patches(self) -> tuple[PlannedPatch, ...]:
+        """The patches, in an order that does not depend on registration."""
+        return tuple(sorted((planned for _, planned in self.patches), key=lambda item: (item.target, item.quirk.id)))
+
+
+def propose(context: RunContext, evaluated: Iterable[Evaluated]) -> Proposed:
+    """Collects the requests of every active quirk.
+
+    Args:
+        context: The facts; values may be functions of them.
+        evaluated: The quirks, in order of their ids.
+    """
+    found = Proposed()
+    for one in evaluated:
+        if one.verdict.state is State.UNKNOWN:
+            found.warnings.append(one.verdict.warning)
+        found.warnings += one.undecided
+        for adjustment in one.adjustments:
+            try:
+                _propose_one(context, one.item, adjustment, found)
+            except QuirksError as error:
+                reason = f"its value cannot be used: {error}"
+                found.refusals.append(_refusal("broken", one.item, reason, "report it to its distribution"))
+    found.refusals += _patch_conflicts(found.patches)
+    return found
+
+
+def _propose_one(context: RunContext, item: Loaded, adjustment: Adjustment, found: Proposed) -> None:
+    match adjustment:
+        case Default() | Require():
+            found.proposals.append(_proposal(context, item, adjustment))
+        case Refuse():
+            found.refusals.append(_refusal("refuse", item, adjustment.reason, adjustment.remedy))
+        case Advise():
+            message = computed(context, adjustment.message)
+            found.warnings.append(f"{item.quirk.id}: {problem_of_text('its message', message) or message}")
+        case Patch():
+            _propose_patch(context, item, adjustment, found)
+
+
+def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) -> Proposal:
+    slot, relation = find_slot(adjustment.slot), adjustment.relation
+    operand = computed(context, adjustment.operand)
+    problem = problem_of_operand(slot, relation, operand)
+    if problem is None and slot.name not in SLOTS and context.source_known("vllm"):
+        values = operand if relation is Relation.ONE_OF else [operand]
+        problem = next((why for value in values if (why := engine_problem(slot.name, value))), None)
+    if problem:
+        raise QuirksError(problem)
+    required = isinstance(adjustment, Require)
+    return Proposal(
+        slot=slot.name,
+        relation=relation,
+        operand=[slot.plain(value) for value in operand] if relation is Relation.ONE_OF else slot.plain(operand),
+        required=required,
+        contributor=item.contributor(adjustment.reason),
+        flag=item.quirk.flag,
+        remedy=adjustment.remedy if isinstance(adjustment, Require) else "",
+        instead_of=adjustment.instead_of if isinstance(adjustment, Require) else (),
+    )
+
+
+def computed(context: RunContext, value: Any) -> Any:
+    """Returns the value; if it is a function, what the function returns.
+
+    Raises:
+        QuirksError: The function raised an error.
+    """
+    if not callable(value):
+        return value
+    try:
+        return value(context)
+    except (Exception, SystemExit) as error:  # a plugin does not end the program
+        raise QuirksError(words(error)) from error
+
+
+def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Proposed) -> None:
+    package = distribution_of(patch.target.partition(":")[0].partition(".")[0])
+    found_here = fingerprints.find(patch.target)
+    if not context.source_known(package):
+        found.warnings.append(f"{item.quirk.id}: {patch.target} is not checked: {package} is assumed or not installed")
+        found_here = patch.expects[0] if patch.expects else ""
+    elif problem := drift_of(patch, item):
+        here = f"{package} {context.packages[package]}"
+        remedy = f"upgrade {item.distribution}, or install a version of {package} that it supports ({here} is installed)"
+        found.refusals.append(_refusal("drift", item, problem, remedy))
+        return
+    planned = PlannedPatch(
+        target=patch.target,
+        source=patch.source,
+        flag=item.quirk.flag,
+        fingerprint=(found_here or "")[: fingerprints.DIGITS],
+        entry_point=item.entry_point,
+        quirk=item.contributor(patch.reason),
+    )
+    found.patches.append((patch, planned))
+
+
+def drift_of(patch: Patch, item: Loaded) -> str | None:
+    """Says what is wrong with the installed source of a patch's target; None if the patch was written against it."""
+    here = fingerprints.find(patch.target)
+    if patch.adds:
+        if here is not None:
+            return f"{patch.target} exists by now, and the patch was written to add it"
+        return None if fingerprints.has_owner(patch.target) else fingerprints.missing(patch.target)
+    if fingerprints.is_expected(patch.target, patch.expects):
+        return None
+    if here is None:
+        return fingerprints.missing(patch.target)
+    lines = data_file.read_for(item.quirk).lines(patch.target, patch.expects)
+    changed = fingerprints.drift(patch.target, lines).replace("\n", "\n    ")
+    return f"{patch.target} is not the source this patch was written against (fingerprint {here}):\n    {changed}"
+
+
+def _patch_conflicts(patches: Sequence[tuple[Patch, PlannedPatch]]) -> Iterator[Refusal]:
+    """Wrappers can be nested; a replacement or an addition allows no other patch of its target or of anything in it."""
+    targets: dict[str, list[tuple[Patch, PlannedPatch]]] = {}
+    for patch, planned in patches:
+        targets.setdefault(planned.target, []).append((patch, planned))
+    yield from _inside_of_a_replacement(targets)
+    for target, on_it in sorted(targets.items()):
+        quirks = tuple(sorted((planned.quirk for _, planned in on_it), key=lambda quirk: quirk.id))
+        ids = {quirk.id for quirk in quirks}
+        if len(ids) < len(on_it):
+            yield _patch_conflict(f"{target} is patched twice by one quirk", quirks)
+        elif len(ids) > 1 and not all(patch.wrapper for patch, _ in on_it):
+            yield _patch_conflict(f"{target} is patched by several quirks, and one of them replaces it", quirks)
+
+
+def _inside_of_a_replacement(targets: Mapping[str, Sequence[tuple[Patch, PlannedPatch]]]) -> Iterator[Refusal]:
+    """A patch inside a target that another quirk replaces would change code that it was not written against."""
+    for outer, patches in sorted(targets.items()):
+        for owner in [planned.quirk for patch, planned in patches if not patch.wrapper]:
+            for inner in sorted(name for name in targets if name.startswith(f"{outer}.")):
+                others = [planned.quirk for _, planned in targets[inner] if planned.quirk.id != owner.id]
+                if others:
+                    yield _patch_conflict(f"{outer} is replaced, and {inner} in it is patched", (owner, *others))
+
+
+def _patch_conflict(what: str, quirks: Sequence[Contributor]) -> Refusal:
+    ids = {quirk.id for quirk in quirks}
+    losers = [tuple(sorted(ids - {name})) or (name,) for name in sorted(ids)]
+    return Refusal(
+        kind="conflict",
+        reason=f"{what}: {', '.join(str(quirk) for quirk in quirks)}",
+        remedy="decide which of them you need and switch the others off",
+        switch=" or ".join(map(off_switch, losers)),
+        off=tuple(losers),
+        quirks=tuple(quirks),
+    )
+
+
+def _refusal(kind: str, item: Loaded, reason: str, remedy: str) -> Refusal:
+    off = (item.quirk.id,)
+    return Refusal(
+        kind=kind, reason=reason, remedy=remedy, switch=off_switch(off), off=(off,), quirks=(item.contributor(reason),)
+    )

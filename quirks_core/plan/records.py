@@ -1,0 +1,326 @@
+"""The plan: what applies to one run and why. Frozen, canonical as JSON, named by a SHA-256 digest."""
+
+from __future__ import annotations
+
+from enum import StrEnum, auto
+from typing import Any
+
+from pydantic import Field, ValidationError, field_serializer
+
+from quirks_core.base.errors import QuirksError
+from quirks_core.base.json_values import canonical, sha256
+from quirks_core.base.record import Record
+from quirks_core.base.text import indented
+from quirks_core.configuration.slots import find_slot
+from quirks_core.declaration.adjustments import Relation
+from quirks_core.declaration.flags import flag_name
+from quirks_core.declaration.trace import Answer, Leaf
+from quirks_core.facts.context import RunContext
+
+#: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
+_LARGEST = 120_000
+
+
+class Strength(StrEnum):
+    """How strongly an adjustment is asked for."""
+
+    DEFAULT = auto()
+    REQUIRE = auto()
+
+
+class Status(StrEnum):
+    """What became of an adjustment."""
+
+    APPLIED = auto()  #: it changes the value
+    ALREADY_SET = auto()  #: the value was that already
+    KEPT_USER = auto()  #: the user's explicit value won over a default
+    OUTRANKED = auto()  #: a requirement, or a stricter bound, on the same slot won
+    CONFLICT = auto()  #: equally strong adjustments disagree
+    REFUSED = auto()  #: the user's explicit value contradicts a requirement
+
+
+class State(StrEnum):
+    """What became of a quirk."""
+
+    ACTIVE = auto()  #: it concerns this run
+    DORMANT = auto()  #: it would, but the installed version is not affected
+    NOT_MATCHED = auto()  #: it concerns other models or configurations
+    UNKNOWN = auto()  #: a fact is missing; it does nothing, and a warning says so
+    DISABLED = auto()  #: the user switched it off
+    SUPERSEDED = auto()  #: another quirk replaces it
+
+
+class Contributor(Record):
+    """A quirk that asked for something, and why; ``reference`` is where to read on."""
+
+    id: str
+    distribution: str
+    version: str
+    location: str
+    reason: str
+    reference: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.distribution} {self.version}, {self.location})"
+
+
+class PlannedAdjustment(Record):
+    """One line of a slot's ledger: who asked for which value, and what became of it."""
+
+    slot: str
+    relation: Relation = Relation.EQUALS
+    value: Any
+    strength: Strength
+    flag: str
+    status: Status
+    reason: str
+    quirks: tuple[Contributor, ...]
+
+    @property
+    def wanted(self) -> str:
+        """What was asked for, as ``engine.max_num_seqs ≤ 8``."""
+        return f"{self.slot} {self.relation} {self.value}"
+
+    @property
+    def in_force(self) -> bool:
+        """The slot will have this value because of, or in agreement with, a quirk."""
+        return self.status in (Status.APPLIED, Status.ALREADY_SET)
+
+
+class PlannedPatch(Record):
+    """A patch to install in every engine process; names the quirk and where the code is, carries none."""
+
+    target: str
+    source: str
+    flag: str
+    fingerprint: str
+    entry_point: str
+    quirk: Contributor
+
+
+class Refusal(Record):
+    """Why the run must not start, what to do, and which switch overrides it.
+
+    Attributes:
+        off: Sets of quirks; each set settles the refusal if it is switched off. `switch` says so in words.
+    """
+
+    kind: str
+    slot: str | None = None
+    reason: str
+    remedy: str
+    switch: str
+    quirks: tuple[Contributor, ...]
+    off: tuple[tuple[str, ...], ...] = ()
+
+    def __str__(self) -> str:
+        who = " and ".join(str(quirk) for quirk in self.quirks)
+        reason, remedy = indented(self.reason, 6), indented(self.remedy, 6)
+        return f"{who}: {reason}\n    remedy: {remedy}\n    override: {self.switch}"
+
+
+class Verdict(Record):
+    """Whether a quirk concerns the run, with every comparison that was made."""
+
+    id: str
+    title: str
+    flag: str
+    distribution: str
+    version: str
+    verdict: Answer
+    state: State
+    because: str
+    trace: tuple[Leaf, ...]
+
+    @property
+    def warning(self) -> str:
+        """The plan's warning if the state is unknown."""
+        return f"{self.id} cannot be decided and does nothing: {self.because}"
+
+    @field_serializer("trace")
+    def _leaves_by_name(self, trace: tuple[Leaf, ...]) -> list[dict[str, Any]]:
+        return [leaf._asdict() for leaf in trace]
+
+
+class RefusedError(QuirksError):
+    """The plan holds refusals; the message lists all of them."""
+
+    def __init__(self, refusals: tuple[Refusal, ...]) -> None:
+        self.refusals = refusals
+        count = f"{len(refusals)} reason{'s' if len(refusals) > 1 else ''}"
+        super().__init__("\n".join([f"this configuration is refused for {count}:", *(f"- {item}" for item in refusals)]))
+
+
+class ProcessPlan(Record):
+    """The part of a plan that every process carries out, small enough for one environment variable.
+
+    Attributes:
+        context: SHA-256 of the facts the plan was made for.
+        changes: The slots that quirks change, with their final values.
+        adjustments: ``slot``, ``relation``, ``value``, ``strength``, ``status`` and quirk ids with versions, per adjustment.
+        patches: The patches to install.
+        refused: Ids of the quirks that refuse the run.
+    """
+
+    context: str
+    changes: dict[str, Any] = Field(default_factory=dict)
+    adjustments: tuple[dict[str, Any], ...] = ()
+    patches: tuple[PlannedPatch, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def to_variable(self) -> str:
+        """Returns the plan as JSON for an environment variable.
+
+        Raises:
+            QuirksError: It is larger than a variable can be.
+        """
+        text = self.model_dump_json()
+        if (size := len(text.encode())) > _LARGEST:
+            raise QuirksError(f"what the plan hands down takes {size} bytes, more than fits in an environment variable")
+        return text
+
+    @classmethod
+    def read(cls, text: str, where: str) -> ProcessPlan:
+        """Reads one from JSON.
+
+        Args:
+            text: The JSON.
+            where: Where it was found, for the message.
+
+        Raises:
+            QuirksError: It cannot be read as a plan.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise QuirksError(f"the plan {where} cannot be read: {error}") from None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON. Where a quirk is declared (file and line) is no part of it."""
+        body = self.model_dump(mode="json")
+        for patch in body["patches"]:
+            del patch["quirk"]["location"], patch["quirk"]["reference"]
+        return sha256(body)
+
+
+class Plan(Record):
+    """What applies to one run and why.
+
+    ``plan[ModelFlag.LOAD_FORMAT]`` gives the adjustments of one flag, ``plan.value("engine.load_format")`` the value that a
+    slot ends up with.
+
+    Attributes:
+        digest: SHA-256 of what every process carries out.
+        context: The facts.
+        changes: The slots that quirks change, with their final values.
+        adjustments: The ledger: who asked for what, and what became of it.
+        verdicts: Per quirk, whether it concerns the run and why.
+        refusals: Why the run must not start.
+        warnings: What the user should know, in words.
+        patches: The patches to install in every engine process.
+    """
+
+    digest: str
+    context: RunContext
+    changes: dict[str, Any] = Field(default_factory=dict)
+    adjustments: tuple[PlannedAdjustment, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+    patches: tuple[PlannedPatch, ...] = ()
+
+    @classmethod
+    def build(
+        cls,
+        context: RunContext,
+        *,
+        changes: dict[str, Any],
+        adjustments: tuple[PlannedAdjustment, ...],
+        verdicts: tuple[Verdict, ...],
+        refusals: tuple[Refusal, ...],
+        warnings: tuple[str, ...],
+        patches: tuple[PlannedPatch, ...],
+    ) -> Plan:
+        """Builds the plan and names it by its digest."""
+        return cls.model_construct(  # the parts are validated records already
+            digest=_for_processes(context, changes, adjustments, patches, refusals).digest,
+            context=context,
+            changes=changes,
+            adjustments=adjustments,
+            verdicts=verdicts,
+            refusals=refusals,
+            warnings=warnings,
+            patches=patches,
+        )
+
+    def __getitem__(self, flag: str) -> tuple[PlannedAdjustment, ...]:
+        """Returns the adjustments that quirks of one flag asked for, whatever became of them.
+
+        Raises:
+            UsageError: No such flag.
+        """
+        name = flag_name(flag)
+        ids = {verdict.id for verdict in self.verdicts if verdict.flag == name}
+        # Quirks of different flags can be credited with the same value; it counts for each of their flags.
+        return tuple(
+            adjustment
+            for adjustment in self.adjustments
+            if adjustment.flag == name or any(quirk.id in ids for quirk in adjustment.quirks)
+        )
+
+    def value(self, slot: str) -> Any:
+        """Returns the value that a slot ends up with: a quirk's, the user's, or the configuration's default.
+
+        Raises:
+            UsageError: No such slot.
+        """
+        find_slot(slot)
+        return self.changes.get(slot, self.context.value(slot))
+
+    @property
+    def active(self) -> tuple[Verdict, ...]:
+        """The quirks that concern this run."""
+        return tuple(verdict for verdict in self.verdicts if verdict.state is State.ACTIVE)
+
+    @property
+    def for_processes(self) -> ProcessPlan:
+        """The part that travels to every process."""
+        return _for_processes(self.context, self.changes, self.adjustments, self.patches, self.refusals)
+
+    def check(self) -> None:
+        """Makes sure that nothing refuses the run.
+
+        Raises:
+            RefusedError: Something does; the error lists everything.
+        """
+        if self.refusals:
+            raise RefusedError(self.refusals)
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Returns the plan as JSON with sorted keys, the same between runs."""
+        return canonical(self.model_dump(mode="json"), indent=indent)
+
+
+def _for_processes(
+    context: RunContext,
+    changes: dict[str, Any],
+    adjustments: tuple[PlannedAdjustment, ...],
+    patches: tuple[PlannedPatch, ...],
+    refusals: tuple[Refusal, ...],
+) -> ProcessPlan:
+    """Reduces a plan to what every process carries out."""
+    facts = context.model_dump(mode="json", exclude={"model": {"path"}})
+    lines = tuple(
+        {
+            "slot": item.slot,
+            "relation": item.relation.value,
+            "value": item.value,
+            "strength": item.strength.value,
+            "status": item.status.value,
+            "quirks": [f"{quirk.id} {quirk.distribution}=={quirk.version}" for quirk in item.quirks],
+        }
+        for item in adjustments
+    )
+    refused = tuple(sorted({quirk.id for refusal in refusals for quirk in refusal.quirks}))
+    return ProcessPlan(context=sha256(facts), changes=changes, adjustments=lines, patches=patches, refused=refused)

@@ -1,0 +1,46 @@
+"""Makes the plan: a pure function of facts, quirks and switches, in four steps.
+
+The order of quirks has no effect, and there are no priorities. A requirement beats a default on the same slot;
+`quirks_core.plan.merge` merges equally strong proposals, and a conflict names all quirks that are involved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quirks_core.facts.context import RunContext
+from quirks_core.plan.evaluate import evaluate
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.merge import ledgers
+from quirks_core.plan.propose import propose
+from quirks_core.plan.records import Plan
+from quirks_core.plan.settle import settle
+from quirks_core.plan.switches import Switches
+
+
+def resolve(
+    context: RunContext, loaded: Iterable[Loaded], switches: Switches | None = None, *, warnings: Iterable[str] = ()
+) -> Plan:
+    """Makes the plan for a run.
+
+    Args:
+        context: The facts.
+        loaded: The quirks; their order does not matter.
+        switches: What the user turned off or on.
+        warnings: Warnings that belong to the plan already, for example of broken plugins.
+
+    Returns:
+        The plan. Refusals are part of it; `Plan.check` raises them.
+    """
+    evaluated = evaluate(context, loaded, switches or Switches())
+    proposed = propose(context, evaluated)
+    settled = settle(context, ledgers(proposed.proposals))
+    return Plan.build(
+        context,
+        changes=settled.changes,
+        adjustments=settled.adjustments,
+        verdicts=tuple(one.verdict for one in evaluated),
+        refusals=(*proposed.refusals, *settled.refusals),
+        warnings=(*warnings, *proposed.warnings),
+        patches=proposed.planned_patches,
+    )

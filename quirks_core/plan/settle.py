@@ -1,0 +1,218 @@
+"""Settles every slot: holds what was proposed for it against what the user typed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quirks_core.declaration.adjustments import Relation, is_among, same
+from quirks_core.facts.context import RunContext
+from quirks_core.plan.merge import Ledger, Proposal, in_order, overlapping
+from quirks_core.plan.records import PlannedAdjustment, Refusal, Status, Strength
+from quirks_core.plan.switches import off_switch
+
+
+@dataclass(slots=True)
+class Settled:
+    """What became of all proposals.
+
+    Attributes:
+        changes: The slots that quirks change, with their final values.
+        adjustments: The ledgers' lines.
+        refusals: Conflicts, and requirements that the user's explicit values contradict.
+    """
+
+    changes: dict[str, Any] = field(default_factory=dict)
+    adjustments: tuple[PlannedAdjustment, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """What a slot, or a key of a mapping, holds before quirks: the value, whether there is one, whether the user typed it."""
+
+    value: Any
+    is_there: bool
+    is_typed: bool
+    is_in_the_way: bool = False  # it stands where a quirk wants keys
+
+    @classmethod
+    def of(cls, context: RunContext, ledger: Ledger) -> _Now:
+        value = context.value(ledger.slot)
+        is_there, is_in_the_way = value is not None, False
+        for key in ledger.place[1:]:
+            if not isinstance(value, dict):
+                is_in_the_way = is_there
+                break
+            is_there, value = key in value, value.get(key)
+        return cls(value, is_there, is_there and context.is_typed(ledger.slot), is_in_the_way)
+
+    def satisfies(self, item: Proposal) -> bool:
+        """Tells whether what is there is as a quirk asks."""
+        return self.is_there and not self.is_in_the_way and item.allows(self.value)
+
+
+def settle(context: RunContext, ledgers: tuple[Ledger, ...]) -> Settled:
+    """Settles every slot that somebody asks something of."""
+    clashing = {ledger.place for pair in overlapping(ledgers) for ledger in pair}
+    refusals = [_overlap(outer, inner) for outer, inner in overlapping(ledgers)]
+    lines: list[PlannedAdjustment] = []
+    settled = Settled()
+    for ledger in ledgers:
+        now = _Now.of(context, ledger)
+        if ledger.is_conflict:
+            refusals.append(_conflict(ledger))
+        for group in _groups(ledger):
+            if ledger.is_conflict or ledger.place in clashing:
+                status, reason = Status.CONFLICT, "equally strong adjustments disagree"
+                if ledger.is_conflict and not set(group) & set(ledger.strongest):
+                    status, reason = Status.OUTRANKED, "a requirement on the same slot wins"
+            else:
+                status, reason, refusal = _outcome(ledger, group, now)
+                refusals += [refusal] if refusal else []
+            lines.append(_line(ledger, group, status, reason))
+            if status is Status.APPLIED:
+                _change(settled.changes, context, ledger, group[0], now)
+    settled.adjustments, settled.refusals = tuple(lines), tuple(refusals)
+    return settled
+
+
+def _groups(ledger: Ledger) -> list[tuple[Proposal, ...]]:
+    """Proposals of one value and strength, credited together."""
+    groups: dict[tuple[bool, str], list[Proposal]] = {}
+    for item in in_order(ledger.proposals):
+        groups.setdefault((item.required, item.key), []).append(item)
+    return [tuple(group) for _, group in sorted(groups.items())]
+
+
+def _outcome(ledger: Ledger, group: Sequence[Proposal], now: _Now) -> tuple[Status, str, Refusal | None]:
+    """What becomes of one group of proposals for a slot without conflict."""
+    item = group[0]
+    if item not in ledger.strongest:
+        return Status.OUTRANKED, "a requirement on the same slot wins", None
+    final = ledger.value(now.value if now.is_there else None)
+    if not now.is_typed:
+        if all(map(now.satisfies, ledger.strongest)):
+            return Status.ALREADY_SET, f"the configuration's default is {now.value!r} already", None
+        if item.relation is not Relation.INCLUDES and not _brings(item, final):
+            return Status.OUTRANKED, f"the stricter {final!r} wins", None
+        was_open = "the configuration left it open"
+        return (
+            Status.APPLIED,
+            was_open if now.value is None else f"changed from the configuration's default {now.value!r}",
+            None,
+        )
+    if now.satisfies(item):
+        is_equal = same(now.value, item.operand)
+        return Status.ALREADY_SET, "the user typed the same value" if is_equal else f"the user typed {now.value!r}", None
+    if not item.required:
+        return Status.KEPT_USER, f"the user typed {now.value!r}, which wins over a default", None
+    if item.relation is Relation.INCLUDES and isinstance(now.value, list):
+        return Status.APPLIED, f"added to what the user typed, {now.value!r}", None
+    # Every requirement must be content, not only the first.
+    if all(one.instead_of and not is_among(now.value, one.instead_of) for one in group):
+        return Status.KEPT_USER, f"the user typed {now.value!r}, which serves as well", None
+    return Status.REFUSED, f"the user typed {now.value!r}", _contradiction(ledger, group, now)
+
+
+def _brings(item: Proposal, final: Any) -> bool:
+    """Tells whether a proposal names the value that its slot gets, rather than merely allowing it."""
+    return is_among(final, item.operand) if item.relation is Relation.ONE_OF else same(final, item.operand)
+
+
+def _change(changes: dict[str, Any], context: RunContext, ledger: Ledger, item: Proposal, now: _Now) -> None:
+    """Notes a slot's new value; members are added to a list, a key of a mapping is set in it."""
+    slot, *keys = ledger.place
+    if item.relation is Relation.INCLUDES:
+        before = changes.get(slot, now.value)
+        before = before if isinstance(before, list) else []
+        changes[slot] = [*before, *(member for member in item.operand if not is_among(member, before))]
+        return
+    value = ledger.value(now.value if now.is_there else None)
+    if not keys:
+        changes[slot] = value
+        return
+    if slot not in changes:
+        before = context.value(slot)
+        changes[slot] = copy.deepcopy(before) if isinstance(before, dict) else {}
+    here = changes[slot]
+    for key in keys[:-1]:
+        if not isinstance(here.get(key), dict):
+            here[key] = {}
+        here = here[key]
+    here[keys[-1]] = value
+
+
+def _line(ledger: Ledger, group: Sequence[Proposal], status: Status, reason: str) -> PlannedAdjustment:
+    return PlannedAdjustment(
+        slot=ledger.name,
+        relation=group[0].relation,
+        value=group[0].operand,
+        strength=Strength.REQUIRE if group[0].required else Strength.DEFAULT,
+        flag=group[0].flag,
+        status=status,
+        reason=reason,
+        quirks=tuple(item.contributor for item in group),
+    )
+
+
+_WORDS = {
+    Relation.EQUALS: "",
+    Relation.AT_MOST: "at most ",
+    Relation.AT_LEAST: "at least ",
+    Relation.ONE_OF: "one of ",
+    Relation.INCLUDES: "a list with ",
+}
+
+
+def _wanted(item: Proposal) -> str:
+    operand = item.operand
+    shown = ", ".join(map(repr, operand)) if item.relation in (Relation.ONE_OF, Relation.INCLUDES) else repr(operand)
+    return f"{_WORDS[item.relation]}{shown}"
+
+
+def _contradiction(ledger: Ledger, group: Sequence[Proposal], now: _Now) -> Refusal:
+    item = group[0]
+    wanted = _wanted(item)
+    ids = tuple(one.quirk for one in group)
+    return Refusal(
+        kind="require",
+        slot=ledger.name,
+        reason=f"{ledger.name} must be {wanted}, but {now.value!r} was set explicitly: {item.contributor.reason}",
+        remedy=item.remedy or f"leave {ledger.name} out, or set it to {wanted}",
+        switch=off_switch(ids),
+        off=(ids,),
+        quirks=tuple(one.contributor for one in group),
+    )
+
+
+def _conflict(ledger: Ledger) -> Refusal:
+    return _disagreement(ledger, ledger.strongest, f"{ledger.name} is wanted with different values")
+
+
+def _overlap(outer: Ledger, inner: Ledger) -> Refusal:
+    reason = f"{outer.name} is wanted as a value, and keys below it are wanted too"
+    return _disagreement(inner, (*outer.strongest, *inner.strongest), reason)
+
+
+def _disagreement(ledger: Ledger, proposals: Sequence[Proposal], reason: str) -> Refusal:
+    wanted = "; ".join(
+        f"{item.contributor} wants {'.'.join(item.place)} {item.relation} {item.operand!r}" for item in proposals
+    )
+    sides: dict[tuple[tuple[str, ...], str], set[str]] = {}
+    for item in proposals:
+        sides.setdefault((item.place, item.key), set()).add(item.quirk)
+    everybody = set().union(*sides.values())
+    # To settle it, all who want another value than the one that stays must go.
+    losers = sorted({tuple(sorted(everybody - side)) or tuple(sorted(side)) for side in sides.values()})
+    return Refusal(
+        kind="conflict",
+        slot=ledger.name,
+        reason=f"{reason}: {wanted}",
+        remedy="decide which of them you need and switch the other off",
+        switch=" or ".join(map(off_switch, losers)),
+        off=tuple(losers),
+        quirks=tuple(item.contributor for item in proposals),
+    )

@@ -1,0 +1,1 @@
+"""Finds, loads, checks and locks plugins."""

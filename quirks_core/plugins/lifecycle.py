@@ -1,0 +1,91 @@
+"""The lifecycle stage of a quirk: active, dormant on the installed engine, or expired.
+
+Expiry depends on versions, not on dates: a quirk is expired when every supported engine version has the fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum, auto
+
+from quirks_core.declaration.probes import ask
+from quirks_core.declaration.quirk import Quirk
+from quirks_core.declaration.trace import Answer
+from quirks_core.declaration.versions import Affected, parse_version
+from quirks_core.facts.context import Installation
+from quirks_core.facts.unknown import UNKNOWN
+from quirks_core.plan.evaluate import affected
+from quirks_core.plan.loaded import Loaded
+
+#: The oldest supported versions. (The worker starts engines from 0.26 on; a trainer with its own engine can use older ones.)
+#: Raising one expires the quirks for versions below it, and a test then asks for their removal.
+SUPPORTED_FLOOR: Mapping[str, str] = {"vllm": "0.9.0"}
+
+
+class Stage(StrEnum):
+    """The lifecycle stage of a quirk."""
+
+    ACTIVE = auto()  #: the installed packages are affected, or nobody knows better
+    DORMANT = auto()  #: the installed packages have the fix, supported older ones do not
+    EXPIRED = auto()  #: every supported version has the fix: delete it
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    """A quirk's stage, with the evidence.
+
+    Attributes:
+        stage: The stage.
+        evidence: Compared versions, answers of probes, and paired runs, as text.
+    """
+
+    stage: Stage
+    evidence: tuple[str, ...]
+
+
+def lifecycle(item: Loaded, installed: Mapping[str, str] | None = None) -> Lifecycle:
+    """Returns a quirk's lifecycle stage.
+
+    Args:
+        item: The quirk.
+        installed: Versions by package; what is installed if None.
+    """
+    facts, quirk = Installation(installed), item.quirk
+    evidence = [f"affected: {ranged.package} {ranged}" for ranged in quirk.affected]
+    if expired := _expired(quirk):
+        return Lifecycle(Stage.EXPIRED, (*evidence, *expired))
+    found = {name: facts.fact(f"packages.{name}") for name in _packages(quirk)}
+    evidence += [f"installed: {name} {version}" for name, version in found.items() if version is not UNKNOWN]
+    probed = [(probe, ask(probe)) for probe in (quirk.probes if installed is None else ())]
+    evidence += [f"{_WORDS[answer]}: {probe}" for probe, answer in probed]
+    evidence += [f"paired run: {run.scenario}" for run in quirk.paired_runs]
+    is_fixed = affected(facts, quirk).answer is Answer.NO
+    return Lifecycle(Stage.DORMANT if is_fixed else Stage.ACTIVE, tuple(evidence))
+
+
+_WORDS = {
+    Answer.YES: "the installed source has the bug",
+    Answer.NO: "the installed source has the fix",
+    Answer.UNKNOWN: "the installed source does not tell",
+}
+
+
+def _expired(quirk: Quirk) -> tuple[str, ...]:
+    """Says why no supported version is affected; empty if one is."""
+    for package in _packages(quirk):
+        floor = SUPPORTED_FLOOR.get(package)
+        ranges = [ranged for ranged in quirk.affected if ranged.package == package]
+        if floor is not None and all(_ends_below(ranged, floor) for ranged in ranges):
+            last = " and ".join(str(ranged.fixed) for ranged in ranges)
+            return (f"{package} is fixed in {last}, and nothing below {floor} is supported: delete this quirk",)
+    return ()
+
+
+def _ends_below(ranged: Affected, floor: str) -> bool:
+    fixed, lowest = parse_version(ranged.fixed or ""), parse_version(floor)
+    return fixed is not None and lowest is not None and fixed <= lowest
+
+
+def _packages(quirk: Quirk) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(ranged.package for ranged in quirk.affected))

@@ -1,0 +1,286 @@
+"""Loads the discovered plugins, each on its own: into `Loaded` quirks, or a `Broken` row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pluggy
+from packaging.utils import canonicalize_name
+
+from quirks_core.base import json_values
+from quirks_core.base.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown
+from quirks_core.configuration.slots import engine_doubt
+from quirks_core.declaration.quirk import Quirk, asked_of
+from quirks_core.facts.context import RunContext, is_known_fact
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import Plan
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.switches import Switch, Switches
+from quirks_core.plugins import hookspecs, plugin_code
+from quirks_core.plugins.consistency import circular_supersedes, duplicate_ids
+from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+
+#: More quirks than anybody declares; a hook that never stops yielding must not fill the memory.
+_MOST_QUIRKS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A plugin that did not load, and why."""
+
+    name: str
+    distribution: str
+    version: str
+    entry_point: str
+    error: str
+
+    def __str__(self) -> str:
+        return f"plugin {self.name!r} of {self.distribution} {self.version} ({self.entry_point}) is broken: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A plugin that was not loaded because its distribution is switched off."""
+
+    plugin: Discovered
+    switch: Switch
+
+    def __str__(self) -> str:
+        return f"plugin {self.plugin.name!r} of {self.plugin.distribution} {self.plugin.version} was not loaded: {self.switch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A plugin that took long to load.
+
+    Attributes:
+        name: Its distribution and entry point.
+        seconds: How long.
+    """
+
+    name: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"plugin {self.name} took {self.seconds:.1f} s to load"
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The loaded quirks, and the plugins that did not load.
+
+    Attributes:
+        loaded: Every quirk with where it comes from, sorted by id.
+        broken: Every plugin that did not load.
+        skipped: Every plugin that was not loaded because its distribution is switched off.
+        slow: Every plugin that took longer than `plugin_code.SLOW_S` to load.
+    """
+
+    loaded: tuple[Loaded, ...]
+    broken: tuple[Broken, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    slow: tuple[Slow, ...] = ()
+    _manager: pluggy.PluginManager = field(default_factory=lambda: _new_manager(), repr=False, compare=False)
+
+    @classmethod
+    def load(
+        cls, found: Iterable[Discovered] | None = None, *, strict: bool = False, switches: Switches | None = None
+    ) -> Registry:
+        """Loads plugins one by one; a broken one becomes a `Broken` row and the others work.
+
+        Args:
+            found: What to load; everything that is installed if None.
+            strict: A broken plugin is an error.
+            switches: What the user turned off or on; a distribution that is off is not even imported.
+
+        Raises:
+            BrokenPluginsError: There are broken plugins, and `strict` holds.
+            UsageError: MODEL_QUIRKS_LOAD_TIMEOUT is no number of seconds.
+        """
+        manager = _new_manager()
+        plugins: list[tuple[Discovered, list[Quirk]]] = []
+        broken: list[Broken] = []
+        skipped: list[Skipped] = []
+        slow: list[Slow] = []
+        for item in discover() if found is None else found:
+            if switches and (switch := switches.turns_off(item.distribution)):
+                skipped.append(Skipped(item, switch))
+                continue
+            try:
+                who = f"plugin {_plugin_name(item)}"
+                quirks, seconds = plugin_code.call(who, item.distribution, partial(_declared, manager, item))
+            except DeclarationError as error:
+                broken.append(_broken(item, str(error)))
+                continue
+            plugins.append((item, quirks))
+            if seconds > plugin_code.SLOW_S:
+                slow.append(Slow(_plugin_name(item), seconds))
+        for check in (duplicate_ids, circular_supersedes):
+            wrong = check(plugins)
+            for item, problem in wrong:
+                if manager.has_plugin(_plugin_name(item)):
+                    manager.unregister(name=_plugin_name(item))
+                broken.append(_broken(item, problem))
+            gone = {id(item) for item, _ in wrong}
+            plugins = [(item, quirks) for item, quirks in plugins if id(item) not in gone]
+        if broken and strict:
+            raise BrokenPluginsError([str(item) for item in broken])
+        loaded = [Loaded(quirk, item.distribution, item.version, item.name) for item, quirks in plugins for quirk in quirks]
+        loaded.sort(key=lambda item: item.quirk.id)
+        return cls(tuple(loaded), tuple(broken), tuple(skipped), tuple(slow), manager)
+
+    def find(self, quirk_id: str) -> Loaded:
+        """Returns the quirk of that id.
+
+        Raises:
+            DeclarationError: Its plugin is broken; the message says why.
+            UsageError: There is none; the message names the nearest one.
+        """
+        for item in self.loaded:
+            if item.quirk.id == quirk_id:
+                return item
+        for broken in self.broken:
+            # A plugin that declares several quirks has none of their ids, but they start with its distribution's name.
+            if broken.name == quirk_id or canonicalize_name(quirk_id.partition("/")[0]) == canonicalize_name(
+                broken.distribution
+            ):
+                raise DeclarationError(f"quirk {quirk_id!r} is not loaded, its {broken}")
+        raise UsageError(f"no quirk {quirk_id!r}{nearest(quirk_id, [item.quirk.id for item in self.loaded])}")
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The names of the facts that quirks ask for."""
+        return asked_of(item.quirk for item in self.loaded)
+
+    def check_names(self, switches: Switches) -> list[str]:
+        """Makes sure that every name of the switches exists; returns warnings about those that nobody can know.
+
+        Raises:
+            UsageError: A switch names nothing.
+        """
+        not_loaded = [(item.name, item.distribution) for item in self.broken]
+        not_loaded += [(row.plugin.name, row.plugin.distribution) for row in self.skipped]
+        return switches.check(self.loaded, not_loaded)
+
+    def resolve(self, context: RunContext, switches: Switches | None = None) -> Plan:
+        """Makes the plan for a run.
+
+        Args:
+            context: The facts; plugins may add theirs.
+            switches: What the user turned off or on.
+
+        Raises:
+            UsageError: A switch names nothing.
+        """
+        switches = switches or Switches()
+        doubtful = self.check_names(switches)
+        context, troubles = self._with_plugin_facts(context)
+        unchecked = [f"{name} is not checked: the source of that vLLM is not installed" for name in context.unchecked]
+        warnings = [*map(str, self.broken), *map(str, self.skipped), *doubtful, *troubles, *unchecked, *_doubts(context)]
+        return resolve(context, self.loaded, switches, warnings=warnings)
+
+    def observe(self, plan: Plan, receipt: object) -> list[str]:
+        """Shows plan and receipt to every observer; returns what went wrong in words."""
+        _, troubles = self._call_each("quirks_observe", lambda _: None, plan=plan, receipt=receipt)
+        return troubles
+
+    def _with_plugin_facts(self, context: RunContext) -> tuple[RunContext, list[str]]:
+        answers, troubles = self._call_each("quirks_facts", _facts, context=context)
+        extra: dict[str, Any] = {}
+        contested: set[str] = set()
+        for plugin, facts in answers:
+            for key, value in facts.items():
+                name = f"{plugin.partition(':')[0]}.{key}"
+                if is_known_fact(name):
+                    troubles.append(f"quirks_facts of {plugin} failed: {name} is a fact of every run, not a plugin's to give")
+                    continue
+                if extra.setdefault(name, value) != value:
+                    contested.add(name)
+        for name in sorted(contested):
+            troubles.append(f"fact {name} is unknown: two plugins of its distribution give it different values")
+            del extra[name]
+        return (context.model_copy(update={"extra": {**context.extra, **extra}}) if extra else context), troubles
+
+    def _call_each(self, hook: str, read: Callable[[Any], Any], **arguments: object) -> tuple[list[tuple[str, Any]], list[str]]:
+        """Calls a hook implementation by implementation: pluggy's own call would lose all results when one raises.
+
+        Args:
+            hook: The hook's name.
+            read: Makes of an answer what is wanted of it.
+            **arguments: The hook's arguments.
+
+        Returns:
+            Each answer with the name of its plugin, in order of the plugins' names, and what went wrong in words.
+        """
+        answers: list[tuple[str, Any]] = []
+        troubles: list[str] = []
+        for impl in sorted(getattr(self._manager.hook, hook).get_hookimpls(), key=lambda impl: str(impl.plugin_name)):
+            given = {name: arguments[name] for name in impl.argnames}
+            who = f"{hook} of {impl.plugin_name}"
+            distribution = str(impl.plugin_name).partition(":")[0]
+            try:
+                answer, _ = plugin_code.call(who, distribution, lambda impl=impl, given=given: read(impl.function(**given)))  # type: ignore[misc]
+                answers.append((impl.plugin_name, answer))
+            except DeclarationError as error:
+                troubles.append(f"{who} failed: {error}")
+        return answers, troubles
+
+
+def _doubts(context: RunContext) -> list[str]:
+    """What is to be said of engine arguments that the user typed and whose values the installed vLLM does not list."""
+    typed = sorted(context.typed) if context.source_known("vllm") else ()
+    return [why for name in typed if (why := engine_doubt(name, context.value(name)))]
+
+
+def _new_manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def _plugin_name(item: Discovered) -> str:
+    return f"{item.distribution}:{item.name}"
+
+
+def _declared(manager: pluggy.PluginManager, item: Discovered) -> list[Quirk]:
+    """Imports one plugin, registers it and asks it for its quirks; a plugin with anything wrong stays unregistered."""
+    if item.problem:
+        raise DeclarationError(item.problem)
+    plugin = item.entry_point.load()
+    if isinstance(plugin, Quirk):
+        if plugin.id != item.name:
+            raise DeclarationError(f"the entry point is named {item.name!r} but the quirk's id is {plugin.id!r}")
+        return [plugin]  # it has no hooks, so that pluggy need not know it
+    name = _plugin_name(item)
+    manager.register(plugin, name)
+    own = [impl for impl in manager.hook.quirks_declare.get_hookimpls() if impl.plugin_name == name]
+    try:
+        manager.check_pending()  # a misspelt hook would never be called
+        if not own:
+            raise DeclarationError(f"{item.entry_point.value} is neither a Quirk nor a plugin with a quirks_declare hook")
+        quirks: list[Any] = list(islice(own[0].function(), _MOST_QUIRKS + 1))  # type: ignore[call-overload]  # pluggy types it as object
+        if len(quirks) > _MOST_QUIRKS:
+            raise DeclarationError(f"quirks_declare returned more than {_MOST_QUIRKS} quirks")
+        if wrong := [quirk for quirk in quirks if not isinstance(quirk, Quirk)]:
+            raise DeclarationError(f"quirks_declare returned {shown(wrong[0])}, which is no Quirk")
+    except BaseException:
+        manager.unregister(name=name)
+        raise
+    return quirks
+
+
+def _broken(item: Discovered, problem: str) -> Broken:
+    return Broken(item.name, item.distribution, item.version, item.entry_point.value, shortened(problem))
+
+
+def _facts(answer: Any) -> Mapping[str, Any]:
+    """Reads what `quirks_facts` returned: facts are part of the plan, which is JSON."""
+    try:
+        facts: dict[str, Any] = json_values.plain(dict(answer))
+    except (TypeError, ValueError):
+        raise DeclarationError(f"it must return JSON values by name, not {shown(answer)}") from None
+    return facts

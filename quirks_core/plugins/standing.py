@@ -1,0 +1,54 @@
+"""How well a quirk is proven for given versions: by a run, by the source, by its declaration, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from quirks_core.declaration import data_file
+from quirks_core.declaration.probes import ask
+from quirks_core.declaration.quirk import Quirk
+from quirks_core.declaration.trace import Answer
+
+_RUN = "paired run"
+
+
+class Standing(StrEnum):
+    """What supports a quirk, the strongest first."""
+
+    PROVEN = "proven by a paired run with exactly these versions"
+    REFUTED = "not needed: a paired run with exactly these versions passed without it"
+    ELSEWHERE = "proven by a paired run with other versions"
+    SOURCE = "not run, but the installed source shows the bug"
+    RANGE = "by its range of versions only"
+    UNTESTED = "tested by nobody"
+
+
+def standing(
+    quirk: Quirk, platform: str | None, versions: Mapping[str, str], *, cpu: str = "", source: bool
+) -> tuple[Standing, str]:
+    """Returns what supports a quirk on an installation, and where it was proven if it was.
+
+    Args:
+        quirk: The quirk.
+        platform: The engine's platform.
+        versions: Versions by package.
+        cpu: Kind of CPU; empty if it is unknown.
+        source: The installed source is that of these versions, so that probes can be asked.
+    """
+    runs = [item for item in data_file.proved(quirk) if item.by == _RUN and item.conclusion != "INCONCLUSIVE"]
+    for item in runs:
+        here = item.platform == platform and (item.cpu == cpu or not quirk.depends_on_cpu)
+        if here and all(versions.get(name) == text for name, text in item.versions.items()):
+            return (Standing.PROVEN if item.conclusion == "NEEDED" else Standing.REFUTED), str(item.date)
+    if needed := [item for item in runs if item.conclusion == "NEEDED"]:
+        return Standing.ELSEWHERE, "; ".join(f"{item.place}: {_listed(item.versions)}" for item in needed)
+    if source and any(ask(probe) is Answer.YES for probe in quirk.probes):
+        return Standing.SOURCE, ""
+    if quirk.affected:
+        return Standing.RANGE, ", ".join(f"{ranged.package} {ranged}" for ranged in quirk.affected)
+    return Standing.UNTESTED, ""
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {text}" for name, text in sorted(versions.items()))

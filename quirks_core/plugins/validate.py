@@ -1,0 +1,247 @@
+"""The rules for every quirk, checked on its declaration; ``quirks validate`` and `QuirkContract` use this module."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from types import ModuleType
+
+from packaging.utils import canonicalize_name
+
+from quirks_core.base.errors import QuirksError, nearest, words
+from quirks_core.configuration.slots import SLOTS, engine_problem, is_engine_argument, slot_around
+from quirks_core.declaration.adjustments import Patch, Refuse
+from quirks_core.declaration.encoding import encode
+from quirks_core.declaration.quirk import Quirk
+from quirks_core.declaration.trace import Answer
+from quirks_core.facts.context import FACTS, Installation, is_known_fact
+from quirks_core.plan.evaluate import affected, evaluate_one, matches
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.propose import drift_of
+from quirks_core.plan.records import State
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.switches import Switches
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.lifecycle import Stage, lifecycle
+from quirks_core.source import fingerprints, sources
+
+#: Examples that one message lists at most.
+_SHOWN = 3
+
+
+class Level(StrEnum):
+    """How much a problem matters."""
+
+    NOTE = auto()  #: worth knowing
+    ERROR = auto()  #: to be mended
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A rule that a declaration violates.
+
+    Attributes:
+        level: How much it matters.
+        quirk: The quirk's id; the entry point's name if no quirk could be loaded.
+        message: What is wrong and what to do.
+    """
+
+    level: Level
+    quirk: str
+    message: str
+
+
+def problems(item: Loaded) -> list[Problem]:
+    """Checks one quirk against every rule. If the quirk's code raises during a check, that is a problem of the quirk."""
+    found: list[Problem] = []
+    for law in LAWS:
+        try:
+            found += law(item)
+        except Exception as error:  # a third party's match or value may raise anything
+            found.append(_error(item, f"its {law.__name__.replace('_', ' ')} cannot be checked: {words(error)}"))
+    return found
+
+
+def metadata(item: Loaded) -> Iterator[Problem]:
+    """References, docstring and evidence exist; an id with a prefix names its distribution."""
+    quirk, text = item.quirk, documentation(item.quirk)
+    for reference in quirk.references:
+        if not reference.url.startswith("https://"):
+            yield _error(item, f"reference {reference.url!r} is no https:// address")
+    if len(text.split("\n\n")) < 2:
+        yield _error(
+            item,
+            "the docstring of its module says too little: after one line on the problem, say what happens, what the quirk "
+            "changes and when it can go",
+        )
+    if not quirk.evidence and not quirk.paired_runs and "Evidence:" not in text:
+        yield _error(
+            item,
+            "it has no evidence: write an 'async def scenario(lab)' beside it, give a probe, or say in the docstring, after "
+            "'Evidence:', why there is none",
+        )
+    prefix, slash, _ = quirk.id.partition("/")
+    if slash and item.distribution and canonicalize_name(prefix) != canonicalize_name(item.distribution):
+        yield _error(item, f"its id begins with {prefix!r}, but it belongs to {item.distribution!r}")
+    if not slash and item.distribution and not item.is_built_in:
+        name = f"{canonicalize_name(item.distribution)}/{quirk.id}"
+        yield Problem(Level.NOTE, quirk.id, f"an id of a third party is safe from others as {name!r}")
+
+
+def examples(item: Loaded) -> Iterator[Problem]:
+    """It has an example of every answer that it can give, and each example gets its answer."""
+    quirk = item.quirk
+    given = {example.answer for example in quirk.examples}
+    wanted = [Answer.YES, Answer.NO, *([Answer.UNKNOWN] if quirk.can_be_unknown else [])]
+    for answer in wanted:
+        if answer not in given:
+            yield _error(item, f"no example of a run that gets {answer}: add {answer}(…) to its examples")
+    for number, example in enumerate(quirk.examples, 1):
+        verdict = evaluate_one(example.context(), item, Switches()).verdict
+        if verdict.verdict is not example.answer:
+            yield _error(
+                item,
+                f"example {number} must get {example.answer} and gets {verdict.verdict}: {verdict.because}; "
+                "mend the example or the match",
+            )
+
+
+def slots(item: Loaded) -> Iterator[Problem]:
+    """In every example its values fit their slots and do not conflict."""
+    for number, example in enumerate(item.quirk.examples, 1):
+        for refusal in resolve(example.context(), [item]).refusals:
+            if refusal.kind in ("broken", "conflict"):
+                yield _error(item, f"example {number}: what it asks for cannot be used: {refusal.reason}")
+
+
+def facts(item: Loaded) -> Iterator[Problem]:
+    """Every fact that it asks for is one that a run can have."""
+    for name in sorted(item.quirk.asked):
+        if is_known_fact(name):
+            slot = slot_around(name)
+            if is_engine_argument(slot) and slot not in SLOTS and (why := engine_problem(slot)):
+                yield Problem(Level.NOTE, item.quirk.id, f"{why}; it is only found on other versions")
+        elif not any(other and name.startswith(f"{other}.") for other in (item.distribution, *_declaring())):
+            yield _error(item, f"no run has a fact {name!r}{nearest(name, (*FACTS, *SLOTS))}")
+
+
+def reasons(item: Loaded) -> Iterator[Problem]:
+    """A refusal has a reason and a remedy, and a patch a reason."""
+    for adjustment in item.quirk.adjustments:
+        if isinstance(adjustment, Refuse):
+            for name in ("reason", "remedy"):
+                if not getattr(adjustment, name).strip():
+                    yield _error(item, f"a Refuse has no {name}: say {'why' if name == 'reason' else 'what to do instead'}")
+        if isinstance(adjustment, Patch) and not adjustment.reason and "patch" not in documentation(item.quirk).lower():
+            yield _error(
+                item,
+                f"the patch of {adjustment.target} does not say why: give reason=, or say in the docstring why no default, "
+                "requirement or environment variable helps",
+            )
+
+
+def data(item: Loaded) -> Iterator[Problem]:
+    """It is data: it can be written as JSON."""
+    try:
+        json.dumps(encode(item.quirk), allow_nan=False)
+    except (QuirksError, RecursionError, TypeError, ValueError) as error:
+        yield _error(item, f"it cannot be written as JSON: {error}; a value may be data or a function")
+
+
+def expiry(item: Loaded) -> Iterator[Problem]:
+    """Some supported version still needs it."""
+    found = lifecycle(item, {})
+    if found.stage is Stage.EXPIRED:
+        yield _error(item, f"delete me: {found.evidence[-1]}")
+
+
+def patches(item: Loaded) -> Iterator[Problem]:
+    """The installed source of what it patches is one that the patch was written against."""
+    for patch in item.quirk.adjustments:
+        if not isinstance(patch, Patch):
+            continue
+        module = patch.source.partition(":")[0]
+        if fingerprints.find(patch.source) is None and sources.module_source(module.partition(".")[0]) is not None:
+            yield _error(item, f"the patch of {patch.target} comes from {fingerprints.missing(patch.source)}")
+        if why := unpatchable(item.quirk, patch):
+            yield Problem(Level.NOTE, item.quirk.id, f"the patch of {patch.target} is not checked: {why}")
+        elif problem := drift_of(patch, item):
+            yield _error(
+                item,
+                f"{problem}\nLook at what changed, then add what 'quirks fingerprint {patch.target}' prints to expects, or "
+                "bound the quirk's versions",
+            )
+
+
+#: All rules that can be checked on a single declaration.
+LAWS: tuple[Callable[[Loaded], Iterable[Problem]], ...] = (
+    metadata,
+    examples,
+    facts,
+    slots,
+    reasons,
+    data,
+    expiry,
+    patches,
+)
+
+
+def supersedes(quirk_id: str, replaced: Iterable[str], known: Collection[str]) -> Iterator[Problem]:
+    """Every quirk that it replaces exists."""
+    for name in replaced:
+        if name not in known:
+            yield Problem(Level.ERROR, quirk_id, f"it supersedes {name!r}, which does not exist{nearest(name, known)}")
+
+
+def narrower(item: Loaded, replaced: Iterable[Loaded]) -> Iterator[Problem]:
+    """Notes the quirks that it supersedes and that stay active in a run where it does not apply, as their examples show."""
+    for other in replaced:
+        missed = [
+            f"example {number} ({verdict.because})"
+            for number, example in enumerate(other.quirk.examples, 1)
+            if example.answer is Answer.YES
+            and (verdict := evaluate_one(example.context(), item, Switches()).verdict).state is not State.ACTIVE
+        ]
+        if missed:
+            yield Problem(
+                Level.NOTE,
+                item.quirk.id,
+                f"it supersedes {other.quirk.id!r} only where it applies itself; {other.quirk.id!r} stays active in its own "
+                f"{', '.join(missed[:_SHOWN])}{' and others' if len(missed) > _SHOWN else ''}",
+            )
+
+
+def documentation(quirk: Quirk) -> str:
+    """Returns the docstring of the module that declares a quirk; empty if there is none."""
+    module = declaring_module(quirk)
+    return (inspect.getdoc(module) or "") if module else ""
+
+
+def declaring_module(quirk: Quirk) -> ModuleType | None:
+    """Returns the imported module that declares a quirk."""
+    return sys.modules.get(quirk.location.module)
+
+
+def unpatchable(quirk: Quirk, patch: Patch) -> str:
+    """Says why no run on this installation can need a patch; empty if one can."""
+    package = patch.target.partition(":")[0].partition(".")[0]
+    if sources.module_source(package) is None:
+        return f"{package} is not installed"
+    here = Installation()
+    for trace in (matches(quirk.match, here), affected(here, quirk)):
+        if trace.answer is Answer.NO:
+            return f"no run on this installation needs it ({trace.decisive})"
+    return ""
+
+
+def _declaring() -> Iterator[str]:
+    """The distributions that may give facts of their own."""
+    yield from (plugin.distribution for plugin in discover())
+
+
+def _error(item: Loaded, message: str) -> Problem:
+    return Problem(Level.ERROR, item.quirk.id, message)

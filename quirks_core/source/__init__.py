@@ -1,0 +1,1 @@
+"""vLLM's source, read without importing it."""

@@ -1,0 +1,143 @@
+"""The options of ``vllm serve``, read from the source of the installed vLLM: nothing of vLLM is imported.
+
+Options of the engine are added in ``EngineArgs.add_cli_args``, one call for each; those of the server are the fields of the
+``FrontendArgs`` classes, and a few calls in ``make_arg_parser``. As in vLLM, an option's type says how many words it takes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from quirks_core.source import sources
+from quirks_core.source.engine_arguments import annotated_type, argument_names, find_argument
+
+_ENGINE = "vllm.engine.arg_utils"
+#: Where the server's own options are: since vLLM 0.33, since 0.29, and before.
+_SERVER = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+_ADD, _FRONTEND = "add_argument", "FrontendArgs"
+_FUNCTIONS = ("add_cli_args", "make_arg_parser")
+
+
+class Shape(StrEnum):
+    """How many words an option takes."""
+
+    VALUE = auto()  #: one value
+    VALUES = auto()  #: one or more values
+    OPTIONAL = auto()  #: a value or none
+    FLAG = auto()  #: none; ``--no-…`` says the contrary
+    SWITCH = auto()  #: none, and there is no contrary
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOption:
+    """One option.
+
+    Attributes:
+        names: Its names as they are typed, with their dashes.
+        argument: The engine argument that it sets; None for an option of the server alone.
+        type: What its value is; ``Any`` if the source does not tell.
+        shape: How many words it takes.
+    """
+
+    names: tuple[str, ...]
+    argument: str | None
+    type: Any
+    shape: Shape
+
+    @property
+    def name(self) -> str:
+        """Its first long name."""
+        return next((name for name in self.names if name.startswith("--")), self.names[0])
+
+
+@sources.kept_by_tree(4)
+def serve_options() -> tuple[ServeOption, ...] | None:
+    """Returns every option of ``vllm serve``; None if vLLM is not installed."""
+    if argument_names() is None:
+        return None
+    found: dict[str, ServeOption] = {}
+    for option in (*_added(_ENGINE), *(option for module in _SERVER for option in (*_added(module), *_fields(module)))):
+        found.setdefault(option.name, option)
+    return tuple(found.values())
+
+
+def option_of(argument: str) -> ServeOption | None:
+    """Returns the option that sets an engine argument; None if ``vllm serve`` has none, or no vLLM is installed."""
+    return next((option for option in serve_options() or () if option.argument == argument), None)
+
+
+def members(type_: Any) -> tuple[Any, ...]:
+    """Returns the kinds of a union, None included; of another type, the type alone."""
+    return get_args(type_) if get_origin(type_) in (Union, UnionType) else (type_,)
+
+
+def _added(module: str) -> Iterator[ServeOption]:
+    """The options that calls of ``add_argument`` add, in the functions of a module that make parsers."""
+    tree = sources.parsed(module)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree else []
+    for function in functions:
+        for call in ast.walk(function) if function.name in _FUNCTIONS else ():
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == _ADD:
+                names = tuple(word for word in map(_text, call.args) if word.startswith("-"))
+                if names:
+                    yield _option(names, {item.arg: item.value for item in call.keywords if item.arg})
+
+
+def _option(names: tuple[str, ...], given: Mapping[str, ast.expr]) -> ServeOption:
+    """An option by its names and by what the call says itself; the rest is what vLLM makes of the argument's type."""
+    first = next((name for name in names if name.startswith("--")), names[0])
+    destination = _text(given.get("dest")) or first.lstrip("-").replace("-", "_")
+    argument = find_argument(destination)
+    type_ = argument.type if argument else Any
+    action, nargs = ast.unparse(given["action"]) if "action" in given else "", given.get("nargs")
+    if action.strip("'\"") in ("store_true", "store_false"):
+        shape = Shape.SWITCH
+    elif action.endswith("BooleanOptionalAction"):
+        shape = Shape.FLAG
+    elif nargs is not None:
+        shape = Shape.OPTIONAL if _text(nargs) == "?" else Shape.VALUES
+    else:
+        shape = Shape.VALUE if "type" in given or "choices" in given else _shape(type_)
+    return ServeOption(names, destination if argument else None, type_, shape)
+
+
+def _fields(module: str) -> Iterator[ServeOption]:
+    """The options of the server that are fields of classes."""
+    tree = sources.parsed(module)
+    single = set(_single_words(tree)) if tree else set()
+    for owner in tree.body if tree else ():
+        if isinstance(owner, ast.ClassDef) and owner.name.endswith(_FRONTEND):
+            for node in owner.body:
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    name, type_ = node.target.id, annotated_type(node.annotation, module)
+                    shape = Shape.VALUE if name in single else _shape(type_)
+                    yield ServeOption((f"--{name.replace('_', '-')}",), None, type_, shape)
+
+
+def _single_words(tree: ast.Module) -> Iterator[str]:
+    """The lists that are typed as one word, as JSON for example: vLLM deletes what it has made of their type."""
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Delete) else ():
+            match target:
+                case ast.Subscript(value=ast.Subscript(slice=ast.Constant(value=str(name))), slice=ast.Constant(value="nargs")):
+                    yield name
+
+
+def _shape(type_: Any) -> Shape:
+    kinds = set(members(type_)) - {type(None)}
+    if {bool, str} == kinds and type(None) in members(type_):
+        return Shape.OPTIONAL
+    if bool in kinds:
+        return Shape.FLAG
+    if any(get_origin(kind) is Literal for kind in kinds):
+        return Shape.VALUE
+    return Shape.VALUES if any((get_origin(kind) or kind) in (list, set, tuple) for kind in kinds) else Shape.VALUE
+
+
+def _text(node: ast.expr | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

@@ -1,0 +1,218 @@
+"""Changes one setting at a time, repeats the scenarios that failed, and reports which settings affect parity."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from quirks_core.base.errors import QuirksError
+from quirks_core.configuration.config import GenerationConfig
+from worker.lab.attribution.attribution import attributions, distance
+from worker.lab.attribution.variant import Start, Variant, variants
+from worker.lab.parity.records import Report, Result, Step, Tell
+from worker.lab.parity.run import Options, ParityRun
+from worker.lab.parity.store import Store
+
+#: Most settings that are changed together.
+_MOST_TOGETHER = 3
+#: Most combinations that are tried for one scenario.
+_MOST_TRIES = 4
+#: A setting that reduces a scenario's distance from parity by less than this share is not combined with others.
+_LEAST_GAIN = 0.02
+
+#: Measures scenarios with a variant's change applied. If it raises a `QuirksError`, the ablation continues with the next
+#: variant.
+Measure: TypeAlias = Callable[[Variant, Sequence[str]], Awaitable[Sequence[Result]]]
+
+
+async def run(
+    config: GenerationConfig,
+    options: Options,
+    *,
+    settings: Sequence[str] = (),
+    every: bool = False,
+    state: Path | None = None,
+    tell: Tell = lambda _: None,
+) -> Report:
+    """Measures parity as `worker.lab.parity.run` does, then the effect of each setting, changed alone.
+
+    Args:
+        config: The configuration.
+        options: What to measure.
+        settings: Settings to change; all that apply if empty.
+        every: Start an engine also for settings that are left when others have restored every scenario that failed. Always
+            so if `settings` are given.
+        state: File that stores finished results, shared with `worker.lab.parity.run`.
+        tell: Called with what comes next.
+
+    Raises:
+        UsageError, RefusedError, EngineStartError: As for `worker.lab.parity.run`; also if a setting does not exist.
+    """
+    async with ParityRun(config, options, state=state, tell=tell) as parity:
+        start = Start(parity.config, parity.plan, parity.registry, options.planning)
+        variants(start, only=settings)  # fails here if a setting does not exist
+        results = await parity.baseline()
+        before = {result.scenario: result for result in results}
+
+        async def measure(variant: Variant, names: Sequence[str]) -> list[Result]:
+            assert variant.plan is not None  # noqa: S101  # one without is not measured
+            if variant.how == "rescore":
+                return await parity.rescored([before[name] for name in names], variant.plan)
+            if variant.how == "refit":
+                return await parity.with_other_refits(variant.plan, names)
+            return await parity.on_another_engine(variant.config, variant.planning, names)
+
+        reported = {**parity.engine.values, "engine.dtype": parity.engine.dtype}
+        found = variants(start, only=settings, engine=reported)
+        every = every or bool(settings)
+        steps = await run_variants(found, results, measure, every=every, tell=tell, store=parity.store)
+        return parity.report(results, steps, attributions(results, steps, parity.plan, parity.registry))
+
+
+async def run_variants(
+    variants: Sequence[Variant],
+    baseline: Sequence[Result],
+    measure: Measure,
+    *,
+    every: bool = False,
+    tell: Tell = lambda _: None,
+    store: Store | None = None,
+) -> list[Step]:
+    """Measures every variant, then combinations for scenarios that no single setting restores.
+
+    Args:
+        variants: What to try, in this order.
+        baseline: The results of the user's run.
+        measure: Measures scenarios.
+        every: Start an engine also for what is left when every scenario that failed is restored.
+        tell: Called before each variant.
+        store: Keeps steps that were measured; those that could not be are tried again.
+
+    Returns:
+        A step for each variant and each combination, in the order in which they were tried.
+    """
+    ablation = _Ablation(variants, baseline, measure, tell, store or Store(None, {}))
+    for number, variant in enumerate(variants, start=1):
+        ablation.place = f"{number}/{len(variants)} "
+        restored = "" if every or variant.how != "restart" else ablation.restored_by
+        await ablation.step(variant, unless=restored)
+    ablation.place = ""
+    for scenario in ablation.failing:
+        await ablation.combine(scenario)
+    return list(ablation.steps.values())
+
+
+@dataclass(slots=True)
+class _Ablation:
+    """The state of an ablation while variants are measured."""
+
+    variants: Sequence[Variant]
+    baseline: Sequence[Result]
+    measure: Measure
+    tell: Tell
+    store: Store
+    steps: dict[str, Step] = field(default_factory=dict)  # by the variants' keys
+    measured: dict[tuple[str, str], str] = field(default_factory=dict)  # a variant's key by its effect
+    place: str = ""  # which of how many variants is tried, as the beginning of a line
+
+    @property
+    def failing(self) -> list[str]:
+        """The scenarios that count and failed."""
+        return [result.scenario for result in self.baseline if result.gates and result.level == "fail"]
+
+    @property
+    def scenarios(self) -> list[str]:
+        """The scenarios to repeat: those that failed, or all that count if none failed."""
+        return self.failing or [result.scenario for result in self.baseline if result.counts]
+
+    @property
+    def restored_by(self) -> str:
+        """The settings that together restore every scenario that failed, each alone some of them; empty if one is left."""
+        names: dict[str, None] = {}
+        for scenario in self.failing:
+            setting = next((step.setting for step in self.steps.values() if _restores(step, scenario)), None)
+            if setting is None:
+                return ""
+            names[setting] = None
+        return " and ".join(names)
+
+    async def step(self, variant: Variant, *, unless: str = "") -> Step:
+        """Tries a variant, unless an earlier run did.
+
+        Args:
+            variant: The variant.
+            unless: The settings that made it unnecessary; it is not tried then.
+        """
+        name = f"ablation: {variant.key}: {', '.join(self.scenarios)}"
+        found = self.store.get(name, Step)
+        if found is None:
+            found = await self._step(variant, unless)
+            if not found.error:
+                self.store.put(name, found)
+        self.steps[variant.key] = found
+        if not found.error:
+            self.measured.setdefault((variant.how, variant.effect), variant.key)
+        return found
+
+    async def _step(self, variant: Variant, unless: str) -> Step:
+        step = Step(setting=variant.setting, before=variant.before, after=variant.after, how=variant.how, error=variant.error)
+        if step.error:
+            self.tell(f"{self.place}{variant.key}: cannot be tried: {step.error}")
+            return step
+        if (same := self.measured.get((variant.how, variant.effect))) is not None:
+            self.tell(f"{self.place}{variant.key}: gives the same run as {same}")
+            return step.model_copy(update={"results": self.steps[same].results})
+        if unless:
+            return step.model_copy(update={"error": f"all that failed is restored by {unless}; --every-setting tries it"})
+        also = ", ".join(f"{slot}: {before} to {after}" for slot, (before, after) in variant.also.items())
+        self.tell(f"{self.place}{variant.key} ({self._cost(variant)}){f'; quirks then change {also}' if also else ''}")
+        begun = time.monotonic()
+        try:
+            results = tuple(await self.measure(variant, self.scenarios))
+        except QuirksError as error:
+            return step.model_copy(update={"error": str(error)})
+        return step.model_copy(update={"results": results, "seconds": time.monotonic() - begun})
+
+    def _cost(self, variant: Variant) -> str:
+        """What a variant takes; if such ones were timed, with the seconds of the last."""
+        took = [step.seconds for step in self.steps.values() if step.how == variant.how and step.seconds >= 1]
+        return f"{variant.how}, about {took[-1]:.0f} s" if took else variant.how
+
+    async def combine(self, scenario: str) -> None:
+        """Combines the settings that help a scenario most, adding one at a time, until the scenario is restored."""
+        order = self._by_gain(scenario)
+        if len(order) < 2 or any(_restores(step, scenario) for step in self.steps.values()):
+            return
+        best, tries = order[0], 0
+        for other in order[1:]:
+            together = best.combined(other)
+            if together is None or len(together.changes) > _MOST_TOGETHER:
+                continue
+            if tries == _MOST_TRIES:
+                return
+            tries += 1
+            step = self.steps.get(together.key) or await self.step(together)
+            if _restores(step, scenario):
+                return
+            if self._left(step, scenario) < self._left(self.steps[best.key], scenario):
+                best = together
+
+    def _by_gain(self, scenario: str) -> list[Variant]:
+        """The variants that bring a scenario nearer to parity, the best first."""
+        left = [(self._left(self.steps[variant.key], scenario), variant) for variant in self.variants]
+        return [variant for share, variant in sorted(left, key=lambda item: item[0]) if share < 1 - _LEAST_GAIN]
+
+    def _left(self, step: Step, scenario: str) -> float:
+        """The share of the distance from parity that is left in a scenario; infinite if it was not measured."""
+        pair = [result for result in (*self.baseline, *step.results) if result.scenario == scenario]
+        if len(pair) != 2 or any(result.status != "measured" for result in pair):
+            return math.inf
+        return distance(*pair)
+
+
+def _restores(step: Step, scenario: str) -> bool:
+    return any(result.status == "measured" and result.level != "fail" for result in step.results if result.scenario == scenario)

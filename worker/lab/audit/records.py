@@ -1,0 +1,152 @@
+"""What a refit audit found, as records that travel as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from quirks_core.base.errors import QuirksError
+from quirks_core.base.record import Record
+from worker.refit.weights.scope import RefitScope
+
+#: The refits of an engine without quirks, in order: what most trainers send, what a checkpoint holds, and the first once more
+#: on correct weights. What the third one destroys is also lost after a start from the checkpoint.
+REFITS = (
+    ("parameters", RefitScope.PARAMETERS),
+    ("state_dict", RefitScope.STATE_DICT),
+    ("parameters again", RefitScope.PARAMETERS),
+)
+FIRST, COMPLETE, AGAIN = (label for label, _ in REFITS)
+#: The refits with the plan in force; the second sends the same weights again.
+PLANNED_REFITS = ("plan", "plan again")
+
+
+class AuditError(QuirksError):
+    """The audit cannot be made; the message says why and what to do."""
+
+    exit_code = 2
+
+
+class Hazard(Record):
+    """A tensor of the engine, or the output of a layer, that differs from the checkpoint's after a refit without quirks."""
+
+    name: str  #: the engine's name of it; of a computation, the module's
+    #: ``parameter``, ``buffer`` or ``computation``: a layer whose output differs although its tensors are right
+    kind: Literal["parameter", "buffer", "computation"]
+    module: str  #: path of the module that owns it
+    module_class: str  #: its class, with the Python module
+    persistent: bool  #: a state dict of the engine's model holds it
+    shape: tuple[int, ...]  #: its shape in one engine process
+    problem: str  #: how it differs from the checkpoint's, after the first refit that shows it
+    in_checkpoint: bool  #: loading the checkpoint writes it, or the tensors of a layer whose output differs
+    #: the checkpoint's names that it is written from, the first few; empty if they are unknown
+    checkpoint: tuple[str, ...]
+    workers: tuple[int, ...]  #: the engine processes that differ
+    after: tuple[str, ...]  #: the refits without quirks after which it differs (`REFITS`)
+    #: the refits with the plan in force after which it differs (`PLANNED_REFITS`); None if the plan does not affect weights, so
+    #: nothing was tried
+    planned: tuple[str, ...] | None = None
+    covered_by: tuple[str, ...] = ()  #: what makes it right: ids of quirks, or keys of the configuration
+
+    @property
+    def state_dict_restores(self) -> bool:
+        """A refit of the state dict makes it right."""
+        return COMPLETE not in self.after
+
+    @property
+    def is_destroyed(self) -> bool:
+        """A refit of parameters destroys it although it was right before, so a start from the checkpoint does not help."""
+        return self.state_dict_restores and AGAIN in self.after
+
+    @property
+    def is_covered(self) -> bool:
+        """With the plan in force it is right."""
+        return self.planned == ()
+
+
+class Refit(Record):
+    """One refit and its result."""
+
+    label: str  #: one of `REFITS` or `PLANNED_REFITS`
+    scope: str  #: what was sent
+    refused: str = ""  #: why the worker does not generate after it; empty if it does
+    differs: tuple[str, ...] = ()  #: names of the tensors and modules that differ from the checkpoint's
+
+
+class Logits(Record):
+    """Comparison of logprobs of the same tokens: a refitted engine against one that loaded the checkpoint."""
+
+    tokens: int  #: how many were compared
+    max_abs_delta: float  #: largest difference, in nats
+    mean_abs_delta: float  #: mean difference, in nats
+    nonfinite: int  #: how many were NaN or infinite; the other numbers do not include them
+    tolerance: float  #: the largest difference that equal weights explain
+
+    @property
+    def close(self) -> bool:
+        """Equal weights explain the differences."""
+        return self.nonfinite == 0 and self.max_abs_delta <= self.tolerance
+
+    @classmethod
+    def of(cls, got: Sequence[float], expected: Sequence[float], tolerance: float) -> Logits:
+        """Compares N logprobs with N others.
+
+        Raises:
+            ValueError: The lengths differ.
+        """
+        apart = [abs(one - other) for one, other in zip(got, expected, strict=True)]
+        finite = [delta for delta in apart if delta < float("inf")]  # false for NaN as well
+        return cls(
+            tokens=len(apart),
+            max_abs_delta=max(finite, default=0.0),
+            mean_abs_delta=sum(finite) / max(len(finite), 1),
+            nonfinite=len(apart) - len(finite),
+            tolerance=tolerance,
+        )
+
+
+class Disagreement(Record):
+    """How an engine that loaded the checkpoint from disk, without any refit, differs from transformers."""
+
+    logits: Logits  #: logprobs of the engine against those of transformers in float32
+    layer: str | None  #: the first layer whose output differs, such as ``layers.3``; None if no compared layer differs
+    compared: int  #: number of layers that were compared; 0 with a compiled engine
+
+
+class Audit(Record):
+    """A refit audit."""
+
+    date: str  #: when it was made (ISO)
+    model: str  #: name of the model
+    model_type: str  #: its ``model_type``
+    platform: str  #: ``cpu`` or ``cuda``
+    versions: dict[str, str]  #: versions of the relevant packages
+    plan: str  #: digest of the plan in force
+    quirks: tuple[str, ...]  #: the active quirks that could affect the weights after a refit; the first engine ran without them
+    refits: tuple[Refit, ...]  #: every refit, in order
+    hazards: tuple[Hazard, ...]  #: what differs after one of `REFITS`
+    #: after the first refit without quirks; None if the worker refuses to generate then, or logprobs were not compared
+    logits: Logits | None = None
+    #: after the refits with the plan in force; None if there were none, or logprobs were not compared
+    planned_logits: Logits | None = None
+    #: how the engine's model differs from transformers before any refit; it does not count for `passed`, which is about
+    #: refits; None if they agree, or without `logits`
+    disagreement: Disagreement | None = None
+    seconds: float = 0.0  #: how long it took
+    skeleton: str = ""  #: the start of a declaration, if no quirk covers some hazards; else empty
+
+    @property
+    def clean(self) -> bool:
+        """A refit without quirks is right: no tensor, no computation and no logprob differs, and the worker generates."""
+        refused = any(refit.refused for refit in self.refits if refit.label == FIRST)
+        return not self.hazards and not refused and (self.logits is None or self.logits.close)
+
+    @property
+    def passed(self) -> bool:
+        """It is clean, or the plan in force makes everything right."""
+        if self.clean:
+            return True
+        planned = [refit for refit in self.refits if refit.label in PLANNED_REFITS]
+        right = bool(planned) and not any(refit.refused or refit.differs for refit in planned)
+        right = right and all(hazard.is_covered for hazard in self.hazards)
+        return right and (self.planned_logits is None or self.planned_logits.close)

@@ -1,0 +1,244 @@
+"""Audits refits: what they leave wrong in an engine that started from dummy weights, and which quirks cover it.
+
+An engine without the quirks of weight transfer is refitted from the checkpoint, as a trainer would do it, and compared with
+the same checkpoint loaded from disk, in the engine's own processes: every parameter and buffer by value, every linear layer and
+embedding by its output, and the model by logprobs. Every difference is a hazard. The same is repeated with the plan in force,
+so that a hazard is reported as covered only if it did not occur.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from quirks_core.base.errors import words
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.facts.model_config import require_weights
+from quirks_core.plan.records import Plan
+from quirks_core.plan.switches import SwitchNames
+from quirks_core.plugins.planning import PlanOptions
+from worker.errors import RefitError, RefitRejectedError, TransferError, WorkerCallError
+from worker.lab.attribution.draft import draft
+from worker.lab.audit.coverage import FLAGS, OPEN, adjustment, candidates, changes_weights, covering
+from worker.lab.audit.logprobs import Logprobs
+from worker.lab.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Disagreement, Hazard, Logits, Refit
+from worker.lab.parity.records import Tell
+from worker.lab.parity.session import running
+from worker.refit.weights.scope import RefitScope
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from worker.async_worker import VllmAsyncGenerationWorker
+
+_NO_WORKER_RPC = "the engine's workers do not answer, because engine.worker_extension_cls replaces ours; remove it"
+
+
+class _Finding(NamedTuple):
+    """What one refit showed: the record, and by tensor its fields and processes."""
+
+    refit: Refit
+    rows: Mapping[str, dict[str, Any]]
+
+
+async def audit(
+    config: GenerationConfig,
+    planning: PlanOptions | None = None,
+    *,
+    logits: bool = True,
+    tell: Tell = lambda _: None,
+) -> Audit:
+    """Audits the refits of one model.
+
+    Starts one to three engines one after the other: one that loads the checkpoint (for `logits`), one from dummy weights
+    without the quirks that could concern refits, and, if that one shows hazards and the plan does something about weights, one
+    with the plan in force. Each comparison loads the checkpoint beside the engine's model, so there must be room for a second
+    one on the engine's device (`engine.gpu_memory_utilization`); the transformers model is in this process, in float32.
+
+    Args:
+        config: The run to audit. Its purpose is treated as ``rollout``.
+        planning: Plan options; quirks that they force are active only on the engine with the plan in force.
+        logits: Compare logprobs too; needs one more engine.
+        tell: Called with the name of each step before it starts.
+
+    Returns:
+        The audit.
+
+    Raises:
+        AuditError: transformers cannot load the model, the engine has no room for a second one, or its workers do not answer.
+        UsageError, RefusedError, EngineStartError, EngineDiedError, TransferError: As for `worker.VllmAsyncGenerationWorker`.
+    """
+    start = time.monotonic()
+    config = config.model_copy(update={"purpose": "rollout"})
+    require_weights(config.model.path)
+    engines = _Engines.of(config, planning or PlanOptions.gather(config))  # before anything runs, so that a refusal comes first
+    plan = engines.planned.plan
+    tell("loading the model with transformers")
+    trainer = load_trainer(config)
+    expected, disagreement = Logprobs(), None
+    if logits:
+        tell("starting an engine from the checkpoint, for its logprobs")
+        disagreement = await _from_checkpoint(engines.bare("auto"), trainer, expected)
+    tell("starting an engine from dummy weights, without quirks of weight transfer")
+    findings, without = await _refits(engines.bare("dummy"), trainer, REFITS, expected, FIRST, tell)
+    suspicious = any(item.rows or item.refit.refused for item in findings) or bool(without and not without.close)
+    with_plan = None
+    if suspicious and changes_weights(plan):
+        tell("starting an engine with the plan in force")
+        scope = RefitScope(plan.value("refit.scope"))
+        refits = [(label, scope) for label in PLANNED_REFITS]
+        more, with_plan = await _refits(engines.planned, trainer, refits, expected, PLANNED_REFITS[-1], tell)
+        findings += more
+    logprobs = {"logits": without, "planned_logits": with_plan, "disagreement": disagreement}
+    return _record(plan, findings, **logprobs, seconds=time.monotonic() - start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Engines:
+    """The engines of an audit, none of them started."""
+
+    config: GenerationConfig
+    bare_options: PlanOptions  #: those of an engine without the quirks of weight transfer
+    planned: VllmAsyncGenerationWorker  #: the engine with the plan in force
+
+    @classmethod
+    def of(cls, config: GenerationConfig, planning: PlanOptions) -> _Engines:
+        from worker.async_worker import VllmAsyncGenerationWorker
+
+        planned = VllmAsyncGenerationWorker(config, options=planning)
+        off = planning.switches.under(SwitchNames([*FLAGS, *candidates(planned.plan)]), "the audit")
+        return cls(config, replace(planning, switches=off), planned)
+
+    def bare(self, load_format: str) -> VllmAsyncGenerationWorker:
+        """Returns an engine without the quirks of weight transfer, from dummy weights or from the checkpoint (``auto``)."""
+        from worker.async_worker import VllmAsyncGenerationWorker
+
+        return VllmAsyncGenerationWorker(opened(self.config, load_format), options=self.bare_options)
+
+
+async def _from_checkpoint(
+    worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, expected: Logprobs
+) -> Disagreement | None:
+    """Takes the logprobs of an engine that loads the checkpoint, and compares that engine with transformers."""
+    from worker.lab.audit.disagreement import disagreement_of  # needs torch
+
+    async with running(worker):
+        await expected.take(worker, trainer.config.get_text_config().vocab_size)
+        return await disagreement_of(worker, trainer, expected)
+
+
+def _record(plan: Plan, findings: Sequence[_Finding], **values: Any) -> Audit:
+    context = plan.context
+    hazards = tuple(_hazards(findings, plan))
+    uncovered = [hazard for hazard in hazards if not hazard.is_covered]
+    return Audit(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        model=context.model.name,
+        model_type=context.model.model_type or "unknown",
+        platform=context.platform or "unknown",
+        versions={name: version for name, version in context.packages.items() if version},
+        plan=plan.digest,
+        quirks=candidates(plan),
+        refits=tuple(item.refit for item in findings),
+        hazards=hazards,
+        skeleton=draft(context.model.model_type, context.purpose, [adjustment(uncovered)]) if uncovered else "",
+        **values,
+    )
+
+
+def load_trainer(config: GenerationConfig) -> PreTrainedModel:
+    """Loads the checkpoint with transformers, as the class that it names, in float32 and on the CPU.
+
+    In float32, which represents every dtype of a checkpoint exactly, so no difference comes from rounding on our side.
+
+    Raises:
+        AuditError: transformers cannot load it; the message has its reason.
+    """
+    import torch
+    import transformers
+
+    options = {"revision": config.model.revision}
+    try:
+        known = transformers.AutoConfig.from_pretrained(config.model.path, **options)
+        name = (known.architectures or [""])[0]
+        # A multimodal checkpoint holds more than the language model that the auto class would load.
+        loader = getattr(transformers, name, transformers.AutoModelForCausalLM)
+        model: PreTrainedModel = loader.from_pretrained(config.model.path, dtype=torch.float32, **options)
+    except Exception as error:
+        raise AuditError(
+            f"transformers cannot load {config.model.path!r}: {words(error)}; an audit refits the engine from a transformers "
+            "model of the checkpoint, so it needs a model type and a format of weights that transformers knows"
+        ) from error
+    return model.eval()
+
+
+def opened(config: GenerationConfig, load_format: str) -> GenerationConfig:
+    """Returns a configuration without the user's own settings against hazards, so that a refit shows all of them."""
+    return config.overridden({"engine.load_format": load_format, "refit.scope": OPEN["refit.scope"]})
+
+
+async def _refits(
+    worker: VllmAsyncGenerationWorker,
+    trainer: PreTrainedModel,
+    refits: Iterable[tuple[str, RefitScope]],
+    expected: Logprobs,
+    scored: str,
+    tell: Tell,
+) -> tuple[list[_Finding], Logits | None]:
+    """Starts an engine and refits it; compares logprobs after the refit labelled `scored`, if it may generate then."""
+    found: list[_Finding] = []
+    logits = None
+    async with running(worker):
+        for label, scope in refits:
+            tell(f"refit: {label}")
+            found.append(await _refit(worker, trainer, label, scope))
+            if label == scored and expected and not found[-1].refit.refused:
+                logits = await expected.compare(worker)
+    return found, logits
+
+
+async def _refit(worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, label: str, scope: RefitScope) -> _Finding:
+    """Refits and compares, also after a refit that the worker refuses half-way."""
+    await _step(worker, "poison")
+    refused = ""
+    try:
+        await worker.refit_async(trainer, scope)
+    except (RefitRejectedError, TransferError):
+        raise
+    except RefitError as error:
+        refused = str(error)
+    rows: dict[str, dict[str, Any]] = {}
+    for place, found in enumerate(await _step(worker, "compare")):
+        for row in found:
+            first = rows.setdefault(row["name"], {**row, "workers": []})
+            first["workers"].append(place)
+    return _Finding(Refit(label=label, scope=scope.value, refused=refused, differs=tuple(rows)), rows)
+
+
+async def _step(worker: VllmAsyncGenerationWorker, step: str) -> list[list[dict[str, Any]]]:
+    """Has every engine process do one step of `worker.lab.audit.tensor_audit.TensorAudit`."""
+    from worker.lab.audit import tensor_audit  # needs torch
+
+    if not worker.engine.takes_calls:
+        raise AuditError(_NO_WORKER_RPC)
+    try:
+        return await worker.engine.call(tensor_audit.step, step)
+    except (RefitError, WorkerCallError) as error:
+        raise AuditError(str(error)) from error
+
+
+def _hazards(findings: Sequence[_Finding], plan: Plan) -> Iterator[Hazard]:
+    """Joins the results of the refits without quirks with those of the refits with the plan in force."""
+    bare = [item for item in findings if item.refit.label not in PLANNED_REFITS]
+    planned = [item for item in findings if item.refit.label in PLANNED_REFITS]
+    for name in dict.fromkeys(name for item in bare for name in item.rows):
+        showing = [item for item in bare if name in item.rows]
+        hazard = Hazard(
+            **showing[0].rows[name],
+            after=tuple(item.refit.label for item in showing),
+            planned=tuple(item.refit.label for item in planned if name in item.rows) if planned else None,
+        )
+        yield hazard.model_copy(update={"covered_by": covering(hazard, plan)})

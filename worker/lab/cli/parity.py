@@ -1,0 +1,126 @@
+"""``quirks parity``: do the rollout engine and the trainer give the same tokens the same logprobs, and if not, why not?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quirks_core.base.errors import UsageError
+from quirks_core.cli.command import Command
+from quirks_core.cli.numbers import share
+from quirks_core.cli.options import installed_only, load_config, plan_options
+from quirks_core.cli.screen import Screen, line
+from worker.lab.cli.arguments import add_limits, add_prompts, add_samples, add_verbose, output_folder
+from worker.lab.cli.compare import run_compare
+from worker.lab.cli.display import quiet_engine, stages
+from worker.lab.cli.dump import run_dump
+
+if TYPE_CHECKING:
+    from quirks_core.configuration.config import GenerationConfig
+    from worker.lab.parity.records import Report, Tell
+
+_DUMP, _COMPARE = "dump", "compare"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what to measure and where to write it."""
+    parser.add_argument(
+        "action", nargs="*", metavar="ACTION",
+        help="'dump': write what this engine generates to --output; 'compare A B': compare two such files, without an engine; "
+        "neither: measure",
+    )  # fmt: skip
+    what = parser.add_argument_group("what to measure")
+    what.add_argument("--scenario", metavar="NAME", action="append", default=[], help="only this scenario (repeatable)")
+    add_prompts(what)
+    what.add_argument("--trainer-device", metavar="DEVICE", help="where the trainer computes; a GPU if there is one")
+    limits = parser.add_argument_group("verdict")
+    add_limits(limits)
+    limits.add_argument(
+        "--epsilon", metavar="E", type=share, default=0.2, help="ratios outside of 1 ± E are clipped (%(default)s)"
+    )
+    ablation = parser.add_argument_group("attribution")
+    ablation.add_argument(
+        "--attribute", action="store_true", help="change one setting at a time and report which of them affect parity"
+    )
+    ablation.add_argument(
+        "--setting", metavar="NAME", action="append", default=[], help="with --attribute: only this setting (repeatable)"
+    )
+    ablation.add_argument(
+        "--every-setting", action="store_true",
+        help="with --attribute: start an engine for every setting, also when others have restored all scenarios that failed",
+    )  # fmt: skip
+    dump = parser.add_argument_group("dump")
+    add_samples(dump)
+    dump.add_argument("--tokens-of", metavar="FILE", type=Path, help="score the tokens of that dump, too")
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--output", metavar="FOLDER", type=Path,
+        help="write report.json, report.html and report.png; rerun the same command to resume an interrupted one",
+    )  # fmt: skip
+    add_verbose(output)
+
+
+def run_parity(options: argparse.Namespace) -> int:
+    """Measures parity, or makes or compares dumps; 1 if a threshold is crossed."""
+    action, *files = options.action or [""]
+    if action == _COMPARE:
+        return run_compare(options, files)
+    if files or action not in ("", _DUMP):
+        raise UsageError(f"quirks parity takes nothing, 'dump' or 'compare A B', not {' '.join(options.action)!r}")
+    installed_only(options)
+    quiet_engine(verbose=options.verbose)
+    if action == _DUMP:
+        return run_dump(options)
+    if options.setting and not options.attribute:
+        raise UsageError("--setting says which settings --attribute changes; give --attribute as well")
+    if options.every_setting and not options.attribute:
+        raise UsageError("--every-setting says which settings --attribute changes; give --attribute as well")
+    config, folder = load_config(options), output_folder(options.output)
+    console = Screen(stderr=options.json)
+    with stages(console) as tell:
+        report = asyncio.run(_measure(options, config, folder / "state.jsonl" if folder else None, tell)).without_samples()
+    if folder:
+        from worker.lab.parity.page import write_report
+
+        write_report(report, folder)
+    if options.json:
+        print(report.model_dump_json(indent=2))
+    else:
+        from worker.lab.parity.table import show_report
+
+        show_report(console, report)
+        if folder:
+            console.say(f"written: report.html, report.png and report.json in {line(folder)}")
+    return 0 if report.passed else 1
+
+
+async def _measure(options: argparse.Namespace, config: GenerationConfig, state: Path | None, tell: Tell) -> Report:
+    from worker.lab.attribution import run as ablation
+    from worker.lab.parity import run as parity
+
+    chosen = parity.Options(
+        scenarios=tuple(options.scenario),
+        prompts=options.prompts,
+        num_prompts=options.num_prompts,
+        new_tokens=options.tokens,
+        seed=options.seed,
+        profile=options.profile,
+        thresholds=tuple(options.threshold),
+        epsilon=options.epsilon,
+        trainer_device=options.trainer_device,
+        planning=plan_options(options, config),
+    )
+    if options.attribute:
+        every = options.every_setting
+        return await ablation.run(config, chosen, settings=options.setting, every=every, state=state, tell=tell)
+    return await parity.run(config, chosen, state=state, tell=tell)
+
+
+COMMAND = Command(
+    "compare the logprobs of rollout and trainer; find the setting that makes them differ",
+    run_parity,
+    add_arguments,
+    describes_run=True,
+)

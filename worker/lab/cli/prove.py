@@ -1,0 +1,221 @@
+"""``quirks prove``: runs the evidence of quirks with and without them, and says which are still needed here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from quirks_core.base import child_process, whole_file
+from quirks_core.base.errors import UsageError
+from quirks_core.cli.command import Command
+from quirks_core.cli.numbers import positive, seconds
+from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.declaration import data_file
+from quirks_core.facts.installation import no_engine
+from quirks_core.facts.packages import installed_version
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plugins.registry import Registry
+from worker.lab.kit.evidence import stale
+from worker.lab.kit.proof import Conclusion, Finding, Proof, Report
+from worker.lab.kit.prove import TIMEOUT_S, number_of_runs, prove
+
+_ENGINE = "vllm"
+_COLOURS = {Conclusion.NEEDED: "green", Conclusion.NOT_NEEDED: "bold red", Conclusion.INCONCLUSIVE: "yellow"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `run_prove`."""
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("ids", nargs="*", default=[], metavar="ID", help="the quirks to prove")
+    chosen.add_argument("--all", action="store_true", help="prove every installed quirk")
+    chosen.add_argument("--changed", action="store_true", help="prove those whose evidence in --output is missing or stale")
+    parser.add_argument("--timeout", metavar="S", type=seconds, default=TIMEOUT_S, help="time limit of one run (%(default)g s)")
+    parser.add_argument(
+        "--jobs", metavar="N", type=positive, default=1, help="proofs at the same time (%(default)s); an engine takes 2 to 3 GB"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="write the report as JSON after each proof, so that --changed goes on where a run was ended; other quirks' "
+        "proofs stay in it",
+    )
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the same as Markdown")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="for maintainers: record the conclusions in the data file of each quirk's distribution; 'quirks doctor --model' "
+        "and the catalogue show them",
+    )
+
+
+def run_prove(options: argparse.Namespace) -> int:
+    """Proves quirks; 1 if one is not needed, contradicts its own evidence, or has a paired run that did not decide.
+
+    Raises:
+        UsageError: A quirk is unknown, a file cannot be written, or a quirk's evidence needs an engine and none is installed.
+    """
+    registry = Registry.load()
+    recorded = _recorded(options, registry)
+    for file in filter(None, (options.output, options.markdown)):
+        _check_writable(file)
+    # With --json standard output holds the JSON alone.
+    console = Screen(stderr=options.json)
+    for broken in registry.broken:
+        console.say(f"[yellow]warning[/] {line(broken)}")
+    items = _chosen(options, registry, recorded)
+    _check_engine(items)
+    proofs: list[Proof] = []
+    kept: list[Proof] = []
+    together = _keep(options, recorded, kept)
+    for proof in _proofs(items, options, console):
+        _say(console, proof)
+        proofs.append(proof)
+        if proof.findings or stale(registry.find(proof.id), recorded.get(proof.id)):  # else the recorded one says more
+            kept.append(proof)
+        together = _keep(options, recorded, kept)
+    report = Report.of(proofs)
+    if options.json:
+        print(_as_json(report))
+    elif items:
+        _show(console, report)
+    else:
+        console.say("nothing to prove: the recorded evidence is up to date")
+    if options.record:
+        record(registry, together.proofs)
+    return 1 if any(proof.calls_for_action for proof in report.proofs) else 0
+
+
+def record(registry: Registry, proofs: Iterable[Proof]) -> None:
+    """Writes the conclusions of proofs into the data files of their distributions.
+
+    Raises:
+        UsageError: A data file cannot be read or written.
+    """
+    found: dict[Path, dict[str, data_file.Proved]] = {}
+    for proof in proofs:
+        path = data_file.path_for(registry.find(proof.id).quirk)
+        if path is not None and (conclusion := proof.proved) is not None:
+            found.setdefault(path, {})[proof.id] = conclusion
+    for path, conclusions in found.items():
+        data_file.write(path, data_file.with_proved(data_file.read(path), conclusions))
+
+
+def _recorded(options: argparse.Namespace, registry: Registry) -> dict[str, Proof]:
+    """The proofs that are in ``--output`` already, of quirks that are still there."""
+    if options.changed and not options.output:
+        raise UsageError("--changed compares with the evidence in a file: name it by --output")
+    if not options.output or not options.output.is_file():
+        return {}
+    installed = {item.quirk.id for item in registry.loaded}
+    return {proof.id: proof for proof in Report.read(options.output).proofs if proof.id in installed}
+
+
+def _keep(options: argparse.Namespace, recorded: Mapping[str, Proof], proofs: Iterable[Proof]) -> Report:
+    """Writes the proofs made so far, and those of earlier that none of them replaces."""
+    together = Report.of((*recorded.values(), *proofs))
+    if options.output:
+        whole_file.write(options.output, _as_json(together) + "\n")
+    if options.markdown:
+        whole_file.write(options.markdown, together.markdown())
+    return together
+
+
+def _chosen(options: argparse.Namespace, registry: Registry, recorded: Mapping[str, Proof]) -> list[Loaded]:
+    if options.changed:
+        return [item for item in registry.loaded if stale(item, recorded.get(item.quirk.id))]
+    return list(registry.loaded) if options.all else [registry.find(name) for name in dict.fromkeys(options.ids)]
+
+
+def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -> Iterator[Proof]:
+    """Makes the proofs, and yields each as it ends; an interruption ends those that run."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="quirks-lab-") as folder,
+        Progress(*columns, console=console, transient=True) as bar,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
+        task = bar.add_task("", total=sum(map(number_of_runs, items)))
+        given_up = threading.Event()
+
+        def tell(text: str) -> None:
+            if given_up.is_set():
+                raise CancelledError
+            bar.update(task, description=text)
+
+        def proof_of(item: Loaded) -> Proof:
+            own = Path(folder, str(threading.get_ident()))  # two jobs must not make the same checkpoint at the same time
+            return prove(item, own, timeout_s=options.timeout, tell=tell)
+
+        running = {pool.submit(proof_of, item): item for item in items}
+        try:
+            for done in as_completed(running):
+                bar.advance(task, number_of_runs(running[done]))
+                yield done.result()
+        except BaseException:
+            given_up.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            child_process.end_all()
+            raise
+
+
+def _say(console: Screen, proof: Proof) -> None:
+    console.say(f"[{_COLOURS[proof.conclusion]}]{proof.conclusion}[/] {line(proof.id)}: {lines(proof.reason)}")
+
+
+def _show(console: Screen, report: Report) -> None:
+    """Prints what each piece of evidence saw with and without its quirk."""
+    found = [(proof, item) for proof in report.proofs for item in proof.findings]
+    if not found:
+        return
+    versions = ", ".join(f"{name} {text}" for name, text in report.versions.items())
+    console.say(f"\nevidence, with and without each quirk: {line(versions)}, platform {line(report.platform or 'unknown')}")
+    for proof, item in found:
+        console.say(f"[{_COLOURS[item.conclusion]}]{item.conclusion}[/] [bold]{line(proof.id)}[/] ({item.kind})", indent=2)
+        console.say(f"[dim]{line(item.measure)}[/]", indent=4)
+        console.entries(list(_sides(item)), indent=4)
+
+
+def _sides(item: Finding) -> Iterator[tuple[str, str]]:
+    for name, run in (("with", item.with_quirk), ("without", item.without_quirk)):
+        if run:
+            yield name, f"{lines(run)} [dim]({run.seconds:.0f} s)[/]"
+
+
+def _as_json(report: Report) -> str:
+    return json.dumps(report.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def _check_engine(items: Iterable[Loaded]) -> None:
+    """Refuses to run evidence without an engine: every run would end as INCONCLUSIVE, with a traceback as the reason."""
+    if installed_version(_ENGINE) is not None:
+        return
+    for item in items:
+        if item.quirk.paired_runs or any(probe.package == _ENGINE for probe in item.quirk.probes):
+            need = f"the evidence of {item.quirk.id} needs it"
+            raise UsageError(f"this command cannot run here: {_ENGINE} is not installed: {no_engine()}; {need}")
+
+
+def _check_writable(file: Path) -> None:
+    """Fails before the work starts if a file cannot be written."""
+    try:
+        with file.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
+
+
+COMMAND = Command("run the evidence of quirks on the installed engine: are they needed?", run_prove, add_arguments)

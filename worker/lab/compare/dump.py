@@ -1,0 +1,147 @@
+"""What one engine generates from given prompts and seeds, as a file to compare with that of another engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from quirks_core.apply.receipt import Receipt
+from quirks_core.base import whole_file
+from quirks_core.base.errors import UsageError
+from quirks_core.plan.switches import SwitchNames
+from worker.lab.parity.records import ParityRecord
+from worker.lab.parity.store import write_text
+
+#: Most bytes of a dump.
+_MOST = 256 * 2**20
+#: Version of the dumps' format; one of another is refused.
+DUMP_FORMAT = 1
+#: Prefix of the progress lines of a process that makes a dump.
+STAGE = "::stage "
+
+#: Prompt and generated tokens.
+Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+
+
+class RowKey(NamedTuple):
+    """What a row is made from: ``greedy``, or ``sampled`` with a seed of its own, from the prompt of that number."""
+
+    kind: Literal["greedy", "sampled"]
+    prompt: int
+    seed: int | None = None
+
+
+class Row(ParityRecord):
+    """One sequence that the engine generated: its `RowKey`, G token ids, and G logprobs in nats as the engine reports them."""
+
+    kind: Literal["greedy", "sampled"]
+    prompt: int
+    seed: int | None = None
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    @property
+    def key(self) -> RowKey:
+        """What it was made from."""
+        return RowKey(self.kind, self.prompt, self.seed)
+
+
+class Dump(ParityRecord):
+    """Everything that one engine generated, and every setting that may have affected it."""
+
+    format: int = DUMP_FORMAT
+    date: str  #: when it was made (ISO)
+    model: str  #: name of the model
+    model_type: str  #: its ``model_type``
+    config_digest: str  #: SHA-256 of its ``config.json``
+    weights_digest: str = ""  #: SHA-256 of probes of its weights' files; empty if they are in no local folder
+    platform: str  #: ``cpu``, ``cuda``, …; empty if it is unknown
+    versions: dict[str, str]  #: versions by package, Python's and the device's name among them
+    plan: str  #: the plan's digest
+    quirks: tuple[str, ...]  #: ids of the quirks in force
+    settings: dict[str, Any]  #: the slots as in force, and how samples were drawn
+    effective: dict[str, Any]  #: the engine's own settings (`worker.lab.compare.effective`)
+    prompts: tuple[tuple[int, ...], ...]  #: token ids of each prompt
+    receipt: Receipt  #: the acknowledgements of its processes
+    rows: tuple[Row, ...]  #: what was generated
+    #: by the digest of some sequences, the logprobs of each one's generated tokens, computed at once as a prompt (prefill,
+    #: temperature 1): always for the dump's own rows, and for another dump's if it was made ``--tokens-of`` it
+    scored: dict[str, tuple[tuple[float, ...], ...]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Checks a file that may have been edited by hand, so that a comparison does not fail half-way."""
+        for number, row in enumerate(self.rows):
+            if not 0 <= row.prompt < len(self.prompts):
+                raise ValueError(f"row {number} is of prompt {row.prompt}, and there are {len(self.prompts)}")
+            if len(row.tokens) != len(row.logprobs):
+                raise ValueError(f"row {number} has {len(row.tokens)} tokens and {len(row.logprobs)} logprobs")
+        if (own := self.scored.get(self.digest)) is not None and len(own) != len(self.rows):
+            raise ValueError(f"there are {len(self.rows)} rows, and {len(own)} were scored")
+        return self
+
+    @property
+    def sequences(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Prompt and generated tokens of each row."""
+        return [(self.prompts[row.prompt], row.tokens) for row in self.rows]
+
+    @property
+    def digest(self) -> str:
+        """Names the sequences: equal digests are equal tokens."""
+        return digest(self.sequences)
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Reads a dump.
+
+        Raises:
+            UsageError: The file cannot be read, is not a dump, or has another format.
+        """
+        expected = "expected a dump as 'quirks parity dump' writes it"
+        try:
+            values = json.loads(whole_file.read(file, _MOST))
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror or error}; {expected}") from None
+        except ValueError as error:
+            raise UsageError(f"{file} is not valid JSON ({error}); {expected}") from None
+        if isinstance(values, dict) and "rows" in values and (found := values.get("format")) != DUMP_FORMAT:
+            raise UsageError(f"{file} is a dump of format {found}, and this version reads format {DUMP_FORMAT}; make it again")
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the whole"
+            raise UsageError(f"{file} is not a dump ({where}: {first['msg']}); {expected}") from None
+
+    def write(self, file: Path) -> None:
+        """Writes the dump atomically: a reader never sees half of it.
+
+        Raises:
+            UsageError: It cannot be written there.
+        """
+        write_text(file, self.model_dump_json() + "\n")
+
+
+def digest(sequences: Sequences) -> str:
+    """Returns the SHA-256 that names some sequences."""
+    return hashlib.sha256(json.dumps(sequences).encode()).hexdigest()
+
+
+class Order(ParityRecord):
+    """What a separate process is to make a dump of."""
+
+    config: dict[str, Any]  #: the configuration: the keys that the user typed
+    switches: SwitchNames = SwitchNames()  #: names that the command line turns off and on
+    strict: bool = False  #: a broken plugin is an error
+    locked: str | None = None  #: lock file that the quirks must agree with
+    prompts: tuple[tuple[int, ...], ...]  #: token ids of each prompt
+    new_tokens: int = 64  #: most tokens to generate from each
+    samples: int = 2  #: sampled rows per prompt
+    seed: int = 0  #: seed of the first
+    tokens_of: str | None = None  #: a dump whose tokens are scored as well
+    output: str  #: where the dump goes

@@ -1,0 +1,169 @@
+"""Makes a dump with a running engine; ``python -m worker.lab.compare.dumping ORDER.json`` with its own engine.
+
+The latter takes the interpreter of any environment that has model-quirks: `worker.lab.compare.migrate` calls it so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from quirks_core.base.errors import QuirksError, UsageError, words
+from quirks_core.base.json_values import sha256
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plugins.planning import PlanOptions
+from worker.async_worker import VllmAsyncGenerationWorker
+from worker.batch import padded
+from worker.lab.compare.dump import STAGE, Dump, Order, Row, RowKey, Sequences, digest
+from worker.lab.compare.effective import effective, versions
+from worker.lab.parity.records import Tell
+from worker.lab.parity.session import prefilled, running
+
+#: Bytes of a weights file that are read at its beginning, middle and end.
+_PROBE = 65536
+
+
+async def dump(
+    worker: VllmAsyncGenerationWorker,
+    prompts: Sequence[Sequence[int]],
+    *,
+    samples: int = 2,
+    seed: int = 0,
+    tokens_of: Iterable[Sequences] = (),
+    tell: Tell = lambda _: None,
+) -> Dump:
+    """Has a running engine generate from prompts, greedily and sampled as configured, and score what it generated.
+
+    Args:
+        worker: The worker; its engine must run and hold the weights to be judged.
+        prompts: Token ids of each prompt.
+        samples: Sampled rows per prompt; none where the configured temperature is 0.
+        seed: Seed of the first sampled row, counted up for the following ones, so that a row does not depend on other requests.
+        tokens_of: Sequences of other dumps to score as well.
+        tell: Called with what comes next.
+
+    Raises:
+        BatchError: There is no prompt, or one is empty or does not fit the context.
+        EngineDiedError: A process of the engine died.
+    """
+    sampling, plan, model = worker.config.sampling, worker.plan, worker.plan.context.model
+    ids = tuple(tuple(map(int, row)) for row in prompts)
+    tell("generating greedily")
+    rows = await _generate(worker, ids, [RowKey("greedy", index) for index in range(len(ids))])
+    if sampling.temperature > 0 and samples > 0:
+        tell(f"sampling at temperature {sampling.temperature:g}")
+        rows += await _generate(worker, ids, [RowKey("sampled", n // samples, seed + n) for n in range(len(ids) * samples)])
+    scored: dict[str, tuple[tuple[float, ...], ...]] = {}
+    for sequences in ([(ids[row.prompt], row.tokens) for row in rows], *tokens_of):
+        if (name := digest(sequences)) not in scored:
+            tell("scoring the other engine's tokens" if scored else "scoring its own tokens")
+            scored[name] = tuple(await prefilled(worker, sequences))
+    slots = {slot: plan.value(slot) for slot in plan.context.settings.keys() | plan.changes.keys()}
+    drawn = {f"sampling.{name}": value for name, value in sampling.model_dump(mode="json").items()}
+    return Dump(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        model=model.name,
+        model_type=str(model.config.get("model_type", "")),
+        config_digest=sha256(model.config),
+        weights_digest=_weights_digest(model.path),
+        platform=plan.context.platform or "",
+        versions=versions(),
+        plan=plan.digest,
+        quirks=tuple(verdict.id for verdict in plan.active),
+        settings=dict(sorted({**slots, **drawn}.items())),
+        effective=effective(worker.engine.llm.vllm_config),
+        prompts=ids,
+        receipt=worker.receipt,
+        rows=tuple(rows),
+        scored=scored,
+    )
+
+
+async def _generate(worker: VllmAsyncGenerationWorker, prompts: Sequence[Sequence[int]], keys: Sequence[RowKey]) -> list[Row]:
+    """Makes rows of one kind."""
+    greedy = all(key.kind == "greedy" for key in keys)
+    batch = padded([prompts[key.prompt] for key in keys])
+    if not greedy:
+        batch["seeds"] = [key.seed for key in keys]
+    found: dict[int, Row] = {}
+    async for index, output in worker.generate_async(batch, greedy=greedy):
+        new = slice(len(prompts[keys[index].prompt]), None)
+        tokens, logprobs = output["output_ids"][0, new].tolist(), output["logprobs"][0, new].tolist()
+        found[index] = Row(**keys[index]._asdict(), tokens=tokens, logprobs=logprobs)
+    return [found[index] for index in range(len(keys))]
+
+
+def _weights_digest(model: str) -> str:
+    """Returns a digest of parts of a folder's weight files, which tells checkpoints of one architecture apart."""
+    found = hashlib.sha256()
+    folder = Path(model).expanduser()
+    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    for file in files:
+        size = file.stat().st_size
+        found.update(f"{file.name} {size}".encode())
+        with file.open("rb") as stream:
+            for place in (0, size // 2, max(size - _PROBE, 0)):
+                stream.seek(place)
+                found.update(stream.read(_PROBE))
+    return found.hexdigest() if files else ""
+
+
+# ---- with its own engine
+
+
+async def carry_out(order: Order, tell: Tell) -> Dump:
+    """Starts an engine, makes the dump and writes it; the engine is stopped in any case.
+
+    Raises:
+        QuirksError: The configuration is refused, or the engine does not start or dies.
+    """
+    others = [Dump.read(Path(order.tokens_of)).sequences] if order.tokens_of else []
+    typed = GenerationConfig.parse(order.config)
+    planning = PlanOptions.gather(typed, command_line=order.switches, strict=order.strict, locked=order.locked)
+    worker = VllmAsyncGenerationWorker(prepared(typed, order.new_tokens), options=planning)
+    tell("starting the engine")
+    async with running(worker):
+        found = await dump(worker, order.prompts, samples=order.samples, seed=order.seed, tokens_of=others, tell=tell)
+        tell("stopping the engine")
+    found.write(Path(order.output))
+    return found
+
+
+def prepared(config: GenerationConfig, new_tokens: int) -> GenerationConfig:
+    """Returns a configuration whose engine loads the checkpoint; that of a rollout would wait for a trainer's weights.
+
+    Args:
+        config: The configuration; a load format that the user typed stays.
+        new_tokens: Most tokens to generate from each prompt.
+    """
+    load_format = {} if config.engine.load_format else {"engine.load_format": "auto"}
+    return config.overridden({**load_format, "sampling.max_new_tokens": new_tokens})
+
+
+def _main(file: str) -> int:
+    def tell(text: str) -> None:
+        sys.stdout.write(f"{STAGE}{text}\n")
+        sys.stdout.flush()
+
+    try:
+        asyncio.run(carry_out(Order.model_validate_json(Path(file).read_bytes()), tell))
+    except QuirksError as error:
+        sys.stderr.write("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]) + "\n")
+        return error.exit_code
+    except ValidationError as error:
+        sys.stderr.write(f"error: this model-quirks cannot read the order: {words(error)}\n")
+        return UsageError.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    # vLLM's children inherit standard output; a dead reader must not make them fail.
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(_main(sys.argv[1]))

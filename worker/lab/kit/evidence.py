@@ -1,0 +1,135 @@
+"""What a proof depends on: recorded with it, compared later, so that evidence is run anew only where it has become stale."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from quirks_core.declaration import encoding as declaration
+from quirks_core.declaration.adjustments import Patch
+from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platform, installed_versions
+from quirks_core.plan.loaded import Loaded
+from quirks_core.source import sources
+from worker.lab.kit.proof import PACKAGES, Proof
+
+#: The modules that a scenario runs with.
+_KIT = ("checkpoints", "lab", "paired", "prove", "scenario")
+_DIGITS = 16
+
+
+def dependencies(item: Loaded) -> dict[str, str]:
+    """Returns everything that the evidence of a quirk depends on, by name: versions as they are, the rest as a digest.
+
+    The worker is none of it: tests of its own run it on every change, and a proof that was right stays right with it.
+    """
+    quirk = item.quirk
+    runs = [run.scenario for run in quirk.paired_runs]
+    patches = [patch.source for patch in quirk.adjustments if isinstance(patch, Patch)]
+    installed = installed_versions()
+    scenarios = list(_reached(runs))
+    found = {
+        "declaration": declaration.digest(quirk)[:_DIGITS],
+        "scenario": digest_of(scenarios),
+        "patches": digest_of(_reached(patches)),
+        "kit": digest_of(_kit(scenarios)) if runs else "",
+        "platform": installed_platform() or "",
+        "cpu": cpu_kind(cpu_features()) if quirk.depends_on_cpu and installed_platform() == "cpu" else "",
+        **{name: installed.get(name, "") for name in PACKAGES},
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def stale(item: Loaded, proof: Proof | None) -> str:
+    """Says what has changed since a quirk was proved, the kind of CPU excepted; empty if nothing has."""
+    if proof is None:
+        return "never proved"
+    now = dependencies(item)
+    names = (now.keys() | proof.depends.keys()) - {"cpu"}
+    return ", ".join(sorted(name for name in names if now.get(name) != proof.depends.get(name)))
+
+
+def _kit(scenarios: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The kit's modules; of the kinds of checkpoints only those that the scenarios name."""
+    constants = (part.value for node in scenarios for part in ast.walk(node) if isinstance(part, ast.Constant))
+    named = {value for value in constants if isinstance(value, str)}
+    for name in _KIT:
+        tree = ast.parse(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8"))
+        yield _with_kinds(tree, named) if name == "checkpoints" else tree
+
+
+def _with_kinds(tree: ast.Module, named: set[str]) -> ast.Module:
+    """Leaves out what only other kinds of checkpoints need; nothing if none of those that are named is one."""
+    tables = {
+        node.target.id: node for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    kinds = tables["_CONFIGS"].value
+    pairs = zip(kinds.keys, kinds.values, strict=True) if isinstance(kinds, ast.Dict) else ()
+    rows = [(key, value) for key, value in pairs if isinstance(key, ast.Constant) and key.value in named]
+    if not rows or not isinstance(kinds, ast.Dict):
+        return tree
+    kinds.keys, kinds.values = [key for key, _ in rows], [value for _, value in rows]
+    tree.body.remove(tables["NOT_ON_CPU"])
+    while unused := [node for node in tree.body if isinstance(node, ast.FunctionDef) and not _is_used(node, tree)]:
+        tree.body = [node for node in tree.body if node not in unused]
+    return tree
+
+
+def _is_used(function: ast.FunctionDef, tree: ast.Module) -> bool:
+    """A function is used if it is public, or another statement names it."""
+    others = (part for node in tree.body if node is not function for part in ast.walk(node))
+    names = {part.id for part in others if isinstance(part, ast.Name)}
+    return not function.name.startswith("_") or function.name in names
+
+
+def _reached(targets: Iterable[str]) -> Iterator[ast.AST]:
+    """The definitions ``module:name``, and all that they name in turn, as far as it is in their own top-level package."""
+    waiting, seen = sorted(set(targets)), set[str]()
+    while waiting:
+        target = waiting.pop(0)
+        if target in seen:
+            continue
+        seen.add(target)
+        module, _, name = target.partition(":")
+        node = sources.statement(target) if name else sources.parsed(module)
+        if node is not None:
+            yield node
+        waiting += sorted(_named(module, name, node) - seen)
+
+
+def _named(module: str, name: str, node: ast.AST | None) -> set[str]:
+    """What a definition names; of a name that is imported, where it comes from."""
+    found: set[str] = set()
+    if node is None:
+        imported = sources.imported_from(module, name)
+        found |= _imported(*imported) if imported else set()
+    for part in ast.walk(node) if node is not None else ():
+        if isinstance(part, ast.Name):
+            found.add(f"{module}:{part.id}")
+        elif isinstance(part, ast.ImportFrom) and part.module:
+            found |= set().union(*(_imported(part.module, alias.name) for alias in part.names))
+        elif isinstance(part, ast.Import):
+            found |= {alias.name for alias in part.names}
+    return {target for target in found if target.partition(".")[0].partition(":")[0] == module.partition(".")[0]}
+
+
+def _imported(module: str, name: str) -> set[str]:
+    """A name of a module; it may be a module itself."""
+    return {f"{module}:{name}", f"{module}.{name}"} if name else {module}
+
+
+def digest_of(nodes: Iterable[ast.AST]) -> str:
+    """Digests code by what it does: comments, docstrings, layout and the places of imports do not count. Empty if there is none."""
+    dumps = [ast.dump(_essence(copy.deepcopy(node))) for node in nodes]
+    return hashlib.sha256("\0".join(dumps).encode()).hexdigest()[:_DIGITS] if dumps else ""
+
+
+def _essence(tree: ast.AST) -> ast.AST:
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            node.body = [part for part in body if not isinstance(part, ast.Import | ast.ImportFrom)]
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+            node.body = node.body[1:]
+    return tree

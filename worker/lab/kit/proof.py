@@ -1,0 +1,241 @@
+"""The records of a proof: runs, what each piece of evidence says, what follows for a quirk, and the report of many."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from datetime import date
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from quirks_core.base import whole_file
+from quirks_core.base.errors import UsageError, words
+from quirks_core.base.record import Record
+from quirks_core.declaration.data_file import Proved
+from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platform, installed_versions
+from quirks_core.plan.records import State
+from worker.lab.kit.lab import Outcome
+
+#: The packages whose versions a paired run or a probe can depend on.
+PACKAGES = ("torch", "transformers", "vllm")
+
+
+class Conclusion(StrEnum):
+    """What the evidence says about a quirk on this installation."""
+
+    NEEDED = "NEEDED"
+    NOT_NEEDED = "NOT NEEDED"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class Kind(StrEnum):
+    """What a piece of evidence is."""
+
+    PAIRED_RUN = "paired run"
+    STATIC_PROBE = "static probe"
+
+
+class Run(Record):
+    """One run of a scenario.
+
+    Attributes:
+        outcome: What the scenario saw; None if it did not get that far.
+        error: Why there is no outcome.
+        crash: The signal by which the process died of its own fault (``SIGSEGV``), if it did.
+        states: What became of the quirk in each plan that the scenario made.
+        seconds: How long it took.
+    """
+
+    outcome: Outcome | None = None
+    error: str = ""
+    crash: str = ""
+    states: tuple[State, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """The scenario saw what it should."""
+        return self.outcome is not None and self.outcome.passed
+
+    def __str__(self) -> str:
+        if self.outcome is None:
+            return self.error
+        return f"{'passed' if self.passed else 'failed'}: {self.outcome.got}"
+
+
+class Finding(Record):
+    """What one piece of evidence says.
+
+    Attributes:
+        kind: What it is.
+        evidence: The scenario's name, or the probe in words.
+        conclusion: What it says.
+        reason: Why, in one sentence.
+        with_quirk: The run with the quirk forced; None of a probe.
+        without_quirk: The run with the quirk disabled; None also where the other one came to nothing.
+    """
+
+    kind: Kind
+    evidence: str
+    conclusion: Conclusion
+    reason: str
+    with_quirk: Run | None = None
+    without_quirk: Run | None = None
+
+    @property
+    def measure(self) -> str:
+        """What was looked at, and what it should be."""
+        outcomes = [run.outcome for run in (self.with_quirk, self.without_quirk) if run and run.outcome]
+        return f"{outcomes[0].measure} (expected: {outcomes[0].expected})" if outcomes else self.evidence
+
+
+class Proof(Record):
+    """What all the evidence of a quirk says together.
+
+    Attributes:
+        id: The quirk's id.
+        title: Its title.
+        distribution: Where it comes from.
+        version: Version of that distribution.
+        conclusion: What follows.
+        reason: Why, in one sentence.
+        disagreement: Paired runs and probes say the opposite of each other; what was run counts.
+        findings: What each piece of evidence says.
+        date: The day, UTC.
+        depends: What the evidence depends on (`worker.lab.kit.evidence.dependencies`).
+    """
+
+    id: str
+    title: str
+    distribution: str
+    version: str
+    conclusion: Conclusion
+    reason: str
+    disagreement: bool = False
+    findings: tuple[Finding, ...] = ()
+    date: date
+    depends: dict[str, str]
+
+    @property
+    def calls_for_action(self) -> bool:
+        """The quirk is not needed, its evidence contradicts itself, or a paired run failed to decide."""
+        undecided = [item for item in self.findings if item.conclusion is Conclusion.INCONCLUSIVE]
+        return (
+            self.disagreement
+            or self.conclusion is Conclusion.NOT_NEEDED
+            or any(item.kind is Kind.PAIRED_RUN for item in undecided)
+        )
+
+    @property
+    def proved(self) -> Proved | None:
+        """What a distribution records of the proof; None if there was no evidence that could be run."""
+        if not self.findings:
+            return None
+        kinds = {item.kind for item in self.findings if item.conclusion is not Conclusion.INCONCLUSIVE}
+        return Proved(
+            platform=self.depends.get("platform", ""),
+            cpu=self.depends.get("cpu", ""),
+            versions={name: self.depends[name] for name in PACKAGES if name in self.depends},
+            by=Kind.STATIC_PROBE if kinds == {Kind.STATIC_PROBE} else Kind.PAIRED_RUN,
+            conclusion=self.conclusion,
+            date=self.date,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """How long all the runs took."""
+        runs = [run for item in self.findings for run in (item.with_quirk, item.without_quirk) if run]
+        return round(sum(run.seconds for run in runs), 1)
+
+
+class Report(Record):
+    """Proofs, with when and where they were made.
+
+    Attributes:
+        versions: Versions by package, Python's among them.
+        platform: The engine's platform; None if it cannot be told.
+        machine: Operating system, processor architecture and kind of CPU.
+        proofs: One per quirk.
+    """
+
+    versions: dict[str, str]
+    platform: str | None
+    machine: str
+    proofs: tuple[Proof, ...]
+
+    @classmethod
+    def read(cls, file: Path) -> Report:
+        """Reads a report that was written as JSON.
+
+        Raises:
+            UsageError: It cannot be read.
+        """
+        try:
+            return cls.model_validate_json(whole_file.read(file))
+        except (OSError, ValidationError) as error:
+            raise UsageError(f"{file} is no report of 'quirks prove': {words(error)}") from None
+
+    @classmethod
+    def of(cls, proofs: Iterable[Proof]) -> Report:
+        """Puts proofs together with the versions of this installation; of two of one quirk, the later one counts."""
+        made = {proof.id: proof for proof in proofs}
+        versions = {**installed_versions(), "model-quirks": version("model-quirks"), "python": platform.python_version()}
+        return cls(
+            versions=dict(sorted(versions.items())),
+            platform=installed_platform(),
+            machine=" ".join(filter(None, (platform.system(), platform.machine(), cpu_kind(cpu_features())))),
+            proofs=tuple(made[name] for name in sorted(made)),
+        )
+
+    def markdown(self) -> str:
+        """Returns the report as a Markdown page."""
+        versions = ", ".join(f"{name} {text}" for name, text in self.versions.items())
+        lines = [
+            f"# Evidence on {self.platform or 'an unknown platform'}, vLLM {self.versions.get('vllm', 'unknown')}",
+            "",
+            "Made by `quirks prove`; not edited by hand.",
+            f"{self.machine}: {versions}.",
+            "",
+            "A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own.",
+            "**NEEDED**: it passes with the quirk and fails without. **NOT NEEDED**: it passes without, too.",
+            "**INCONCLUSIVE**: nothing that can be run here decides.",
+            "",
+            "| quirk | conclusion | why | seconds | date |",
+            "|---|---|---|---:|---|",
+        ]
+        lines += [
+            f"| `{proof.id}` | {_concluded(proof)} | {_cell(proof.reason)} | {proof.seconds or ''} | {proof.date} |"
+            for proof in self.proofs
+        ]
+        for proof in self.proofs:
+            if proof.findings:
+                lines += ["", f"## {proof.id}", "", f"{proof.title}."]
+            for item in proof.findings:
+                lines += ["", *_finding(item)]
+        return "\n".join(lines) + "\n"
+
+
+def _concluded(proof: Proof) -> str:
+    """The conclusion, with the kind of CPU where the quirk depends on it."""
+    return f"{proof.conclusion} ({cpu})" if (cpu := proof.depends.get("cpu")) else proof.conclusion
+
+
+def _finding(item: Finding) -> list[str]:
+    head = f"{item.kind.capitalize()} `{_cell(item.evidence)}`: {item.conclusion}."
+    if item.kind is Kind.STATIC_PROBE:
+        return [head]
+    rows = (("with the quirk", item.with_quirk), ("without the quirk", item.without_quirk))
+    return [
+        head,
+        "",
+        f"| {_cell(item.measure)} | | seconds |",
+        "|---|---|---:|",
+        *(f"| {word} | {_cell(str(run))} | {run.seconds} |" for word, run in rows if run),
+    ]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

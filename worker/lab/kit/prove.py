@@ -1,0 +1,157 @@
+"""Proves a quirk on the installed engine: gathers its evidence and says what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from quirks_core.declaration.probes import Probe, ask
+from quirks_core.declaration.quirk import PairedRun, Quirk
+from quirks_core.declaration.trace import Answer
+from quirks_core.facts.context import Installation
+from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import State
+from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE
+from worker.lab.kit.evidence import dependencies
+from worker.lab.kit.paired import run_scenario
+from worker.lab.kit.proof import Conclusion, Finding, Kind, Proof, Run
+
+#: Seconds that one run of a scenario may take.
+TIMEOUT_S = 300.0
+
+#: Called before each run of a scenario with what comes next, in words.
+Tell = Callable[[str], None]
+
+_NO_EVIDENCE = "no evidence that can be run here"
+
+
+def number_of_runs(item: Loaded) -> int:
+    """Returns how many runs of scenarios it takes at most to prove a quirk."""
+    return 2 * len(item.quirk.paired_runs)
+
+
+def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, tell: Tell = lambda _: None) -> Proof:
+    """Gathers all the evidence of one quirk on this installation.
+
+    Args:
+        item: The quirk.
+        folder: Where checkpoints are kept between runs.
+        timeout_s: Seconds that each run of a scenario may take.
+        tell: Called before each run.
+    """
+    elsewhere = _elsewhere(item.quirk)
+    findings = []
+    if not elsewhere:
+        findings += [_probed(probe) for probe in item.quirk.probes]
+        findings += [_paired(item.quirk, run, folder, timeout_s, tell) for run in item.quirk.paired_runs]
+    conclusion, reason, disagreement = together(findings)
+    return Proof(
+        id=item.quirk.id,
+        title=item.quirk.title,
+        distribution=item.distribution,
+        version=item.version,
+        conclusion=conclusion,
+        reason=elsewhere or reason,
+        disagreement=disagreement,
+        findings=tuple(findings),
+        date=datetime.now(UTC).date(),
+        depends=dependencies(item),
+    )
+
+
+def together(findings: Iterable[Finding]) -> tuple[Conclusion, str, bool]:
+    """Says what several pieces of evidence show together.
+
+    What was run counts more than what was read. Among evidence of one kind, a quirk is needed as soon as one piece needs it,
+    and superfluous only if all say so.
+
+    Returns:
+        The conclusion, why, and whether paired runs and probes contradict each other.
+    """
+    order = (Conclusion.NEEDED, Conclusion.INCONCLUSIVE, Conclusion.NOT_NEEDED)
+    strongest: dict[Kind, Finding] = {}
+    for item in sorted(findings, key=lambda item: order.index(item.conclusion)):
+        strongest.setdefault(item.kind, item)
+    found = [strongest[kind] for kind in Kind if kind in strongest]
+    if not found:
+        return Conclusion.INCONCLUSIVE, f"{_NO_EVIDENCE}: the quirk names neither a paired run nor a probe", False
+    first, *others = [item for item in found if item.conclusion is not Conclusion.INCONCLUSIVE] or found[:1]
+    for other in others:
+        if other.conclusion is not first.conclusion:
+            return first.conclusion, f"{first.reason}; but {other.conclusion} {other.reason}", True
+    return first.conclusion, first.reason, False
+
+
+def conclude(with_quirk: Run, without_quirk: Run | None) -> tuple[Conclusion, str]:
+    """Says what a pair of runs shows.
+
+    Args:
+        with_quirk: The run with the quirk.
+        without_quirk: The run without it; None if it was not worth starting.
+
+    Returns:
+        The conclusion, and why.
+    """
+    for run, word, wanted in ((with_quirk, "with", True), (without_quirk, "without", False)):
+        if run and (doubt := _doubt(run, wanted=wanted)):
+            return Conclusion.INCONCLUSIVE, f"{word} the quirk: {doubt}"
+    without_passed = without_quirk is not None and without_quirk.passed
+    if not with_quirk.passed:
+        also = "passes" if without_passed else "fails"
+        return Conclusion.INCONCLUSIVE, f"the scenario fails with the quirk and {also} without it"
+    if without_passed:
+        return Conclusion.NOT_NEEDED, "the scenario passes with the quirk and without it"
+    return Conclusion.NEEDED, "the scenario passes with the quirk and fails without it"
+
+
+def _elsewhere(quirk: Quirk) -> str:
+    """Why no run on this installation concerns the quirk (another platform, say); empty if one may."""
+    trace = quirk.match.trace(Installation())
+    if trace.answer is not Answer.NO:
+        return ""
+    return f"{_NO_EVIDENCE}: no run on this installation concerns the quirk ({trace.decisive})"
+
+
+def _doubt(run: Run, *, wanted: bool) -> str:
+    """Why a run says nothing about the quirk; empty if it does."""
+    if run.outcome is None:
+        return run.error
+    if run.crash:  # a process that dies takes its plans with it
+        return f"the process died of {run.crash}" if wanted else ""
+    if not run.states:
+        return "the scenario made no plan through its lab, so nobody can tell whether the quirk was on"
+    if (State.ACTIVE in run.states) is not wanted:
+        return f"it was to be {'active' if wanted else 'off'} in the plan, but was {', '.join(sorted(set(run.states)))}"
+    return ""
+
+
+def _paired(quirk: Quirk, evidence: PairedRun, folder: Path, timeout_s: float, tell: Tell) -> Finding:
+    def run(variable: str, word: str) -> Run:
+        tell(f"{quirk.id} {word} the quirk")
+        return run_scenario(evidence.scenario, quirk.id, {variable: quirk.id}, folder, timeout_s, quirk.crash)
+
+    with_quirk = run(FORCE_VARIABLE, "with")
+    # Without an outcome of the first run, nothing that the second one shows could decide.
+    without_quirk = run(DISABLE_VARIABLE, "without") if with_quirk.outcome else None
+    conclusion, reason = conclude(with_quirk, without_quirk)
+    return Finding(
+        kind=Kind.PAIRED_RUN,
+        evidence=evidence.scenario,
+        conclusion=conclusion,
+        reason=reason,
+        with_quirk=with_quirk,
+        without_quirk=without_quirk,
+    )
+
+
+def _probed(probe: Probe) -> Finding:
+    conclusion, reason = {
+        Answer.YES: (Conclusion.NEEDED, "by static probe: the bug is in the installed source"),
+        Answer.NO: (Conclusion.NOT_NEEDED, "by static probe: the fix is in the installed source"),
+        Answer.UNKNOWN: (
+            Conclusion.INCONCLUSIVE,
+            f"{_NO_EVIDENCE}: {probe.package} is not installed, or its source shows neither the bug nor the fix",
+        ),
+    }[ask(probe)]
+    return Finding(kind=Kind.STATIC_PROBE, evidence=str(probe), conclusion=conclusion, reason=reason)

@@ -1,0 +1,86 @@
+"""Runs one scenario in this process and writes down what came of it: ``python -m worker.lab.kit.scenario``.
+
+`worker.lab.kit.prove` starts it, with the switches in the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import json
+import pkgutil
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from worker.lab.kit.lab import CannotShowError, Lab, Outcome, set_environment
+
+#: An error that came through these packages is what the engine, or the worker around it, made of the run.
+_ENGINE = ("vllm", "worker")
+#: What is looked at in a run that ended with such an error.
+NO_ERROR = "the run ends without an error"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the scenario and writes the result file: ``outcome`` or ``error``, and the quirk's ``states``, one per plan."""
+    parser = argparse.ArgumentParser(prog="python -m worker.lab.kit.scenario", description=__doc__)
+    parser.add_argument("scenario", help="package.module:function")
+    parser.add_argument("quirk", help="id of the quirk that the scenario is about")
+    parser.add_argument("result", type=Path, help="file for the result, JSON")
+    parser.add_argument("folder", type=Path, help="folder for checkpoints")
+    options = parser.parse_args(arguments)
+    set_environment()
+    asyncio.run(_run(options))
+
+
+async def _run(options: argparse.Namespace) -> None:
+    lab = Lab(options.folder)
+    outcome: Outcome | None = None
+    error = ""
+    try:
+        outcome = await _outcome(options.scenario, lab)
+    except CannotShowError as caught:
+        error = str(caught)
+    except (Exception, SystemExit, asyncio.CancelledError) as caught:
+        traceback.print_exception(caught)  # into the log of the run, where the error that a quirk declares is looked for
+        if _is_of_the_engine(caught):
+            outcome = Outcome(False, NO_ERROR, first_line(caught), "no error")
+        else:
+            error = f"the scenario is broken: {first_line(caught)}"
+    states = [verdict.state for plan in lab.plans for verdict in plan.verdicts if verdict.id == options.quirk]
+    result = {"outcome": outcome and asdict(outcome), "error": error, "states": states}
+    # Before the event loop closes, which some engines hang in; complete or not at all.
+    temporary = options.result.with_suffix(".part")
+    temporary.write_text(json.dumps(result), encoding="utf-8")
+    temporary.replace(options.result)
+
+
+async def _outcome(name: str, lab: Lab) -> Outcome:
+    scenario = pkgutil.resolve_name(name)
+    if not inspect.iscoroutinefunction(scenario):
+        raise TypeError(f"{name} is not an 'async def' function")
+    outcome = await scenario(lab)
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"{name} returned {type(outcome).__name__}, not an Outcome")
+    return outcome
+
+
+def _is_of_the_engine(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _ENGINE:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def first_line(error: BaseException) -> str:
+    """Returns an error's type and the first line of its message."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Formats numbers, limits and values for every view of a report."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from worker.lab.parity.metrics import METRICS
+from worker.lab.parity.records import Verdict
+
+_SIGNS = {"high": "≤ ", "low": "≥ ", "size": "within ±"}
+
+
+def number(value: float) -> str:
+    """Writes a number with three significant digits; counts of up to six digits are written in full."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    if not 1e-3 <= abs(value) < 1e6:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
+
+
+def short(value: float) -> str:
+    """Writes a limit: as `number`, without zeros at its end."""
+    mantissa, power, exponent = number(value).partition("e")
+    return (mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa) + power + exponent
+
+
+def bound(verdict: Verdict) -> str:
+    """Writes a verdict's limit."""
+    return _SIGNS[verdict.side] + short(verdict.limit)
+
+
+def plain(value: Any) -> str:
+    """Writes a setting's value on one line: None is ``not set``, texts are bare, the rest is JSON."""
+    if value is None:
+        return "not set"
+    return visible(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
+
+
+def visible(text: str) -> str:
+    """Returns the text with everything that does not print escaped: line ends, terminal codes, marks of direction."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def label(metric: str) -> str:
+    """Returns a metric's heading."""
+    return METRICS[metric].label if metric in METRICS else metric

@@ -1,0 +1,266 @@
+"""A parity run: engine and trainer side by side, every scenario, and the report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from quirks_core.base.errors import UsageError
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plan.records import Plan
+from quirks_core.plugins.planning import PlanOptions
+from worker.async_worker import VllmAsyncGenerationWorker
+from worker.engine import vllm_adapter
+from worker.lab.parity.measure import chosen, judged, measure
+from worker.lab.parity.prompts import load_prompts
+from worker.lab.parity.records import Attribution, ParityRecord, Report, Result, Step, Tell
+from worker.lab.parity.session import Refits, Session, running
+from worker.lab.parity.store import Store
+from worker.lab.parity.thresholds import DEFAULT_PROFILE, chosen_thresholds
+from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
+
+#: Slots whose value in force the report shows.
+_SHOWN = ("engine.", "refit.", "sampling.", "train.")
+#: Key under which a run stores what its engine reported.
+_ENGINE = "engine"
+#: Scenarios that compare the engine with itself, so that settings of the trainer do not affect them.
+_WITHOUT_TRAINER = frozenset({"decode-prefill"})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure, and how."""
+
+    scenarios: tuple[str, ...] = ()  #: names; all if empty
+    prompts: Path | None = None  #: file with prompts; built-in ones if None
+    num_prompts: int | None = None  #: how many prompts to take at most
+    new_tokens: int = 64  #: tokens generated from each prompt
+    seed: int = 0  #: seed of the samples
+    profile: str = DEFAULT_PROFILE  #: name of the set of thresholds
+    thresholds: tuple[str, ...] = ()  #: further ones, as ``metric=limit``; they replace the profile's for that metric
+    epsilon: float = 0.2  #: ratios outside of 1 ± epsilon count as clipped
+    trainer_device: str | None = None  #: where the trainer computes; a GPU if there is one, if None
+    planning: PlanOptions = field(default_factory=PlanOptions)  #: plan options
+
+
+async def run(config: GenerationConfig, options: Options, *, state: Path | None = None, tell: Tell = lambda _: None) -> Report:
+    """Measures parity of a configuration; `worker.lab.attribution.run` also finds the settings that affect it.
+
+    Args:
+        config: The configuration of the rollout engine, and of the trainer under ``train``.
+        options: What to measure.
+        state: File that stores finished results, so that a second call resumes an interrupted one; its name gets a part of a
+            digest of the run's settings, versions and variables (`state-1a2b3c4d.jsonl`).
+        tell: Called with what comes next.
+
+    Raises:
+        UsageError: Something in configuration, prompts or options is wrong.
+        RefusedError: The configuration cannot work.
+        EngineStartError: The engine died while it started.
+    """
+    async with ParityRun(config, options, state=state, tell=tell) as parity:
+        return parity.report(await parity.baseline())
+
+
+class EngineValues(ParityRecord):
+    """What the engine of the user's configuration reported: values by slot, and its dtype, such as ``bfloat16``."""
+
+    values: dict[str, Any]
+    dtype: str
+
+
+class ParityRun:
+    """One run. The constructor checks everything, before any engine starts; one engine runs at a time.
+
+    Attributes:
+        config: The configuration; its engine loads the checkpoint if there is no trainer's model.
+        plan: The plan for it.
+        registry: The quirks.
+        store: The finished results.
+    """
+
+    def __init__(
+        self, config: GenerationConfig, options: Options, *, state: Path | None = None, tell: Tell = lambda _: None
+    ) -> None:
+        """Checks everything; see `run` for arguments and errors."""
+        self._options = options
+        self._tell = tell
+        self._names = chosen(options.scenarios)
+        self._thresholds = chosen_thresholds(options.profile, options.thresholds)
+        self._warnings: list[str] = []
+        self._device = options.trainer_device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._trainer, self.config = self._load_trainer(config)
+        worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
+        self.plan = worker.plan
+        self.registry = options.planning.registry()
+        self._prompts = load_prompts(self.config.model, file=options.prompts, count=options.num_prompts, seed=options.seed)
+        if longest := self.plan.value("engine.max_model_len"):  # otherwise the engine reports it
+            self._prompts.check(longest, options.new_tokens)
+        self._warnings += [*self._prompts.warnings, *worker.warnings]
+        self.store = Store(state, self._identity())
+        self._stack = AsyncExitStack()
+        self._session: Session | None = None
+        self._running: tuple[GenerationConfig, PlanOptions] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    # ---- measuring
+
+    async def baseline(self) -> list[Result]:
+        """Measures what the store does not contain yet."""
+        if self.store.found:
+            self._tell(f"resuming an earlier run; {self.store.found} results are stored")
+        found = {name: self._judged(piece) for name in self._names if (piece := self.store.get(name, Result)) is not None}
+        if missing := [name for name in self._names if name not in found]:
+            session = await self._start(self.config, self._options.planning, note=self._starting_over())
+            reported = {item.slot: item.engine for item in session.worker.receipt.engine}
+            self.store.put(_ENGINE, EngineValues(values=reported, dtype=vllm_adapter.model_dtype(session.llm)))
+            for result in await self._measure(session, missing, done=lambda result: self.store.put(result.scenario, result)):
+                found[result.scenario] = result
+        return [found[name] for name in self._names]
+
+    async def on_another_engine(self, config: GenerationConfig, planning: PlanOptions, names: Sequence[str]) -> list[Result]:
+        """Measures scenarios on an engine of another configuration."""
+        return await self._measure(await self._start(config, planning), names)
+
+    async def with_other_refits(self, plan: Plan, names: Sequence[str]) -> list[Result]:
+        """Measures scenarios on the user's engine, with refits as another plan says."""
+        session = await self._start(self.config, self._options.planning)
+        async with session.with_refits(Refits.of(plan)):
+            return await self._measure(session, names)
+
+    async def rescored(self, results: Iterable[Result], plan: Plan) -> list[Result]:
+        """Has the trainer, configured by another plan, score the samples that the engine has generated already."""
+        options = self._trainer_options(plan)
+        return [await self._rescored(result, replace(options, dtype=options.dtype or self.engine.dtype)) for result in results]
+
+    @property
+    def engine(self) -> EngineValues:
+        """What the user's engine reported; available after the baseline."""
+        return self.store.get(_ENGINE, EngineValues) or EngineValues(values={}, dtype="auto")
+
+    def report(self, results: Sequence[Result], steps: Sequence[Step] = (), attributions: Sequence[Attribution] = ()) -> Report:
+        """Builds the report."""
+        context = self.plan.context
+        return Report(
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            model=context.model.name,
+            model_type=context.model.model_type or "unknown",
+            platform=context.platform or "unknown",
+            versions=_versions(self.plan),
+            settings={**self.engine.values, **_settings(self.plan)},
+            active_quirks=tuple(verdict.id for verdict in self.plan.active),
+            plan=self.plan.digest,
+            profile=self._options.profile,
+            results=tuple(results),
+            steps=tuple(steps),
+            attributions=tuple(attributions),
+            warnings=tuple(dict.fromkeys(self._warnings)),
+        )
+
+    async def _measure(self, session: Session, names: Sequence[str], **options: Any) -> list[Result]:
+        return await measure(session, names, self._thresholds, epsilon=self._options.epsilon, tell=self._tell, **options)
+
+    async def _rescored(self, result: Result, options: TrainerOptions) -> Result:
+        if self._trainer is None or result.scenario in _WITHOUT_TRAINER or result.status != "measured":
+            return result
+        bare = [sample.model_copy(update={"trainer": ()}) for sample in result.samples]
+        samples = await asyncio.to_thread(self._trainer.score, bare, options)
+        return self._judged(result.model_copy(update={"samples": tuple(samples)}))
+
+    def _judged(self, result: Result) -> Result:
+        if result.status != "measured":
+            return result
+        decode = self._prompts.decode
+        return judged(result, result.samples, self._thresholds, epsilon=self._options.epsilon, decode=decode)
+
+    # ---- engine and trainer
+
+    def _starting_over(self) -> str:
+        """Says why the results of the last run are not resumed; empty if there are none, or they are."""
+        if self.store.last is None:
+            return ""
+        # The plan's digest differs with each variable and setting, and says nothing beside them.
+        differs = ", ".join(key for key in self.store.differs if key != "plan") or "the plan"
+        self._warnings.append(
+            f"nothing was resumed: the last run differs in {differs}; its results are in {self.store.last.name}"
+        )
+        return f"; nothing is resumed, because the last run differs in {differs} (its results stay)"
+
+    async def _start(self, config: GenerationConfig, planning: PlanOptions, *, note: str = "") -> Session:
+        """Returns the session of an engine with this configuration; starts one if it does not run."""
+        if self._session is None or self._running != (config, planning):
+            worker = VllmAsyncGenerationWorker(config, options=planning)  # before the running engine is stopped
+            await self._stop()
+            self._tell(f"starting an engine{note}")
+            await self._stack.enter_async_context(running(worker))
+            options, of_trainer = self._options, self._trainer_options(worker.plan)
+            made = {"new_tokens": options.new_tokens, "seed": options.seed}
+            self._session = Session(worker, self._trainer, of_trainer, self._prompts, **made)
+            self._prompts.check(self._session.max_model_len, options.new_tokens)
+            self._running = (config, planning)
+        return self._session
+
+    async def _stop(self) -> None:
+        self._session = self._running = None
+        await self._stack.aclose()
+
+    def _load_trainer(self, config: GenerationConfig) -> tuple[Trainer | None, GenerationConfig]:
+        """Loads the trainer's model; without one the engine is compared with itself, and must load the checkpoint."""
+        self._tell("loading the trainer's model")
+        train = config.train
+        options = TrainerOptions(train.dtype, train.attn_implementation, train.head_dtype, self._device)
+        try:
+            return Trainer.load(config.model.path, options, revision=config.model.revision), config
+        except TrainerLoadError as error:
+            if config.engine.load_format == "dummy":
+                raise UsageError(
+                    f"engine.load_format is dummy, and {error}; the engine would get no weights: set engine.load_format: auto"
+                ) from error
+            self._warnings.append(f"{error}; only the scenarios that compare the engine with itself are run")
+        return None, config.overridden({"engine.load_format": "auto"})
+
+    def _trainer_options(self, plan: Plan) -> TrainerOptions:
+        """How the trainer computes: as configured, and as quirks require."""
+        keys = ("dtype", "attn_implementation", "head_dtype")
+        return TrainerOptions(**{key: plan.value(f"train.{key}") for key in keys}, device=self._device)
+
+    def _identity(self) -> dict[str, Any]:
+        """Everything that affects the measurement; thresholds do not."""
+        options = self._options
+        variables = {f"variable {name}": text for name, text in self.plan.context.environment.items()}
+        return {
+            **variables,
+            "plan": self.plan.digest,
+            "settings": _settings(self.plan),
+            "config": self.config.model_dump(mode="json"),
+            "versions": _versions(self.plan),
+            "prompts": self._prompts.rows,
+            "options": (options.new_tokens, options.seed, options.epsilon, options.trainer_device),
+        }
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    """The effective slots."""
+    values = {**plan.context.settings, **plan.changes}
+    return {slot: value for slot, value in sorted(values.items()) if slot.startswith(_SHOWN)}
+
+
+def _versions(plan: Plan) -> dict[str, str]:
+    found = {name: text for name, text in plan.context.packages.items() if name in ("vllm", "torch", "transformers")}
+    found["model-quirks"] = version("model-quirks")
+    if torch.cuda.is_available():
+        found["device"] = torch.cuda.get_device_name()
+    return dict(sorted(found.items()))

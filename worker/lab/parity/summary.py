@@ -1,0 +1,240 @@
+"""The summary of a report: its headline, the crossed limits, and the ablation with the effect of every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from worker.lab.parity.metrics import METRICS
+from worker.lab.parity.notation import bound, number, plain, visible
+from worker.lab.parity.records import Attribution, Change, Coverage, Level, Report, Result, Step, Verdict
+from worker.lab.parity.thresholds import strain
+
+Effect = Literal["restores", "worsens", "moves", "none", "error"]
+
+#: Bounds of the steps of the colour scale, in shares of a limit; from the fourth on the limit is crossed.
+HEAT = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
+#: Scenarios that a headline names; one more is named rather than counted.
+_NAMED = 4
+_EFFECTS: tuple[Effect, ...] = ("restores", "worsens", "moves", "none", "error")
+
+
+# ---- verdicts
+
+
+def limit_of(result: Result, metric: str) -> Verdict | None:
+    """Returns the verdict on a metric that reaches most of its limit; None if the metric has no threshold."""
+    return max((verdict for verdict in result.verdicts if verdict.metric == metric), key=strain, default=None)
+
+
+def heat(verdict: Verdict) -> int:
+    """Returns the step of the colour scale, 0 to 6, for the share of its limit that a verdict reaches."""
+    return sum(strain(verdict) > step for step in HEAT)
+
+
+def crossed(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Returns the worst verdict on each metric that is not ``ok``: failures first, then by strain."""
+    worst: dict[str, Verdict] = {}
+    for verdict in sorted(verdicts, key=lambda item: (item.level != "fail", -strain(item))):
+        if verdict.level != "ok":
+            worst.setdefault(verdict.metric, verdict)
+    return list(worst.values())
+
+
+def metrics_of(results: Iterable[Result]) -> list[str]:
+    """Returns the metrics that were measured anywhere, in the usual order; unknown ones come last."""
+    return _in_order({name for result in results for name in result.metrics})
+
+
+def limits_of(results: Iterable[Result], metric: str | None = None) -> list[Verdict]:
+    """Returns one verdict for each threshold, in the order of the metrics and from low to high: it knows limit and source."""
+    found = {(item.threshold, item.metric): item for result in results for item in result.verdicts}
+    order = _in_order({item.metric for item in found.values()})
+    chosen = (item for item in found.values() if metric in (None, item.metric))
+    return sorted(chosen, key=lambda item: (order.index(item.metric), item.limit, item.threshold))
+
+
+def _in_order(names: set[str]) -> list[str]:
+    return [*(name for name in METRICS if name in names), *sorted(names - METRICS.keys())]
+
+
+# ---- the headline
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A report in two sentences: whether parity holds and where it does not, and what to do about it."""
+
+    level: Level
+    verdict: str
+    advice: str
+
+
+def headline(report: Report) -> Headline:
+    """Says in one sentence whether parity holds, and in another what to do."""
+    said = _headline(report)
+    return Headline(said.level, visible(said.verdict), visible(said.advice))
+
+
+def _headline(report: Report) -> Headline:
+    counted = report.counted
+    if not counted:
+        unknown = "Nothing that counts was measured, so parity is unknown."
+        return Headline("fail", unknown, "Each scenario shows why it was left out.")
+    if broken := [result for result in counted if result.level == "fail"]:
+        return Headline("fail", _broken(broken, counted), f"{_remedy(report, broken)}{_overridden(report)}")
+    where = "in the one scenario that counts" if len(counted) == 1 else f"in all {len(counted)} scenarios that count"
+    if warned := [result for result in counted if result.level == "warn"]:
+        verdict = f"Parity holds {where}, with warnings in {_names([result.scenario for result in warned])}."
+        worst = crossed(warned[0].verdicts)[0]
+        return Headline("warn", verdict, f"Watch {worst.metric}: {_against(worst)}, in {warned[0].scenario}.")
+    nothing = "Nothing to do; measure again after a change of model, version or setting."
+    return Headline("ok", f"Parity holds {where}.", nothing)
+
+
+def _names(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names) if rest <= 1 else f"{', '.join(names[:_NAMED])} and {rest} more"
+
+
+def _against(verdict: Verdict) -> str:
+    return f"{number(verdict.value)}, limit {bound(verdict)}"
+
+
+def _broken(broken: list[Result], counted: list[Result]) -> str:
+    text = f"Parity is broken in {len(broken)} of {len(counted)} scenarios: {_names([result.scenario for result in broken])}"
+    found = [(verdict, result) for result in broken for verdict in crossed(result.verdicts)[:1]]
+    if not found:
+        return f"{text}."
+    verdict, result = max(found, key=lambda item: strain(item[0]))
+    return f"{text}; {verdict.metric} in {result.scenario} is {_against(verdict)}."
+
+
+def _remedy(report: Report, broken: list[Result]) -> str:
+    if cure := next((item for item in report.attributions if item.restores), None):
+        settings = " and ".join(f"{name} to {after} (now {before})" for name, before, after in changes(cure))
+        restored = "all of them" if {result.scenario for result in broken} == set(cure.restores) else _names(cure.restores)
+        return f"Set {settings}: that restores {restored}. {_covering(cure)}"
+    if all(result.status == "failed" for result in broken):
+        return f"First fix the failure; {broken[0].scenario}: {visible(broken[0].reason)}"
+    if not report.steps:
+        return "To find the setting, run it again with --attribute."
+    if _wrong_from_disk(report, broken):
+        return (
+            "Not the refit: the engine's model itself, loaded from disk, differs in cold-start; no setting restores it alone; "
+            "quirks audit MODEL names the first layer that differs."
+        )
+    return "No setting restores it alone: look at the worst tokens, and at the weights with quirks audit MODEL."
+
+
+def _overridden(report: Report) -> str:
+    """Names ``engine.hf_overrides`` as typed: the ablation does not change them, and the trainer's model has none of them."""
+    typed = report.settings.get("engine.hf_overrides")
+    if not typed or any(item.restores for item in report.attributions):
+        return ""
+    return (
+        f" engine.hf_overrides = {plain(typed)} changes the engine's model and not the trainer's: remove it, or change the "
+        "checkpoint's config.json, which both read."
+    )
+
+
+def _wrong_from_disk(report: Report, broken: list[Result]) -> bool:
+    """Tells whether an engine that loaded the checkpoint fails before any refit: the user's, or one of the ablation."""
+    tried = any(step.setting == "engine.load_format" and not step.error for step in report.steps)
+    from_disk = tried or report.settings.get("engine.load_format") not in (None, "dummy")
+    return from_disk and any(result.scenario == "cold-start" for result in broken)
+
+
+def _covering(cure: Attribution) -> str:
+    if cure.skeleton:
+        return "No quirk sets it for this run; the report has the start of one."
+    if not cure.quirks:
+        return "No quirk sets it."
+    quirk = cure.quirks[0]
+    return f"Quirk {quirk.id} sets it ({state_of(quirk)}){f': {quirk.switch}' if quirk.switch else ''}".rstrip(".") + "."
+
+
+# ---- the ablation
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A step with the metric that shows its effect best."""
+
+    step: Step  #: the step
+    effect: Effect  #: ``restores``, ``worsens``, ``moves`` (a metric, but no verdict), ``none``, or ``error``: not tried
+    says: str  #: the effect in words, with the scenarios
+    scenario: str = ""  #: where the metric was measured; empty if nowhere
+    metric: str = ""  #: the metric's name; empty if there is none
+    before: float = math.nan  #: its value in the user's run
+    after: float = math.nan  #: its value with the setting changed
+    strain_before: float = math.nan  #: how much of the metric's limit the run's value takes; NaN without a limit
+    strain_after: float = math.nan  #: the same with the setting changed
+
+
+def tried(report: Report) -> list[Tried]:
+    """Returns the steps: what restores parity first, the strongest first; what could not be tried last."""
+    order = {_key(item): place for place, item in enumerate(report.attributions)}
+    found = [_tried(report, step) for step in report.steps]
+    return sorted(found, key=lambda item: (_EFFECTS.index(item.effect), order.get(_key(item.step), len(order))))
+
+
+def _key(item: Change) -> tuple[str, str]:
+    return item.setting, plain(item.after)
+
+
+def _tried(report: Report, step: Step) -> Tried:
+    if step.error:
+        return Tried(step, "error", visible(step.error))
+    item = next((item for item in report.attributions if _key(item) == _key(step)), None)
+    effect, says = _effect(item)
+    before = {result.scenario: result for result in report.measured}
+    after = {result.scenario: result for result in step.results if result.status == "measured" and result.scenario in before}
+    if item is not None:
+        scenario, metric, values = item.scenario, item.metric, (item.value_before, item.value_after)
+    elif after:
+        scenario, metric = _telling(report, [before[name] for name in after])
+        old, new = (side[scenario].metrics.get(metric, math.nan) for side in (before, after))
+        values = old, new
+    else:
+        return Tried(step, effect, says)
+    limit = limit_of(before[scenario], metric) if scenario in before else None
+    strains = [math.nan if limit is None else strain(limit, value) for value in values]
+    return Tried(step, effect, says, scenario, metric, *values, *strains)
+
+
+def _effect(item: Attribution | None) -> tuple[Effect, str]:
+    if item is None:
+        return "none", "no effect"
+    parts = [f"{verb} {', '.join(names)}" for verb, names in (("restores", item.restores), ("worsens", item.worsens)) if names]
+    # A setting that restores one scenario and breaks another does not count as restoring.
+    return "worsens" if item.worsens else "restores" if item.restores else "moves", "; ".join(parts) or "moves, within limits"
+
+
+def _telling(report: Report, candidates: list[Result]) -> tuple[str, str]:
+    """Chooses scenario and metric for a step without effect: those of the strongest step, or the most strained ones."""
+    for item in report.attributions:
+        if any(result.scenario == item.scenario for result in candidates):
+            return item.scenario, item.metric
+    found = [(strain(verdict), result.scenario, verdict.metric) for result in candidates for verdict in result.verdicts]
+    if not found:
+        return candidates[0].scenario, "mean_abs_delta"
+    _, scenario, metric = max(found, key=lambda item: item[0])
+    return scenario, metric
+
+
+def state_of(quirk: Coverage) -> str:
+    """Writes a quirk's state as words."""
+    return quirk.state.replace("_", " ")
+
+
+def changes(item: Change) -> list[tuple[str, str, str]]:
+    """Writes what is changed together: names, and values before and after."""
+    return [(visible(name), plain(before), plain(after)) for name, before, after in item.parts]
+
+
+def brief(item: Change) -> str:
+    """Writes a change on one short line: the last part of each name, and the new value."""
+    return ", ".join(f"{name.rpartition('.')[2]} = {after}" for name, _, after in changes(item))

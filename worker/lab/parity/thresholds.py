@@ -1,0 +1,191 @@
+"""The limits of the metrics: each has a name and a source, and all can be overridden."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from quirks_core.base.errors import UsageError, nearest, shown
+from worker.lab.parity.metrics import METRICS
+from worker.lab.parity.records import Level, Side, Verdict
+
+#: The profile that applies if none is named.
+DEFAULT_PROFILE: Final = "peers"
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """One limit of one metric."""
+
+    name: str  #: what reports call it
+    metric: str  #: a name of `worker.lab.parity.metrics.METRICS`
+    limit: float  #: the last allowed value
+    side: Side  #: what the limit bounds
+    level: Level  #: what crossing it means: ``warn`` or ``fail``
+    source: str  #: where the limit comes from, with a URL if it is somebody else's
+
+    def allows(self, value: float) -> bool:
+        """Tells whether a value is within the limit; NaN never is."""
+        if self.side == "low":
+            return value >= self.limit
+        return (abs(value) if self.side == "size" else value) <= self.limit
+
+    def replaces(self, other: Threshold) -> bool:
+        """Tells whether this one, typed by a user, replaces another one: a limit of the absolute value bounds both sides."""
+        return self.metric == other.metric and (self.side == other.side or "size" in (self.side, other.side))
+
+
+_OURS = "ours"
+_NEMO_RL = (
+    "NeMo RL, Add New Models, expected error threshold: https://github.com/NVIDIA-NeMo/RL/blob/main/docs/adding-new-models.md"
+)
+_VERL_FAQ = "verl FAQ, rollout_probs_diff_mean: https://github.com/verl-project/verl/blob/main/docs/faq/faq.rst"
+_VERL_CORRECTION = (
+    "verl, Rollout Correction, health check: https://github.com/verl-project/verl/blob/main/docs/algo/rollout_corr.md"
+)
+_TRL = (
+    "ours, between the 0.017 of weights in sync and the 0.81 of stale ones in huggingface/trl#5312: "
+    "https://github.com/huggingface/trl/issues/5312"
+)
+_PRIME_RL = (
+    "ours, between the 1e-3 before and the 2 to 5 after a broken weight update in PrimeIntellect-ai/prime-rl#2714: "
+    "https://github.com/PrimeIntellect-ai/prime-rl/pull/2714"
+)
+_NOISE = "ours, measured on vLLM 0.32.0, CPU, tiny random models of 2 layers"
+
+_PEERS = (
+    Threshold("something-measured", "tokens", 1, "low", "fail", f"{_OURS}: nothing compared is nothing shown"),
+    Threshold("all-finite", "nonfinite", 0, "high", "fail", f"{_OURS}: a logprob is a number"),
+    Threshold("nemo-rl-error", "mean_exp_abs_delta", 1.05, "high", "fail", _NEMO_RL),
+    Threshold("verl-probability-normal", "mean_abs_dprob", 0.005, "high", "warn", _VERL_FAQ),
+    Threshold("verl-probability-fault", "mean_abs_dprob", 0.01, "high", "fail", _VERL_FAQ),
+    Threshold("verl-kl", "kl_k1", 0.1, "size", "fail", _VERL_CORRECTION),
+    Threshold("verl-ratio-mean-low", "ratio_mean", 0.5, "low", "fail", _VERL_CORRECTION),
+    Threshold("verl-ratio-mean-high", "ratio_mean", 2.0, "high", "fail", _VERL_CORRECTION),
+    Threshold("verl-effective-samples", "ess", 0.3, "low", "fail", _VERL_CORRECTION),
+    Threshold("verl-chi-squared", "ratio_chi2", 1.0, "high", "fail", _VERL_CORRECTION),
+    Threshold("in-sync", "mean_abs_delta", 0.05, "high", "warn", _TRL),
+    Threshold("stale-weights", "mean_abs_delta", 0.2, "high", "fail", _TRL),
+    Threshold("healthy-kl", "kl_k3", 0.01, "high", "warn", _PRIME_RL),
+    Threshold("broken-kl", "kl_k3", 0.1, "high", "fail", _PRIME_RL),
+)
+_FLOAT32 = (Threshold("float32-noise", "max_abs_delta", 1e-3, "high", "fail", f"{_NOISE}: about 1e-5"),)
+_BFLOAT16 = (Threshold("bfloat16-noise", "mean_abs_delta", 0.05, "high", "fail", f"{_NOISE}: 0.027 for qwen3 and gemma3"),)
+
+#: Sets of thresholds by name. ``peers`` has the limits of other RL frameworks; ``float32`` and ``bfloat16`` add the noise of
+#: correct engines in that dtype. A tiny mixture of experts in bfloat16 fails all of them, also against itself: where two
+#: experts are nearly equal, rounding decides. Compare it in float32.
+PROFILES: Mapping[str, tuple[Threshold, ...]] = MappingProxyType(
+    {DEFAULT_PROFILE: _PEERS, "float32": (*_PEERS, *_FLOAT32), "bfloat16": (*_PEERS, *_BFLOAT16)}
+)
+
+_ASSIGNMENT = re.compile(r"\s*(?P<metric>[^\s<>=]+)\s*(?P<operator><=|>=|=)\s*(?P<limit>.*?)\s*", re.DOTALL)
+#: The side that ``metric=limit`` means, by where the metric is best.
+_PLAIN_SIDES: Mapping[str, Side] = {"low": "high", "high": "low", "zero": "size"}
+
+
+def parse_threshold(text: str) -> Threshold:
+    """Reads a threshold that a user typed; crossing it fails.
+
+    Args:
+        text: ``metric<=limit``, ``metric>=limit``, or ``metric=limit`` where the metric says which side is meant: at most for
+            most, at least for ``ess``, and of the absolute value for signed ones.
+
+    Raises:
+        UsageError: It has another form, the metric is unknown, or the limit is not a finite number; all of it in one error.
+    """
+    parts = _ASSIGNMENT.fullmatch(text)
+    if parts is None:
+        raise UsageError(
+            f"threshold {shown(text)}: expected metric<=limit, metric>=limit or metric=limit{nearest(text, METRICS)}"
+        )
+    metric = parts["metric"]
+    limit, problems = math.nan, []
+    with suppress(ValueError):
+        limit = float(parts["limit"])
+    side: Side | None = {"<=": "high", ">=": "low"}.get(parts["operator"])  # type: ignore[assignment]
+    if metric not in METRICS:
+        problems.append(f"there is no metric {shown(metric)}{nearest(metric, METRICS)}")
+    elif side is None and (side := _PLAIN_SIDES.get(METRICS[metric].better)) is None:
+        problems.append(f"{metric} can be too low and too high: write {metric}<=limit or {metric}>=limit")
+    if not math.isfinite(limit):
+        problems.append(f"the limit must be a finite number, not {shown(parts['limit'])}")
+    if problems or side is None:
+        raise UsageError(f"threshold {shown(text)}: {'; '.join(problems)}")
+    return Threshold(" ".join(text.split()), metric, limit, side, "fail", "set by the user")
+
+
+def chosen_thresholds(profile: str = DEFAULT_PROFILE, overrides: Iterable[str] = ()) -> tuple[Threshold, ...]:
+    """Returns a profile with what a user typed in place of its limits of the same metric and side.
+
+    Args:
+        profile: A name of `PROFILES`.
+        overrides: Texts as for `parse_threshold`; of several for one metric and side, the last counts.
+
+    Raises:
+        UsageError: The profile is unknown or a text is wrong; all of them are in the one error.
+    """
+    problems = []
+    if profile not in PROFILES:
+        known = ", ".join(PROFILES)
+        problems.append(f"there is no profile {shown(profile)}; known are {known}{nearest(profile, PROFILES)}")
+    kept = list(PROFILES.get(profile, ()))
+    for text in overrides:
+        try:
+            given = parse_threshold(text)
+        except UsageError as error:
+            problems.append(str(error))
+        else:
+            kept = [*(other for other in kept if not given.replaces(other)), given]
+    if problems:
+        raise UsageError("\n".join(problems))
+    return tuple(kept)
+
+
+def judge(metrics: Mapping[str, float], thresholds: Sequence[Threshold]) -> tuple[Verdict, ...]:
+    """Compares metrics with thresholds.
+
+    Args:
+        metrics: Values by name.
+        thresholds: The limits; those of a metric without a value are left out.
+
+    Returns:
+        One verdict per threshold: failures first, then warnings, then what is within its limit.
+    """
+    verdicts = [
+        Verdict(
+            metric=limit.metric,
+            value=metrics[limit.metric],
+            threshold=limit.name,
+            limit=limit.limit,
+            side=limit.side,
+            level="ok" if limit.allows(metrics[limit.metric]) else limit.level,
+            source=limit.source,
+        )
+        for limit in thresholds
+        if limit.metric in metrics
+    ]
+    return tuple(sorted(verdicts, key=lambda verdict: ("fail", "warn", "ok").index(verdict.level)))
+
+
+def strain(verdict: Verdict, value: float | None = None) -> float:
+    """Returns the share of a verdict's limit that a value reaches, by default the verdict's own value.
+
+    Returns:
+        0 at parity and on the safe side of it, 1 at the limit; infinity for NaN, and for a value beyond a limit of zero.
+    """
+    value = verdict.value if value is None else value
+    best = METRICS[verdict.metric].ideal if verdict.metric in METRICS else 0.0
+    if math.isnan(value):
+        return math.inf
+    direction = -1.0 if verdict.side == "low" else 1.0
+    distance, allowed = direction * (value - best), direction * (verdict.limit - best)
+    distance = abs(distance) if verdict.side == "size" else distance
+    if allowed <= 0:
+        return math.inf if distance > allowed else 0.0
+    return max(distance / allowed, 0.0)

@@ -1,0 +1,126 @@
+"""What stands between a stream and a model: loads every tensor, or copies what a plan copies and loads the rest."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import TypeAlias
+
+import torch
+
+from quirks_core.base.errors import QuirksError, words
+from worker.errors import RefitError
+from worker.refit.engine.copy_plan import CopyPlan, Tensors
+from worker.refit.engine.finite import NotFinite
+from worker.refit.engine.recording import Recording
+from worker.refit.transport.collective import CollectiveStream
+from worker.refit.transport.files import FileStream
+from worker.refit.transport.ipc_zmq import IpcZmqStream
+
+#: What a transport brings.
+Stream: TypeAlias = FileStream | IpcZmqStream | CollectiveStream
+
+
+class Loader:
+    """Stands before a model and remembers what it loaded, however often ``load_weights`` is called.
+
+    Attributes:
+        loaded: The model's own parameters that got a value; None if it does not tell.
+        recording: Watches the tensors, if set.
+        not_finite: Looks at the tensors, if set.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self.loaded: set[str] | None = set()
+        self.recording: Recording | None = None
+        self.not_finite: NotFinite | None = None
+        self._last = "the first tensor"
+
+    def load_weights(self, tensors: Tensors) -> None:
+        """Has the model load some tensors.
+
+        Raises:
+            RefitError: The model does not take one of them.
+        """
+        if self.not_finite is not None:
+            tensors = self.not_finite.watch(tensors)
+        if self.recording is not None:
+            tensors = self.recording.watch(tensors)
+        try:
+            found = self._model.load_weights(self._noted(tensors))
+        except QuirksError:
+            raise
+        except Exception as error:
+            raise RefitError(f"refit: the engine's model does not take {self._last}: {words(error)}") from error
+        self.loaded = None if found is None or self.loaded is None else self.loaded | set(found)
+
+    def _noted(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in tensors:
+            self._last = f"{name}, {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+            yield name, tensor
+
+
+class Copier:
+    """Stands before a model, copies what a plan copies, and has the model load the rest.
+
+    Attributes:
+        plan: The plan.
+        check: Compare what was copied with what the model's loaders would have written.
+    """
+
+    def __init__(self, model: torch.nn.Module, plan: CopyPlan, not_finite: NotFinite, *, check: bool) -> None:
+        self._model = model
+        self.plan = plan
+        self.check = check
+        self._not_finite = not_finite
+
+    def take(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Copies those of some tensors that are copied, and returns the others."""
+        self.plan.copy(tensors)
+        if self.check:
+            self.plan.check(self._model, tensors)
+        return ((name, tensor) for name, tensor in tensors if name in self.plan.reloaded)
+
+    def load_borrowed(self, buffers: Iterable[Sequence[tuple[str, torch.Tensor]]]) -> None:
+        """Takes all buffers of a stream, each of which is there until the next is asked for."""
+        rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in self.take(tensors))
+        if self.plan.reloaded:
+            self._model.load_weights(self._not_finite.watch(rest))
+        else:
+            deque(rest, maxlen=0)
+        # Not before all is there: some of it may have been received in its place.
+        self._not_finite.look(self.plan.written())
+
+
+def begin_loading(stream: Stream) -> Callable[[Loader], None]:
+    """Waits until there is something to load; returns what loads it, and all that follows, into a model."""
+    coming = iter(stream)
+    tensors = chain(list(islice(coming, 1)), coming)
+
+    def load(loader: Loader) -> None:
+        loader.load_weights(tensors)
+        _check_end(stream)
+
+    return load
+
+
+def begin_copying(stream: Stream, copier: Copier) -> Callable[[], None]:
+    """Waits until there is something to copy; returns what copies it, and all that follows."""
+    if isinstance(stream, CollectiveStream):
+        coming = stream.borrowed(copier.plan.room_for, placed=copier.check)
+    else:
+        coming = stream.borrowed()
+    buffers = chain(list(islice(coming, 1)), coming)
+
+    def load() -> None:
+        copier.load_borrowed(buffers)
+        _check_end(stream)
+
+    return load
+
+
+def _check_end(stream: Stream) -> None:
+    if not stream.complete:
+        raise RefitError("refit: the model stopped loading before the last tensor")

@@ -1,0 +1,68 @@
+"""What a refit does in the engine's workers; these functions run in them (`worker.engine.engine.Engine.call`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def rank(worker: Any) -> int:
+    """Returns this worker's rank among all of its engine."""
+    return int(worker.weight_transfer_engine.rank)
+
+
+def join(worker: Any, init_info: dict[str, Any]) -> None:
+    """Joins a trainer's group, given the fields of a `worker.refit.engine.transfer_engine.RefitInitInfo`.
+
+    Raises:
+        TransferError: Not all ranks came.
+    """
+    worker.init_weight_transfer_engine(init_info)
+
+
+def take(worker: Any, update_info: dict[str, Any], *, clean: bool) -> dict[str, Any]:
+    """Takes new weights through vLLM's native weight transfer; returns which way they went (`worker.refit.refitting`).
+
+    Args:
+        worker: The worker.
+        update_info: The fields of a `worker.refit.engine.transfer_engine.RefitUpdateInfo`; its engine says what can go wrong.
+        clean: Zero the KV cache, in which no request has anything, once the weights are there.
+    """
+    engine = worker.weight_transfer_engine
+    worker.start_weight_update()
+    worker.update_weights(update_info)
+    worker.finish_weight_update()
+    if engine.problem is not None:
+        raise engine.problem
+    if clean:
+        _zero_cache(worker)
+    return dict(engine.ways)
+
+
+def touched(worker: Any) -> bool:
+    """Tells whether the last refit changed the model; if it failed as well, old and new weights stand side by side."""
+    return bool(worker.weight_transfer_engine.touched)
+
+
+def forget(worker: Any, plan: bool) -> None:
+    """Closes the trainer's memory; forgets on demand what can be copied."""
+    worker.weight_transfer_engine.forget(plan=plan)
+
+
+def verify(worker: Any, update_info: dict[str, Any]) -> dict[str, str]:
+    """Compares the model with one that is loaded anew from the same source; returns what differs, by tensor."""
+    engine = worker.weight_transfer_engine
+    return dict(engine.verify(engine.parse_update_info(update_info)))
+
+
+def _zero_cache(worker: Any) -> None:
+    """Zeroes the whole KV cache.
+
+    Attention multiplies values behind a sequence's end, in its last block, by a weight of zero, and zero times NaN is NaN: seen
+    in the kernels of vLLM's CPU platform.
+    """
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    parts = [part.untyped_storage() for part in tree_leaves(worker.model_runner.kv_caches)]
+    for storage in {part.data_ptr(): part for part in parts}.values():
+        torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).zero_()

@@ -1,0 +1,331 @@
+"""Records what a refit does to memory while it goes through vLLM's layerwise reload, and finds out what is nothing but copying.
+
+In that reload every loader runs twice: on the ``meta`` device, where vLLM counts what a layer still lacks, and on new memory,
+from which the processed values are copied into the tensors that the engine runs on. The first shows which layer a tensor of
+the trainer belongs to; the second what becomes of its elements. A layer qualifies if all of its tensors are covered by copies,
+every element exactly once, nothing but a copy ever read or wrote them, and processing left the layer's attributes alone: no
+packing, no quantisation, no derived value.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from worker.refit.engine.copy_plan import Copy, CopyPlan, Region, Tensors, slots
+from worker.refit.weights.manifest import Manifest
+
+_COPY = torch.ops.aten.copy_.default
+_FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
+#: They read a tensor's shape, not its values.
+_MAKERS = (torch.ops.aten.empty_like.default, torch.ops.aten.new_empty.default, torch.ops.aten.new_empty_strided.default)
+#: Elements of each copy that are looked at again when the layer is complete: code that torch does not see may have moved them.
+_SAMPLES = 1024
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_PLAIN = (bool, int, float, str, tuple, torch.dtype)
+
+
+class _Source(NamedTuple):
+    """A tensor of the trainer's in some memory: from which byte to which, its name, and its dtype."""
+
+    start: int
+    end: int
+    name: str
+    dtype: torch.dtype
+
+
+class _Write(NamedTuple):
+    """A copy into some memory; of no source for a constant."""
+
+    source: str | None
+    taken: Region | None
+    written: Region
+
+
+class Recording(TorchDispatchMode):  # type: ignore[misc]
+    """Watches one refit: made before the reload is opened, `opened` after, active while it loads and closes."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Notes the tensors that the engine runs on."""
+        super().__init__()
+        self._model = model
+        self._live = {name: tensor for name, tensor in slots(model) if tensor is not None}
+        self._known: set[int] = set()
+        self._alive: list[StorageWeakRef] = []  # while one is there, no other memory gets the same identity
+        self._names: dict[int, list[str]] = defaultdict(list)
+        for name, tensor in self._live.items():
+            self._names[self._memory(tensor)].append(name)
+        self._emptied: dict[int, str] = {}
+        self._sources: dict[int, list[_Source]] = defaultdict(list)
+        self._writes: dict[int, dict[_Write, torch.Tensor | None]] = defaultdict(dict)
+        self._filled: dict[str, list[_Write]] = {}
+        self._tainted: set[int] = set()
+        self._tainted_sources: set[str] = set()
+        self._goes_to: dict[str, set[str]] = defaultdict(set)
+        self._computed: set[str] = set()
+        self._looked_at: set[str] = set()
+        self._attributes = dict(_attributes(model))
+        self._custom = _CustomOperators(self._taint)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._custom.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._custom.__exit__(*error)
+        super().__exit__(*error)
+
+    def opened(self) -> None:
+        """Notes the tensors without memory that vLLM has put into the place of the model's."""
+        for name, tensor in slots(self._model):
+            if tensor is not None and tensor.is_meta:
+                self._emptied[self._memory(tensor)] = name
+
+    def watch(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+        """Passes the trainer's tensors on, and knows them from then on."""
+        for name, tensor in tensors:
+            start = tensor.storage_offset() * tensor.element_size()
+            found = _Source(start, start + tensor.numel() * tensor.element_size(), name, tensor.dtype)
+            known = self._sources[self._memory(tensor)]
+            known.insert(bisect_right(known, start, key=_start), found)
+            if not tensor.is_contiguous():
+                self._tainted_sources.add(name)
+            yield name, tensor
+
+    def plan(self, manifest: Manifest, unloaded: Sequence[str] = ()) -> CopyPlan:
+        """Returns what can be copied from now on; the rest goes through the reload.
+
+        Args:
+            manifest: What the trainer sent.
+            unloaded: Parameters of the model that got no value.
+        """
+        plain = {name for name in self._filled if self._is_covered(name)}
+        if any(name not in self._names.get(_identity(tensor), ()) for name, tensor in self._live.items()):
+            plain.clear()  # a loader has put other memory in the place of a tensor's
+        # What a loader looks at and copies nowhere may have gone a way that nobody sees; what it leaves alone is not for this
+        # process (another rank's experts).
+        self._tainted_sources |= self._looked_at - self._goes_to.keys()
+        goes_to = dict(self._goes_to)
+        # Of what a loader computes nobody can tell the source, so it may be any that a loader computed with.
+        goes_to |= {source: goes_to.get(source, set()) | self._computed for source in self._tainted_sources}
+        layers = {source: {_module(name) for name in names} for source, names in goes_to.items()}
+        # A tensor that the reload wrote to, and that is not known to be nothing but copies, spoils its layer; a layer that is
+        # spoilt takes all of its sources with it, and each of those all of its layers.
+        spoilt = {_module(name) for name in self._filled.keys() - plain}
+        spoilt |= {_module(name) for names in goes_to.values() for name in names - plain}
+        spoilt |= {key[0] for key, value in _attributes(self._model) if not _same(self._attributes.get(key), value)}
+        reloaded = set(self._tainted_sources)
+        while True:
+            spoilt = self._with_tied(spoilt | {layer for source in reloaded for layer in layers.get(source, ())})
+            more = {source for source, found in layers.items() if found & spoilt} - reloaded
+            if not more:
+                break
+            reloaded |= more
+        copies = [
+            Copy(write.source, write.taken, name, write.written)
+            for name in sorted(plain)
+            if _module(name) not in spoilt and name == self._names[_identity(self._live[name])][0]  # of tied tensors, once
+            for write in self._filled[name]
+            if write.source is not None and write.taken is not None
+        ]
+        return CopyPlan(
+            self._model,
+            manifest,
+            copies,
+            reloaded=reloaded,
+            modules=self._with_tied({layer for source in reloaded for layer in layers.get(source, ())}),
+            unloaded=unloaded,
+        )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        if func is _COPY:
+            self._copied(*args[:2])
+        elif func in _FILLS:
+            self._written(args[0], None, None)
+        elif func.is_view:
+            if (found := self._source(args[0])) is not None:
+                self._looked_at.add(found.name)
+        elif func not in _MAKERS:
+            for value in tree_leaves((args, kwargs)):
+                if isinstance(value, torch.Tensor):
+                    self._taint(value)
+        return func(*args, **(kwargs or {}))
+
+    # ---- what happens to memory
+
+    def _copied(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        if not destination.numel() or _place(destination) == _place(source):
+            return  # vLLM copies the experts of a MoE layer onto themselves
+        found = self._source(source)
+        if destination.is_meta:
+            if name := self._emptied.get(_identity(destination)):
+                (self._goes_to[found.name] if found is not None else self._computed).add(name)
+            return
+        if found is not None:
+            self._written(destination, found, source)
+        elif not self._moved(destination, source):
+            self._taint(source)
+            self._taint(destination)
+
+    def _written(self, destination: torch.Tensor, found: _Source | None, source: torch.Tensor | None) -> None:
+        """Notes a copy of a source, or a constant, in some memory."""
+        if destination.is_meta or not destination.numel():
+            return
+        taken = None
+        if found is not None and source is not None:
+            view = source.expand(destination.shape)
+            taken = Region(view.storage_offset() - found.start // source.element_size(), tuple(view.shape), view.stride())
+        write = _Write(found.name if found else None, taken, _region(destination))
+        memory = self._memory(destination)
+        # As they will be there: a loader may bring another dtype, and a trainer on the CPU another device.
+        values = source.expand(destination.shape).to(destination) if source is not None else None
+        self._writes[memory].setdefault(write, _sample(values) if values is not None else None)
+        for name in self._names.get(memory, ()):  # a bias: its memory is never replaced
+            self._filled[name] = self._in(self._live[name], memory, self._live[name])
+            if found is not None:
+                self._goes_to[found.name].add(name)
+
+    def _moved(self, destination: torch.Tensor, source: torch.Tensor) -> bool:
+        """Notes that a complete tensor was copied into one that the engine runs on; False if this is anything else."""
+        here, there = _identity(source), _identity(destination)
+        names = [name for name in self._names.get(there, ()) if _region(self._live[name]) == _region(destination)]
+        if not names:
+            return False
+        if here == there:
+            return _region(source) == _region(destination)
+        same = _kind(source) == _kind(destination)
+        for name in names:
+            self._filled[name] = self._in(source, here, self._live[name]) if same else []
+        if not self._writes.get(here):
+            self._computed.update(names)
+        return same
+
+    def _in(self, tensor: torch.Tensor, memory: int, live: torch.Tensor) -> list[_Write]:
+        """Returns the copies that made a tensor, relative to its first element; none if something else touched its memory."""
+        if memory in self._tainted or tensor.dtype != live.dtype:
+            return []
+        found = []
+        for write, sample in self._writes[memory].items():
+            region = replace(write.written, offset=write.written.offset - tensor.storage_offset())
+            if sample is not None and not torch.equal(_sample(region.of(tensor)), sample):
+                return []
+            found.append(write._replace(written=region))
+        return found
+
+    def _taint(self, tensor: torch.Tensor) -> None:
+        """Something reads or writes memory that is no copy: what is in it, or made of it, cannot be copied again."""
+        if tensor.is_meta:
+            return
+        if (found := self._source(tensor)) is not None:
+            self._tainted_sources.add(found.name)
+        self._tainted.add(self._memory(tensor))
+
+    # ---- afterwards
+
+    def _is_covered(self, name: str) -> bool:
+        """Tells whether copies and constants cover every element of a tensor exactly once, and nobody else reads it."""
+        tensor, writes = self._live[name], self._filled[name]
+        regions = {_region(self._live[other]) for other in self._names[_identity(tensor)]}  # of tied tensors, the same
+        if _identity(tensor) in self._tainted or not tensor.is_contiguous() or len(regions) > 1:
+            return False
+        if any(write.source in self._tainted_sources for write in writes):
+            return False
+        times = torch.zeros(tensor.numel(), dtype=torch.uint8, device=tensor.device)
+        for write in writes:
+            if write.written.offset < 0:
+                return False
+            write.written.of(times).add_(1)
+        return bool((times == 1).all())
+
+    def _with_tied(self, layers: set[str]) -> set[str]:
+        """Adds the layers that have a tensor of one of these."""
+        tied = [{_module(name) for name in names} for names in self._names.values() if len(names) > 1]
+        return layers.union(*(group for group in tied if group & layers))
+
+    def _source(self, tensor: torch.Tensor) -> _Source | None:
+        known = self._sources.get(_identity(tensor))
+        if not known:
+            return None
+        start = tensor.storage_offset() * tensor.element_size()
+        found = known[bisect_right(known, start, key=_start) - 1]
+        return found if found.start <= start < found.end and found.dtype == tensor.dtype else None
+
+    def _memory(self, tensor: torch.Tensor) -> int:
+        """Returns the identity of a tensor's memory, and keeps it from being given to another."""
+        identity = _identity(tensor)
+        if identity not in self._known:
+            self._known.add(identity)
+            self._alive.append(StorageWeakRef(tensor.untyped_storage()))
+        return identity
+
+
+class _CustomOperators(TorchFunctionMode):  # type: ignore[misc]
+    """Sees calls of operators that are none of torch's own; some of them read memory behind the back of a dispatch mode."""
+
+    def __init__(self, seen: Callable[[torch.Tensor], None]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        if isinstance(func, _OPERATORS):
+            for value in tree_leaves((args, kwargs)):
+                if isinstance(value, torch.Tensor):
+                    self._seen(value)
+        return func(*args, **(kwargs or {}))
+
+
+def _attributes(model: nn.Module) -> Iterator[tuple[tuple[str, str, str], object]]:
+    """Yields what layers, and the methods by which they are processed, hold beside tensors that are registered."""
+    for path, module in model.named_modules():
+        for owner in (module, getattr(module, "quant_method", None)):
+            for name, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
+                if name not in _OF_EVERY_MODULE:
+                    yield (path, type(owner).__name__, name), value
+
+
+def _same(before: object, after: object) -> bool:
+    return before is after or (isinstance(after, _PLAIN) and before == after)
+
+
+def _start(source: _Source) -> int:
+    return source.start
+
+
+def _identity(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _region(tensor: torch.Tensor) -> Region:
+    """Where a tensor lies in its memory."""
+    return Region(tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, Region, torch.dtype]:
+    return _identity(tensor), _region(tensor), tensor.dtype
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns some of a tensor's elements, always the same, as bytes."""
+    flat = tensor.detach().reshape(-1)
+    chosen = torch.randint(len(flat), (_SAMPLES,), generator=torch.Generator().manual_seed(len(flat)))
+    return flat[chosen.to(flat.device)].view(torch.uint8)
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]

@@ -1,0 +1,133 @@
+"""One layerwise reload of a running model: opens it, closes it, and checks the model afterwards.
+
+Imports vLLM for that reload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from torch import nn
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+from quirks_core.base.errors import words
+from worker.errors import RefitUnsupportedError
+from worker.refit.engine.copy_plan import slots
+from worker.refit.engine.loaded import first_names, own_names
+
+#: How many names a message shows.
+_SHOWN = 8
+
+
+class Reload:
+    """One layerwise reload: vLLM resets the layers to their state before loading, and processes each with its new weights.
+
+    Attributes:
+        slots: Names of all parameters and buffers that the model had before, including those that are None.
+        wanted: Names of the parameters that a checkpoint fills; empty before `open`. What the engine computes from loaded
+            weights (MLA's ``W_UK_T`` and ``W_UV``) is not among them: no trainer has it, and the reload computes it again.
+        touched: Whether the model may hold other tensors or values than before.
+    """
+
+    def __init__(self, model: nn.Module, model_config: Any, modules: Collection[str] | None = None) -> None:
+        """Records what the model holds.
+
+        Args:
+            model: The engine's model.
+            model_config: vLLM's configuration of it.
+            modules: The only layers to make ready, beside attention, which vLLM processes last in any case; all if None.
+        """
+        self._model = model
+        self._part: Any = model if modules is None else _Part(model, modules)
+        self._config = model_config
+        self._before = _identities(model)
+        self.slots = self._before.keys()
+        self._first = first_names(model)
+        self.wanted: frozenset[str] = frozenset()
+        self.touched = False
+
+    def open(self) -> None:
+        """Makes the layers ready to be loaded.
+
+        Raises:
+            RefitUnsupportedError: vLLM cannot reload this model; what it had changed was undone.
+        """
+        parameters = set(self._first.values())
+        self.touched = True
+        try:
+            initialize_layerwise_reload(self._part)
+        except Exception as error:
+            self.abandon()
+            self.touched = self._before != _identities(self._model)
+            raise RefitUnsupportedError(f"refit: vLLM cannot reload this model: {words(error)}") from error
+        # Parameters that processing added are gone until the reload is closed.
+        self.wanted = frozenset(parameters & {name for name, _ in self._model.named_parameters()})
+
+    def unloaded(self, loaded: Iterable[str] | None) -> list[str]:
+        """Returns the wanted parameters that got no value; none if the model does not tell.
+
+        Args:
+            loaded: What its ``load_weights`` said it loaded.
+        """
+        return [] if loaded is None else sorted(self.wanted - own_names(loaded, self.wanted, self._first))
+
+    def close(self) -> None:
+        """Processes the remaining layers and puts the weights in force; abandons the reload if that fails."""
+        try:
+            finalize_layerwise_reload(self._part, self._config)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Gives every layer that is not complete its tensors of before back, so that another reload can start."""
+        for layer in self._part.modules():
+            # vLLM would load it all now, fail at a tensor that does not fit, and keep it for the next reload.
+            info = get_layerwise_info(layer)
+            info.loaded_weights.clear()
+            info.load_numel = 0
+        finalize_layerwise_reload(self._part, self._config)
+
+    def check(self, wanted: Collection[str]) -> None:
+        """Checks, after `close`, that the model still has every tensor that it computes with.
+
+        Args:
+            wanted: Names of the parameters and buffers that it must have.
+
+        Raises:
+            RefitUnsupportedError: It does not, so the next forward pass would fail.
+        """
+        after = dict(slots(self._model))
+        problems = [
+            _listing("removes", sorted(name for name in wanted if name not in after)),
+            _listing("leaves without memory", [name for name, held in after.items() if held is not None and held.is_meta]),
+        ]
+        if found := [problem for problem in problems if problem]:
+            raise RefitUnsupportedError(f"refit: vLLM's reload of this model {' and '.join(found)}")
+
+
+class _Part:
+    """Stands before a model and shows some of its layers."""
+
+    def __init__(self, model: nn.Module, modules: Collection[str]) -> None:
+        self._whole = model
+        self._names = modules
+
+    def modules(self) -> Iterator[nn.Module]:
+        for name, module in self._whole.named_modules():
+            if name in self._names or callable(getattr(module, "process_weights_after_loading", None)):
+                yield module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+
+def _identities(model: nn.Module) -> dict[str, int]:
+    return {name: id(held) for name, held in slots(model)}
+
+
+def _listing(verb: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{verb} {', '.join(names[:_SHOWN])}{more}" if names else ""

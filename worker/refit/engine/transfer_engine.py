@@ -1,0 +1,337 @@
+"""The engine's side of a refit: takes what a transport brings through vLLM's layerwise reload into the running model.
+
+Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's factory imports it
+(`worker.refit.engine.transfer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+from quirks_core.base.errors import QuirksError, words
+from worker.errors import RefitError, TransferError
+from worker.refit.advice import with_counts
+from worker.refit.engine import transfer_shards, verify
+from worker.refit.engine.copy_plan import CopyPlan
+from worker.refit.engine.finite import NotFinite
+from worker.refit.engine.loaders import Copier, Loader, Stream, begin_copying, begin_loading
+from worker.refit.engine.recording import Recording
+from worker.refit.engine.reload import Reload
+from worker.refit.transport import files
+from worker.refit.transport.channel import socket_path
+from worker.refit.transport.collective import CollectiveStream, Group
+from worker.refit.transport.files import FileStream
+from worker.refit.transport.ipc_zmq import IpcZmqStream
+from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.resident import Imported
+
+
+@dataclass
+class RefitInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
+    """Where the collective's ranks meet; the other transports need no beginning.
+
+    Attributes:
+        ip: Address of trainer rank 0.
+        port: Its port.
+        rank_offset: Rank of this engine's first process.
+        world_size: Trainer ranks and engine ranks.
+        timeout_s: Seconds to wait for the others, at each step.
+    """
+
+    ip: str
+    port: int
+    rank_offset: int
+    world_size: int
+    timeout_s: float
+
+
+@dataclass
+class RefitUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """One refit.
+
+    Attributes:
+        transport: ``file``, ``ipc_zmq`` or ``collective``.
+        location: The file's absolute path, or the folder of the processes' sockets; empty for a collective.
+        manifest: What the trainer announced, as `Manifest.encode` gives it; None if nothing was.
+        dummy: The engine started from dummy weights, so what a first refit leaves out is garbage.
+        timeout_s: Seconds to wait for the trainer, at each step.
+        verify_every: After how many refits that copied the copies are compared with the model's loaders; 0 for the first alone.
+        keep_memory: Keep the trainer's memory open after the refit, so that the next one need not open it.
+        finite: Refuse weights that are NaN or infinite.
+    """
+
+    transport: str
+    location: str = ""
+    manifest: list[Any] | None = None
+    dummy: bool = False
+    timeout_s: float = 120.0
+    verify_every: int = 0
+    keep_memory: bool = False
+    finite: bool = True
+
+
+class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type: ignore[misc]
+    """Loads complete sets of weights in checkpoint names, from any of our transports.
+
+    The reload re-runs each layer's processing (packing, quantisation) on the new weights and copies the result into the
+    tensors that the engine already runs on, so captured CUDA graphs stay valid. Whatever can be found out beforehand, a
+    broken file or a manifest that is not as announced, is found out before the model is touched.
+
+    Attributes:
+        touched: Whether the last refit changed the model; if it failed as well, old and new weights stand side by side.
+        ways: What the last refit did, as `worker.refit.refitting.RefitReport` takes it from each process.
+        problem: What went wrong while the last refit was finished; None if nothing did.
+    """
+
+    init_info_cls = RefitInitInfo
+    update_info_cls = RefitUpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._group: Group | None = None
+        self._reload: Reload | None = None
+        self._plan: CopyPlan | None = None
+        self._resident: Imported | None = None
+        self._recorded: tuple[Recording, Manifest] | None = None
+        self._announced: tuple[list[Any] | None, Manifest | None] = None, None
+        self._slots: set[str] = set()
+        self._complete_once = False
+        self._not_finite = NotFinite()
+        self.touched = False
+        self.ways: dict[str, Any] = {}
+        self.problem: QuirksError | None = None
+
+    @property
+    def rank(self) -> int:
+        """This process among all of one engine, its own data-parallel ranks included."""
+        parallel = self.parallel_config
+        outer = 0 if getattr(parallel, "data_parallel_external_lb", False) else parallel.data_parallel_index
+        return int(outer * parallel.world_size + parallel.rank)
+
+    def init_transfer_engine(self, init_info: RefitInitInfo) -> None:
+        """Joins the collective; a group that was there before is left."""
+        self.shutdown()
+        rank = init_info.rank_offset + self.rank
+        self._group = Group(
+            init_info.ip,
+            init_info.port,
+            rank=rank,
+            world_size=init_info.world_size,
+            timeout_s=init_info.timeout_s,
+            device=self.device,
+        )
+
+    def start_weight_update(self) -> None:
+        """Does nothing yet: the layers are made ready once the manifest is accepted."""
+        self._recorded = None
+        self._not_finite = NotFinite()
+        self.touched = False
+        self.ways = {}
+        self.problem = None
+
+    def receive_weights(self, update_info: RefitUpdateInfo) -> None:
+        """Takes one refit.
+
+        Raises:
+            RefitRejectedError: The manifest is not as announced, or the file is broken; the model is as it was.
+            TransferError: The trainer died or took too long.
+            RefitUnsupportedError: vLLM cannot reload this model; it is as it was.
+            RefitError: Parameters that never got a value but a dummy's were left out, or weights are not finite.
+        """
+        with self._stream(update_info) as stream:
+            self._load(stream, update_info)
+        self._keep(stream, update_info)
+
+    def finish_weight_update(self) -> None:
+        """Processes what is left and puts the weights in force.
+
+        What goes wrong is left in `problem`: vLLM would take no further refit after an error here.
+        """
+        try:
+            if (reload := self._end_reload()) is not None:
+                reload.check(self._slots)
+            if self._recorded is not None:
+                recording, manifest = self._recorded
+                self._plan = recording.plan(manifest, self.ways["unloaded"])
+            self._complete_once = True
+        except QuirksError as error:
+            self.problem = error
+        except Exception as error:
+            self.problem = RefitError(f"refit: the new weights could not be put in force: {words(error)}")
+        self._recorded = None
+
+    def verify(self, update_info: RefitUpdateInfo) -> dict[str, str]:
+        """Receives the same weights once more, into a second model, and compares it with the running one.
+
+        Returns:
+            For every tensor that differs, what is different about it.
+        """
+        with self._stream(update_info) as stream, verify.fresh_model(self.vllm_config, self.device) as fresh:
+            begin_loading(stream)(Loader(fresh))
+            verify.process(fresh, self.model_config, self.device)
+            found = verify.differences(self.model, fresh, self.model_config.dtype)
+        self._keep(stream, update_info)
+        return found
+
+    def forget(self, *, plan: bool) -> None:
+        """Closes the trainer's memory, which the trainer may want to free; the next refit opens it again.
+
+        Args:
+            plan: The model's memory is about to lose its content, so forget as well what can be copied: a plan relies on
+                constants that the recorded refit wrote.
+        """
+        self._resident = None
+        if plan:
+            self._plan = None
+
+    def shutdown(self) -> None:
+        """Leaves the collective, if one was joined."""
+        if self._group is not None:
+            self._group.close()
+        self._group = None
+
+    @staticmethod
+    def trainer_send_weights(iterator: Iterator[tuple[str, torch.Tensor]], trainer_args: Any) -> None:
+        """Abstract in vLLM 0.26, gone later; our trainers send through `worker.refit`.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("send with worker.refit: send_ipc_zmq, CollectiveSender, or write")
+
+    def _stream(self, info: RefitUpdateInfo) -> Stream:
+        if info.manifest != self._announced[0]:
+            self._announced = info.manifest, Manifest.decode(info.manifest) if info.manifest is not None else None
+        expected = self._announced[1] or self._checkpoint
+        if info.transport == "file":
+            return FileStream(Path(info.location), expected)
+        if info.transport == "ipc_zmq":
+            path = socket_path(Path(info.location), self.rank)
+            known = self._resident
+            return IpcZmqStream(path, expected, device=self.device, timeout_s=info.timeout_s, known=known)
+        if info.transport == "collective":
+            if self._group is None:
+                raise TransferError("refit by collective: no group; call init_collective_async first")
+            return CollectiveStream(self._group, expected)
+        raise TransferError(f"refit: no transport {info.transport!r}; there are file, ipc_zmq and collective")
+
+    @cached_property
+    def _checkpoint(self) -> Manifest | None:
+        """What the checkpoint holds; None if the engine is quantised, and its layers have tensors of other kinds."""
+        return None if self.model_config.quantization else files.held(Path(self.model_config.model))
+
+    def _keep(self, stream: Stream, info: RefitUpdateInfo) -> None:
+        """Keeps the trainer's memory open, if it should be."""
+        if isinstance(stream, IpcZmqStream):
+            self._resident = stream.resident if info.keep_memory else None
+
+    def _load(self, stream: Stream, info: RefitUpdateInfo) -> None:
+        """Loads every tensor; ends the reload if that fails, so that a later refit starts clean."""
+        plan = self._plan
+        if plan is not None and not plan.fits(stream.manifest, self.model):
+            plan = self._plan = None
+        if plan is not None and plan.copied:
+            self._copy(stream, plan, info)
+        else:
+            self._reload_all(stream, info, record=plan is None and self.model_config.quantization is None)
+        self.ways["not_finite"] = dict(self._not_finite)
+
+    def _check_finite(self, info: RefitUpdateInfo) -> None:
+        if info.finite and self._not_finite:
+            raise RefitError(
+                f"refit: the trainer's weights are not finite, {with_counts(self._not_finite)}; correct the trainer's model, "
+                "or set refit.finite: false to take them"
+            )
+
+    def _reload_all(self, stream: Stream, info: RefitUpdateInfo, *, record: bool) -> None:
+        """Loads every tensor through the layerwise reload.
+
+        Args:
+            stream: What comes.
+            info: The refit.
+            record: Find out what can be copied from the next refit on. A quantised model is not asked: its layers compute.
+        """
+        loader = Loader(self.model)
+        loader.not_finite = self._not_finite
+        load = begin_loading(stream)
+        reload = Reload(self.model, self.model_config)
+        recording = Recording(self.model) if record else None
+        with self._opened(reload):
+            if recording is not None:
+                recording.opened()
+                loader.recording = recording
+                self._recorded = recording, stream.manifest
+            with recording or nullcontext():
+                load(loader)
+            self._check_finite(info)
+            unloaded = reload.unloaded(loader.loaded)
+            if info.dummy and not self._complete_once and unloaded:
+                raise RefitError(
+                    "refit: the engine started from dummy weights, and the trainer sends nothing for "
+                    f"{', '.join(unloaded[:8])} ({len(unloaded)} in all); send them, or set engine.load_format=auto"
+                )
+        self.ways = {"copied": 0, "reloaded": len(stream.manifest.tensors), "layers": [], "unloaded": unloaded}
+
+    def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> None:
+        """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
+        often = info.verify_every
+        check = plan.uses == 0 or (often > 0 and plan.uses % often == 0)
+        copier = Copier(self.model, plan, self._not_finite, check=check)
+        load = begin_copying(stream, copier)
+        plan.uses += 1
+        self.ways = {
+            "copied": len(plan.copied),
+            "reloaded": len(plan.reloaded),
+            "layers": sorted(plan.modules),
+            "unloaded": list(plan.unloaded),
+        }
+        self.touched = True
+        try:
+            reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
+            with self._opened(reload) if reload is not None else nullcontext():
+                load()
+                self._check_finite(info)
+        except BaseException:
+            self._plan = None
+            raise
+
+    @contextmanager
+    def _opened(self, reload: Reload) -> Iterator[None]:
+        """Has layers ready to be loaded; `finish_weight_update` closes them, or this does after an error."""
+        self._slots |= reload.slots  # of all refits: what an earlier one removed is still missing
+        try:
+            reload.open()
+        finally:
+            self.touched = self.touched or reload.touched
+        self._reload = reload
+        try:
+            yield
+            if halves := list(islice(transfer_shards.missing(self.model), 8)):
+                raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
+        except BaseException:
+            # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
+            self._recorded = self._reload = None
+            reload.abandon()
+            raise
+
+    def _end_reload(self) -> Reload | None:
+        """Closes the reload, if one is open, and returns it."""
+        reload, self._reload = self._reload, None
+        if reload is not None:
+            with self._recorded[0] if self._recorded is not None else nullcontext():
+                reload.close()
+        return reload

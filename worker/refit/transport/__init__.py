@@ -1,0 +1,1 @@
+"""The wire between a trainer and an engine."""

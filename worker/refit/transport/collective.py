@@ -1,0 +1,362 @@
+"""Refit over a process group of trainer and engine ranks: NCCL on GPUs, gloo on the CPU.
+
+Rank 0 is the trainer's sender. It broadcasts tensors from where they lie, or puts small ones together
+(`worker.refit.weights.packing`);
+an engine receives them in the memory of its parameters where they belong there as they are. On either device a gloo group
+carries what must be agreed on first: what is sent, and every engine rank's vote on it, so that nobody enters a broadcast alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from quirks_core.base.errors import words
+from worker.errors import RefitRejectedError, TransferError
+from worker.refit.transport.ports import free_port
+from worker.refit.weights.buffers import view
+from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, in_order, size_of
+from worker.refit.weights.packing import Packing
+from worker.refit.weights.resident import InPlace
+from worker.refit.weights.source import Source
+
+if TYPE_CHECKING:
+    from worker.refit.transport.nccl import Communicator
+
+#: Rank that sends.
+SOURCE = 0
+_ACCEPTED, _REJECTED = 1, 0
+#: Says where a broadcast belongs as it is, as [nbytes] uint8; None if nowhere.
+RoomFor: TypeAlias = Callable[[Chunk], torch.Tensor | None]
+
+
+class Group:
+    """A gloo group of its own, beside whatever process group the trainer has, and NCCL if the ranks are on GPUs.
+
+    Attributes:
+        rank: This process.
+        world_size: Trainer ranks and engine ranks.
+        device: Where weights are broadcast from and to.
+        packing: What was announced last.
+    """
+
+    def __init__(
+        self, ip: str, port: int, *, rank: int, world_size: int, timeout_s: float, device: torch.device | str = "cpu"
+    ) -> None:
+        """Meets the others; every rank must come within the time limit.
+
+        Args:
+            ip: Address of trainer rank 0, which waits there.
+            port: Its port.
+            rank: This process; trainer ranks come first.
+            world_size: Number of all ranks.
+            timeout_s: Seconds to wait for the others, here and in every later step.
+            device: A GPU of this process for NCCL, the CPU for gloo; of one kind on all ranks.
+
+        Raises:
+            TransferError: Not all came, or the port is taken.
+        """
+        limit = timedelta(seconds=timeout_s)
+        try:
+            store = dist.TCPStore(ip, port, world_size, is_master=rank == SOURCE, timeout=limit)
+            self._group: Any = dist.ProcessGroupGloo(dist.PrefixStore("model-quirks", store), rank, world_size, limit)
+        except (RuntimeError, ValueError) as error:
+            raise TransferError(
+                f"refit: rank {rank} of {world_size} could not join the group at {ip}:{port} within {timeout_s:g} s: "
+                f"{words(error)}; the trainer's ranks and every engine rank must join at the same time"
+            ) from error
+        self.rank, self.world_size, self.device = rank, world_size, torch.empty(0, device=device).device  # with its number
+        self.packing: Packing | None = None
+        self._timeout_s = timeout_s
+        self._nccl: Communicator | None = None
+        place = self.broadcast_json([self.device.type, free_port(ip)] if rank == SOURCE else None)
+        if place[0] != self.device.type:
+            self.close()
+            raise TransferError(
+                f"refit: the trainer's rank 0 sends from {place[0]}, rank {rank} computes on {self.device.type}; "
+                "give CollectiveSender a device of the kind that the engine runs on"
+            )
+        if self.device.type == "cuda":
+            from worker.refit.transport.nccl import Communicator
+
+            self._nccl = Communicator(ip, place[1], rank=rank, world_size=world_size, device=self.device)
+
+    def announce(self, packing: Packing | None = None) -> Packing:
+        """Tells the others what comes, or hears it; what was announced last need not be described again.
+
+        Args:
+            packing: What is sent, on rank 0.
+        """
+        told = None
+        if packing is not None:
+            told = {"again": True} if packing is self.packing else packing.encode()
+        told = self.broadcast_json(told)
+        if packing is None:
+            packing = self.packing if "again" in told else Packing.decode(told)
+        if packing is None:
+            raise TransferError("refit: the trainer sends again what this process never heard of")
+        self.packing = packing
+        return packing
+
+    def broadcast_weights(self, memory: torch.Tensor) -> None:
+        """Starts to give everybody rank 0's bytes; `wait` says when they are there.
+
+        Args:
+            memory: [nbytes] uint8, on the group's device; read on rank 0, overwritten elsewhere.
+
+        Raises:
+            TransferError: A rank died or took too long.
+        """
+        if self._nccl is not None:
+            self._nccl.broadcast(memory, SOURCE)
+        else:
+            self.broadcast(memory)
+
+    def wait(self, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Waits until all weights are there.
+
+        Args:
+            given_up: Asked while it waits; True ends the wait.
+
+        Raises:
+            TransferError: A rank died or took too long, or the wait was given up.
+        """
+        if self._nccl is not None:
+            self._nccl.wait(self._timeout_s, given_up)
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Gives everybody rank 0's tensor.
+
+        Args:
+            tensor: On the CPU, contiguous; read on rank 0, overwritten elsewhere.
+
+        Raises:
+            TransferError: A rank died or took too long.
+        """
+        self._do("a broadcast", lambda group: group.broadcast(tensor, SOURCE))
+
+    def broadcast_json(self, value: Any = None) -> Any:
+        """Gives everybody rank 0's JSON value."""
+        payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        size = torch.tensor([len(payload)])
+        self.broadcast(size)
+        if self.rank != SOURCE:
+            payload = torch.empty(int(size), dtype=torch.uint8)
+        self.broadcast(payload)
+        return json.loads(bytes(payload.numpy()))
+
+    def agree(self, accepted: bool) -> bool:
+        """Tells whether every rank accepts."""
+        vote = torch.tensor([_ACCEPTED if accepted else _REJECTED])
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MIN
+        self._do("a vote", lambda group: group.allreduce([vote], options))
+        return bool(vote.item())
+
+    def close(self) -> None:
+        """Leaves the group."""
+        nccl, self._nccl = self._nccl, None
+        if nccl is not None:
+            nccl.close()
+        self._group = None  # its end closes the connections; its `shutdown` leaves them open
+
+    def _do(self, what: str, start: Callable[[Any], Any]) -> None:
+        if self._group is None:
+            raise TransferError("refit: the collective was left after a failure; trainer and engine must open a new one")
+        try:
+            start(self._group).wait()
+        except RuntimeError as error:
+            raise TransferError(
+                f"refit: {what} of the collective failed, a rank died or took too long: {words(error)}"
+            ) from error
+
+
+class CollectiveSender:
+    """The trainer's side; opened once, then used for every refit.
+
+    Every trainer rank that joins must call `send` with the same tensors in the same order (a ``DTensor`` is gathered on all
+    of them together); rank 0's values travel.
+    """
+
+    def __init__(
+        self,
+        ip: str,
+        port: int,
+        *,
+        world_size: int,
+        rank: int = 0,
+        device: torch.device | str = "cpu",
+        timeout_s: float = 120.0,
+    ) -> None:
+        """Meets the engine's ranks, while the worker's ``init_collective_async`` runs with the same address.
+
+        Args:
+            ip: Address of trainer rank 0.
+            port: A free port there.
+            world_size: Trainer ranks that join and engine ranks.
+            rank: This trainer rank.
+            device: Where the engine's ranks run: a GPU of this process for NCCL, the CPU for gloo.
+            timeout_s: Seconds to wait for the others at each step.
+
+        Raises:
+            TransferError: Not all came.
+        """
+        self._group = Group(ip, port, rank=rank, world_size=world_size, timeout_s=timeout_s, device=device)
+
+    def send(
+        self,
+        tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]],
+        *,
+        manifest: Manifest | None = None,
+        buffer_bytes: int = 1 << 29,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Sends a refit, while the worker's ``update_weights_from_collective_async`` runs.
+
+        Args:
+            tensors: Called for each pass over names and tensors, on any device: a function such as ``lambda:
+                refit.tensors(model, scope)``, or a `worker.refit.weights.source.Source`, which brings its manifest with it,
+                and whose tensors are sent from where they lie.
+            manifest: What will be sent; found out by a pass over the tensors if None.
+            buffer_bytes: Size above which tensors are not put together.
+            given_up: Asked while it waits for GPUs; True ends the wait.
+
+        Raises:
+            RefitRejectedError: An engine rank does not accept the manifest; nothing was sent.
+            TransferError: A rank died or took too long; this and any other error half-way ends the group for all ranks.
+        """
+        try:
+            packing, in_place = self._packing(tensors, manifest, buffer_bytes)
+        except BaseException:
+            self.close()  # the others wait for an announcement
+            raise
+        packing = self._group.announce(packing if self._group.rank == SOURCE else None)
+        if not self._group.agree(True):
+            raise RefitRejectedError("refit rejected by the engine, nothing was sent; the worker's error says why")
+        try:
+            for memory in self._memory(tensors, packing, in_place):
+                self._group.broadcast_weights(memory)
+            self._group.wait(given_up)
+            self._group.agree(True)
+        except BaseException:
+            self.close()  # so that nobody waits for what will not come
+            raise
+
+    def close(self) -> None:
+        """Leaves the group."""
+        self._group.close()
+
+    def _packing(
+        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], manifest: Manifest | None, buffer_bytes: int
+    ) -> tuple[Packing, InPlace | None]:
+        """Returns what is sent together, the same object as long as nothing changes, and what is sent from where it lies."""
+        in_place = None
+        if isinstance(tensors, Source):
+            manifest, in_place = tensors.manifest, tensors.in_place(self._group.device)
+        manifest = manifest or Manifest.of(tensors())
+        packing = self._group.packing
+        if packing is None or packing.manifest is not manifest or packing.buffer_bytes != buffer_bytes:
+            packing = Packing.of(manifest, buffer_bytes, in_place.places if in_place is not None else {})
+        return packing, in_place
+
+    def _memory(
+        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], packing: Packing, in_place: InPlace | None
+    ) -> Iterator[torch.Tensor]:
+        """Yields what is broadcast: the tensors' own memory where they lie in it as they are sent, else a buffer."""
+        known = in_place.places if in_place is not None else {}
+        others = (tensor for name, tensor in in_order(tensors(), packing.manifest) if name not in known)
+        for chunk in packing.chunks():
+            memory = in_place.memory(chunk) if in_place is not None else None
+            if memory is None:
+                # On all of the trainer's ranks, for tensors may have to be gathered.
+                parts = [self._part(spec, in_place, others) for spec, _ in chunk]
+                memory = parts[0] if len(parts) == 1 else self._packed(chunk, parts)
+            yield memory if self._group.rank == SOURCE else torch.empty_like(memory)
+
+    def _part(self, spec: TensorSpec, in_place: InPlace | None, others: Iterator[torch.Tensor]) -> torch.Tensor:
+        memory = in_place.memory([(spec, 0)]) if in_place is not None else None
+        return next(others).to(self._group.device).reshape(-1).view(torch.uint8) if memory is None else memory
+
+    def _packed(self, chunk: Chunk, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device)
+        for (spec, offset), part in zip(chunk, parts, strict=True):
+            memory[offset : offset + spec.nbytes].copy_(part)
+        return memory
+
+
+class CollectiveStream:
+    """An engine rank's end of `CollectiveSender.send`: waits for the manifest, votes, and yields what comes.
+
+    Attributes:
+        manifest: What the trainer will send; every rank has accepted it.
+        complete: Whether everything was yielded.
+    """
+
+    complete = False
+
+    def __init__(self, group: Group, expected: Manifest | None) -> None:
+        """Waits for the trainer's manifest.
+
+        Args:
+            group: The group that this rank joined.
+            expected: What was announced.
+
+        Raises:
+            RefitRejectedError: The manifest differs from what was announced, here or on another rank.
+            TransferError: The trainer died or took too long.
+        """
+        self._group = group
+        self._packing = group.announce()
+        self.manifest = self._packing.manifest
+        problem = None
+        try:
+            self.manifest.check(expected)
+        except RefitRejectedError as error:
+            problem = error
+        if not group.agree(problem is None):
+            raise problem or RefitRejectedError("refit rejected by another rank; nothing was loaded")
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields names and tensors, in memory of their own.
+
+        Raises:
+            TransferError: The trainer died or took too long.
+        """
+        for tensors in self.borrowed():
+            yield from tensors
+
+    def borrowed(self, room_for: RoomFor = lambda _: None, *, placed: bool = True) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Yields the same, broadcast by broadcast.
+
+        Args:
+            room_for: Says where a broadcast belongs as it is; it is received there. The first never is: by it the trainer
+                shows that it sends at all.
+            placed: Yield those, too, that were received in their place.
+        """
+        for number, chunk in enumerate(self._packing.chunks()):
+            room = room_for(chunk) if number else None
+            memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
+            self._group.broadcast_weights(memory)
+            if not number:
+                self._group.wait()
+            if room is None or placed:
+                yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
+        self._group.wait()
+        self._group.agree(True)
+        self.complete = True
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Leaves the group if there was an error, so that nobody waits for this rank; else the group lives on."""
+        if error is not None:
+            self._group.close()
+
+    def __enter__(self) -> CollectiveStream:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.close(error)

@@ -1,0 +1,272 @@
+"""Refit on one machine: tensors through two shared buffers, their order and its acknowledgements over a private socket.
+
+While the engine's processes read one buffer the trainer fills the other. The manifest goes first; a receiver that does not
+agree with it says so before its model is touched. Tensors that lie in memory which both sides have open anyway
+(`worker.refit.weights.resident`) are read there. The messages, each answered by ``{}`` or by ``{"error": reason}``::
+
+    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 3}
+    {"resident": key, "buffers": …}     instead, if some tensors are read where they are; the key stands for manifest and places
+    {"manifest": …, "memory": …}        if the answer to that was {"unknown": key}: what the key stands for
+    {"chunk": 0}                        the first of the other tensors are in buffer 0; the answer gives the buffer back
+    {"chunk": 1}                        the next ones are in buffer 1, and so on in turn
+    {"done": true}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import compress
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from quirks_core.base.errors import words
+from worker.errors import TransferError
+from worker.refit.transport.channel import Channel
+from worker.refit.weights.buffers import Buffer, view
+from worker.refit.weights.manifest import Chunk, Manifest, in_order, size_of
+from worker.refit.weights.resident import Exported, Imported
+from worker.refit.weights.source import Source
+
+#: Version of the messages.
+PROTOCOL = 3
+#: One that is filled while the other is read.
+_BUFFERS = 2
+#: Seconds to wait for a request that an error can answer.
+_LAST_WORDS_S = 2.0
+
+
+def send(
+    tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]],
+    addresses: Sequence[str],
+    *,
+    device: torch.device | str = "cpu",
+    manifest: Manifest | None = None,
+    model: torch.nn.Module | None = None,
+    buffer_bytes: int = 1 << 29,
+    timeout_s: float = 120.0,
+    given_up: Callable[[], bool] = lambda: False,
+) -> None:
+    """Sends a refit from the trainer, while the worker's ``update_weights_via_ipc_zmq_async`` runs; either may start first.
+
+    Args:
+        tensors: Called for each pass over names and tensors, on any device: a function such as ``lambda: refit.tensors(model,
+            scope)``, or a `worker.refit.weights.source.Source`, which brings manifest and model with it.
+        addresses: What the worker's ``report_refit_addresses_async`` returned, or those of one GPU's processes.
+        device: Where the buffers lie: the GPU that this trainer rank and the engine's processes share, or the CPU.
+        manifest: What will be sent; found out by a pass over the tensors if None.
+        model: The engine's processes read tensors that lie in this model's memory from there, if the memory is on ``device``
+            and, on the CPU, shared. Nobody may change them before this returns. None: everything goes through the buffers.
+        buffer_bytes: Size of each of two buffers; they grow to the largest tensor.
+        timeout_s: Seconds to wait for each answer, the engine's start of the update included.
+        given_up: Asked while it waits; True ends the wait.
+
+    Raises:
+        RefitRejectedError: The tensors are not those of the manifest.
+        TransferError: An engine process rejects the refit, died, or took too long; or there is no memory for the buffers.
+            Any error is reported to the engine's processes, which wait for this; if none is there, within ``timeout_s``.
+    """
+    device = torch.device(device)
+    with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:  # which hear of whatever goes wrong in here
+        if isinstance(tensors, Source):
+            manifest, resident, model = tensors.manifest, tensors.exported(device), tensors.model
+        else:
+            manifest = manifest or Manifest.of(tensors())
+            resident = Exported.of(model, tensors, manifest, device) if model is not None else None
+        rest = manifest.without(resident.names) if resident is not None else manifest
+        size = rest.buffer_size(buffer_bytes)
+        needed = _BUFFERS if rest.tensors else 0
+        buffers = [stack.enter_context(Buffer.create(size, device)) for _ in range(needed)]
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # what is read in place must be there
+        hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
+        if resident is None or model is None:
+            peers.tell({**hello, "manifest": manifest.encode()})
+            peers.hear()
+        else:
+            peers.tell({**hello, "resident": resident.key})
+            unknown = ["unknown" in answer for answer in peers.hear()]
+            if any(unknown):
+                peers.tell({"manifest": manifest.encode(), "memory": resident.table(model)}, unknown)
+                peers.hear()
+        source = (item for item in in_order(tensors(), manifest) if resident is None or item[0] not in resident.names)
+        for index, chunk in enumerate(rest.chunks(size)):
+            _fill(buffers[index % _BUFFERS], chunk, source)
+            peers.hear()
+            peers.tell({"chunk": index})
+        peers.hear()
+        peers.tell({"done": True})
+        peers.hear()
+
+
+def _fill(buffer: Buffer, chunk: Chunk, source: Iterator[tuple[str, torch.Tensor]]) -> None:
+    for spec, offset in chunk:
+        view(buffer.memory, spec, offset).copy_(next(source)[1], non_blocking=True)
+    _wait_for(buffer.memory.device)
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+class _Channels:
+    """Every engine process of a refit: told the same, and each one heard."""
+
+    def __init__(self, addresses: Sequence[str], timeout_s: float, given_up: Callable[[], bool]) -> None:
+        if not addresses:
+            raise TransferError("refit by ipc_zmq: no addresses; ask the worker's report_refit_addresses_async")
+        self._peers = [
+            Channel.connect(Path(address), other=f"the engine's process at {address}", timeout_s=timeout_s, given_up=given_up)
+            for address in addresses
+        ]
+        self._answering: list[Channel] = []
+
+    def tell(self, message: dict[str, Any], only: Iterable[bool] | None = None) -> None:
+        """Tells all, or those that are marked."""
+        self._answering = self._peers if only is None else list(compress(self._peers, only))
+        for peer in self._answering:
+            peer.send(message)
+
+    def hear(self) -> list[dict[str, Any]]:
+        """Waits for the answers to what was told last, if they are not in yet."""
+        answers = [peer.receive() for peer in self._answering]
+        self._answering = []
+        return answers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Closes all; an error of ours is told, so that no process waits for what will not come."""
+        try:
+            if error is not None and not isinstance(error, TransferError):
+                self.hear()
+                self.tell({"error": words(error)})
+        except TransferError:
+            pass  # whoever does not hear it sees that we are gone
+        finally:
+            for peer in self._peers:
+                peer.close()
+
+
+class IpcZmqStream:
+    """The engine's end of `send`: waits for a trainer, and yields what it sends.
+
+    Attributes:
+        manifest: What the trainer will send; it has been accepted.
+        resident: What is read in the trainer's memory; None if nothing is.
+        complete: Whether everything was yielded.
+    """
+
+    complete = False
+
+    def __init__(
+        self,
+        path: Path,
+        expected: Manifest | None,
+        *,
+        device: torch.device,
+        timeout_s: float,
+        known: Imported | None = None,
+    ) -> None:
+        """Waits for the trainer's manifest.
+
+        Args:
+            path: Where to open the socket.
+            expected: What was announced.
+            device: Where this process computes.
+            timeout_s: Seconds to wait for each message.
+            known: The trainer's memory that this process has open.
+
+        Raises:
+            RefitRejectedError: The manifest differs from what was announced.
+            TransferError: No trainer came, it died, or its buffers cannot be opened.
+        """
+        self._device = device
+        self._peer = Channel.bind(path, other="the trainer", timeout_s=timeout_s)
+        try:
+            hello = self._peer.receive()
+            self._peer.hide()
+            if hello.get("protocol") != PROTOCOL:
+                raise TransferError(f"refit: the trainer speaks protocol {hello.get('protocol')}, this engine {PROTOCOL}")
+            try:
+                self.resident = self._resident(hello.get("resident"), known)
+                self.manifest = self.resident.manifest if self.resident is not None else Manifest.decode(hello["manifest"])
+                handles, self._buffer_bytes = list(hello["buffers"]), int(hello["buffer_bytes"])
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise TransferError(f"refit: the trainer's first message makes no sense: {words(error)}") from error
+            self.manifest.check(expected)
+            self._buffers = [Buffer.open(handle, device) for handle in handles]
+            self._peer.send({})
+        except BaseException as error:
+            self.close(error)
+            raise
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields names and tensors on this process' device, in memory of their own.
+
+        Raises:
+            TransferError: The trainer died, gave up or took too long.
+        """
+        for name, tensor in (self.resident or {}).items():
+            yield name, tensor.clone()
+        for memory, chunk in self._received():
+            # A loader may keep what it is given until its layer is complete, so the tensors must outlive the buffer.
+            own = memory[: size_of(chunk)].clone()
+            self._give_back(memory)
+            for spec, start in chunk:
+                yield spec.name, view(own, spec, start)
+
+    def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Yields names and tensors where they are, for as long as nobody asks for the next ones; errors as above."""
+        if self.resident:
+            yield list(self.resident.items())
+            _wait_for(self._device)
+        for memory, chunk in self._received():
+            yield [(spec.name, view(memory, spec, start)) for spec, start in chunk]
+            self._give_back(memory)
+
+    def _resident(self, key: str | None, known: Imported | None) -> Imported | None:
+        if key is None or (known is not None and known.key == key):
+            return known if key is not None else None
+        self._peer.send({"unknown": key})
+        told = self._peer.receive()
+        return Imported.opened(key, told["memory"], Manifest.decode(told["manifest"]), self._device)
+
+    def _received(self) -> Iterator[tuple[torch.Tensor, Chunk]]:
+        rest = self.manifest.without(self.resident or ())
+        for index, chunk in enumerate(rest.chunks(self._buffer_bytes)):
+            if self._peer.receive().get("chunk") != index:
+                raise TransferError(f"refit: the trainer did not send chunk {index} when it was due")
+            yield self._buffers[index % len(self._buffers)].memory, chunk
+        if not self._peer.receive().get("done"):
+            raise TransferError("refit: the trainer sends more than its manifest says")
+        self.complete = True
+
+    def _give_back(self, memory: torch.Tensor) -> None:
+        _wait_for(memory.device)
+        self._peer.send({})
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Answers what is still open, with the error if there is one, and closes the socket.
+
+        The trainer's last message is answered only here: its refit is done when this process has loaded everything.
+        """
+        try:
+            if error is not None and not self._peer.owes and not isinstance(error, TransferError):
+                self._peer.receive(_LAST_WORDS_S)  # a reply needs a request
+            if self._peer.owes:
+                self._peer.send({"error": words(error)} if error is not None else {})
+        except TransferError:
+            pass  # nobody is there to hear it
+        finally:
+            self._peer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.close(error)

@@ -1,0 +1,1 @@
+"""A trainer's weights: names, shapes, scope and packing."""

@@ -1,0 +1,147 @@
+"""Memory that a trainer fills and engine processes on the same machine read: anonymous on the host, CUDA IPC on a GPU."""
+
+from __future__ import annotations
+
+import base64
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from worker.engine.device import device_id
+from worker.errors import RefitError, TransferError
+from worker.refit.weights.manifest import TensorSpec
+
+
+class Buffer:
+    """Bytes that two processes share.
+
+    Host memory is an anonymous file (``memfd``): it has no name that could be left behind, ends with its last process, and
+    does not count against the size of ``/dev/shm``. A peer opens it through ``/proc`` with the rights of the same user.
+
+    Attributes:
+        memory: [nbytes] uint8, on the CPU or a GPU.
+        handle: JSON values with which another process opens the same memory.
+    """
+
+    def __init__(self, memory: torch.Tensor, handle: Mapping[str, Any], file: int | None = None) -> None:
+        self.memory = memory
+        self.handle = dict(handle)
+        self._file = file
+
+    @classmethod
+    def create(cls, nbytes: int, device: torch.device) -> Buffer:
+        """Makes a buffer.
+
+        Args:
+            nbytes: Its size.
+            device: The CPU, or the GPU that the receiving engine process runs on as well.
+
+        Raises:
+            RefitError: There is not enough memory.
+        """
+        if device.type == "cuda":
+            # A multiple of the allocator's 2 MiB blocks gets a segment of its own, so a peer maps nothing else.
+            memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
+            return cls(memory, share_memory(memory.untyped_storage()))
+        file = os.memfd_create("model-quirks-refit")
+        try:
+            os.truncate(file, nbytes)
+            os.posix_fallocate(file, 0, nbytes)  # now, with an error; a write to memory that is not there kills the process
+            view = mmap.mmap(file, nbytes)
+        except OSError as error:
+            os.close(file)
+            raise RefitError(
+                f"refit: no {nbytes} bytes of shared memory: {error.strerror}; free memory, or lower refit.buffer_mb"
+            ) from error
+        memory = torch.frombuffer(view, dtype=torch.uint8)
+        return cls(memory, _file_handle(file, nbytes), file)
+
+    @classmethod
+    def open(cls, handle: Mapping[str, Any], device: torch.device) -> Buffer:
+        """Opens a buffer of another process.
+
+        Args:
+            handle: What its `handle` says.
+            device: Where this process computes.
+
+        Raises:
+            TransferError: It is gone, belongs to another user, or lies on another GPU.
+        """
+        return cls(open_memory(handle, device), handle)
+
+    def close(self) -> None:
+        """Gives up the name by which others open it; the memory lives on while somebody has it open."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def view(memory: torch.Tensor, spec: TensorSpec, offset: int) -> torch.Tensor:
+    """Returns the tensor that lies in a buffer.
+
+    Args:
+        memory: [N] uint8.
+        spec: The tensor.
+        offset: Where it starts, in bytes.
+    """
+    return memory[offset : offset + spec.nbytes].view(spec.torch_dtype).view(spec.shape)
+
+
+def share_memory(storage: torch.UntypedStorage) -> dict[str, Any]:
+    """Returns JSON values with which another process opens some memory as long as this one has it.
+
+    Args:
+        storage: On a GPU, or on the host and shared by a file descriptor (``Tensor.share_memory_``).
+    """
+    if storage.device.type != "cuda":
+        return _file_handle(*storage._share_fd_cpu_())
+    # What torch.multiprocessing sends, without its pickle.
+    parts = storage._share_cuda_()
+    return {
+        "kind": "cuda",
+        "uuid": device_id(storage.device),
+        "nbytes": storage.nbytes(),
+        "parts": [base64.b64encode(part).decode() if isinstance(part, bytes) else part for part in parts],
+        "bytes": [index for index, part in enumerate(parts) if isinstance(part, bytes)],
+    }
+
+
+def open_memory(handle: Mapping[str, Any], device: torch.device) -> torch.Tensor:
+    """Opens another process' memory as [nbytes] uint8; arguments and errors as for `Buffer.open`."""
+    if handle["kind"] == "cuda":
+        if handle["uuid"] != device_id(device):
+            raise TransferError(
+                f"refit by ipc_zmq: the trainer's buffer is on {handle['uuid']}, this engine process runs on "
+                f"{device_id(device)}; trainer and engine must share the GPU, else use refit.transport=collective"
+            )
+        return _open_cuda(handle, device)
+    try:
+        with Path(handle["path"]).open("r+b") as file:
+            view = mmap.mmap(file.fileno(), handle["nbytes"])
+    except (OSError, ValueError) as error:
+        raise TransferError(
+            f"refit by ipc_zmq: the trainer's shared memory cannot be opened: {error}; "
+            "both processes must run on one machine, in one process namespace, as one user"
+        ) from error
+    return torch.frombuffer(view, dtype=torch.uint8)
+
+
+def _file_handle(file: int, nbytes: int) -> dict[str, Any]:
+    return {"kind": "file", "path": f"/proc/{os.getpid()}/fd/{file}", "nbytes": nbytes}
+
+
+def _open_cuda(handle: Mapping[str, Any], device: torch.device) -> torch.Tensor:
+    parts = [base64.b64decode(part) if index in handle["bytes"] else part for index, part in enumerate(handle["parts"])]
+    parts[0] = device.index if device.index is not None else torch.cuda.current_device()  # numbered otherwise over there
+    storage = torch.UntypedStorage._new_shared_cuda(*parts)
+    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (handle["nbytes"],), (1,))

@@ -1,0 +1,98 @@
+"""Which tensors of a refit are broadcast together, and where each of them lies among the others.
+
+Tensors that lie side by side in the trainer's memory, such as the experts of a fused layer, are sent from there as one; so is
+a large tensor. Small tensors are laid into a buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple, Self
+
+from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
+
+#: Bytes from which on a tensor is sent from where it lies: a broadcast of this size has the full speed of the link.
+_LARGE = 16 << 20
+
+
+class Place(NamedTuple):
+    """Where a tensor lies.
+
+    Attributes:
+        address: Of the memory that it is a part of.
+        size: Of that memory, in bytes.
+        offset: Of the tensor in it, in bytes.
+    """
+
+    address: int
+    size: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """What one broadcast after the other holds.
+
+    Attributes:
+        manifest: All tensors.
+        buffer_bytes: Size above which tensors are not put together.
+        offsets: For each broadcast where its tensors start, in bytes; the tensors are those of the manifest, in order.
+    """
+
+    manifest: Manifest
+    buffer_bytes: int
+    offsets: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest, buffer_bytes: int, places: Mapping[str, Place]) -> Self:
+        """Puts tensors together.
+
+        Args:
+            manifest: What is sent.
+            buffer_bytes: Size above which tensors are not put together.
+            places: By name, where tensors lie that may be sent from there.
+        """
+        chunks: list[Chunk] = []
+        large = min(_LARGE, buffer_bytes)
+        for alone, group in groupby(_runs(manifest, buffer_bytes, places), lambda run: size_of(run) >= large):
+            runs = list(group)
+            chunks += runs if alone else Manifest(tuple(spec for run in runs for spec, _ in run)).chunks(buffer_bytes)
+        return cls(manifest, buffer_bytes, tuple(tuple(offset for _, offset in chunk) for chunk in chunks))
+
+    @classmethod
+    def decode(cls, value: Mapping[str, Any]) -> Self:
+        """Undoes `encode`."""
+        offsets = tuple(tuple(int(offset) for offset in row) for row in value["offsets"])
+        return cls(Manifest.decode(value["manifest"]), int(value["buffer_bytes"]), offsets)
+
+    def encode(self) -> dict[str, Any]:
+        """Returns JSON values."""
+        return {"manifest": self.manifest.encode(), "buffer_bytes": self.buffer_bytes, "offsets": self.offsets}
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yields for each broadcast its tensors with their offsets in bytes."""
+        specs = iter(self.manifest.tensors)
+        for row in self.offsets:
+            yield [(next(specs), offset) for offset in row]
+
+
+def _runs(manifest: Manifest, buffer_bytes: int, places: Mapping[str, Place]) -> Iterator[Chunk]:
+    """Yields tensors that lie side by side, with the distance of each from the first."""
+    run: Chunk = []
+    start: Place | None = None
+    for spec in manifest.tensors:
+        place = places.get(spec.name)
+        if run and start and place and _follows(run, start, spec, place) and size_of(run) + spec.nbytes <= buffer_bytes:
+            run.append((spec, size_of(run)))
+            continue
+        if run:
+            yield run
+        run, start = [(spec, 0)], place
+    if run:
+        yield run
+
+
+def _follows(run: Chunk, start: Place, spec: TensorSpec, place: Place) -> bool:
+    return place == start._replace(offset=start.offset + size_of(run)) and spec.dtype == run[0][0].dtype
