@@ -121,7 +121,7 @@ def _imported(module: str, name: str) -> set[str]:
 
 
 def digest_of(nodes: Iterable[ast.AST]) -> str:
-    """Digests code by what it does: comments, docstrings, layout and the places of imports do not count. Empty if there is none."""
+    """Digests code by what it does: comments, docstrings, layout and imports do not count. Empty if there is none."""
     dumps = [ast.dump(_essence(copy.deepcopy(node))) for node in nodes]
     return hashlib.sha256("\0".join(dumps).encode()).hexdigest()[:_DIGITS] if dumps else ""
 
