@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from quirks_core.apply.handed_down import CARRIED, FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+from quirks_core.apply.handed_down import CARRIED, HOOK_VARIABLE, PLAN_VARIABLE
 
 #: Calls between vLLM's function that has a configuration and ours, at most: it loads plugins in the first lines.
 _NEAR = 8
@@ -18,30 +18,18 @@ _NEAR = 8
 def bootstrap() -> None:
     """Carries out the plan that was handed down to this process; without one, does nothing. A second call changes nothing.
 
-    A plan comes from our own worker, through the environment, or from the hook of an engine that somebody else starts, in the
-    engine's configuration. That hook is put on here, too, if MODEL_QUIRKS asks for it.
+    A plan comes in the engine's configuration. The hook is put on here, too, if MODEL_QUIRKS asks for it.
 
     Raises:
         QuirksError: The plan cannot be carried out here, or a variable of ours has a value that it cannot have. vLLM lets it
             through, so the engine does not start.
     """
-    text, folder = os.environ.get(PLAN_VARIABLE), os.environ.get(FOLDER_VARIABLE)
-    if text is not None and folder is not None:
-        from pathlib import Path
-
-        from quirks_core.apply.process import carry_out
-        from quirks_core.facts.installation import check_ours
-        from quirks_core.plan.records import ProcessPlan
-
-        plan = ProcessPlan.read(text, f"handed down in {PLAN_VARIABLE}")
-        check_ours("worker")
-        carry_out(plan, Path(folder))
-        return
     carried = _carried()
-    if folder is None and (carried is not None or text is not None or os.environ.get(HOOK_VARIABLE)):
-        from quirks_core.hook.start import start
+    if carried is None and PLAN_VARIABLE not in os.environ and not os.environ.get(HOOK_VARIABLE):
+        return
+    from quirks_core.hook.start import start
 
-        start(carried)
+    start(carried)
 
 
 def _carried() -> Any:

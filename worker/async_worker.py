@@ -157,10 +157,10 @@ class VllmAsyncGenerationWorker:
         """The parallel ranks of the engine's processes and the experts that each holds; available once the engine runs.
 
         Raises:
-            QuirksError: The engine has not been started, or its workers do not report (``worker_extension_cls``).
+            QuirksError: The engine has not been started.
         """
         if self._topology is None:
-            raise QuirksError("there is no topology: the engine has not been started, or has a worker_extension_cls of its own")
+            raise QuirksError("there is no topology: the engine has not been started")
         return self._topology
 
     async def post_init_async(self) -> None:
@@ -565,10 +565,8 @@ class VllmAsyncGenerationWorker:
 
     # ---- parts
 
-    async def _prove(self, engine: Engine) -> Topology | None:
+    async def _prove(self, engine: Engine) -> Topology:
         """Reads the parallel ranks of every process and compares them with the plan."""
-        if not engine.takes_calls:
-            return None
         place = self._engine_rank or EngineRank("engine")
         found = Topology.of(await engine.call(read_topology), engine=place.rank)
         found.check(Expected.of(self.plan), whole=place.engines == 1)

@@ -1,123 +1,133 @@
-"""Puts a plan into force: the one module of the driver with side effects, and every one of them can be undone."""
+"""Puts a plan into force in this process, and hands it down to the processes that it starts; all of it can be undone."""
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from quirks_core.apply import handed_down, process
 from quirks_core.apply.receipt import Effect
-from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, UsageError
-from quirks_core.base.text import one_line
-from quirks_core.plan.records import Plan, Status
-
-#: How the name of a run's private folder begins.
-FOLDERS = "model-quirks-"
-_LOGGER = logging.getLogger("model_quirks")
-_START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+from quirks_core.configuration.slots import ENV
+from quirks_core.plan.records import Plan
 
 
 @dataclass(slots=True)
+class Overlay:
+    """Environment variables that were set on top of the user's."""
+
+    _before: dict[str, str | None] = field(default_factory=dict)
+
+    def set(self, variable: str, value: str) -> None:
+        """Sets a variable; `restore` sets it back."""
+        self._before.setdefault(variable, os.environ.get(variable))
+        os.environ[variable] = value
+
+    def original(self) -> dict[str, str]:
+        """Returns the environment as the user set it."""
+        found = {**os.environ, **{name: text for name, text in self._before.items() if text is not None}}
+        return {name: text for name, text in found.items() if self._before.get(name, text) is not None}
+
+    def restore(self) -> None:
+        """Sets every variable back to what it was."""
+        for variable, text in self._before.items():
+            os.environ.pop(variable, None)
+            if text is not None:
+                os.environ[variable] = text
+        self._before.clear()
+
+
+#: The overlay of this process.
+environment = Overlay()
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
-    """A plan in force in this process, and in every process that it starts.
+    """A plan in force in this process, and handed down to every process that it starts.
 
     Attributes:
         plan: The plan.
-        folder: Private folder in which the processes acknowledge.
         effects: What was changed in this process's environment.
         warnings: What may not have its full effect, in words.
     """
 
     plan: Plan
-    folder: Path
-    effects: list[Effect] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    _environ: MutableMapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
-    _before: dict[str, str | None] = field(default_factory=dict, repr=False)
-
-    def set(self, variable: str, value: str) -> None:
-        """Sets an environment variable; `undo` restores it."""
-        before = self._environ.get(variable)
-        self._before.setdefault(variable, before)
-        self._environ[variable] = value
+    effects: tuple[Effect, ...]
+    warnings: tuple[str, ...]
 
     def undo(self) -> None:
-        """Restores the environment, takes patches off in this process and removes the folder."""
-        process.undo()
-        for variable, before in self._before.items():
-            if before is None:
-                self._environ.pop(variable, None)
-            else:
-                self._environ[variable] = before
-        self._before.clear()
-        private_folder.remove(self.folder)
+        """Takes the plan out of force."""
+        undo()
 
 
-def apply(plan: Plan, *, environ: MutableMapping[str, str] | None = None) -> Applied:
-    """Puts a plan into force in this process and hands it down to every process started from here.
+def apply(plan: Plan, *, patches: bool = True) -> Applied:
+    """Puts a plan into force in this process, and hands it down.
 
     Call it before the first ``import vllm``: vLLM reads some variables while it is imported.
 
     Args:
         plan: A plan without refusals.
-        environ: The environment to change; `os.environ` if None.
+        patches: Whether to install its patches in this process.
 
     Raises:
         RefusedError: The plan holds refusals; nothing was changed.
-        UsageError: vLLM is told not to load our plugins in its processes; nothing was changed.
-        QuirksError: Another plan is in force in this process, or no temporary folder can be made; nothing was changed.
+        UsageError: vLLM is set not to load our plugins in its processes; nothing was changed.
+        QuirksError: Another plan is in force in this process; nothing was changed.
     """
     plan.check()
     if (other := process.in_force()) is not None:
         raise QuirksError(
-            f"plan {other[:12]}… is in force in this process, and an environment holds one plan at a time; "
-            "shut that worker down first, or run the other one in a process of its own"
+            f"plan {other[:12]}… is in force in this process, and a process has one plan at a time; shut that engine down "
+            "first, or start this one in a process of its own"
         )
-    environ = os.environ if environ is None else environ
-    check_engine_environment(environ)
+    check_engine_environment(os.environ)
+    effects, warnings = hand_down(plan)
+    if patches:
+        try:
+            process.carry_out(plan.for_processes)
+        except BaseException:
+            undo()
+            raise
+    return Applied(plan, effects, warnings)
+
+
+def hand_down(plan: Plan, variables: Mapping[str, str] | None = None) -> tuple[tuple[Effect, ...], tuple[str, ...]]:
+    """Sets the variables of a plan, and the one that holds the plan.
+
+    Args:
+        plan: The plan.
+        variables: Further variables; those of the plan come last.
+
+    Returns:
+        The changes of the environment that quirks ask for, and warnings.
+
+    Raises:
+        QuirksError: The plan cannot be written as JSON; nothing was changed.
+    """
     text = plan.for_processes.to_variable()
-    applied = Applied(plan, private_folder.make(FOLDERS), _environ=environ)
-    for slot, value in plan.changes.items():
-        family, _, variable = slot.partition(".")
-        if family == "env":
-            applied.effects.append(Effect(slot=slot, before=environ.get(variable), after=value))
-            applied.set(variable, value)
-            if "vllm" in sys.modules:
-                applied.warnings.append(f"{slot} was set after vLLM was imported; this process may not see it")
-    applied.set(handed_down.PLAN_VARIABLE, text)
-    applied.set(handed_down.FOLDER_VARIABLE, str(applied.folder))
-    # A forked process takes over its parent's memory, vLLM's note that plugins are loaded included, and loads none.
-    applied.set(_START_METHOD, "spawn")
-    _log(plan)
-    return applied
+    changes = {slot.removeprefix(ENV): value for slot, value in plan.changes.items() if slot.startswith(ENV)}
+    effects = tuple(Effect(slot=f"{ENV}{name}", before=os.environ.get(name), after=value) for name, value in changes.items())
+    for variable, value in {**(variables or {}), **changes, handed_down.PLAN_VARIABLE: text}.items():
+        environment.set(variable, value)
+    late = "was set after vLLM was imported; this process may not see it"
+    warnings = tuple(f"{effect.slot} {late}" for effect in effects) if "vllm" in sys.modules else ()
+    return effects, warnings
 
 
-def _log(plan: Plan) -> None:
-    """One line for everything that quirks do to this run, with the place to read on."""
-    for item in plan.adjustments:
-        if item.status is Status.APPLIED:
-            who = ", ".join(f"{quirk.id} {quirk.reference}" for quirk in item.quirks)
-            _LOGGER.info("%s: %r → %r (%s)", item.slot, plan.context.value(item.slot), item.value, one_line(who))
-    for patch in plan.patches:
-        _LOGGER.info("patch %s (%s)", patch.target, one_line(f"{patch.quirk.id} {patch.quirk.reference}"))
+def undo() -> None:
+    """Takes patches off in this process and restores its environment."""
+    process.undo()
+    environment.restore()
 
 
 def check_engine_environment(environ: Mapping[str, str]) -> None:
     """Makes sure that vLLM will load our plugins in every process.
 
     Raises:
-        UsageError: It will not: processes are forked, or VLLM_PLUGINS is set and does not name ours.
+        UsageError: It will not: VLLM_PLUGINS is set and does not name ours.
     """
-    if environ.get(_START_METHOD) == "fork":
-        raise UsageError(
-            f"{_START_METHOD}=fork keeps quirks out of the engine's processes: a forked process loads no plugins; "
-            "set it to spawn, or unset it"
-        )
     names = environ.get("VLLM_PLUGINS")
     if names is None:
         return

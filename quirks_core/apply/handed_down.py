@@ -4,7 +4,7 @@ from __future__ import annotations
 
 #: Hands down what every process carries out, as JSON.
 PLAN_VARIABLE = "MODEL_QUIRKS_PLAN"
-#: Hands down the folder in which the processes of our own worker acknowledge.
+#: Hands down the folder in which the processes of a worker's engine keep what vLLM logs as errors.
 FOLDER_VARIABLE = "MODEL_QUIRKS_FOLDER"
 #: Puts quirks in force in every engine of vLLM, without a line of code (`quirks_core.hook`).
 HOOK_VARIABLE = "MODEL_QUIRKS"

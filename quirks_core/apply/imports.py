@@ -28,17 +28,25 @@ class _Finder:
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            while calls := self.waiting.pop(name, None):  # one call can ask for another
-                for call in calls:
-                    call(module)
-            if not self.waiting and self in sys.meta_path:
-                sys.meta_path.remove(self)
+            while calls := self.waiting.get(name):  # one call can ask for another
+                calls[0](module)
+                forget(name, calls[0])
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader, made for this one import
         return spec
 
 
 _finder = _Finder()
+
+
+def forget(name: str, call: Call) -> None:
+    """Takes back what `when_imported` was asked for; without effect if the call was made."""
+    if call in (calls := _finder.waiting.get(name, [])):
+        calls.remove(call)
+    if not calls:
+        _finder.waiting.pop(name, None)
+    if not _finder.waiting and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
 
 
 def when_imported(name: str, call: Call) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from quirks_core.apply import imports
 from quirks_core.base.errors import PatchDriftError, QuirksError
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.source import fingerprints
@@ -95,19 +95,19 @@ class InstalledPatch:
             site.rebuild()
         if not site.patches:
             del _sites[self.patch.target]
-        _watch_imports()
+        if not _pending(site.module):
+            imports.forget(site.module, _open_pending)
 
 
 _sites: dict[str, _Site] = {}
 
 
-def install(patch: Patch, quirk: str, *, when_in_force: Callable[[], None] = lambda: None) -> InstalledPatch:
+def install(patch: Patch, quirk: str) -> InstalledPatch:
     """Installs a patch on its target; installing the same patch again has no effect.
 
     Args:
         patch: The patch.
         quirk: Id of its quirk.
-        when_in_force: Called when a pending patch comes into force.
 
     Raises:
         PatchDriftError: The patch was not written against the target's source; nothing was changed.
@@ -130,12 +130,21 @@ def install(patch: Patch, quirk: str, *, when_in_force: Callable[[], None] = lam
                 site.open()
             site.rebuild()
         else:
-            _finder.wait_for(site, when_in_force)
+            imports.when_imported(site.module, _open_pending)
     except BaseException:
         installed.undo()
         raise
-    _watch_imports()
     return installed
+
+
+def _pending(module: str) -> list[_Site]:
+    return [site for site in _sites.values() if site.module == module and site.is_pending]
+
+
+def _open_pending(module: ModuleType) -> None:
+    for site in _pending(module.__name__):
+        site.open()
+        site.rebuild()
 
 
 def _is_being_imported(module: str) -> bool:
@@ -193,48 +202,3 @@ def _rebind(old: Any, new: Any, but_not: Collection[str]) -> None:
         names: dict[str, Any] = getattr(module, "__dict__", None) or {}
         for name in [name for name, value in list(names.items()) if value is old]:
             names[name] = new
-
-
-class _Finder:
-    """An import hook: finds modules as usual, and installs pending patches right after a module was executed."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, list[Callable[[], None]]] = {}
-
-    def wait_for(self, site: _Site, call: Callable[[], None]) -> None:
-        """Stores the callback."""
-        self._calls.setdefault(site.module, []).append(call)
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Finds a module that patches wait for; None for any other."""
-        if not any(site.module == name and site.is_pending for site in _sites.values()):
-            return None
-        finders = [finder for finder in sys.meta_path if finder is not self]
-        spec = next((found for finder in finders if (found := finder.find_spec(name, path, target)) is not None), None)
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            run(module)
-            for site in [site for site in _sites.values() if site.module == name and site.is_pending]:
-                site.open()
-                site.rebuild()
-            for call in self._calls.pop(name, ()):
-                call()
-            _watch_imports()
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader, made for this one import
-        return spec
-
-
-_finder = _Finder()
-
-
-def _watch_imports() -> None:
-    """Installs the import hook while a patch is pending, and removes it otherwise."""
-    waiting = any(site.is_pending for site in _sites.values())
-    if waiting and _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
-    elif not waiting and _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)

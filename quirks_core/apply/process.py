@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.apply.parent_watchdog import end_with_parent
 from quirks_core.apply.patching import InstalledPatch, install
 from quirks_core.apply.receipt import Acknowledgement, Effect
 from quirks_core.base.errors import QuirksError
@@ -31,23 +30,16 @@ class _InForce:
 
     plan: ProcessPlan | None = None
     digest: str = ""
-    folder: Path | None = None
-    pid: int = 0  # a forked process inherits this record, but has not acknowledged
+    pid: int = 0  # a forked process inherits this record
     variables: tuple[Effect, ...] = ()
-    engine: dict[str, Any] = field(default_factory=dict)
     patches: list[InstalledPatch] = field(default_factory=list)
     log: logging.Handler | None = None
-
-    def acknowledge(self) -> None:
-        """Tells the driver what this process carries out; once more when a pending patch has come into force."""
-        if self.digest and self.folder is not None:  # else it is still at it, or nobody reads files
-            acknowledgement().write(self.folder)
 
 
 _in_force = _InForce()
 
 
-def carry_out(plan: ProcessPlan, folder: Path | None = None) -> None:
+def carry_out(plan: ProcessPlan) -> None:
     """Puts a plan into force in this process; a second call with the same one changes nothing.
 
     Another plan with the same patches takes the place of the first without touching them, so that a second engine of one
@@ -55,40 +47,32 @@ def carry_out(plan: ProcessPlan, folder: Path | None = None) -> None:
 
     Args:
         plan: What to carry out.
-        folder: Where to acknowledge, and to keep what vLLM logs as errors, for the driver that started this process, with which
-            this process ends. None for a process of an engine that is not ours: it is asked by the engine's own calls, and
-            its life is its own business.
 
     Raises:
         QuirksError: The plan cannot be carried out here; nothing of it is in force then.
     """
     digest = plan.digest
-    if (digest, folder, os.getpid()) == (_in_force.digest, _in_force.folder, _in_force.pid):
+    if (digest, os.getpid()) == (_in_force.digest, _in_force.pid):
         return
-    if folder is None and _in_force.folder is None and _in_force.plan is not None and _in_force.plan.patches == plan.patches:
+    if _in_force.plan is not None and _in_force.plan.patches == plan.patches:
         if digest != _in_force.digest:  # else only the process is another one: it was forked
             _in_force.variables = _set_environment(plan)
     else:
         undo()
-        if folder is not None:
-            _in_force.log = _keep_errors(folder)
         try:
             _in_force.variables = _set_environment(plan)
             _install_patches(plan)
         except BaseException:
             undo()  # half a plan is worse than none
             raise
-    _in_force.plan, _in_force.digest, _in_force.folder, _in_force.pid = plan, digest, folder, os.getpid()
-    if folder is not None:
-        end_with_parent()
-    _in_force.acknowledge()
+    _in_force.plan, _in_force.digest, _in_force.pid = plan, digest, os.getpid()
 
 
 def acknowledgement(engine: dict[str, Any] | None = None) -> Acknowledgement:
     """Returns what this process carries out.
 
     Args:
-        engine: Values by slot of the engine's configuration in this process; those that were reported if None.
+        engine: Values by slot of the engine's configuration in this process.
     """
     patches = (
         Effect(slot=f"patch.{item.patch.target}", before=item.fingerprint, after=item.patch.source, pending=item.is_pending)
@@ -99,7 +83,7 @@ def acknowledgement(engine: dict[str, Any] | None = None) -> Acknowledgement:
         process=process_name(),
         digest=_in_force.digest,
         effects=(*_in_force.variables, *patches),
-        engine=_in_force.engine if engine is None else engine,
+        engine=engine or {},
         host=socket.gethostname(),
     )
 
@@ -108,16 +92,6 @@ def process_name() -> str:
     """Returns this process's name behind its parent's: each data-parallel rank has a worker 0 of its own."""
     parent, own = multiprocessing.parent_process(), multiprocessing.current_process().name
     return own if parent is None or parent.name == "MainProcess" else f"{parent.name}/{own}"
-
-
-def report_configuration(values: dict[str, Any]) -> None:
-    """Tells the driver what this process's own engine configuration holds.
-
-    Args:
-        values: Values by slot.
-    """
-    _in_force.engine = values
-    _in_force.acknowledge()
 
 
 def in_force() -> str | None:
@@ -137,8 +111,8 @@ def undo() -> None:
     if _in_force.log is not None:
         logging.getLogger("vllm").removeHandler(_in_force.log)
         _in_force.log.close()
-    _in_force.plan, _in_force.digest, _in_force.folder, _in_force.pid, _in_force.log = None, "", None, 0, None
-    _in_force.variables, _in_force.engine = (), {}
+    _in_force.plan, _in_force.digest, _in_force.pid, _in_force.log = None, "", 0, None
+    _in_force.variables = ()
 
 
 def _set_environment(plan: ProcessPlan) -> tuple[Effect, ...]:
@@ -157,7 +131,7 @@ def _install_patches(plan: ProcessPlan) -> None:
     registry = _quirks_with(plan.patches)
     for planned in plan.patches:
         patch = _patch_here(planned, registry)
-        _in_force.patches.append(install(patch, planned.quirk.id, when_in_force=_in_force.acknowledge))
+        _in_force.patches.append(install(patch, planned.quirk.id))
 
 
 def _quirks_with(patches: Iterable[PlannedPatch]) -> Registry:
@@ -180,10 +154,12 @@ def _patch_here(planned: PlannedPatch, registry: Registry) -> Patch:
     raise QuirksError(f"this process cannot load quirk {wanted}: {why}")
 
 
-def _keep_errors(folder: Path) -> logging.Handler:
-    """Keeps what vLLM logs as errors, so that the driver can say why an engine died."""
+def keep_errors(folder: Path) -> None:
+    """Writes what vLLM logs as errors in this process into a folder, so that the driver can say why an engine died."""
+    if _in_force.log is not None or not folder.is_dir():  # the folder of another machine
+        return
     handler = logging.FileHandler(folder / f"errors-{os.getpid()}.log", encoding="utf-8", delay=True)
     handler.setLevel(logging.ERROR)
     handler.setFormatter(logging.Formatter(f"{process_name()}: %(message)s"))
     logging.getLogger("vllm").addHandler(handler)
-    return handler
+    _in_force.log = handler

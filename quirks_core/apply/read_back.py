@@ -21,9 +21,9 @@ _STANDS_FOR = {"engine.dtype": "auto", HEAD_DTYPE: "model"}
 _IN_FORCE = (Status.APPLIED.value, Status.ALREADY_SET.value)
 
 
-def slots_to_read(plan: Plan) -> list[str]:
-    """Returns the engine's slots of the configuration, and every other engine argument that the plan gives a value."""
-    named = {*SLOTS, *plan.context.settings, *plan.changes}
+def slots_to_read(asked: Iterable[str]) -> list[str]:
+    """Returns the engine's slots of the configuration, and every other engine argument that is asked for."""
+    named = {*SLOTS, *asked}
     chosen = NOT_ARGUMENTS - {HEAD_DTYPE}  # that one the engine keeps, though it is no argument
     return sorted(slot for slot in named if slot.startswith(ENGINE) and slot not in chosen)
 
@@ -42,7 +42,7 @@ def read_configuration(vllm_config: Any, slots: Iterable[str]) -> dict[str, Any]
 
 
 def read_back(vllm_config: Any, plan: Plan) -> tuple[ReadBack, ...]:
-    """Holds the engine's values against the plan's. One that a quirk put in force is binding: the receipt refuses another."""
+    """Lists the engine's values beside the plan's. One that a quirk put in force is binding (`contradictions`)."""
     in_force = {item.slot for item in plan.adjustments if item.in_force}
     return tuple(
         ReadBack(
@@ -52,7 +52,7 @@ def read_back(vllm_config: Any, plan: Plan) -> tuple[ReadBack, ...]:
             engine=value,
             binding=slot in in_force and not (planned == "auto" and slot in _RESOLVED),
         )
-        for slot, value in read_configuration(vllm_config, slots_to_read(plan)).items()
+        for slot, value in read_configuration(vllm_config, slots_to_read({*plan.context.settings, *plan.changes})).items()
     )
 
 

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from quirks_core.base.errors import ReceiptError
 from quirks_core.base.record import Record
-
-_POLL_S = 0.05
 
 
 class Effect(Record):
@@ -51,13 +44,6 @@ class Acknowledgement(Record):
     engine: dict[str, Any] = Field(default_factory=dict)
     host: str = ""
 
-    def write(self, folder: Path) -> None:
-        """Writes the acknowledgement where the driver looks for it, atomically."""
-        file = folder / f"ack-{self.pid}.json"
-        draft = file.with_suffix(".draft")
-        draft.write_text(self.model_dump_json(), encoding="utf-8")
-        draft.replace(file)
-
 
 class ReadBack(Record):
     """A slot of the engine's own configuration.
@@ -78,77 +64,19 @@ class ReadBack(Record):
 
 
 class Receipt(Record):
-    """The acknowledgements of all processes, and the values read back from the engine."""
+    """What the processes of one engine carry out.
+
+    Attributes:
+        digest: Digest of the plan.
+        host: The machine of the engine's core.
+        changes: The slots that quirks changed, with their values.
+        processes: The engine's core, then its workers; a process that is both is listed once. Their ``engine`` holds the values
+            that were read back from their configuration. A worker's receipt begins with the process that made the plan.
+        engine: The engine's values against the plan's, where the whole plan is known.
+    """
 
     digest: str
+    host: str = ""
+    changes: dict[str, Any] = Field(default_factory=dict)
     processes: tuple[Acknowledgement, ...]
     engine: tuple[ReadBack, ...] = ()
-
-
-def read_acknowledgements(folder: Path) -> tuple[Acknowledgement, ...]:
-    """Reads what has been acknowledged so far, sorted by process name.
-
-    Raises:
-        ReceiptError: A file cannot be read as an acknowledgement.
-    """
-    found = []
-    for file in sorted(folder.glob("ack-*.json")):
-        try:
-            found.append(Acknowledgement.model_validate_json(file.read_text(encoding="utf-8")))
-        except (OSError, ValidationError) as error:
-            raise ReceiptError(f"acknowledgement {file.name} cannot be read: {error}") from None
-    return tuple(sorted(found, key=lambda ack: (ack.pid != os.getpid(), ack.process, ack.pid)))
-
-
-def collect(
-    folder: Path, digest: str, expected: Mapping[int, str], engine: Iterable[ReadBack] = (), *, wait_s: float = 0.0
-) -> Receipt:
-    """Makes the receipt, and makes sure that it is complete.
-
-    Args:
-        folder: Where the processes acknowledge.
-        digest: Digest of the plan.
-        expected: Name by process id of every process that must acknowledge.
-        engine: The engine's values, read back.
-        wait_s: Seconds to wait for acknowledgements that are not there yet.
-
-    Raises:
-        ReceiptError: A process is missing or late, applies another plan, or the engine changed a value that a quirk set.
-    """
-    acknowledgements = _wait_for(folder, expected, wait_s)
-    known = {ack.pid for ack in acknowledgements}
-    read_back = tuple(engine)
-    late = f" within {wait_s:g} s" if wait_s else ""
-    problems = [
-        f"{name} (process {pid}) did not acknowledge the plan{late}" for pid, name in expected.items() if pid not in known
-    ]
-    problems += [
-        f"{ack.process} (process {ack.pid}) carries out plan {ack.digest[:12]}… instead of {digest[:12]}…"
-        for ack in acknowledgements
-        if ack.digest != digest
-    ]
-    problems += [
-        f"{item.slot}: the plan wanted {item.planned!r}, the engine has {item.engine!r}"
-        for item in read_back
-        if item.binding and item.planned != item.engine
-    ]
-    problems += [
-        f"{item.slot}: the plan wanted {item.planned!r}, {ack.process} (process {ack.pid}) has {ack.engine[item.slot]!r}"
-        for ack in acknowledgements
-        for item in read_back
-        if item.binding and item.slot in ack.engine and ack.engine[item.slot] != item.planned
-    ]
-    if problems:
-        raise ReceiptError("the plan is not in force everywhere: " + "; ".join(problems))
-    return Receipt(digest=digest, processes=acknowledgements, engine=read_back)
-
-
-def _wait_for(folder: Path, expected: Mapping[int, str], wait_s: float) -> tuple[Acknowledgement, ...]:
-    """Reads the acknowledgements of the expected processes, as soon as all are there or the time is over."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        # Short-lived helper processes of vLLM acknowledge too; the receipt contains only the processes that stay.
-        found = tuple(ack for ack in read_acknowledgements(folder) if ack.pid in expected)
-        if len({ack.pid for ack in found}) == len(expected) or time.monotonic() >= deadline:
-            return found
-        time.sleep(_POLL_S)

@@ -10,24 +10,76 @@
 from __future__ import annotations
 
 import copy
+import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quirks_core.apply import driver, process
 from quirks_core.apply.handed_down import HOOK_VARIABLE
+from quirks_core.apply.imports import when_imported
+from quirks_core.apply.receipt import Receipt
 from quirks_core.base import private_folder
-from quirks_core.base.errors import ReceiptError, UsageError
+from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
+from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
-from quirks_core.configuration.slots import ENGINE
+from quirks_core.configuration.slots import ENGINE, ENV
 from quirks_core.hook import processes, receipts, seam, seams, typed
 from quirks_core.hook.arguments import identity, put
-from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_told
-from quirks_core.plan.records import Plan
+from quirks_core.plan.records import Plan, Status
 
-_FOLDERS = "model-quirks-door-"
+#: How the name of a run's private folder begins.
+RUNS = "model-quirks-"
+_FILE = "receipts.json"
+_LOGGER = logging.getLogger("model_quirks")
+#: The plan of the block that this process is in, if it is in one.
+_current: list[Plan] = []
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInForce:
+    """A plan in force in this process, and in every process of the engines that are started with it.
+
+    Attributes:
+        plan: The plan.
+        folder: A private folder of this plan, removed at its end.
+        warnings: What may not have its full effect, in words.
+    """
+
+    plan: Plan
+    folder: Path
+    warnings: tuple[str, ...] = ()
+
+    def carried_by(self, engine_args: Any) -> Any:
+        """Returns a copy of an engine's arguments that has the plan's values, and carries the plan to all its processes.
+
+        Args:
+            engine_args: vLLM's ``EngineArgs`` or ``AsyncEngineArgs``.
+        """
+        mine = copy.copy(engine_args)
+        seam.carry(mine, self.plan.for_processes)
+        return mine
+
+    def problems(self) -> tuple[str, ...]:
+        """Returns why engines got no receipt; error as for `receipt`."""
+        return receipts.read(self.folder / _FILE).problems
+
+    def receipt(self) -> tuple[Receipt, ...]:
+        """Returns the receipts of the engines that are up, one for each engine core on this machine.
+
+        Raises:
+            ReceiptError: None is up, or one cannot have a receipt; or the file of receipts cannot be read.
+        """
+        found = receipts.read(self.folder / _FILE)
+        mine = tuple(one for one in found.engines if one.digest == self.plan.digest)
+        if not mine or found.problems:
+            why = f": {'; '.join(found.problems)}" if found.problems else "; start one from the arguments that carry it first"
+            raise ReceiptError(f"no engine on this machine has put plan {self.plan.digest[:12]}… in force{why}")
+        return mine
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +93,61 @@ class AppliedQuirks:
 
     plan: Plan
     engine_args: Any
-    _file: Path
+    _in_force: PlanInForce
 
-    def receipt(self) -> tuple[EngineReceipt, ...]:
-        """Returns the receipts of the engines that are up, one for each engine core on this machine.
+    def receipt(self) -> tuple[Receipt, ...]:
+        """Returns the receipts of the engines that are up, as `PlanInForce.receipt` does."""
+        return self._in_force.receipt()
 
-        Raises:
-            ReceiptError: None is up; or the file of receipts cannot be read.
-        """
-        found = receipts.read(self._file)
-        mine = tuple(one for one in found.engines if one.digest == self.plan.digest)
-        if not mine:
-            why = f": {'; '.join(found.problems)}" if found.problems else "; start one from applied.engine_args first"
-            raise ReceiptError(f"no engine on this machine has put plan {self.plan.digest[:12]}… in force{why}")
-        return mine
+
+@contextmanager
+def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator[PlanInForce]:
+    """Puts a plan into force until the end of the block: the one way of a plan into an engine.
+
+    Enter it before the first ``import vllm`` if the plan sets variables, some of which vLLM reads while it is imported. Start
+    the engine from arguments that carry the plan, and shut it down, inside of the block.
+
+    Args:
+        plan: The plan.
+        variables: Further variables of the environment.
+
+    Raises:
+        RefusedError: The plan holds refusals; nothing was changed.
+        UsageError: vLLM is set not to load our plugins in its processes; nothing was changed.
+        QuirksError: Another plan is in force in this process, or no temporary folder can be made; nothing was changed.
+    """
+    plan.check()
+    driver.check_engine_environment(os.environ)
+    if _current:
+        raise QuirksError(
+            f"plan {_current[-1].digest[:12]}… is in force in this process, and an environment holds one plan at a time; "
+            "shut that engine down first, or run the other one in a process of its own"
+        )
+    folder = private_folder.make(RUNS)
+    try:
+        file = str(folder / _FILE)
+        purpose = plan.context.purpose
+        warnings = seam.hand_down(plan, {**(variables or {}), HOOK_VARIABLE: purpose, RECEIPT_VARIABLE: file})
+        _current.append(plan)
+        process.carry_out(plan.for_processes)
+        processes.install()  # for cores that run in this process, or are forked from it
+        when_imported("vllm.engine.arg_utils", seam.install)  # it holds the engine's configuration against the plan
+        _log(plan)
+        yield PlanInForce(plan, folder, warnings)
+    finally:
+        _current.clear()
+        seam.undo()
+        private_folder.remove(folder)
+
+
+def _log(plan: Plan) -> None:
+    """One line for everything that quirks do to this run, with the place to read on."""
+    for item in plan.adjustments:
+        if item.status is Status.APPLIED:
+            who = ", ".join(f"{quirk.id} {quirk.reference}" for quirk in item.quirks)
+            _LOGGER.info("%s: %r → %r (%s)", item.slot, plan.context.value(item.slot), item.value, one_line(who))
+    for patch in plan.patches:
+        _LOGGER.info("patch %s (%s)", patch.target, one_line(f"{patch.quirk.id} {patch.quirk.reference}"))
 
 
 @contextmanager
@@ -94,15 +187,9 @@ def quirks_for(
         mine, typed.typed_in(engine_args) if typed_arguments is None else typed.Typed(frozenset(typed_arguments), "", True)
     )
     put(mine, {slot: value for slot, value in told.items() if slot.startswith(ENGINE)})
-    folder = private_folder.make(_FOLDERS)
-    try:
-        file = folder / "receipts.json"
-        settings = HookSettings(purpose=purpose, told=told, receipt=file)
-        plan = seam.resolve(mine, settings, purpose)
-        variables = {HOOK_VARIABLE: purpose, RECEIPT_VARIABLE: str(file)}
-        seam.apply(mine, plan, settings, identity(mine), variables=variables)
-        processes.install()  # for cores that run in this process, or are forked from it
-        yield AppliedQuirks(plan, mine, file)
-    finally:
-        seam.undo()
-        private_folder.remove(folder)
+    settings = HookSettings(purpose=purpose, told=told)
+    plan = seam.resolve(mine, settings, purpose)
+    seam.check_refusals(mine, plan)
+    variables = {slot.removeprefix(ENV): value for slot, value in told.items() if slot.startswith(ENV)}
+    with in_force(plan, {**variables, seam.PLANNED_FOR: identity(mine)}) as applied:
+        yield AppliedQuirks(plan, applied.carried_by(mine), applied)

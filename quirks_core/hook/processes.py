@@ -16,15 +16,14 @@ from types import ModuleType
 from typing import Any
 
 from quirks_core.apply import process
-from quirks_core.apply.handed_down import CARRIED, FOLDER_VARIABLE, FRONT_END_VARIABLE, VLLM_PLUGINS
+from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, VLLM_PLUGINS
 from quirks_core.apply.imports import when_imported
 from quirks_core.apply.parent_watchdog import end_with_parent
-from quirks_core.apply.read_back import contradictions, read_configuration
-from quirks_core.apply.receipt import Acknowledgement
+from quirks_core.apply.read_back import contradictions, read_configuration, slots_to_read
+from quirks_core.apply.receipt import Acknowledgement, Receipt
 from quirks_core.base.errors import ReceiptError
-from quirks_core.configuration.slots import ENGINE, is_enforced
-from quirks_core.hook import receipts, report
-from quirks_core.hook.receipts import EngineReceipt
+from quirks_core.configuration.slots import is_enforced
+from quirks_core.hook import receipts, report, worker_calls
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.records import ProcessPlan
 
@@ -48,9 +47,13 @@ def plan_of(config: Any) -> ProcessPlan | None:
 
 
 def values_of(plan: ProcessPlan, config: Any) -> dict[str, Any]:
-    """Returns, by slot, what an engine's configuration holds of what quirks ask for."""
-    slots = {line["slot"] for line in plan.adjustments} | plan.changes.keys()
-    return read_configuration(config, sorted(slot for slot in slots if slot.startswith(ENGINE)))
+    """Returns, by slot, what an engine's configuration holds of the named slots, and of those that quirks ask for."""
+    return read_configuration(config, slots_to_read(asked(plan)))
+
+
+def asked(plan: ProcessPlan) -> set[str]:
+    """Returns the slots that quirks ask for."""
+    return {line["slot"] for line in plan.adjustments} | plan.changes.keys()
 
 
 def acknowledged(worker: Any) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def acknowledged(worker: Any) -> dict[str, Any]:
     return process.acknowledgement(engine).model_dump(mode="json")
 
 
-def prove(executor: Any) -> EngineReceipt | None:
+def prove(executor: Any) -> Receipt | None:
     """Asks every worker of an engine what it carries out; returns the receipt, or None if the engine has no plan.
 
     Raises:
@@ -78,11 +81,11 @@ def prove(executor: Any) -> EngineReceipt | None:
     if problems := list(_problems(plan, rows)):
         _refuse("; ".join(problems), settings)
     changes = {slot: value for slot, value in plan.changes.items() if is_enforced(slot)}
-    receipt = EngineReceipt(digest=plan.digest, host=socket.gethostname(), changes=changes, processes=tuple(rows))
+    receipt = Receipt(digest=plan.digest, host=socket.gethostname(), changes=changes, processes=tuple(rows))
     if settings.receipt is not None:
         receipts.add_engine(settings.receipt, receipt)
     if not settings.is_quiet:
-        report.say_receipt(receipt)
+        report.say_receipt(receipt, asked(plan))
     return receipt
 
 
@@ -127,8 +130,7 @@ def _wrap_executor(module: ModuleType) -> None:
 
     @functools.wraps(init)
     def with_plan(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        # Our own worker proves its plan by itself.
-        if plan_of(vllm_config) is None and os.environ.get(FOLDER_VARIABLE) is None:
+        if plan_of(vllm_config) is None:
             _say_why_not(HookSettings.read() or HookSettings())
         _into_force(vllm_config)
         init(self, vllm_config, *args, **kwargs)
@@ -155,6 +157,7 @@ def _wrap_worker(module: ModuleType) -> None:
 
     setattr(init_worker, _MARK, True)
     kind.init_worker = init_worker
+    setattr(kind, worker_calls.METHOD, worker_calls.call)
 
 
 def _into_force(config: Any) -> None:

@@ -16,29 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from quirks_core.apply.receipt import Acknowledgement
+from quirks_core.apply.receipt import Acknowledgement, Receipt
 from quirks_core.base import whole_file
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.record import Record
-
-
-class EngineReceipt(Record):
-    """What one engine core and its workers carry out.
-
-    Attributes:
-        digest: Digest of the plan.
-        host: The core's machine.
-        changes: The slots that quirks changed, with their values.
-        processes: The core, then its workers; a process that is both is listed once. Their ``engine`` holds the values that
-            were read back from their configuration.
-    """
-
-    digest: str
-    host: str
-    changes: dict[str, Any] = Field(default_factory=dict)
-    processes: tuple[Acknowledgement, ...]
 
 
 class Receipts(Record):
@@ -50,7 +33,7 @@ class Receipts(Record):
         problems: Why an engine got no receipt.
     """
 
-    engines: tuple[EngineReceipt, ...] = ()
+    engines: tuple[Receipt, ...] = ()
     front_ends: tuple[Acknowledgement, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -108,7 +91,7 @@ def empty(file: Path) -> None:
     file.write_text("", encoding="utf-8")
 
 
-def add_engine(file: Path, receipt: EngineReceipt) -> None:
+def add_engine(file: Path, receipt: Receipt) -> None:
     """Adds the receipt of an engine core."""
     with _changing(file) as found:
         found["engines"].append(receipt.model_dump(mode="json"))

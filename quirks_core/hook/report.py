@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import one_line
 from quirks_core.configuration.slots import ENGINE, is_enforced
-from quirks_core.hook.receipts import EngineReceipt
 from quirks_core.hook.typed import Typed
 from quirks_core.plan.advice import advice
 from quirks_core.plan.records import Plan, Status
@@ -70,10 +70,15 @@ def say_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
         say(f"  and {_counted(left, 'more line')}, which MODEL_QUIRKS=report prints")
 
 
-def say_receipt(receipt: EngineReceipt) -> None:
-    """Logs where a plan is in force."""
+def say_receipt(receipt: Receipt, asked: Collection[str]) -> None:
+    """Logs where a plan is in force.
+
+    Args:
+        receipt: The receipt.
+        asked: The slots whose values are shown.
+    """
     where = ", ".join(f"{one.process} ({one.pid})" for one in receipt.processes)
-    read = {slot: value for one in receipt.processes for slot, value in one.engine.items()}
+    read = {slot: value for one in receipt.processes for slot, value in one.engine.items() if slot in asked}
     values = ", ".join(f"{slot} = {value}" for slot, value in sorted(read.items())) or "nothing to read back"
     patches = _counted(sum(effect.slot.startswith("patch.") for effect in receipt.processes[-1].effects), "patch", "patches")
     say(f"receipt: plan {receipt.digest[:12]} is in force in {where}: {patches}; read back: {values}")

@@ -7,12 +7,12 @@ import gc
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from quirks_core.apply import process
-from quirks_core.apply.handed_down import CARRIED, FOLDER_VARIABLE, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+from quirks_core.apply import driver, process
+from quirks_core.apply.driver import environment
+from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
 from quirks_core.apply.read_back import contradictions
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.configuration.slots import ENGINE, ENV
@@ -34,37 +34,8 @@ _OURS = "MODEL_QUIRKS"
 _MARK = "_model_quirks_planned"
 
 
-@dataclass(slots=True)
-class _Here:
-    """What this process has put in force: patches and variables are the same for all engines in it."""
-
-    engines: list[tuple[ProcessPlan, weakref.ref[Any]]] = field(default_factory=list)
-    before: dict[str, str | None] = field(default_factory=dict)
-
-    def environment(self) -> dict[str, str]:
-        """Returns the environment as the user set it."""
-        found = {**os.environ, **{name: text for name, text in self.before.items() if text is not None}}
-        return {name: text for name, text in found.items() if self.before.get(name, text) is not None}
-
-    def set(self, variable: str, value: str) -> None:
-        self.before.setdefault(variable, os.environ.get(variable))
-        os.environ[variable] = value
-
-    def restore(self) -> None:
-        """Sets every variable back to what it was."""
-        for variable, text in self.before.items():
-            os.environ.pop(variable, None)
-            if text is not None:
-                os.environ[variable] = text
-        self.before.clear()
-
-    def others(self, plan: ProcessPlan) -> Iterator[ProcessPlan]:
-        """Yields the plans of engines of this process that are still there, and that the plan cannot stand beside."""
-        self.engines = [(one, alive) for one, alive in self.engines if alive() is not None]
-        yield from (one for one, _ in self.engines if _process_wide(one) != _process_wide(plan))
-
-
-_here = _Here()
+#: The engines of this process; patches and variables are the same for all of them.
+_engines: list[tuple[ProcessPlan, weakref.ref[Any]]] = []
 
 
 def install(module: ModuleType) -> None:
@@ -86,7 +57,8 @@ def install(module: ModuleType) -> None:
         if plan is not None:
             check(plan, config)
             is_alone = _is_only_front_end(self, config) and not given.get("headless")
-            _here.set(FRONT_END_VARIABLE, str(os.getpid()) if is_alone else "")
+            if os.environ.get(FRONT_END_VARIABLE) != str(os.getpid()):  # else this process owns the engine
+                environment.set(FRONT_END_VARIABLE, str(os.getpid()) if is_alone else "")
         return config
 
     setattr(create_engine_config, _MARK, True)
@@ -110,16 +82,16 @@ def check(plan: ProcessPlan, config: Any) -> None:
     """
     if wrong := list(contradictions(plan, values_of(plan, config))):
         raise ReceiptError(f"vLLM changed what a quirk set: {'; '.join(wrong)}")
-    _here.engines.append((plan, weakref.ref(config)))
+    _engines.append((plan, weakref.ref(config)))
 
 
 def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     """Plans and applies, or takes over what the process that started this one has planned; None if nothing is in force."""
-    settings = HookSettings.read()
-    if settings is None or os.environ.get(FOLDER_VARIABLE) is not None:  # of our own worker, which plans by itself
-        return None
-    if isinstance(more := arguments.additional_config, dict) and CARRIED in more:  # of the library door, or a second call
+    if isinstance(more := arguments.additional_config, dict) and CARRIED in more:  # a program put it there, or a second call
         return ProcessPlan.model_validate(more[CARRIED])
+    settings = HookSettings.read()
+    if settings is None:
+        return None
     put(
         arguments,
         {slot: value for slot, value in settings.told.items() if slot.startswith(ENGINE) and not settings.only_reports},
@@ -127,7 +99,6 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     mine = identity(arguments)
     if os.environ.get(PLANNED_FOR) == mine and PLAN_VARIABLE in os.environ and not settings.only_reports:
         plan = ProcessPlan.read(os.environ[PLAN_VARIABLE], f"handed down in {PLAN_VARIABLE}")
-        put(arguments, plan.changes)
         _into_force(arguments, plan, settings)
         return plan
     if problem := seams.problem():
@@ -160,12 +131,10 @@ def resolve(arguments: Any, settings: HookSettings, purpose: str) -> Plan:
     Raises:
         UsageError, BrokenPluginsError, LockError: As for `quirks_core.plugins.planning.make_plan`.
     """
-    return make_plan(engine_run(arguments, settings, purpose), environ=_here.environment())
+    return make_plan(engine_run(arguments, settings, purpose), environ=environment.original())
 
 
-def apply(
-    arguments: Any, plan: Plan, settings: HookSettings, planned_for: str, *, variables: Mapping[str, str] | None = None
-) -> None:
+def apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) -> None:
     """Puts a plan into force in this process, on the arguments of its engine, and for every process of that engine.
 
     Args:
@@ -173,32 +142,59 @@ def apply(
         plan: The plan.
         settings: What the user asks of the hook.
         planned_for: What `identity` gave of the arguments; the processes of that engine take the plan over.
-        variables: Further variables for those processes.
 
     Raises:
         RefusedError: The plan holds refusals; nothing was changed.
         QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """
+    check_refusals(arguments, plan)
+    if settings.receipt is not None:
+        receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
+    told = {slot.removeprefix(ENV): value for slot, value in settings.told.items() if slot.startswith(ENV)}
+    hand_down(plan, {**told, PLANNED_FOR: planned_for})
+    _into_force(arguments, plan.for_processes, settings)
+
+
+def check_refusals(arguments: Any, plan: Plan) -> None:
+    """Raises what refuses a run, in the words of the program that made the arguments.
+
+    Raises:
+        RefusedError: The plan holds refusals.
+    """
     if plan.refusals:
         in_words = in_options if typed_of(arguments).as_options else in_keywords
         raise RefusedError(tuple(_for_programs(refusal, in_words) for refusal in plan.refusals))
-    handed_down = plan.for_processes
-    text = handed_down.to_variable()
-    if settings.receipt is not None:
-        receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
-    _make_room(handed_down)
-    for slot, value in {**settings.told, **plan.changes}.items():
-        if slot.startswith(ENV):
-            _here.set(slot.removeprefix(ENV), value)
-    for variable, text_of_it in (variables or {}).items():
-        _here.set(variable, text_of_it)
-    _here.set(PLAN_VARIABLE, text)
-    _here.set(PLANNED_FOR, planned_for)
+
+
+def hand_down(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Sets the variables of a plan in this process, and hands the plan down to the processes that it starts.
+
+    Returns:
+        What may not have its full effect, in words.
+
+    Raises:
+        QuirksError: Another engine of this process has other patches or variables; nothing was changed.
+    """
+    _make_room(plan.for_processes)
+    _, warnings = driver.hand_down(plan, variables)
     prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
     if _OURS not in prefixes:
-        _here.set(_RAY, ",".join([*prefixes, _OURS]))
+        environment.set(_RAY, ",".join([*prefixes, _OURS]))
+    return warnings
+
+
+def carry(arguments: Any, plan: ProcessPlan) -> None:
+    """Puts a plan on the arguments of an engine: the values of its slots, and the plan itself for every process."""
     put(arguments, plan.changes)
-    _into_force(arguments, handed_down, settings)
+    more = arguments.additional_config
+    if isinstance(more, dict):
+        # It goes wherever the configuration goes, also to other machines, and is a part of vLLM's configuration hash: patched
+        # code gets a compile cache of its own.
+        arguments.additional_config = {**more, CARRIED: plan.model_dump(mode="json")}
+    else:
+        report.loud(
+            f"additional_config is a {type(more).__name__}, not a mapping: the plan reaches this machine's processes only"
+        )
 
 
 def _for_programs(refusal: Refusal, in_words: Callable[[str], str]) -> Refusal:
@@ -210,9 +206,8 @@ def _for_programs(refusal: Refusal, in_words: Callable[[str], str]) -> Refusal:
 
 def undo() -> None:
     """Takes patches off in this process and restores its environment."""
-    process.undo()
-    _here.restore()
-    _here.engines.clear()
+    driver.undo()
+    _engines.clear()
 
 
 def _make_room(plan: ProcessPlan) -> None:
@@ -221,28 +216,26 @@ def _make_room(plan: ProcessPlan) -> None:
     Raises:
         QuirksError: They do not.
     """
-    if next(_here.others(plan), None) is not None:
+    if next(_others(plan), None) is not None:
         gc.collect()  # an engine that was deleted may be waiting for it
-    for other in _here.others(plan):
+    for other in _others(plan):
         raise QuirksError(
             f"this process has an engine with other patches or variables ({_listed(other)}; this one wants {_listed(plan)}), "
             "and a process has one set of them: delete that engine first, or start this one in a process of its own"
         )
-    if not _here.engines:
-        _here.restore()
+    if not _engines:
+        environment.restore()
+
+
+def _others(plan: ProcessPlan) -> Iterator[ProcessPlan]:
+    """The plans of engines of this process that are still there, and that the plan cannot stand beside."""
+    _engines[:] = [(one, alive) for one, alive in _engines if alive() is not None]
+    yield from (one for one, _ in _engines if _process_wide(one) != _process_wide(plan))
 
 
 def _into_force(arguments: Any, plan: ProcessPlan, settings: HookSettings) -> None:
     process.carry_out(plan)
-    more = arguments.additional_config
-    if isinstance(more, dict):
-        # It goes wherever the configuration goes, also to other machines, and is a part of vLLM's configuration hash: patched
-        # code gets a compile cache of its own.
-        arguments.additional_config = {**more, CARRIED: plan.model_dump(mode="json")}
-    else:
-        report.loud(
-            f"additional_config is a {type(more).__name__}, not a mapping: the plan reaches this machine's processes only"
-        )
+    carry(arguments, plan)
     if settings.receipt is not None:
         receipts.add_front_end(settings.receipt, process.acknowledgement())
 

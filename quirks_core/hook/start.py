@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from quirks_core.apply import process
-from quirks_core.apply.handed_down import PLAN_VARIABLE
+from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.apply.imports import when_imported
 from quirks_core.base.errors import QuirksError
 from quirks_core.hook import processes, seam, typed
@@ -32,6 +33,8 @@ def start(carried: Any = None) -> None:
     """
     global _done
     _without_tracebacks()
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        process.keep_errors(Path(folder))
     settings = HookSettings.read()
     if carried is not None:
         process.carry_out(ProcessPlan.model_validate(carried))

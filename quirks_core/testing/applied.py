@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from quirks_core import bootstrap
 from quirks_core.apply.driver import Applied, apply
 from quirks_core.apply.patching import install
 from quirks_core.base.errors import UsageError, called_as, shown
@@ -56,12 +55,10 @@ def applied(quirk: Quirk, context: RunContext) -> Iterator[Applied]:
     (verdict,) = plan.verdicts
     if verdict.state is not State.ACTIVE:
         raise UsageError(f"{quirk.id} is {verdict.state} in this run, so there is nothing to apply: {verdict.because}")
-    in_force = apply(plan)
+    in_force = apply(plan, patches=is_installed)
     with ExitStack() as stack:
         stack.callback(in_force.undo)
-        if is_installed:
-            bootstrap.bootstrap()  # what every engine process does
-        else:
+        if not is_installed:
             wanted = {(planned.target, planned.source) for planned in plan.patches}
             for patch in quirk.adjustments:
                 if isinstance(patch, Patch) and (patch.target, patch.source) in wanted:

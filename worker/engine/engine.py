@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from quirks_core.apply.driver import Applied, apply
-from quirks_core.apply.read_back import read_back, slots_to_read
-from quirks_core.apply.receipt import Receipt, collect
-from quirks_core.base.errors import QuirksError
-from quirks_core.bootstrap import bootstrap
+from quirks_core.apply import process
+from quirks_core.apply.driver import environment
+from quirks_core.apply.handed_down import FOLDER_VARIABLE, FRONT_END_VARIABLE
+from quirks_core.apply.read_back import read_back
+from quirks_core.apply.receipt import Receipt
+from quirks_core.base.errors import QuirksError, ReceiptError
+from quirks_core.hook.door import PlanInForce, in_force
 from quirks_core.plan.records import Plan
-from worker.engine import failures, leftovers, processes, reports, shared_memory, surroundings, vllm_adapter
+from worker.engine import failures, leftovers, processes, shared_memory, surroundings, vllm_adapter
 from worker.engine.readiness import Readiness, start_problem
 from worker.errors import EngineDiedError, EngineStartError, TransferError
 
@@ -26,8 +29,8 @@ _E = TypeVar("_E", bound=Exception)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: Seconds that a process may acknowledge after the engine is up; it does so before it loads the model.
-_ACKNOWLEDGE_S = 5.0
+_NOT_IN_FORCE = "the plan is not in force everywhere"
+_START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 #: Where vLLM's processes meet. It never takes its sockets away, and everybody can see them in the system's folder; ours is
 #: closed to others and goes with the engine.
 _SOCKETS = "VLLM_RPC_BASE_PATH"
@@ -41,13 +44,24 @@ _ENDING_S = 5.0
 _LOOK_S = 0.2
 
 
+def _set_variables(folder: Path) -> None:
+    """Sets where the engine's processes meet and leave what they log as errors, and that they end with this one."""
+    process.keep_errors(folder)
+    variables = {FOLDER_VARIABLE: str(folder), FRONT_END_VARIABLE: str(os.getpid())}
+    if len(str(folder)) <= _LONGEST_FOLDER:
+        variables |= {_SOCKETS: os.environ.get(_SOCKETS, str(folder))}
+    # A forked process takes over the memory and the locks of a trainer.
+    variables |= {_START_METHOD: os.environ.get(_START_METHOD, "spawn")}
+    for variable, value in variables.items():
+        environment.set(variable, value)
+
+
 class Engine:
     """An engine from start to stop.
 
     Attributes:
         receipt: What every process has; None before the start.
         readiness: Whether it may generate.
-        takes_calls: Whether its workers take `call`.
         coalesces: Whether its core holds the outputs of requests marked for it until they finish.
         warnings: What the user should know of how the plan was put into force.
     """
@@ -63,7 +77,8 @@ class Engine:
         self._plan = plan
         self._arguments = arguments
         self._environment = environment
-        self._applied: Applied | None = None
+        self._applied: PlanInForce | None = None
+        self._exit = ExitStack()
         self._processes: frozenset[psutil.Process] = frozenset()
         self._started: list[BaseProcess] = []
         self._members: list[psutil.Process] = []
@@ -73,7 +88,6 @@ class Engine:
         self._waiting: set[asyncio.Timeout] = set()
         self.receipt: Receipt | None = None
         self.readiness = Readiness(start_problem(plan))
-        self.takes_calls = False
         self.coalesces = any(patch.target == vllm_adapter.COUNTS_HELD for patch in plan.patches)
         self.warnings: list[str] = []
 
@@ -104,19 +118,18 @@ class Engine:
         if (full := surroundings.full_disk()) is not None:
             raise EngineStartError(f"no engine was started: {full}")
         before = processes.descendants()
-        self._applied = apply(self._plan)
+        self._applied = applied = self._exit.enter_context(in_force(self._plan, self._environment))
         try:
-            self._set_variables(self._applied)
-            # vLLM loads plugins once per process, so a second engine in this one would be without its plan.
-            bootstrap()
-            with surroundings.guarded(self._applied.folder, lambda: processes.kill(processes.started(before))):
-                self._llm = vllm_adapter.start_engine(self._arguments)
+            _set_variables(applied.folder)
+            with surroundings.guarded(applied.folder, lambda: processes.kill(processes.started(before))):
+                self._llm = vllm_adapter.start_engine(self._arguments, applied.carried_by)
             self._processes = processes.engine_processes(before)
             self._started = processes.started(before)
             self._watch()
-            self.receipt = await self._prove(self._applied, before)
+            self.receipt = self._prove(applied)
         except BaseException as error:
-            folder = self._applied.folder
+            folder = applied.folder
+            problems = applied.problems()
             lines, logged = failures.last_errors(folder), failures.tracebacks(folder, error)
             cause = surroundings.cause(folder)
             self._processes |= processes.engine_processes(before)
@@ -130,8 +143,10 @@ class Engine:
             if isinstance(error, QuirksError):
                 self._note_quirks(error, logged)
                 raise
+            if problems:
+                raise self._note_quirks(ReceiptError(f"{_NOT_IN_FORCE}: {'; '.join(problems)}"), logged) from error
             raise self._note_quirks(failures.start_error(error, lines), logged) from error
-        self.warnings += self._applied.warnings
+        self.warnings += applied.warnings
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[Any]:
@@ -173,10 +188,7 @@ class Engine:
         Raises:
             EngineDiedError: As for `watched`.
             WorkerCallError: The function raised something; the kind that it raised, if it is one of `worker.errors`.
-            QuirksError: The workers take no calls of ours.
         """
-        if not self.takes_calls:
-            raise QuirksError("the engine's workers do not answer: engine.worker_extension_cls takes the place of ours")
         name = f"{function.__module__}:{function.__qualname__}"
         async with self.watched() as llm:
             answers = await vllm_adapter.call_workers(llm, name, arguments, named)
@@ -211,28 +223,28 @@ class Engine:
             if self._applied is not None:
                 await asyncio.to_thread(processes.end, self._processes)
                 shared_memory.remove(self._applied.folder)  # of processes that were killed
-                self._applied.undo()
                 self._applied = None
+                self._exit.close()
 
-    def _set_variables(self, applied: Applied) -> None:
-        if _SOCKETS not in os.environ and len(str(applied.folder)) <= _LONGEST_FOLDER:
-            applied.set(_SOCKETS, str(applied.folder))
-        for variable, value in self._environment.items():
-            applied.set(variable, value)
+    def _prove(self, applied: PlanInForce) -> Receipt:
+        """Puts together what every process carries out, and what the engine's configuration holds.
 
-    async def _prove(self, applied: Applied, before: frozenset[psutil.Process]) -> Receipt:
-        """Has every process acknowledge the plan, and holds the engine's values against it."""
-        self.takes_calls = vllm_adapter.takes_calls(self._llm)
-        if self.takes_calls:
-            await self.call(reports.configuration, slots_to_read(self._plan))
-        else:
-            own = "engine.worker_extension_cls"
-            self.warnings.append(f"workers do not report their configuration, because {own} takes the place of ours")
-        expected = processes.expected_to_acknowledge(before)
-        self._members = processes.children(expected)
+        Each core has asked its workers, and held its values and theirs against the plan, before it took a request.
+        """
+        receipts = applied.receipt()
+        cores = processes.cores(self._started)
+        if missing := cores.keys() - {receipt.processes[0].pid for receipt in receipts}:
+            late = (f"{cores[pid]} (process {pid}) did not acknowledge the plan" for pid in sorted(missing))
+            raise ReceiptError(f"{_NOT_IN_FORCE}: {'; '.join(late)}")
+        rows = [row for receipt in receipts for row in receipt.processes]
+        self._members = processes.children(row.pid for row in rows if row.host == receipts[0].host)
         shared_memory.record(applied.folder, (member.pid for member in self._members))
-        values = read_back(self._llm.vllm_config, self._plan)
-        return collect(applied.folder, self._plan.digest, expected, values, wait_s=_ACKNOWLEDGE_S)
+        return receipts[0].model_copy(
+            update={
+                "processes": (process.acknowledgement(), *sorted(rows, key=lambda row: (row.host, row.process, row.pid))),
+                "engine": read_back(self._llm.vllm_config, self._plan),
+            }
+        )
 
     def _watch(self) -> None:
         """From now on the end of a process that we started is the end of the engine."""

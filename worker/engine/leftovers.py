@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from quirks_core.apply.driver import FOLDERS as RUNS
 from quirks_core.base import private_folder
+from quirks_core.hook.door import RUNS
 from worker.engine import shared_memory
 
 _LOGGER = logging.getLogger("model_quirks")

@@ -1,4 +1,4 @@
-"""The operating-system processes of an engine: which there are, which must acknowledge, and how they end."""
+"""The operating-system processes of an engine: which there are, and how they end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from multiprocessing.process import BaseProcess
 
 import psutil
-
-from quirks_core.base.errors import ReceiptError
 
 #: Names that vLLM gives to the children it starts from the driver.
 _ENGINE_CORE, _COORDINATOR = "EngineCore", "VLLM_DP_Coordinator"
@@ -51,30 +49,9 @@ def engine_processes(before: Iterable[psutil.Process]) -> frozenset[psutil.Proce
     return frozenset(process for root in roots for process in _with_children(root))
 
 
-def expected_to_acknowledge(before: Iterable[psutil.Process]) -> dict[int, str]:
-    """Returns name by process id of every process in which vLLM loads plugins: this one, engine cores and workers.
-
-    The coordinator of data-parallel ranks loads none.
-
-    Args:
-        before: The processes that were there before the engine.
-
-    Raises:
-        ReceiptError: No engine core was found, so nobody can tell whether the plan is in force.
-    """
-    expected = {os.getpid(): "driver"}
-    for core in started(before):
-        if core.pid is None or not core.name.startswith(_ENGINE_CORE):
-            continue
-        try:
-            workers = [process.pid for process in psutil.Process(core.pid).children() if _is_worker(process)]
-        except psutil.NoSuchProcess:
-            continue  # it ended just now
-        expected[core.pid] = core.name
-        expected.update(dict.fromkeys(workers, f"{core.name}'s worker"))
-    if len(expected) == 1:
-        raise ReceiptError("the engine's processes were not found, so nobody can tell whether the plan is in force in them")
-    return expected
+def cores(children: Iterable[BaseProcess]) -> dict[int, str]:
+    """Returns the names of the engine cores among processes that vLLM started, by process id."""
+    return {child.pid: child.name for child in children if child.pid is not None and child.name.startswith(_ENGINE_CORE)}
 
 
 def children(pids: Iterable[int]) -> list[psutil.Process]:
@@ -116,13 +93,6 @@ def _with_children(pid: int) -> Iterator[psutil.Process]:
         yield from process.children(recursive=True)
     except psutil.NoSuchProcess:
         return
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    """Tells a worker from the helpers of Python and of torch's compiler: by its title, or as a spawned process."""
-    command = _command(process)
-    title = f"{os.environ.get('VLLM_PROCESS_NAME_PREFIX', 'VLLM')}::"
-    return command.startswith(title) or "multiprocessing.spawn" in command
 
 
 def _command(process: psutil.Process) -> str:

@@ -7,17 +7,15 @@ and the plan must have set them by then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quirks_core.configuration.config import GenerationConfig, SamplingSection
 from quirks_core.configuration.slots import ENGINE, is_engine_argument
+from quirks_core.hook.worker_calls import METHOD
 from quirks_core.plan.records import Plan
 from worker.engine.engine_rank import EngineRank
 
-#: What the engine mixes into its worker class.
-EXTENSION = "worker.engine.extension.WorkerCalls"
-_DOOR = "call_of_ours"
 #: What can become of requests in flight when an engine pauses.
 PAUSE_MODES = ("abort", "keep", "wait")
 #: What the quirk ``coalesced-outputs`` adds to the engine core; an engine whose plan adds it holds outputs of marked requests.
@@ -45,7 +43,6 @@ def engine_arguments(
         "tokenizer": config.model.tokenizer,
         "revision": config.model.revision,
         "disable_log_stats": True,
-        "worker_extension_cls": EXTENSION,
         **_executor(config, in_placement_group, shared=engine_rank is None or engine_rank.strategy != "independent"),
     }
     engine = {name: value for name, value in config.engine if is_engine_argument(f"{ENGINE}{name}")}
@@ -87,21 +84,16 @@ def _executor(config: GenerationConfig, in_placement_group: bool, *, shared: boo
     return {}
 
 
-def takes_calls(engine: Any) -> bool:
-    """Tells whether our class is mixed into the engine's workers; the user may have put one of their own in its place."""
-    return bool(engine.vllm_config.parallel_config.worker_extension_cls == EXTENSION)
-
-
 async def call_workers(engine: Any, function: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Calls a function of ours in every worker of every data-parallel rank that the engine owns.
 
     Returns:
-        What `worker.engine.extension.WorkerCalls.call_of_ours` returned in each.
+        What `quirks_core.hook.worker_calls.call` returned in each.
     """
     call = (function, list(arguments), dict(named))
     if len(getattr(engine.engine_core, "core_engines", ())) < 2:
-        return list(await engine.collective_rpc(_DOOR, args=call))
-    return await _of_all_ranks(engine, "collective_rpc", _DOOR, None, call, {})
+        return list(await engine.collective_rpc(METHOD, args=call))
+    return await _of_all_ranks(engine, "collective_rpc", METHOD, None, call, {})
 
 
 async def _of_all_ranks(engine: Any, method: str, *arguments: Any) -> list[Any]:
@@ -115,17 +107,21 @@ async def _of_all_ranks(engine: Any, method: str, *arguments: Any) -> list[Any]:
     return [item for answer in await asyncio.gather(*calls) for item in answer]
 
 
-def start_engine(arguments: Mapping[str, Any]) -> Any:
+def start_engine(arguments: Mapping[str, Any], carrying: Callable[[Any], Any]) -> Any:
     """Starts an ``AsyncLLM``; blocks until all its processes are up, 20 to 60 s on two CPU cores.
 
     Call it on the event loop that will use the engine. What is left open of the size of a step is what ``LLM`` takes: by
     itself ``AsyncLLM`` holds 128 requests in a step, where ``LLM`` and ``vllm serve`` hold 1024 on an H200.
+
+    Args:
+        arguments: Arguments of ``AsyncEngineArgs``.
+        carrying: Puts a plan on them (`quirks_core.hook.door.PlanInForce.carried_by`).
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
+    return AsyncLLM.from_engine_args(carrying(AsyncEngineArgs(**arguments)), usage_context=UsageContext.LLM_CLASS)
 
 
 def stop_engine(engine: Any, timeout_s: float | None = None) -> None:

@@ -60,9 +60,7 @@ async def disagreement_of(
 
 
 async def _recorded(worker: VllmAsyncGenerationWorker, row: Sequence[int]) -> layers.Outputs:
-    """Returns the outputs of the engine's layers for a row of tokens; nothing if its workers take no calls."""
-    if not worker.engine.takes_calls:
-        return {}
+    """Returns the outputs of the engine's layers for a row of tokens."""
     await worker.engine.call(layers.start_recording, len(row))
     try:
         async for _ in worker.score_async(padded([row])):

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from worker.async_worker import VllmAsyncGenerationWorker
 
-_NO_WORKER_RPC = "the engine's workers do not answer, because engine.worker_extension_cls replaces ours; remove it"
-
 
 class _Finding(NamedTuple):
     """What one refit showed: the record, and by tensor its fields and processes."""
@@ -222,8 +220,6 @@ async def _step(worker: VllmAsyncGenerationWorker, step: str) -> list[list[dict[
     """Has every engine process do one step of `worker.lab.audit.tensor_audit.TensorAudit`."""
     from worker.lab.audit import tensor_audit  # needs torch
 
-    if not worker.engine.takes_calls:
-        raise AuditError(_NO_WORKER_RPC)
     try:
         return await worker.engine.call(tensor_audit.step, step)
     except (RefitError, WorkerCallError) as error:

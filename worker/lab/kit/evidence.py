@@ -129,7 +129,7 @@ def digest_of(nodes: Iterable[ast.AST]) -> str:
 def _essence(tree: ast.AST) -> ast.AST:
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
-            node.body = [part for part in body if not isinstance(part, ast.Import | ast.ImportFrom)]
+            body[:] = [part for part in body if not isinstance(part, ast.Import | ast.ImportFrom)]
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
             node.body = node.body[1:]
     return tree
