@@ -13,6 +13,7 @@ from quirks_core.apply import process
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.apply.imports import when_imported
 from quirks_core.base.errors import QuirksError
+from quirks_core.facts.installation import check_ours
 from quirks_core.hook import processes, seam, typed
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.records import ProcessPlan
@@ -33,7 +34,8 @@ def start(carried: Any = None) -> None:
     """
     global _done
     _without_tracebacks()
-    if folder := os.environ.get(FOLDER_VARIABLE):
+    if folder := os.environ.get(FOLDER_VARIABLE):  # its workers call functions of the package `worker`
+        check_ours("worker")
         process.keep_errors(Path(folder))
     settings = HookSettings.read()
     if carried is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.apply.handed_down import FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
 from quirks_core.facts.installation import in_the_way
 from quirks_core.plan.records import ProcessPlan
 
@@ -74,15 +74,15 @@ def test_the_doctor_finds_it_on_the_path_and_notes_it_in_the_folder(python, trai
         assert (done.returncode, finding["level"], place(trainer) in finding["message"]) == (code, level, True)
 
 
-def test_a_process_of_an_engine_does_not_start_with_it_and_acknowledges_nothing(python, trainer, tmp_path):
+def test_a_process_of_a_workers_engine_does_not_start_with_it(python, trainer, tmp_path):
     plan = ProcessPlan(context="c").model_dump_json()
-    (tmp_path / "acknowledged").mkdir()
+    (tmp_path / "run").mkdir()
+    variables = {PLAN_VARIABLE: plan, FOLDER_VARIABLE: str(tmp_path / "run"), HOOK_VARIABLE: "rollout"}
 
-    done = python("-c", BOOTSTRAP, **{PLAN_VARIABLE: plan, FOLDER_VARIABLE: str(tmp_path / "acknowledged")})
+    done = python("-c", BOOTSTRAP, **variables)
 
     assert done.returncode == 1
     assert f"HiddenPackageError: {place(trainer)} is imported" in done.stderr.splitlines()[-1]
-    assert list((tmp_path / "acknowledged").iterdir()) == []
 
 
 def test_an_engine_without_a_plan_of_ours_does_without_our_transfer_and_gets_one_warning(python, trainer):

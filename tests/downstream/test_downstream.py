@@ -305,10 +305,10 @@ def test_a_lock_holds_until_a_package_comes_or_goes(
 PATCHING = """
     import json, os, sys
     from quirks_core.apply.driver import apply
-    from quirks_core.bootstrap import bootstrap
+    from quirks_core.apply import process
     from quirks_core.configuration.config import GenerationConfig
     from quirks_core.plugins.planning import make_plan
-    from quirks_core.apply.receipt import collect
+    from quirks_core.apply.receipt import Receipt
     from quirks_core.plugins.registry import Registry
 
     def tried():
@@ -328,10 +328,9 @@ PATCHING = """
     registry = Registry.load()
     plan = make_plan(GenerationConfig.parse({{"model": {model!r}}}), registry=registry)
     applied = apply(plan)
-    bootstrap()
     pending = "acme_engine.sampler" not in sys.modules
     patched = tried()
-    receipt = collect(applied.folder, plan.digest, {{os.getpid(): "driver"}})
+    receipt = Receipt(digest=plan.digest, processes=(process.acknowledgement(),))
     troubles = registry.observe(plan, receipt)
     applied.undo()
     print(json.dumps({{"pending": pending, "patched": patched, "undone": tried(), "digest": plan.digest, "troubles": troubles,

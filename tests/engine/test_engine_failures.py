@@ -18,9 +18,11 @@ import psutil
 import pytest
 from patience import HUNG_S, until
 
-from quirks_core.base.errors import UsageError
+from quirks_core.apply import driver
+from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.plan.records import RefusedError
 from worker import VllmAsyncGenerationWorker
+from worker.engine import engine
 from worker.errors import EngineDiedError, EngineStartError
 
 _NO_QUIRK = "no quirk changed anything that this error names"
@@ -42,6 +44,20 @@ async def test_an_engine_that_dies_at_start_says_why_and_leaves_nothing_behind(c
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
     assert "MODEL_QUIRKS_PLAN" not in os.environ
+
+
+async def test_an_engine_whose_core_does_not_load_our_plugin_does_not_start(checkpoint, running, monkeypatch):
+    with_ours = engine._set_variables
+
+    def without_ours(folder):
+        with_ours(folder)
+        driver.environment.set("VLLM_PLUGINS", "")  # after the check of the environment
+
+    monkeypatch.setattr(engine, "_set_variables", without_ours)
+
+    with pytest.raises(ReceiptError, match="no engine on this machine has put plan"):
+        async with running(checkpoint("qwen3"), {"purpose": "eval", "engine": {"load_format": "auto"}}):
+            pass
 
 
 async def test_an_argument_that_the_engine_refuses_is_shown_with_its_value_and_no_quirk_is_blamed_for_it(checkpoint, running):

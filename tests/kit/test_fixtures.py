@@ -194,10 +194,10 @@ def test_an_installed_quirk_goes_the_way_of_every_engine_process(applied):
     assert example.answer is Answer.YES
 
     with applied(QUIRK, example.context()) as in_force:
-        (acknowledged,) = [json.loads(file.read_text()) for file in in_force.folder.glob("ack-*.json")]
+        acknowledged = process.acknowledgement()
 
-    assert acknowledged["pid"] == os.getpid()
-    assert len([effect for effect in acknowledged["effects"] if effect["slot"].startswith("patch.")]) == 2
+    assert acknowledged.digest == in_force.plan.digest
+    assert len([effect for effect in acknowledged.effects if effect.slot.startswith("patch.")]) == 2
 
 
 @pytest.mark.usefixtures("unchanged")

@@ -88,7 +88,6 @@ def test_an_engine_that_nobody_adjusted_gets_little_and_nothing_of_trainer_reque
         "data_parallel_size": 1,
         "enable_expert_parallel": False,
         "disable_log_stats": True,
-        "worker_extension_cls": "worker.engine.extension.WorkerCalls",
     }
 
 

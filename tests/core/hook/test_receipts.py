@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-from quirks_core.apply.receipt import Acknowledgement
+from quirks_core.apply.receipt import Acknowledgement, Receipt
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.hook import receipts
-from quirks_core.hook.receipts import EngineReceipt
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def dead():
 def engine(acknowledged):
     import socket
 
-    return lambda pid=None: EngineReceipt(digest="d" * 64, host=socket.gethostname(), processes=(acknowledged(pid),))
+    return lambda pid=None: Receipt(digest="d" * 64, host=socket.gethostname(), processes=(acknowledged(pid),))
 
 
 def test_what_processes_add_is_read_back(tmp_path, engine, acknowledged):

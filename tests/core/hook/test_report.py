@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from quirks_core import Advise, Default, Require, setting
-from quirks_core.apply.receipt import Acknowledgement, Effect
-from quirks_core.hook.receipts import EngineReceipt
+from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.hook.report import say_plan, say_receipt
 from quirks_core.hook.typed import Typed
 
@@ -118,9 +117,9 @@ def test_a_receipt_is_one_line_with_every_value_that_was_read_back(lines):
         )
         for pid, name in ((7, "EngineCore"), (8, "Worker"))
     ]
-    receipt = EngineReceipt(digest="d" * 64, host="here", changes={"engine.seed": 3}, processes=tuple(rows))
+    receipt = Receipt(digest="d" * 64, host="here", changes={"engine.seed": 3}, processes=tuple(rows))
 
-    (line,) = lines(say_receipt, receipt)
+    (line,) = lines(say_receipt, receipt, {"engine.dtype", "engine.seed"})
     assert line == (
         "receipt: plan dddddddddddd is in force in EngineCore (7), Worker (8): 1 patch; "
         "read back: engine.dtype = float32, engine.seed = 3"

@@ -26,7 +26,7 @@ def no_engine(monkeypatch):
         raise RuntimeError("an engine is started")
 
     monkeypatch.setattr("worker.engine.vllm_adapter.start_engine", start)
-    monkeypatch.setattr("worker.engine.engine.apply", start)
+    monkeypatch.setattr("worker.engine.engine.in_force", start)
 
 
 def configured(model, **values):
