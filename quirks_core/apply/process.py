@@ -58,12 +58,12 @@ def carry_out(plan: ProcessPlan) -> None:
         if digest != _in_force.digest:  # else only the process is another one: it was forked
             _in_force.variables = _set_environment(plan)
     else:
-        undo()
+        _take_off()
         try:
             _in_force.variables = _set_environment(plan)
             _install_patches(plan)
         except BaseException:
-            undo()  # half a plan is worse than none
+            _take_off()  # half a plan is worse than none
             raise
     _in_force.plan, _in_force.digest, _in_force.pid = plan, digest, os.getpid()
 
@@ -105,14 +105,18 @@ def plan_in_force() -> ProcessPlan | None:
 
 
 def undo() -> None:
-    """Takes every patch off in this process; the environment is the driver's to restore."""
-    while _in_force.patches:
-        _in_force.patches.pop().undo()
+    """Takes every patch off in this process, and keeps errors no longer; the environment is the driver's to restore."""
+    _take_off()
     if _in_force.log is not None:
         logging.getLogger("vllm").removeHandler(_in_force.log)
         _in_force.log.close()
-    _in_force.plan, _in_force.digest, _in_force.pid, _in_force.log = None, "", 0, None
-    _in_force.variables = ()
+        _in_force.log = None
+
+
+def _take_off() -> None:
+    while _in_force.patches:
+        _in_force.patches.pop().undo()
+    _in_force.plan, _in_force.digest, _in_force.pid, _in_force.variables = None, "", 0, ()
 
 
 def _set_environment(plan: ProcessPlan) -> tuple[Effect, ...]:
