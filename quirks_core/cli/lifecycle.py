@@ -1,12 +1,10 @@
-"""``quirks lifecycle``: which quirks are active, dormant on the installed engine, or expired, and how that is known."""
+"""``quirks list --stage …``: which quirks are active, dormant on the installed engine, or expired, and how that is known."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable
 
-from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.switches import Switches
@@ -21,16 +19,25 @@ _STAGES = {
 }
 
 
-def run_lifecycle(options: argparse.Namespace) -> int:
-    """Lists every quirk's stage with its evidence; 1 if one is expired."""
+def list_stages(wanted: str, *, as_json: bool) -> int:
+    """Lists quirks by their stage, with the evidence; 1 if an expired one is listed.
+
+    Args:
+        wanted: A stage, or "any".
+        as_json: Print JSON.
+    """
     registry = Registry.load(switches=Switches.gather())
-    stages = [(item, lifecycle(item)) for item in registry.loaded]
-    if options.json:
+    every = [(item, lifecycle(item)) for item in registry.loaded]
+    stages = [(item, found) for item, found in every if wanted in ("any", found.stage)]
+    if as_json:
         rows = [
             {
                 "id": item.quirk.id,
                 "distribution": item.distribution,
                 "version": item.version,
+                "entry_point": item.entry_point,
+                "title": item.quirk.title,
+                "flag": item.quirk.flag,
                 "stage": found.stage.value,
                 "evidence": found.evidence,
             }
@@ -53,6 +60,3 @@ def _show(screen: Screen, stages: Iterable[tuple[Loaded, Lifecycle]]) -> None:
                 screen.say(line(text), indent=4)
     floors = ", ".join(f"{package} {version}" for package, version in SUPPORTED_FLOOR.items())
     screen.say(f"[dim]oldest supported: {floors}[/]")
-
-
-COMMAND = Command("list which quirks are active, dormant or expired, with the evidence", run_lifecycle)

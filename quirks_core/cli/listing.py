@@ -1,4 +1,4 @@
-"""``quirks list``: what is installed and what it is about, from metadata and source text; imports nothing of anybody's."""
+"""``quirks list``: what is installed and what it is about, from metadata and source text; with ``--stage``, by lifecycle."""
 
 from __future__ import annotations
 
@@ -22,8 +22,20 @@ class _About(NamedTuple):
     flag: str | None = None
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the filter."""
+    parser.add_argument(
+        "--stage", choices=("active", "dormant", "expired", "any"),
+        help="load the quirks, and list those of a stage with the evidence; exit with 1 if an expired one is listed",
+    )  # fmt: skip
+
+
 def run_list(options: argparse.Namespace) -> int:
-    """Lists the installed plugins, each with the title and the flag that its source declares."""
+    """Lists the installed plugins, each with the title and the flag that its source declares; or the quirks of a stage."""
+    if options.stage:
+        from quirks_core.cli.lifecycle import list_stages  # a plain list imports neither the registry nor a plugin
+
+        return list_stages(options.stage, as_json=options.json)
     found = [(item, _about(item)) for item in discover()]
     if options.json:
         rows = [
@@ -73,4 +85,4 @@ def _text(node: ast.expr | None) -> str | None:
     return node.attr.lower() if is_flag and isinstance(node, ast.Attribute) else None
 
 
-COMMAND = Command("list the installed quirks and what they are about", run_list)
+COMMAND = Command("list the installed quirks and what they are about", run_list, add_arguments)

@@ -1,16 +1,15 @@
-"""``quirks matrix``: which quirks apply to a run on which versions of vLLM."""
+"""``quirks plan --vllm A,B,…``: which quirks apply to a run on which versions of vLLM."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from quirks_core.base.errors import UsageError
 from quirks_core.base.json_values import canonical
-from quirks_core.cli.by_version import ENGINE, Column, Matrix, make_matrix, parse_versions
-from quirks_core.cli.command import Command
-from quirks_core.cli.options import load_config, plan_options
+from quirks_core.cli.by_version import Column, Matrix, make_matrix
+from quirks_core.cli.options import plan_options
 from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import State
 
@@ -25,25 +24,20 @@ _LEGEND = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what `run_matrix` needs besides the options that describe a run."""
-    parser.add_argument(
-        "--vllm", metavar="VERSION,…", action="append", required=True, help="versions of vLLM to compare (repeatable)"
-    )
-    parser.add_argument("--all-quirks", action="store_true", help="show the quirks too that concern the run on no version")
+def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: Sequence[str], again: Iterable[str]) -> int:
+    """Shows which quirks apply to a run on which versions; 1 if the run is refused on any.
 
-
-def run_matrix(options: argparse.Namespace) -> int:
-    """Shows which quirks apply to a run on which versions; 1 if the run is refused on any."""
-    versions, again = parse_versions(options.vllm)
-    if any(text.partition("=")[0].strip() == ENGINE for text in options.assume):
-        raise UsageError("--assume vllm==… and --vllm contradict each other: give the versions with --vllm")
-    config = load_config(options)
+    Args:
+        options: Parsed arguments of ``quirks plan``; the first version is assumed in them.
+        config: The run.
+        versions: The versions.
+        again: Versions that were given, and are left out because an equal one came before.
+    """
     making = plan_options(options, config)
     registry = making.registry()
-    context = RunContext.gather(config, asked=registry.asked, assume=[f"{ENGINE}=={versions[0]}", *options.assume])
+    context = RunContext.gather(config, asked=registry.asked, assume=making.assume)
     matrix = make_matrix(registry, context, versions, making.switches)
-    if not options.all_quirks:
+    if not options.verbose:
         matrix = matrix.without_strangers()
     notes = [f"--vllm {text} is given already, and left out" for text in again]
     if options.json:
@@ -63,7 +57,7 @@ def _show(screen: Screen, matrix: Matrix, notes: Iterable[str]) -> None:
         if state in seen:
             screen.say(f"[dim]{_LEGEND[state][0]}: {_LEGEND[state][1]}[/]")
     if matrix.left_out:
-        screen.say(f"[dim]{matrix.left_out} other quirks concern the run on none of them (--all-quirks)[/]")
+        screen.say(f"[dim]{matrix.left_out} other quirks concern the run on none of them (--verbose)[/]")
     for note in notes:
         screen.say(f"note: {line(note)}")
     _show_grouped(screen, "[yellow]warning[/]", ((warning, column) for column in matrix.columns for warning in column.warnings))
@@ -78,6 +72,3 @@ def _show_grouped(screen: Screen, label: str, found: Iterable[tuple[str, Column]
         versions.setdefault(text, []).append(column.version)
     for text, where in versions.items():
         screen.say(f"{label} on {line(', '.join(dict.fromkeys(where)))}: {lines(text)}")
-
-
-COMMAND = Command("show which quirks apply to a run on which versions of vLLM", run_matrix, add_arguments, describes_run=True)

@@ -148,7 +148,7 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
         "A row for every quirk; the words are explained in the [glossary](glossary.md). The columns with numbers are versions "
         "of vLLM: ● some run there is affected, ○ none is, ? it depends on another package. *Status* is that of "
         f"vLLM {ENGINES[-1]}. *Evidence* says what shows the need: a paired run on a platform, the source by a static probe, "
-        "or the declaration alone. `quirks matrix` answers the same for your model and your versions.",
+        "or the declaration alone. `quirks plan --vllm A,B` answers the same for your model and your versions.",
         f'<div id="catalogue">\n\n{_table(headings, rows)}\n\n</div>',
     )
 

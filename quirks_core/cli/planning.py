@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.text import one_line
+from quirks_core.cli.by_version import ENGINE, parse_versions
 from quirks_core.cli.command import Command
+from quirks_core.cli.matrix import run_matrix
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.render import show_plan, show_refusal
 from quirks_core.cli.screen import Screen, line, lines
@@ -26,15 +28,25 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         help="print only what quirks change: vllm-args (options to append to 'vllm serve'), env (exports), python (arguments "
         "of LLM or EngineArgs); what does not fit into it goes to standard error",
     )  # fmt: skip
-    parser.add_argument("--verbose", action="store_true", help="list the missing fact of each quirk that cannot be decided")
+    parser.add_argument(
+        "--vllm", metavar="VERSION,…", action="append", default=[],
+        help="resolve as if that version of vLLM were installed; several make a table of quirks by version (repeatable)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--verbose", action="store_true",
+        help="list the missing fact of each quirk that cannot be decided; by version: list quirks that concern none, too",
+    )  # fmt: skip
     add_server_command(parser)
 
 
 def run_plan(options: argparse.Namespace) -> int:
-    """Shows what applies to a run and why; 1 if the run is refused."""
+    """Shows what applies to a run and why, or to a run on several versions of vLLM; 1 if the run is refused."""
     if options.json and options.format:
         raise UsageError("--json prints the whole plan, and --format a part of it; choose one of them")
+    versions, again = _read_versions(options)
     config = load_server_command(options)[1] if options.cmd else load_config(options)
+    if len(versions) > 1:
+        return run_matrix(options, config, versions, again)
     plan = make_plan(config, plan_options(options, config))
     if options.json:
         print(plan.to_json(indent=2))
@@ -43,6 +55,21 @@ def run_plan(options: argparse.Namespace) -> int:
     else:
         show_plan(Screen(), plan, verbose=options.verbose)
     return 1 if plan.refusals else 0
+
+
+def _read_versions(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the versions of ``--vllm``, and those left out because an equal one came before; assumes the first.
+
+    Raises:
+        UsageError: One is not a version, or another option contradicts them.
+    """
+    versions, again = parse_versions(options.vllm)
+    if versions and any(text.partition("=")[0].strip() == ENGINE for text in options.assume):
+        raise UsageError("--assume vllm==… and --vllm contradict each other: give the versions with --vllm")
+    if len(versions) > 1 and options.format:
+        raise UsageError(f"--format prints one plan, and --vllm asks for {len(versions)}; give one version")
+    options.assume = [*(f"{ENGINE}=={version}" for version in versions[:1]), *options.assume]
+    return versions, again
 
 
 def _print_format(name: str, plan: Plan) -> None:

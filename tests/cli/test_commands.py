@@ -85,7 +85,6 @@ def test_a_command_imports_no_other_command_and_nothing_heavy(model):
         "list": ["list", "--json"],
         "show": ["show", "v1-runtime"],
         "lock": ["lock", "--output", "/dev/null"],
-        "lifecycle": ["lifecycle"],
         "doctor": ["doctor"],
         "fingerprint": ["fingerprint", "pluggy._manager:PluginManager"],
         "plan": ["plan", "--model", str(model("gemma3_text"))],

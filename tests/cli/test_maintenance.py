@@ -1,4 +1,4 @@
-"""``quirks lock``, ``quirks lifecycle`` and ``quirks fingerprint``."""
+"""``quirks lock``, ``quirks list --stage`` and ``quirks fingerprint``."""
 
 from __future__ import annotations
 
@@ -50,14 +50,15 @@ def test_what_is_broken_cannot_be_locked_nor_a_lock_be_written_where_nothing_can
     assert not (tmp_path / "quirks.lock").exists()
 
 
-def test_lifecycle_tells_the_stage_and_the_evidence_of_every_quirk(quirks):
-    audited, shown = quirks("lifecycle", "--json"), quirks("lifecycle")
+def test_any_stage_lists_every_quirk_with_its_evidence(quirks):
+    audited, shown = quirks("list", "--stage", "any", "--json"), quirks("list", "--stage", "any")
 
+    keys = {"id", "distribution", "version", "entry_point", "title", "flag", "stage", "evidence"}
     rows = {row["id"]: row for row in audited.json}
     dormant = rows["gemma-normalizer-dummy-load"]
     assert (audited.code, shown.code) == (0, 0)
     assert {item.name for item in discover()} <= rows.keys()
-    assert all(row.keys() == {"id", "distribution", "version", "stage", "evidence"} for row in audited.json)
+    assert all(row.keys() == keys for row in audited.json)
     assert dormant["stage"] == "dormant"
     assert "affected: vllm < 0.9.2" in dormant["evidence"]
     assert any(text.startswith("the installed source has the fix: ") for text in dormant["evidence"])
@@ -66,11 +67,23 @@ def test_lifecycle_tells_the_stage_and_the_evidence_of_every_quirk(quirks):
         assert words in shown.out
 
 
+@pytest.mark.parametrize("stage", ["active", "dormant", "expired"])
+def test_a_stage_lists_its_own_quirks(quirks, install, stage):
+    install("acme-old", EXPIRED)
+    every = quirks("list", "--stage", "any", "--json").json
+
+    listed = quirks("list", "--stage", stage, "--json")
+
+    assert listed.json == [row for row in every if row["stage"] == stage] != []
+    assert listed.code == (1 if stage == "expired" else 0)
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_an_expired_quirk_is_a_finding_that_says_delete_me(quirks, install, options):
+@pytest.mark.parametrize("stage", ["expired", "any"])
+def test_an_expired_quirk_is_a_finding_that_says_delete_me(quirks, install, stage, options):
     install("acme-old", EXPIRED)
 
-    audited = quirks("lifecycle", *options)
+    audited = quirks("list", "--stage", stage, *options)
 
     assert audited.code == 1
     for words in ("acme-old", "expired", "delete this quirk"):

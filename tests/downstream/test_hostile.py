@@ -212,7 +212,7 @@ def test_nothing_else_fails_beside_them_and_no_fact_of_theirs_stands_for_one_of_
 
 @pytest.mark.parametrize(
     "arguments",
-    [["plan"], ["explain", "match-raises"], ["show", "probe-raises"], ["doctor"], ["lifecycle"]],
+    [["plan"], ["explain", "match-raises"], ["show", "probe-raises"], ["doctor"], ["list", "--stage", "any"]],
     ids=" ".join,
 )
 def test_every_command_ends_with_a_code_it_documents_beside_failing_plugins(failing: Environment, arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""``quirks matrix``: which quirks apply to a run on which versions of vLLM."""
+"""``quirks plan --vllm A,B``: which quirks apply to a run on which versions of vLLM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_version_gets_the_state_that_its_own_plan_has(quirks, model):
     versions = ["0.32", "0.9.1", "0.9.2rc1", "0.9.2", "0.1.dev1"]
 
     outcome = quirks(
-        "matrix", "--model", model(GEMMA), "--vllm", "0.32,0.9.1", "--vllm", ",".join(versions[2:]), "--all-quirks", "--json"
+        "plan", "--model", model(GEMMA), "--vllm", "0.32,0.9.1", "--vllm", ",".join(versions[2:]), "--verbose", "--json"
     )
 
     assert outcome.code == 0
@@ -40,19 +40,34 @@ def test_every_version_gets_the_state_that_its_own_plan_has(quirks, model):
         assert {row["id"]: row["cells"][column["version"]] for row in outcome.json["rows"]} == alone
 
 
+def test_one_version_makes_the_plan_that_assumes_it(quirks, model):
+    alone, assumed = (
+        quirks("plan", "--model", model(GEMMA), *more, "--json") for more in (("--vllm", "0.9.1"), ("--assume", "vllm==0.9.1"))
+    )
+
+    assert alone.json == assumed.json
+    assert alone.json["context"]["packages"]["vllm"] == "0.9.1"
+
+
+def test_a_servers_command_line_describes_the_run_on_every_version(quirks, model):
+    outcome = quirks("plan", "--vllm", "0.31,0.32", "--json", "--", "vllm", "serve", model())
+
+    assert (outcome.json["purpose"], [column["version"] for column in outcome.json["columns"]]) == ("serve", ["0.31", "0.32"])
+
+
 def test_a_version_that_refuses_the_run_is_a_finding_with_its_reason(quirks, model):
-    outcome = quirks("matrix", "--model", model(GEMMA), *DUMMY, "--vllm", "0.9.1,0.32", "--json")
+    outcome = quirks("plan", "--model", model(GEMMA), *DUMMY, "--vllm", "0.9.1,0.32", "--json")
 
     columns = outcome.json["columns"]
     refused = {column["version"]: [item["quirks"][0]["id"] for item in column["refusals"]] for column in columns}
     assert (outcome.code, refused) == (1, {"0.9.1": [NORMALIZER], "0.32": []})
 
 
-def test_a_person_sees_a_column_for_each_version_and_a_legend_and_quirks_of_no_version_are_counted(quirks, model):
-    line = ["matrix", "--model", model(GEMMA), *DUMMY, "--vllm", "0.9.0,0.9.1,0.32", "--disable", "logprobs"]
+def test_a_table_has_a_column_for_each_version_with_a_legend(quirks, model):
+    line = ["plan", "--model", model(GEMMA), *DUMMY, "--vllm", "0.9.0,0.9.1,0.32", "--disable", "logprobs"]
 
     outcome = quirks(*line)
-    few, everything = (quirks(*line, *more, "--json").json["rows"] for more in ([], ["--all-quirks"]))
+    few, everything = (quirks(*line, *more, "--json").json["rows"] for more in ([], ["--verbose"]))
 
     table = {first: rest for first, *rest in (text.split() for text in outcome.out.splitlines() if text)}
     assert table[NORMALIZER] == ["active", "active", "dormant"]
@@ -66,7 +81,7 @@ def test_a_person_sees_a_column_for_each_version_and_a_legend_and_quirks_of_no_v
 
 
 def test_an_equal_version_is_left_out_and_noted(quirks, model):
-    line = ["matrix", "--model", model(), "--vllm", "0.32.0, 0.32,0.31"]
+    line = ["plan", "--model", model(), "--vllm", "0.32.0, 0.32,0.31"]
 
     outcome = quirks(*line, "--json")
 
@@ -80,7 +95,7 @@ def test_the_model_is_read_once(quirks, model, monkeypatch):
     read = ModelFacts.read.__func__
     monkeypatch.setattr(ModelFacts, "read", classmethod(lambda cls, *rest: reads.append(rest) or read(cls, *rest)))
 
-    quirks("matrix", "--model", model(), "--vllm", "0.26,0.30,0.31,0.32")
+    quirks("plan", "--model", model(), "--vllm", "0.26,0.30,0.31,0.32")
 
     assert len(reads) == 1
 
@@ -100,7 +115,7 @@ def test_the_configuration_counts_and_a_broken_plugin_is_one_warning_on_every_ve
     file = tmp_path / "run.yaml"
     file.write_text(f"model: {model()}\nquirks: {{disable: [logprobs]}}\n", encoding="utf-8")
     install("acme-broken", "raise RuntimeError('imported')\n")
-    line = ["matrix", "--config", file, "--assume", "platform==cuda", "--vllm", "0.31,0.32"]
+    line = ["plan", "--config", file, "--assume", "platform==cuda", "--vllm", "0.31,0.32"]
 
     outcome = quirks(*line)
 
@@ -117,11 +132,11 @@ def test_the_configuration_counts_and_a_broken_plugin_is_one_warning_on_every_ve
         (("--vllm", "0.9", "--assume", "vllm==0.9"), "give the versions with --vllm"),
         (("--vllm", "0.9", "--assume", "vlm==0.9"), "did you mean 'vllm'?"),
         (("--vllm", "0.9", "--disable", "v1-runtme"), "did you mean 'v1-runtime'?"),
-        ((), "--vllm"),
+        (("--vllm", "0.9,0.32", "--format", "env"), "--format prints one plan"),
     ],
 )
 def test_what_cannot_be_used_is_a_usage_error(quirks, model, options, message):
-    outcome = quirks("matrix", "--model", model(), *options)
+    outcome = quirks("plan", "--model", model(), *options)
 
     assert outcome.code == 2
     assert message in outcome.err
