@@ -3,6 +3,7 @@
 # make eval     pass@k of a tiny model                  make prove  every quirk's evidence, run anew
 # make upgrade-check TO=0.33   which quirks need work on that vLLM (TO=latest: on the newest release)
 # make sweep    every decoder architecture through two refits, tiny (KINDS="gemma cohere": these alone)
+# make generate MODEL=FOLDER PROMPT=TEXT   a real engine, with its plan and its receipt
 # All make the environment first; the second time that is instant.
 
 VENV := .venv
@@ -20,11 +21,18 @@ FROM ?=
 # What sweep runs; all kinds if empty. Rows that these versions have are kept.
 KINDS ?=
 
-.PHONY: demo example eval test check lint setup docs bench prove sweep upgrade-check clean
+# A model's folder or hub id, and the text that generate continues.
+MODEL ?=
+PROMPT ?= Once upon a time
+
+.PHONY: demo generate example eval test check lint setup docs bench prove sweep upgrade-check clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
-	$(VENV)/bin/quirks demo
+	$(VENV)/bin/python scripts/demo.py
+
+generate: $(STAMP)
+	$(VENV)/bin/python scripts/generate.py --model $(MODEL) "$(PROMPT)"
 
 example: $(STAMP)
 	$(VENV)/bin/python examples/grpo_tiny.py --output grpo_tiny.png
@@ -48,7 +56,7 @@ lint: $(STAMP)
 	$(VENV)/bin/lint-imports
 
 docs: $(STAMP)
-	$(VENV)/bin/quirks docs
+	$(VENV)/bin/python docs/_ext/pages.py
 	$(VENV)/bin/sphinx-build -W --keep-going -q -b html docs build/site
 	@echo "open build/site/index.html"
 

@@ -1,23 +1,28 @@
 """How the site is built: ``sphinx-build -W --keep-going -b html docs build/site``.
 
-Every page is plain Markdown that reads as well on GitHub; what only the site needs (the menu) is added here.
+Every page is plain Markdown that reads as well on GitHub; what only the site needs (the menu, the
+quirks' pages and the links to them) is added here.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 import tomllib
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
-_ROOT = Path(__file__).resolve().parent.parent
+_DOCS = Path(__file__).resolve().parent
+#: A link to a declaration; the file is named after the quirk's id.
+_DECLARATION = re.compile(r"\]\((?:\.\./)+quirks_plugins/\w+/(\w+)\.py\)")
 
 project = "model-quirks"
 author = "the model-quirks authors"
-release = version = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+release = version = tomllib.loads((_DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
 extensions = ["myst_parser"]
-exclude_patterns = ["_static"]
+exclude_patterns = ["_ext", "_static"]
 myst_heading_anchors = 4  # the anchors that GitHub gives headings
 
 html_theme = "furo"
@@ -44,7 +49,7 @@ _MENU = {
     "catalogue": {"": ("quirks/*", "upstream/*")},
 }
 _NAMED = {"index", *(page for entries in _MENU["index"].values() for page in entries)}
-_MENU["index"]["Results"] = tuple(sorted({page.stem for page in Path(__file__).parent.glob("*.md")} - _NAMED))
+_MENU["index"]["Results"] = tuple(sorted({page.stem for page in _DOCS.glob("*.md")} - _NAMED))
 
 
 def _add_menu(_app: Sphinx, page: str, text: list[str]) -> None:
@@ -53,7 +58,26 @@ def _add_menu(_app: Sphinx, page: str, text: list[str]) -> None:
         text[0] += "\n".join(["", "```{toctree}", *options, "", *entries, "```", ""])
 
 
+def _write_quirk_pages(_app: Sphinx) -> None:
+    sys.path.insert(0, str(_DOCS / "_ext"))
+    from pages import quirk_pages, write
+
+    pages = quirk_pages()
+    write(pages, _DOCS / "quirks")
+    for page in (_DOCS / "quirks").glob("*.md"):
+        if page.name not in pages:
+            page.unlink()
+
+
+def _link_quirk_pages(_app: Sphinx, page: str, text: list[str]) -> None:
+    if not page.startswith("quirks/"):
+        folder = "../" * page.count("/") + "quirks"
+        text[0] = _DECLARATION.sub(lambda found: f"]({folder}/{found[1].replace('_', '-')}.md)", text[0])
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Adds the menu to the pages that open a section."""
+    """Writes the quirks' pages, adds the menu, and links quirks to their pages instead of their declarations."""
+    app.connect("builder-inited", _write_quirk_pages)
     app.connect("source-read", _add_menu)
+    app.connect("source-read", _link_quirk_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

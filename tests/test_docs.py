@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import json
 import os
 import re
 import shlex
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pages
 import pytest
 import yaml
 from patience import HUNG_S
@@ -23,7 +23,6 @@ from patience import HUNG_S
 from quirks_core import Patch, Quirk, Severity, model_type, report
 from quirks_core.apply.receipt import Acknowledgement, Effect, ReadBack, Receipt
 from quirks_core.cli.command import find_commands
-from quirks_core.cli.docs import pages
 from quirks_core.cli.main import main, make_parser
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.declaration.trace import Answer, Leaf
@@ -39,9 +38,10 @@ from worker.lab.kit.proof import Conclusion
 
 _ROOT = Path(__file__).resolve().parent.parent
 _DOCS = _ROOT / "docs"
-_PAGES = sorted([_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *_DOCS.glob("*.md"), *_DOCS.glob("quirks/*.md")])
+_PAGES = sorted([_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *_DOCS.glob("*.md")])
 _FENCE = re.compile(r"^```(?P<language>\w*) *(?P<mark>.*)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE)
 _ANY_LINES = "…"
+_QUIRKS = [name.removesuffix(".md") for name in pages.quirk_pages()]
 
 
 class Block(NamedTuple):
@@ -111,45 +111,26 @@ def _ids(blocks: list[Block]) -> dict[str, Any]:
     return {"argvalues": blocks, "ids": [str(block) for block in blocks]}
 
 
-def test_the_generated_pages_are_up_to_date(monkeypatch, capsys):
-    monkeypatch.chdir(_ROOT)
-
-    assert main(["docs", "--check"]) == 0, capsys.readouterr().out
+def test_the_generated_pages_are_up_to_date():
+    assert {name: _text(_DOCS / name) for name in pages.committed_pages()} == pages.committed_pages(), "run: make docs"
 
 
-def test_a_changed_page_and_one_of_a_quirk_that_is_gone_are_stale_until_written(tmp_path, capsys):
-    docs = ["docs", "--folder", str(tmp_path)]
-    assert main([*docs, "--json"]) == 0
-    written = json.loads(capsys.readouterr().out)["written"]
-    changed = tmp_path / "slots.md"
-    changed.write_text(_text(changed) + "more\n", encoding="utf-8")
-    gone, own = tmp_path / "quirks/gone.md", tmp_path / "quirks/own.md"
-    gone.write_text(_text(changed), encoding="utf-8")
-    own.write_text("# written by hand\n", encoding="utf-8")
+def test_only_pages_that_differ_are_written(tmp_path):
+    text = pages.committed_pages()
+    assert pages.write(text, tmp_path) == [tmp_path / name for name in text]
+    (tmp_path / "slots.md").write_text("old", encoding="utf-8")
 
-    assert main([*docs, "--check", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["stale"] == ["quirks/gone.md", "slots.md"]
-    assert gone.exists()
-
-    assert main(docs) == 0
-    assert main([*docs, "--check"]) == 0
-    assert sorted(written) == sorted(pages())
-    assert not gone.exists()
-    assert own.exists()
-
-
-def test_a_missing_folder_is_a_usage_error(tmp_path, capsys):
-    assert main(["docs", "--check", "--folder", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere" in capsys.readouterr().err
+    assert pages.write(text, tmp_path) == [tmp_path / "slots.md"]
+    assert _text(tmp_path / "slots.md") == text["slots.md"]
 
 
 def test_the_pages_do_not_depend_on_what_is_installed(monkeypatch):
-    before = pages()
+    before = pages.committed_pages(), pages.quirk_pages()
     for name in ("quirks_core.facts.packages.installed_version", "quirks_core.source.sources.module_source"):
         monkeypatch.setattr(name, lambda *_: None)
     monkeypatch.setenv("COLUMNS", "40")
 
-    assert pages() == before
+    assert (pages.committed_pages(), pages.quirk_pages()) == before
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
@@ -254,15 +235,13 @@ def test_every_word_of_a_plan_is_in_the_glossary(words):
 def test_every_quirk_is_among_the_symptoms():
     symptoms = _text(_DOCS / "symptoms.md")
 
-    assert not [name for name in pages() if name.startswith("quirks/") and f"({name})" not in symptoms]
+    assert not [name for name in _QUIRKS if f"/{name.replace('-', '_')}.py)" not in symptoms]
 
 
 def test_every_quirk_is_in_the_changelog():
     changelog = _text(_ROOT / "CHANGELOG.md")
-    ids = [name.removeprefix("quirks/").removesuffix(".md") for name in pages() if name.startswith("quirks/")]
 
-    assert ids
-    assert not [name for name in ids if f"`{name}`" not in changelog]
+    assert not [name for name in _QUIRKS if f"`{name}`" not in changelog]
 
 
 @pytest.mark.parametrize("command", find_commands())

@@ -56,7 +56,6 @@ BUILT_IN: Mapping[str, str] = {
     "new": "new:COMMAND",
     "validate": "validate:COMMAND",
     "fingerprint": "fingerprint:COMMAND",
-    "docs": "docs:COMMAND",
 }
 
 

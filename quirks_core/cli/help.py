@@ -11,9 +11,8 @@ from quirks_core.declaration.flags import BUILT_IN
 #: Our commands, by what a user wants; those that start engines are in `worker`, and are listed if it is installed.
 _GROUPS: Mapping[str, Sequence[str]] = {
     "look at quirks and plans": ("list", "show", "plan", "explain", "upgrade", "diff"),
-    "run an engine": ("run", "generate", "demo"),
-    "prove and compare on engines": ("prove", "audit", "parity", "migrate", "bisect"),
-    "maintain an installation or a package": ("doctor", "lock", "new", "validate", "fingerprint", "docs"),
+    "run, prove and compare on engines": ("run", "prove", "audit", "parity", "migrate", "bisect"),
+    "maintain an installation or a package": ("doctor", "lock", "new", "validate", "fingerprint"),
 }
 _OTHERS = "commands of other packages"
 

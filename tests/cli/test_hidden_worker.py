@@ -49,11 +49,11 @@ def place(trainer):
 
 
 def test_a_command_of_ours_is_one_line_that_names_the_file_and_the_remedy(python, trainer):
-    done = python("-m", "quirks_core.cli", "generate", "hello", "--model", ".")
+    done = python("-m", "quirks_core.cli", "audit", "--model", ".")
 
     line = " ".join(done.stderr.split())  # a terminal may wrap it
     assert (done.returncode, done.stdout) == (2, "")
-    assert line.startswith("error: the command 'generate' (worker.lab.cli.generate:COMMAND) cannot be loaded: ")
+    assert line.startswith("error: the command 'audit' (worker.lab.cli.audit:COMMAND) cannot be loaded: ")
     assert f"{place(trainer)} is imported as 'worker' instead of" in line
     assert "rename it" in line
 

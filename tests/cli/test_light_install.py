@@ -61,8 +61,6 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["generate", "hello", "--model", "."], f"torch is not installed: {ENGINE}"),
-        (["demo"], f"torch is not installed: {ENGINE}"),
         (["prove", "gemma4-layer-scalar"], f"vllm is not installed: {ENGINE}; the evidence of gemma4-layer-scalar needs it"),
         (["prove", "--all"], f"vllm is not installed: {ENGINE}"),
         (["audit", "--model", "."], f"torch is not installed: {ENGINE}"),

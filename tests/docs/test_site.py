@@ -15,7 +15,7 @@ _WAIT_S = 20
 
 
 def _ids(text: str) -> set[str]:
-    return set(re.findall(r"^\| \[([^\]]+)\]\(quirks/", text, re.MULTILINE))
+    return set(re.findall(r"^\| \[([^\]]+)\]\(\.\./quirks_plugins/", text, re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,8 @@ def test_the_site_has_a_page_for_every_quirk_and_every_page(site_folder: Path, e
 
     assert every_id
     assert {f"quirks/{name}" for name in every_id} <= built
+    table = (site_folder / "catalogue.html").read_text("utf-8").partition('id="catalogue"')[2].partition("</table>")[0]
+    assert set(re.findall(r'href="quirks/([\w-]+).html"', table)) == every_id
     assert {page.stem for page in _CATALOGUE.parent.glob("*.md")} <= built
 
 

@@ -1,38 +1,39 @@
-"""The command line on a real engine, as a user runs it."""
+"""The scripts behind ``make generate`` and ``make demo``."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from patience import HUNG_S
 
-from quirks_core.cli import main
-
-_QUIRKS = (sys.executable, "-m", "quirks_core.cli")
+_SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.mark.usefixtures("worker_in_core", "forked")
-def test_generate_prints_texts_plan_and_receipt_as_json(checkpoint, capfd):
+def test_generate_prints_plan_texts_and_receipt(checkpoint, capfd):
     settings = ["engine.enforce_eager=true", "engine.dtype=float32", "engine.max_model_len=128", "sampling.max_new_tokens=8"]
     options = [word for setting in settings for word in ("--set", setting)]
 
-    code = main(["generate", "--json", "--greedy", "--model", str(checkpoint("qwen3")), *options, "Hello", "one two"])
+    script = runpy.run_path(str(_SCRIPTS / "generate.py"))
 
-    printed = capfd.readouterr()
-    assert code == 0, printed.err
-    result = json.loads(printed.out)
-    assert len(result["texts"]) == 2
-    assert {ack["digest"] for ack in result["receipt"]["processes"]} == {result["plan"]["digest"]}
-    assert len(result["receipt"]["processes"]) == 2
+    script["main"](["--model", str(checkpoint("qwen3")), *options, "Hello", "one two"])
+
+    printed = capfd.readouterr().out
+    (plan,) = re.findall(r"purpose eval, plan (\w+)$", printed, re.MULTILINE)
+    assert len(re.findall(r"^(?:Hello|one two)", printed, re.MULTILINE)) == 2
+    assert re.findall(r"\(pid \d+\), plan (\w+)", printed) == [plan, plan]
 
 
 def test_the_demo_shows_its_plans_a_server_and_a_refit(tmp_path):
     done = subprocess.run(
-        [*_QUIRKS, "demo", "--json"],
+        [sys.executable, str(_SCRIPTS / "demo.py"), "--output", "demo.json"],
         capture_output=True,
         text=True,
         timeout=HUNG_S,
@@ -42,7 +43,7 @@ def test_the_demo_shows_its_plans_a_server_and_a_refit(tmp_path):
     )
 
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
     log = result["server"]["log"]
     assert "purpose rollout" in log[0]
     assert any(line.startswith("receipt: plan") and "engine.logprobs_mode = processed_logprobs" in line for line in log)

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from quirks_core.base import child_process, whole_file
@@ -25,6 +26,7 @@ from quirks_core.base.errors import shortened
 from quirks_core.base.record import Record
 from quirks_core.cli.screen import Screen, line
 from quirks_core.facts.packages import installed_platform, installed_versions
+from quirks_core.plugins.discovery import discover
 from worker.lab.cli.display import stages
 from worker.lab.kit.proof import PACKAGES
 from worker.lab.sweep.engine import EXPLANATIONS, FURTHER, KINDS, Run, Stage
@@ -267,7 +269,14 @@ def _details(row: Row) -> Iterator[str]:
 
 
 def _link(quirk: str) -> str:
-    return f"[{quirk}](quirks/{quirk}.md)"
+    module = _modules().get(quirk)
+    return f"[{quirk}](../{module.replace('.', '/')}.py)" if module else quirk
+
+
+@cache
+def _modules() -> dict[str, str]:
+    """Returns the module of every declaration by the quirk's id."""
+    return {item.name: item.module for item in discover()}
 
 
 def _code(text: str) -> str:

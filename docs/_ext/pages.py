@@ -1,54 +1,71 @@
-"""The text of the pages that are written from the code: quirks, catalogue, slots and command line."""
+"""The pages that are written from the code: catalogue, slots and command line, which are committed, and a page for each quirk.
+
+``python docs/_ext/pages.py`` writes the committed pages; ``docs/conf.py`` writes those of the quirks while the site is built.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from quirks_core.base.errors import DeclarationError
+from quirks_core.cli.main import make_parser
 from quirks_core.cli.showing import describe
 from quirks_core.configuration.slots import SLOTS
 from quirks_core.declaration import data_file
 from quirks_core.declaration.examples import Example
-from quirks_core.declaration.flags import ModelFlag
+from quirks_core.declaration.flags import BUILT_IN, ModelFlag
 from quirks_core.declaration.match import Condition, Match
 from quirks_core.declaration.quirk import Quirk, Reference
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import FACTS, FAMILIES, FactSpec
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.loaded import Loaded
+from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.lifecycle import lifecycle
+from quirks_core.plugins.registry import Registry
 
 #: The versions of vLLM that the catalogue speaks of, oldest first: some below the floor, where many rules come from, and the
 #: supported ones. A fixed list, so that the pages are the same on every machine.
 ENGINES = ("0.9.0", "0.11.0", "0.26.0", "0.30.0", "0.32.0", "0.33.0")
 
-#: The first line of every generated page, by which a page of a quirk that is gone is recognised.
-NOTE = "<!-- Written by `quirks docs`; edit the declarations, not this page. -->"
+#: The documentation's folder.
+FOLDER = Path(__file__).resolve().parents[1]
+#: The first line of every page.
+_NOTE = "<!-- Written by `make docs`; edit the declarations, not this page. -->"
 
 _SIGNS = {Answer.YES: "●", Answer.NO: "○", Answer.UNKNOWN: "?"}
 _HELP_WIDTH = 100
 _THREAD = re.compile(r"(?<![\w`/\[.-])([\w.-]+/[\w.-]+)#(\d+)")
 
 
-def render(loaded: Sequence[Loaded], parser: argparse.ArgumentParser) -> dict[str, str]:
-    """Writes every page.
-
-    Args:
-        loaded: The quirks to write about.
-        parser: The parser of the command line.
-
-    Returns:
-        Text by path relative to the documentation's folder.
-    """
-    pages = {"catalogue.md": _catalogue(loaded), "slots.md": _slots(), "cli.md": _command_line(parser)}
-    return pages | {quirk_page(item.quirk): _quirk(item) for item in loaded}
+def committed_pages() -> dict[str, str]:
+    """Returns the text of the committed pages, by name."""
+    return {"catalogue.md": _catalogue(_built_in()), "slots.md": _slots(), "cli.md": _command_line(make_parser())}
 
 
-def quirk_page(quirk: Quirk) -> str:
-    """Returns the path of a quirk's page relative to the documentation's folder."""
-    return f"quirks/{quirk.id.replace('/', '--')}.md"
+def quirk_pages() -> dict[str, str]:
+    """Returns the text of the quirks' pages, by name."""
+    return {f"{item.quirk.id}.md": _quirk(item) for item in _built_in()}
+
+
+def write(pages: Mapping[str, str], folder: Path = FOLDER) -> list[Path]:
+    """Writes the pages that are missing or differ; returns their files."""
+    folder.mkdir(exist_ok=True)
+    stale = [name for name, text in pages.items() if not (file := folder / name).is_file() or file.read_text("utf-8") != text]
+    for name in stale:
+        (folder / name).write_text(pages[name], encoding="utf-8")
+    return [folder / name for name in stale]
+
+
+def _built_in() -> Sequence[Loaded]:
+    registry = Registry.load([item for item in discover() if item.distribution == BUILT_IN])
+    if registry.broken:
+        raise DeclarationError("\n".join(map(str, registry.broken)))
+    return registry.loaded
 
 
 class _Engine:
@@ -116,7 +133,7 @@ def _shown_by(quirk: Quirk) -> str:
 
 
 def _page(title: str, *blocks: str) -> str:
-    return "\n\n".join([NOTE, f"# {title}", *filter(None, blocks)]) + "\n"
+    return "\n\n".join([_NOTE, f"# {title}", *filter(None, blocks)]) + "\n"
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -132,7 +149,7 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
         record = describe(item)
         rows.append(
             [
-                f"[{quirk.id}]({quirk_page(quirk)})<br>{_prose(quirk.title)}",
+                f"[{quirk.id}](../{quirk.location.file})<br>{_prose(quirk.title)}",
                 ", ".join(models(quirk)),
                 record["flag"],
                 record["severity"],
@@ -323,3 +340,8 @@ def _prose(text: str) -> str:
     """Makes Markdown of a docstring: threads become links, and double back-quotes single ones."""
     text = text.replace("``", "`")
     return _THREAD.sub(r"[\1#\2](https://github.com/\1/issues/\2)", text)
+
+
+if __name__ == "__main__":
+    for written in write(committed_pages()):
+        print(f"wrote {written}")

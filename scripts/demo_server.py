@@ -1,4 +1,4 @@
-"""The first part of ``quirks demo``: vLLM's own server, which knows nothing of model-quirks, with quirks by one variable."""
+"""The first part of ``make demo``: vLLM's own server, which knows nothing of model-quirks, with quirks by one variable."""
 
 from __future__ import annotations
 

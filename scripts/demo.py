@@ -1,4 +1,4 @@
-"""``quirks demo``: vLLM's own server with quirks, plans of tiny models, and our worker, from dummy weights through a refit."""
+"""``make demo``: vLLM's own server with quirks, plans of tiny models, and our worker, from dummy weights through a refit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import argparse
 import asyncio
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.cli.command import Command
+from demo_server import running_server
+
+from quirks_core.base.errors import QuirksError
 from quirks_core.cli.render import show_plan, show_receipt
 from quirks_core.cli.screen import Screen
 from quirks_core.configuration.config import GenerationConfig
@@ -20,7 +23,6 @@ from quirks_core.facts.packages import installed_platform
 from quirks_core.plan.records import Plan
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker.lab.cli.arguments import add_verbose
-from worker.lab.cli.demo_server import running_server
 from worker.lab.cli.display import progress, quiet_engine, start
 
 if TYPE_CHECKING:
@@ -47,12 +49,24 @@ _PLANS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
 )
 
 
-def run_demo(options: argparse.Namespace) -> int:
+def main() -> None:
     """Runs the demonstration; under two minutes on two CPU cores."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", metavar="FILE", type=Path, help="write plans, the server's answer and the receipt as JSON")
+    add_verbose(parser)
+    options = parser.parse_args()
+    quiet_engine(verbose=options.verbose)
+    try:
+        shown = _demonstrate(Screen())
+    except QuirksError as error:
+        sys.exit(f"error: {error}")
+    if options.output:
+        options.output.write_text(json.dumps(shown, indent=2, sort_keys=True), encoding="utf-8")
+
+
+def _demonstrate(console: Screen) -> dict[str, Any]:
     from worker.lab.kit import checkpoints
 
-    quiet_engine(verbose=options.verbose)
-    console = Screen(stderr=options.json)
     with tempfile.TemporaryDirectory(prefix="quirks-demo-") as folder:
         models: dict[str, Path] = {}
         with progress(console) as bar:
@@ -75,10 +89,7 @@ def run_demo(options: argparse.Namespace) -> int:
             if not together:
                 ask()
             outcome = asyncio.run(_rollout(models["gemma4"], console, ask if together else None))
-    if options.json:
-        shown = {"plans": [json.loads(plan.to_json()) for plan in plans], "server": served, **outcome}
-        print(json.dumps(shown, indent=2, sort_keys=True))
-    return 0
+    return {"plans": [json.loads(plan.to_json()) for plan in plans], "server": served, **outcome}
 
 
 def _show_plans(models: Mapping[str, Path], console: Screen) -> list[Plan]:
@@ -156,4 +167,5 @@ async def _generate(worker: VllmAsyncGenerationWorker, console: Screen, title: s
     return total / tokens
 
 
-COMMAND = Command("vLLM's own server with quirks, plans of tiny models, and one on our worker", run_demo, add_verbose)
+if __name__ == "__main__":
+    main()
