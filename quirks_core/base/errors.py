@@ -12,8 +12,6 @@ from quirks_core.base.text import printable
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-#: Characters of a text in a declaration; more is a mistake, and no screen can show it.
-_LONGEST_TEXT = 10_000
 
 
 class QuirksError(Exception):
@@ -80,19 +78,13 @@ def called_as(form: str, kind: type[QuirksError]) -> Callable[[Callable[_P, _T]]
 
 
 def words(error: BaseException) -> str:
-    """Says what an error of somebody else's code is: on one line, not too long, also if it cannot say so itself."""
-    try:
-        return shortened(f"{type(error).__name__}: {error}")
-    except Exception:
-        return f"{type(error).__name__} (its message cannot be shown)"
+    """Returns type and message of another package's error, on one line of limited length."""
+    return shortened(f"{type(error).__name__}: {error}")
 
 
 def shown(value: object, most: int = 500) -> str:
-    """Returns a `repr` of somebody else's value, cut to a number of characters, also if it has none."""
-    try:
-        return shortened(repr(value), most)
-    except Exception:
-        return f"a {type(value).__name__} (it cannot be shown)"
+    """Returns the `repr` of a value on one line, cut to a number of characters."""
+    return shortened(repr(value), most)
 
 
 def shortened(text: str, most: int = 500) -> str:
@@ -103,15 +95,7 @@ def shortened(text: str, most: int = 500) -> str:
 
 def problem_of_text(name: str, value: object) -> str | None:
     """Says what is wrong with a text of a declaration, or None if it is one."""
-    if type(value) is not str:  # a kind of text of somebody's own can do anything when it is compared
-        return f"{name} must be a text, not {shown(value)}"
-    if len(value) > _LONGEST_TEXT:
-        return f"{name} must not be longer than {_LONGEST_TEXT} characters"
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return f"{name} holds characters that cannot be written: {shown(value)}"
-    return None
+    return None if isinstance(value, str) else f"{name} must be a text, not {shown(value)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

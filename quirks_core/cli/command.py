@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, distributions
+from importlib.metadata import EntryPoint, entry_points
 
 from quirks_core.base.errors import UsageError, words
 from quirks_core.facts.installation import HiddenPackageError, check_ours, needs
@@ -69,10 +69,8 @@ def find_commands(only: str | None = None) -> dict[str, EntryPoint]:
     if only in found:
         return found
     others: dict[str, EntryPoint] = {}
-    for distribution in distributions():
-        with suppress(Exception):  # metadata that nobody can read; 'quirks doctor' names them
-            for point in distribution.entry_points.select(group=GROUP):
-                others.setdefault(point.name, point)  # the first on sys.path, as imports have it
+    for point in entry_points(group=GROUP):
+        others.setdefault(point.name, point)  # the first on sys.path, as imports have it
     return found | {name: point for name, point in sorted(others.items()) if name not in found}
 
 

@@ -13,9 +13,8 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NoReturn
 
 from quirks_core.base.errors import QuirksError, UsageError, nearest, shown
@@ -24,7 +23,6 @@ from quirks_core.cli.command import Command, find_commands, load_command, what_i
 from quirks_core.cli.help import GroupedHelp, in_groups
 from quirks_core.cli.screen import Screen, lines
 
-_PYDANTIC = "PYDANTIC_DISABLE_PLUGINS"
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
 #: What the system says of an output that takes nothing more; only the error of an `open` names its file.
 _UNWRITABLE = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
@@ -73,23 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    if sys.stderr is None:  # closed by the shell (2>&-)
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
-        os.dup2(sys.stderr.fileno(), 2)
-    if sys.stdout is None:
-        return _failed(UsageError("standard output is closed; write >/dev/null if nobody reads it"))
     codecs.register_error("quirks", _as_in_json)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="quirks")  # the terminal may know no more than ASCII
-    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with _without_pydantic_plugins():
-            code = _run(words)
-        if arguments is None:  # the process ends, and the output is complete
-            sys.stdout = sys.stderr
-            os.dup2(2, 1)
-        return code
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
     except BrokenPipeError:  # the reader has seen enough
         _discard_output()
         return _STREAM_CLOSED
@@ -167,31 +154,17 @@ def _as_in_json(error: UnicodeError) -> tuple[str, int]:
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
-@contextmanager
-def _without_pydantic_plugins() -> Iterator[None]:
-    """Keeps pydantic from reading every distribution's metadata while it is imported: one that is broken would end us."""
-    before = os.environ.get(_PYDANTIC)
-    os.environ[_PYDANTIC] = "__all__"
-    try:
-        yield
-    finally:
-        os.environ.pop(_PYDANTIC)
-        if before is not None:
-            os.environ[_PYDANTIC] = before
-
-
 def _failed(error: QuirksError, *, as_json: bool = False) -> int:
     """Says what went wrong; returns the exit code for it."""
     if as_json:
         _print_json(error)
         return error.exit_code
     screen = Screen(stderr=True)
-    with suppress(OSError):  # nobody reads it, and the exit code says it as well
-        if isinstance(error, _WrongArgumentsError):
-            error.parser.print_usage(sys.stderr)
-        screen.say(f"[bold red]error:[/] {lines(error)}")
-        for note in getattr(error, "__notes__", []):
-            screen.say(lines(note), indent=2)
+    if isinstance(error, _WrongArgumentsError):
+        error.parser.print_usage(sys.stderr)
+    screen.say(f"[bold red]error:[/] {lines(error)}")
+    for note in getattr(error, "__notes__", []):
+        screen.say(lines(note), indent=2)
     return error.exit_code
 
 

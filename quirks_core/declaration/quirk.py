@@ -96,8 +96,6 @@ class Location:
 
 
 _ID = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)?")
-#: More facts than any match asks for; a third party's own kind of match might yield names without end.
-_MOST_FACTS = 10_000
 #: Names that switch more than one quirk.
 _RESERVED = frozenset({"all", "third-party", *ModelFlag})
 _ADJUSTMENTS = (Default, Require, Refuse, Advise, Patch)
@@ -194,7 +192,7 @@ class Quirk:
     def asked(self) -> frozenset[str]:
         """The names of the facts, packages and variables that the quirk asks for or adjusts."""
         conditions = [self.match, *(item.when for item in self.adjustments if item.when is not None)]
-        facts = (name for condition in conditions for name in itertools.islice(condition.facts(), _MOST_FACTS))
+        facts = (name for condition in conditions for name in condition.facts())
         slots = (item.slot for item in self.adjustments if isinstance(item, Default | Require))
         return frozenset((*facts, *slots, *(f"packages.{item.package}" for item in self.affected)))
 

@@ -5,15 +5,14 @@ Code that never returns cannot be interrupted from outside: a thread beside it e
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from quirks_core.base.errors import DeclarationError, UsageError, words
 from quirks_core.base.text import one_line
@@ -28,12 +27,6 @@ _TIMEOUT_S = 60.0
 _REPEAT_S = 20.0
 #: Exit code of a process that a plugin's code holds: that of a broken plugin.
 _BROKEN = 3
-#: What every reader of versions and entry points goes through.
-_METADATA: Mapping[str, Any] = {
-    "importlib.metadata": importlib.metadata,
-    "importlib.metadata.Distribution": importlib.metadata.Distribution,
-    "importlib.metadata.MetadataPathFinder": importlib.metadata.MetadataPathFinder,
-}
 
 
 def call(who: str, distribution: str, function: Callable[[], _T]) -> tuple[_T, float]:
@@ -54,28 +47,12 @@ def call(who: str, distribution: str, function: Callable[[], _T]) -> tuple[_T, f
     limit_s = _limit_s()
     start = time.monotonic()
     try:
-        with redirect_stdout(sys.stderr), _watched(who, distribution, limit_s), _metadata_kept():
+        with redirect_stdout(sys.stderr), _watched(who, distribution, limit_s):
             return function(), time.monotonic() - start
     except (KeyboardInterrupt, DeclarationError):
         raise
     except BaseException as error:  # SystemExit, too: a plugin does not end the program
         raise DeclarationError(words(error)) from error
-
-
-@contextmanager
-def _metadata_kept() -> Iterator[None]:
-    """Puts back what a plugin changes of the functions that read versions: everything after it would fail instead of it."""
-    before = {place: dict(vars(owner)) for place, owner in _METADATA.items()}
-    changed: list[str] = []
-    try:
-        yield
-    finally:
-        for place, own in before.items():
-            for name in [name for name, value in own.items() if vars(_METADATA[place]).get(name) is not value]:
-                setattr(_METADATA[place], name, own[name])
-                changed.append(f"{place}.{name}")
-    if changed:
-        raise DeclarationError(f"it replaces {', '.join(changed)}, through which the versions of all packages are read")
 
 
 def _limit_s() -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import pluggy
@@ -23,9 +22,6 @@ from quirks_core.plan.switches import Switch, Switches
 from quirks_core.plugins import hookspecs, plugin_code
 from quirks_core.plugins.consistency import circular_supersedes, duplicate_ids
 from quirks_core.plugins.discovery import PROJECT, Discovered, discover
-
-#: More quirks than anybody declares; a hook that never stops yielding must not fill the memory.
-_MOST_QUIRKS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +258,7 @@ def _declared(manager: pluggy.PluginManager, item: Discovered) -> list[Quirk]:
         manager.check_pending()  # a misspelt hook would never be called
         if not own:
             raise DeclarationError(f"{item.entry_point.value} is neither a Quirk nor a plugin with a quirks_declare hook")
-        quirks: list[Any] = list(islice(own[0].function(), _MOST_QUIRKS + 1))  # type: ignore[call-overload]  # pluggy types it as object
-        if len(quirks) > _MOST_QUIRKS:
-            raise DeclarationError(f"quirks_declare returned more than {_MOST_QUIRKS} quirks")
+        quirks: list[Any] = list(own[0].function())  # type: ignore[call-overload]  # pluggy types it as object
         if wrong := [quirk for quirk in quirks if not isinstance(quirk, Quirk)]:
             raise DeclarationError(f"quirks_declare returned {shown(wrong[0])}, which is no Quirk")
     except BaseException:

@@ -146,28 +146,6 @@ def test_a_distribution_whose_plugin_an_older_version_hides_is_noted_with_both_p
     assert f"several versions are on sys.path, and the first counts: 1.1 in {older}, 1.2 in {site}" in found
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "importlib.metadata.version = None",
-        "importlib.metadata.Distribution.from_name = None",
-        "importlib.metadata.MetadataPathFinder.find_distributions = None",
-    ],
-)
-def test_a_plugin_that_replaces_what_reads_versions_is_broken_and_everything_else_works(program, install, site, model, change):
-    install("acme-patch", f"import importlib.metadata\n{change}\n{DRIFTED}")
-    environ = {"PYTHONPATH": str(site)}
-
-    examined, plan = program("doctor", "--json", **environ), program("plan", "--model", model(), "--json", **environ)
-
-    message = f"it replaces {change.partition(' =')[0]}, through which the versions of all packages are read"
-    assert (examined.returncode, plan.returncode) == (3, 0)
-    assert [row["message"].partition("broken: ")[2] for row in json.loads(examined.stdout) if row["level"] == "error"] == [
-        message
-    ]
-    assert any(message in warning for warning in json.loads(plan.stdout)["warnings"])
-
-
 def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):
     monkeypatch.setattr("quirks_core.facts.context.installed_platform", lambda: "cuda")
 
