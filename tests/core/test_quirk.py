@@ -74,7 +74,7 @@ def test_an_id_is_lower_case_words_with_at_most_one_slash_and_no_word_of_the_swi
         ({"crash": "it ends"}, "it names the error of a crash, but its severity is slow"),
         ({"severity": Severity.CRASH, "crash": "("}, "crash is no regular expression: missing"),
         ({"severity": Severity.CRASH, "crash": 7}, "crash must be"),
-        ({"match": setting("engine.seed")}, r"match must be made by quirks_core\.match, not Fact"),
+        ({"match": setting("engine.seed")}, r"match must be made by quirks_core\.declaration\.match, not Fact"),
         *(
             ({field: 3}, f"3 in {field} is of the wrong type")
             for field in ("affected", "references", "evidence", "adjustments", "supersedes", "examples")
@@ -101,6 +101,10 @@ def test_a_part_that_cannot_be_is_refused(make_quirk, declaration, words):
         (lambda: no("qwen3", {"engine.seed": "one"}), r"engine\.seed takes a whole number"),
         (lambda: yes(env={"HF_TOKEN": "x"}), "looks like that of a secret"),
         (lambda: yes(env={"NAME": 1}), r"env\.NAME takes a text, not 1"),
+        (lambda: yes(gives={"refit.scop": "parameters"}), r"did you mean 'refit\.scope'"),
+        (lambda: yes(defaults={"engine.seed": "one"}), r"engine\.seed takes a whole number"),
+        (lambda: yes(refuses=3), "refuses must be a text or a list of texts, not 3"),
+        (lambda: no(gives={}), "a run that gets no has no outcome: leave out gives, refuses, advises, patches"),
         (lambda: unknown(purpose="train"), "purpose 'train' is none of rollout, eval, serve"),
     ],
 )
