@@ -20,7 +20,7 @@ FROM ?=
 # What sweep runs; all kinds if empty. Rows that these versions have are kept.
 KINDS ?=
 
-.PHONY: demo example eval test check lint setup docs bench prove sweep upgrade-check clean
+.PHONY: demo example eval test check records lint setup docs bench prove sweep upgrade-check clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -40,6 +40,11 @@ test: lint
 
 check: lint
 	$(PYTEST) -m "not engine" $(PYTEST_ARGS)
+
+# What tests compare with: messages that users see, and the plans of recorded runs. Read the diff.
+records: $(STAMP)
+	rm -f tests/messages.txt tests/quirks/recorded_plans.txt
+	RECORD=1 $(VENV)/bin/python -m pytest -m "not engine" tests/core tests/cli tests/worker tests/quirks/test_recorded_plans.py
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check --no-cache .

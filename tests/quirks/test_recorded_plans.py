@@ -2,22 +2,20 @@
 
 ``recorded_plans.txt`` has a line for each thing that a plan decides. A run with settings is recorded as its difference to the
 plain run of the same model, version and platform. A refactoring must leave every plan as it is. After an intended change write
-the file again, and read its diff::
-
-    RECORD_PLANS=1 python -m pytest tests/quirks/test_recorded_plans.py
+the file again with ``make records``, and read its diff.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from recorded import recorded
 
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.context import RunContext
@@ -176,7 +174,7 @@ def _difference(plain: list[str], lines: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def planned(registry, tmp_path_factory) -> dict[str, list[str]]:
+def planned(registry, tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
     for name, config in _MODELS.items():
         (folder / name).mkdir()
@@ -195,14 +193,11 @@ def planned(registry, tmp_path_factory) -> dict[str, list[str]]:
     for name, run in _RUNS.items():
         for place in _PLACES:
             found["{} on {} {}: {}".format(*place, name)] = _difference(plain[place], outcome(*place, run))
-    return found
+    return {name: "\n".join(lines) for name, lines in found.items()}
 
 
 def test_every_recorded_run_has_the_plan_that_was_recorded(planned):
-    if os.environ.get("RECORD_PLANS"):
-        sections = ["".join(f"{line}\n" for line in [f"[{name}]", *lines]) for name, lines in planned.items()]
-        _FILE.write_text("\n".join(sections), encoding="utf-8")
-    recorded = dict(section.split("]\n", 1) for section in _FILE.read_text(encoding="utf-8")[1:].split("\n["))
+    before = recorded(_FILE, planned)
 
-    assert recorded.keys() == planned.keys()
-    assert {name: lines for name, lines in planned.items() if lines != recorded[name].splitlines()} == {}
+    assert before.keys() == planned.keys()
+    assert {name: text for name, text in planned.items() if text != before[name]} == {}
