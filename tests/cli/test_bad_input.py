@@ -27,6 +27,11 @@ def one_line(outcome):
         ("--set", "engine.load_fromat=auto"),
         ("--set", "load_format=auto"),
         ("--set", "engine.load_format"),
+        ("--set", "=dummy"),
+        ("--set", "engine.hf_overrides={a:b}"),
+        ("--set", "engine.seed=[1"),
+        ("--set", "purpose=eval", "--set", "purpose.x=1"),
+        ("--set", "refit.skope=parameters"),
         ("--set", "engine.tensor_parallel_size=zero"),
         ("--set", "engine.max_num_seq=4"),
         ("--set", "engine.vllm_kwargs.max_num_seq=4"),
@@ -55,7 +60,7 @@ def one_line(outcome):
         ("--locked", "/dev/zero"),
         ("--assume", "platform==cud"),
     ],
-    ids=lambda options: f"{options[0]} {options[1][:40]}",
+    ids=lambda options: " ".join(options)[:60],
 )
 def test_a_name_or_value_that_does_not_exist_is_one_line_with_the_nearest(quirks, model, messages, options):
     messages(*{one_line(quirks(*command, "--model", model(), *options)) for command in OF_A_RUN})
@@ -118,6 +123,7 @@ def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
     "content",
     [
         "modle: m\n",
+        "purpose: eval\n",
         "engine: {seed: x}\n",
         "quirks: {disable: ['']}\nmodel: m\n",
         f"engine: {{hf_overrides: {'[' * 60}{']' * 60}}}\n",
@@ -144,11 +150,24 @@ def test_a_byte_order_mark_before_a_configuration_is_none_of_it(quirks, model, t
 
 
 @pytest.mark.parametrize(
-    "content", [None, "engine: [", "- a", "sampling: {top_q: 1}", "engine:\n  seed: 1\nengine: {}\n"], ids=repr
+    "content",
+    [
+        None,
+        "",
+        "engine: [",
+        b"\xff\xfe\x00",
+        "model: !!python/object/apply:os.getcwd []\n",
+        "- a",
+        "engine: {speculative_config: {method:ngram, n: 3}}\n",
+        "sampling: {top_q: 1}",
+        "engine:\n  seed: 1\nengine: {}\n",
+        "engine:\n  seed: 1\n  seed: 1\n",
+    ],
+    ids=repr,
 )
 def test_a_configuration_that_cannot_be_used_is_one_line(quirks, model, tmp_path, messages, content):
     file = tmp_path / "run.yaml"
     if content is not None:
-        file.write_text(content, encoding="utf-8")
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
 
     messages(one_line(quirks("plan", "--config", file, "--model", model())))
