@@ -25,7 +25,7 @@ KINDS ?=
 MODEL ?=
 PROMPT ?= Once upon a time
 
-.PHONY: demo generate example eval test check lint setup docs bench prove sweep upgrade-check clean
+.PHONY: demo generate example eval test check records lint setup docs bench prove sweep upgrade-check clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -48,6 +48,11 @@ test: lint
 
 check: lint
 	$(PYTEST) -m "not engine" $(PYTEST_ARGS)
+
+# What tests compare with: messages that users see, and the plans of recorded runs. Read the diff.
+records: $(STAMP)
+	rm -f tests/messages.txt tests/quirks/recorded_plans.txt
+	RECORD=1 $(VENV)/bin/python -m pytest -m "not engine" tests/core tests/cli tests/worker tests/quirks/test_recorded_plans.py
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check --no-cache .

@@ -6,6 +6,7 @@ import importlib
 import json
 import multiprocessing.util
 import os
+import re
 import runpy
 import shutil
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 import hypothesis
 import pytest
 from patience import patience
+from recorded import recorded
 
 from quirks_core.cli import main
 from quirks_core.declaration import data_file
@@ -119,6 +121,19 @@ def quirks(shell: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., Out
         return outcome
 
     return run
+
+
+@pytest.fixture
+def messages(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
+    """Compares texts that users see with the test's section of ``messages.txt``, which ``make messages`` writes."""
+
+    def compare(*texts: object) -> None:
+        name = request.node.nodeid
+        text = "\n".join(str(text).replace(str(tmp_path), "TMP").rstrip("\n") for text in texts)
+        text = re.sub(r"(\b[A-Z]\w+Error): .*", r"\1: …", text)  # what Python says differs by its version
+        assert text == recorded(Path(__file__).with_name("messages.txt"), {name: text}).get(name)
+
+    return compare
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""``make setup``: one line for each step, and a log."""
+"""``make setup``: one line for each step, and a log; and the records of tests, which ``make records`` writes."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,3 +37,10 @@ def test_a_failed_setup_leaves_no_stamp_and_shows_the_end_of_its_log(tmp_path):
     assert "No matching distribution found" in log.read_text(encoding="utf-8")
     assert [line[:4] for line in run.stdout.splitlines()] == ["==> "] * len(run.stdout.splitlines())
     assert not stamp.exists()
+
+
+def test_every_recorded_message_belongs_to_a_test():
+    names = re.findall(r"^\[(tests/.+?)::(\w+)", (ROOT / "tests" / "messages.txt").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert names
+    assert [name for file, name in names if f"def {name}(" not in (ROOT / file).read_text(encoding="utf-8")] == []

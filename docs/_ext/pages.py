@@ -302,7 +302,7 @@ def _facts(example: Example) -> Iterator[str]:
         "model.config.": example.config,
         "packages.": example.packages,
         "env.": example.environment,
-        "": {**example.settings, **example.extra},
+        "": {**example.defaults, **example.settings, **example.extra},
     }
     for prefix, values in nested.items():
         yield from (f"`{prefix}{name} = {value}`" for name, value in values.items())

@@ -1,8 +1,8 @@
-"""Examples: runs that a quirk's author declares with the verdict that each must get."""
+"""Examples: runs that a quirk's author declares, with the verdict and the outcome that each must get."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack, get_args
 
@@ -21,7 +21,8 @@ class Example:
     Attributes:
         answer: The verdict.
         config: The checkpoint's ``config.json``.
-        settings: Values by slot, as if the user had typed them; every other slot is not set.
+        settings: Values by slot, as if the user had typed them.
+        defaults: Values by slot that the configuration has without the user having typed them. Every other slot is not set.
         packages: Versions by package; a package that is missing is not installed.
         platform: Platform of the engine; None if it is unknown.
         cpu: Kind of CPU, one of `quirks_core.facts.packages.CPU_KINDS`; None if it is unknown.
@@ -31,11 +32,16 @@ class Example:
         name: Name of the model.
         extra: Facts of plugins, by ``distribution.name``; and facts that a real run reads from further files: those of the
             tokenizer, ``model.stop_token_ids``, and ``environment.unread``, which comes from the engine's source.
+        gives: The slots that the quirk changes, with the values that they end up with; None if the example does not say.
+        refuses: Texts that must occur in the slots, reasons or remedies with which the quirk refuses the run.
+        advises: Texts that must occur in the quirk's advice.
+        patches: The attributes that the quirk patches, without their modules.
     """
 
     answer: Answer
     config: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
     platform: str | None = None
     cpu: str | None = None
@@ -44,6 +50,10 @@ class Example:
     recipe: str | None = None
     name: str = "model"
     extra: Mapping[str, Any] = field(default_factory=dict)
+    gives: Mapping[str, Any] | None = None
+    refuses: tuple[str, ...] = ()
+    advises: tuple[str, ...] = ()
+    patches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.answer, Answer):
@@ -52,11 +62,19 @@ class Example:
             raise DeclarationError(f"Example: purpose {self.purpose!r} is none of {', '.join(get_args(Purpose))}")
         if self.cpu is not None and self.cpu not in CPU_KINDS:
             raise DeclarationError(f"Example: cpu {self.cpu!r} is none of {', '.join(CPU_KINDS)}")
+        if self.states_outcome and self.answer is not Answer.YES:
+            raise DeclarationError(f"Example: a run that gets {self.answer} has no outcome: leave out {', '.join(OUTCOME)}")
+        slots = {**self.defaults, **self.settings, **(self.gives or {})}
         try:
-            for slot, value in [*self.settings.items(), *((ENV + name, text) for name, text in self.environment.items())]:
+            for slot, value in [*slots.items(), *((ENV + name, text) for name, text in self.environment.items())]:
                 checked_value(slot, value)
         except UsageError as error:
             raise DeclarationError(f"Example: {error}") from None
+
+    @property
+    def states_outcome(self) -> bool:
+        """The example says what comes of the quirk; what it leaves out must not happen then."""
+        return self.gives is not None or bool(self.refuses or self.advises or self.patches)
 
     def context(self) -> RunContext:
         """Returns the facts of the run. Package versions count as assumed, so that nothing installed is looked at."""
@@ -65,7 +83,7 @@ class Example:
             purpose=self.purpose,
             recipe=self.recipe,
             model=ModelFacts(name=self.name, path=self.name, config=dict(self.config)),
-            settings=dict(self.settings),
+            settings={**self.defaults, **self.settings},
             typed=frozenset(self.settings),
             packages=versions,
             assumed=frozenset(versions),
@@ -81,6 +99,7 @@ class Run(TypedDict, total=False):
 
     vllm: str  #: version of vLLM, as in ``packages``
     env: Mapping[str, str]  #: the user's environment variables
+    defaults: Mapping[str, Any]  #: values by slot that the configuration has without the user having typed them
     packages: Mapping[str, str]
     platform: str
     cpu: str  #: kind of CPU: ``avx2``, ``avx512``, ``avx512_bf16`` or ``amx``
@@ -88,11 +107,18 @@ class Run(TypedDict, total=False):
     recipe: str
     name: str
     extra: Mapping[str, Any]
+    gives: Mapping[str, Any]  #: the slots that the quirk changes, with the values that they end up with
+    refuses: str | Sequence[str]  #: texts of the refusal: its slot, or words of its reason or remedy
+    advises: str | Sequence[str]  #: texts of the advice
+    patches: str | Sequence[str]  #: the attributes that the quirk patches, without their modules
 
 
+#: The keywords of `yes` that say what comes of the quirk.
+OUTCOME = ("gives", "refuses", "advises", "patches")
 #: A right call, for errors; it takes the name of the function.
 _FORM = '{0}("gemma3", {{"engine.dtype": "float32"}}, vllm="0.9.1", platform="cuda")'
-_MAPPINGS = ("settings", "packages", "env", "extra")
+_MAPPINGS = ("settings", "packages", "env", "defaults", "extra", "gives")
+_TEXTS = ("refuses", "advises", "patches")
 #: A checkpoint's ``model_type``, or its whole ``config.json``.
 Model = str | Mapping[str, Any] | None
 Settings = Mapping[str, Any] | None
@@ -106,24 +132,26 @@ def yes(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> E
 
         yes("gemma3", vllm="0.9.1")
         yes({"model_type": "qwen3_moe", "num_experts": 8}, {"engine.data_parallel_size": 2}, platform="cpu")
+        yes("gemma3", gives={"engine.load_format": "auto"}, vllm="0.9.1")
+        yes("gemma3", {"engine.load_format": "dummy"}, refuses="engine.load_format", vllm="0.9.1")
 
     Args:
         model: The checkpoint's ``model_type``, or its ``config.json``; an empty one if None.
         settings: Values by slot, as if the user had typed them.
-        **run: Other facts of the run.
+        **run: Other facts of the run, and its outcome.
     """
     return _example(Answer.YES, model, settings, run)
 
 
 @called_as(_FORM.format("no"), DeclarationError)
 def no(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
-    """A run that the quirk does not concern; arguments as for `yes`."""
+    """A run that the quirk does not concern; arguments as for `yes`, without an outcome."""
     return _example(Answer.NO, model, settings, run)
 
 
 @called_as(_FORM.format("unknown"), DeclarationError)
 def unknown(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
-    """A run in which a fact is missing that the quirk needs; arguments as for `yes`."""
+    """A run in which a fact is missing that the quirk needs; arguments as for `yes`, without an outcome."""
     return _example(Answer.UNKNOWN, model, settings, run)
 
 
@@ -135,6 +163,8 @@ def _example(answer: Answer, model: Model, settings: Settings, run: Run) -> Exam
         facts["packages"] = {"vllm": facts.pop("vllm"), **facts.get("packages", {})}
     if "env" in facts:
         facts["environment"] = facts.pop("env")
+    for name in _TEXTS:
+        facts[name] = _texts(facts.get(name, ()))
     config = {"model_type": model} if isinstance(model, str) else model or {}
     return Example(answer=answer, config=config, settings=settings or {}, **facts)
 
@@ -153,6 +183,13 @@ def _problem(model: object, settings: object, run: Mapping[str, object]) -> str 
         return f"the model must be a model_type or a config.json as a mapping, not {shown(model, 100)}"
     for name, value in {"settings": settings, **run}.items():
         kind = Mapping if name in _MAPPINGS else str
-        if value is not None and not isinstance(value, kind):
+        if name in _TEXTS and not isinstance(value, str):
+            if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
+                return f"{name} must be a text or a list of texts, not {shown(value, 100)}"
+        elif value is not None and not isinstance(value, kind):
             return f"{name} must be {'a mapping' if kind is Mapping else 'a text'}, not {shown(value, 100)}"
     return None
+
+
+def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

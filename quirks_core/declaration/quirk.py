@@ -116,7 +116,7 @@ class Quirk:
         severity: What happens without it.
         references: Links to reports and fixes; at least one.
         evidence: Probes and paired runs, in addition to a ``scenario`` in the module.
-        examples: Runs with the verdict that each must get; `quirks_core.testing.contract` checks them.
+        examples: Runs with the verdict and the outcome that each must get; `quirks_core.testing.contract` checks them.
         supersedes: Ids of the quirks that this one replaces in the runs where it is active.
         cost: The cost while it is active, measured if possible.
         crash: Of a quirk of severity ``CRASH``: the error with which the engine ends without it, as a regular expression. Only
@@ -260,7 +260,8 @@ class Quirk:
             if isinstance(item, str) and not _ID.fullmatch(item):
                 yield f"{shown(item)} in supersedes is no id"
         for item in self.examples:
-            if isinstance(item, Example) and (why := json_values.problem([dict(item.config), dict(item.extra)])):
+            values = [dict(item.config), dict(item.extra), dict(item.gives or {})] if isinstance(item, Example) else []
+            if why := json_values.problem(values):
                 yield f"an example holds what {why}"
 
 

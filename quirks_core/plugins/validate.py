@@ -14,14 +14,15 @@ from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import QuirksError, nearest, words
 from quirks_core.configuration.slots import SLOTS, engine_problem, is_engine_argument, slot_around
-from quirks_core.declaration.adjustments import Patch, Refuse
+from quirks_core.declaration.adjustments import Advise, Patch, Refuse, same
 from quirks_core.declaration.encoding import encode
+from quirks_core.declaration.examples import Example
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import FACTS, Installation, is_known_fact
-from quirks_core.plan.evaluate import affected, evaluate_one, matches
+from quirks_core.plan.evaluate import Evaluated, affected, evaluate_one, matches
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.propose import drift_of
+from quirks_core.plan.propose import computed, drift_of
 from quirks_core.plan.records import State
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
@@ -93,7 +94,7 @@ def metadata(item: Loaded) -> Iterator[Problem]:
 
 
 def examples(item: Loaded) -> Iterator[Problem]:
-    """It has an example of every answer that it can give, and each example gets its answer."""
+    """It has an example of every answer that it can give, and each example gets its answer and its outcome."""
     quirk = item.quirk
     given = {example.answer for example in quirk.examples}
     wanted = [Answer.YES, Answer.NO, *([Answer.UNKNOWN] if quirk.can_be_unknown else [])]
@@ -101,13 +102,34 @@ def examples(item: Loaded) -> Iterator[Problem]:
         if answer not in given:
             yield _error(item, f"no example of a run that gets {answer}: add {answer}(…) to its examples")
     for number, example in enumerate(quirk.examples, 1):
-        verdict = evaluate_one(example.context(), item, Switches()).verdict
-        if verdict.verdict is not example.answer:
+        evaluated = evaluate_one(example.context(), item, Switches())
+        if (verdict := evaluated.verdict).verdict is not example.answer:
             yield _error(
                 item,
                 f"example {number} must get {example.answer} and gets {verdict.verdict}: {verdict.because}; "
                 "mend the example or the match",
             )
+        elif example.states_outcome:
+            for wrong in _wrong_outcome(example, item, evaluated):
+                yield _error(item, f"example {number} {wrong}; mend the example or the adjustments")
+
+
+def _wrong_outcome(example: Example, item: Loaded, evaluated: Evaluated) -> Iterator[str]:
+    """Says in which way the outcome of a run is not the one that its example states."""
+    context = example.context()
+    plan = resolve(context, [item])
+    if not same(plan.changes, example.gives or {}):
+        yield f"must give {example.gives or 'no slot a value'} and gives {plan.changes or 'none'}"
+    patched = sorted(patch.target.partition(":")[2] for patch in plan.patches)
+    if patched != sorted(example.patches):
+        yield f"must patch {', '.join(example.patches) or 'nothing'} and patches {', '.join(patched) or 'nothing'}"
+    advice = [str(computed(context, advise.message)) for advise in evaluated.adjustments if isinstance(advise, Advise)]
+    refusals = ["; ".join(filter(None, (why.slot, why.reason, why.remedy))) for why in plan.refusals]
+    for verb, wanted, found in (("refuse", example.refuses, refusals), ("advise", example.advises, advice)):
+        text = "\n".join(found)
+        missing = [part for part in wanted if part not in text]
+        if missing or (found and not wanted):
+            yield f"must {verb} {', '.join(map(repr, missing)) or 'nothing'} and gets {text or 'nothing'}"
 
 
 def slots(item: Loaded) -> Iterator[Problem]:

@@ -72,8 +72,8 @@ class QuirkContract:
         """The id, references, the module's docstring and the evidence are all there."""
         _accept(validate.metadata(self._item()))
 
-    def test_every_answer_has_an_example_and_every_example_gets_its_answer(self) -> None:
-        """Yes, no, and unknown where the quirk can be unknown."""
+    def test_every_answer_has_an_example_and_every_example_gets_its_answer_and_outcome(self) -> None:
+        """Yes, no, and unknown where the quirk can be unknown; the values, refusals, advice and patches that a yes states."""
         _accept(validate.examples(self._item()))
 
     def test_every_fact_that_it_asks_for_exists(self) -> None:

@@ -16,6 +16,8 @@ from quirks_core import ModelFlag, Quirk, Require, Severity, no, report, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2, fsdp2, sequence_packing
 from quirks_plugins.runs import context_parallel
 
+_SLOT = "train.attn_implementation"
+
 QUIRK = Quirk(
     id="cp-attention-implementation",
     title="Context parallelism needs SDPA, sequence packing needs flash-attention-2",
@@ -23,13 +25,13 @@ QUIRK = Quirk(
     match=context_parallel_on_fsdp2 | (fsdp2 & sequence_packing),
     adjustments=[
         Require(
-            "train.attn_implementation",
+            _SLOT,
             "sdpa",
             reason="context parallelism with FSDP2 works by replacing SDPA",
             when=context_parallel_on_fsdp2,
         ),
         Require(
-            "train.attn_implementation",
+            _SLOT,
             "flash_attention_2",
             reason="packed sequences are kept apart by flash-attention-2's variable-length kernels",
             when=sequence_packing & ~context_parallel_on_fsdp2,
@@ -38,8 +40,12 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[report("https://github.com/NVIDIA-NeMo/RL/pull/450"), report("https://github.com/NVIDIA-NeMo/RL/pull/704")],
     examples=[
-        yes(settings=context_parallel()),
-        yes(settings={"train.backend": "fsdp2", "train.sequence_packing": True}),
+        yes(settings=context_parallel(), gives={_SLOT: "sdpa"}),
+        yes(settings=context_parallel(1, sequence_packing=True), gives={_SLOT: "flash_attention_2"}),
+        yes(settings=context_parallel(sequence_packing=True), gives={_SLOT: "sdpa"}),
+        yes(settings=context_parallel(attn_implementation="sdpa"), gives={}),
+        yes(settings=context_parallel(attn_implementation="flash_attention_2"), refuses=[_SLOT, "must be 'sdpa'"]),
+        yes(settings=context_parallel(1, sequence_packing=True, attn_implementation="eager"), refuses="flash_attention_2"),
         no(settings=context_parallel(1)),
         no(settings=context_parallel(backend="megatron")),
     ],

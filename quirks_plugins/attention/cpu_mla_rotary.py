@@ -43,7 +43,7 @@ from quirks_plugins.runs import MOONLIGHT
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
-_OFF = "-rotary_embedding"
+_SLOT, _OFF = "engine.compilation_config", "-rotary_embedding"
 _typed = setting("engine.compilation_config.custom_ops")
 _is_off = _typed.any_in(_OFF) | (_typed.any_in("none") & ~_typed.any_in("+rotary_embedding"))
 _lfm2 = model_type("lfm2", "lfm2_moe")
@@ -55,7 +55,7 @@ QUIRK = Quirk(
     match=platform("cpu") & (latent_attention | _lfm2) & ~_is_off,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(
-        "engine.compilation_config",
+        _SLOT,
         {"custom_ops": [_OFF]},
         reason="the rotary kernel of vLLM's CPU platform takes no tensors with a dimension for heads, as this model gives it",
         remedy=f"add {_OFF} to engine.compilation_config.custom_ops",
@@ -72,10 +72,13 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(MOONLIGHT, vllm="0.32.0", platform="cpu"),
-        yes(MOONLIGHT, {"engine.compilation_config": {"custom_ops": ["all"]}}, vllm="0.32.0", platform="cpu"),
-        no(MOONLIGHT, {"engine.compilation_config": {"custom_ops": [_OFF]}}, vllm="0.32.0", platform="cpu"),
-        no(MOONLIGHT, {"engine.compilation_config": {"custom_ops": ["none"]}}, vllm="0.32.0", platform="cpu"),
+        yes(MOONLIGHT, vllm="0.32.0", platform="cpu", gives={_SLOT: {"custom_ops": [_OFF]}}),
+        yes(MOONLIGHT, {_SLOT: {"mode": 0}}, vllm="0.32.0", platform="cpu", gives={_SLOT: {"mode": 0, "custom_ops": [_OFF]}}),
+        yes(MOONLIGHT, {_SLOT: {"custom_ops": ["all"]}}, vllm="0.32.0", platform="cpu", refuses=f"{_SLOT}.custom_ops"),
+        yes(MOONLIGHT, {_SLOT: {"custom_ops": ["none", "+rotary_embedding"]}}, vllm="0.32.0", platform="cpu", refuses=_OFF),
+        yes({"model_type": "kimi_vl", "text_config": MOONLIGHT}, vllm="0.32.0", platform="cpu"),
+        no(MOONLIGHT, {_SLOT: {"custom_ops": ["all", _OFF]}}, vllm="0.32.0", platform="cpu"),
+        no(MOONLIGHT, {_SLOT: {"custom_ops": ["none", "+rms_norm"]}}, vllm="0.32.0", platform="cpu"),
         no(MOONLIGHT, vllm="0.32.0", platform="cuda"),
         yes("lfm2", vllm="0.32.0", platform="cpu"),
         yes("lfm2_moe", vllm="0.32.0", platform="cpu"),

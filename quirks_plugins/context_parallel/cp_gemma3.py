@@ -27,8 +27,11 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/450"),
     examples=[
-        yes("gemma3_text", context_parallel()),
+        yes("gemma3_text", context_parallel(), refuses="train.context_parallel_size"),
+        yes({"model_type": "gemma3", "vision_config": {"depth": 2}}, context_parallel()),
         no("qwen3", context_parallel()),
+        no("gemma2", context_parallel()),
+        no("gemma3", context_parallel(1)),
         no("gemma3", context_parallel(backend="megatron")),
         unknown(settings=context_parallel()),
     ],

@@ -26,8 +26,9 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/704"),
     examples=[
-        yes(settings=context_parallel(sequence_packing=True)),
+        yes(settings=context_parallel(sequence_packing=True), refuses="train.sequence_packing"),
         no(settings=context_parallel()),
+        no(settings=context_parallel(1, sequence_packing=True)),
         no(settings=context_parallel(backend="megatron", sequence_packing=True)),
     ],
 )

@@ -30,7 +30,10 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     references=report("https://github.com/NVIDIA-NeMo/RL/issues/659"),
     examples=[
-        yes(settings=context_parallel(sequence_parallel=True, tensor_parallel_size=2)),
+        yes(settings=context_parallel(sequence_parallel=True, tensor_parallel_size=2), refuses="train.sequence_parallel"),
         no(settings=context_parallel(sequence_parallel=True, tensor_parallel_size=1)),
+        no(settings=context_parallel(sequence_parallel=False, tensor_parallel_size=2)),
+        no(settings=context_parallel(1, sequence_parallel=True, tensor_parallel_size=2)),
+        no(settings=context_parallel(backend="megatron", sequence_parallel=True, tensor_parallel_size=2)),
     ],
 )

@@ -15,6 +15,8 @@ from quirks_core import Fact, ModelFlag, Quirk, Refuse, Severity, no, report, ye
 from quirks_plugins.conditions import context_parallel_on_fsdp2
 from quirks_plugins.runs import context_parallel
 
+_VISION = {"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}}
+
 QUIRK = Quirk(
     id="cp-vlm",
     title="Context parallelism shards the sequence before media features are in it: not with multimodal models on FSDP2",
@@ -27,10 +29,11 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/712"),
     examples=[
-        yes(
-            {"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}},
-            context_parallel(),
-        ),
+        yes(_VISION, context_parallel(), refuses="train.context_parallel_size"),
+        yes({"model_type": "some_vlm", "audio_config": {"depth": 2}}, context_parallel()),
+        no({"model_type": "gemma3_text", "vision_config": None}, context_parallel()),
         no("qwen3", context_parallel()),
+        no(_VISION, context_parallel(1)),
+        no(_VISION, context_parallel(backend="megatron")),
     ],
 )

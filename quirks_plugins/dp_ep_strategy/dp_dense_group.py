@@ -37,7 +37,7 @@ QUIRK = Quirk(
     references=report("https://github.com/vllm-project/vllm-ascend/issues/11863"),
     evidence=StaticProbe("vllm.engine.arg_utils", r"Non-MoE models do not support external data parallel mode", True),
     examples=[
-        yes("qwen3", _ACTORS),
+        yes("qwen3", _ACTORS, refuses="parallel.dp_strategy: independent"),
         no(QWEN3_MOE, _ACTORS),
         no("qwen3", parallel(dp=2, strategy="independent")),
         no("qwen3", parallel(dp=2)),

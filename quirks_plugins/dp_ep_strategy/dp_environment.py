@@ -48,8 +48,10 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.config.parallel", r"self\.data_parallel_size = envs\.VLLM_DP_SIZE", found_means_affected=True),
     examples=[
         yes(settings=_ASYNC, env={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
-        yes(settings=_ASYNC, env={"VLLM_DP_MASTER_PORT": "29500"}),
-        yes(settings=_ASYNC, env={"VLLM_DP_RANK_LOCAL": "0"}),
+        *(
+            yes(settings=_ASYNC, env={f"VLLM_DP_{name}": "1"}, refuses=f"VLLM_DP_{name}")
+            for name in ("SIZE", "RANK", "RANK_LOCAL", "MASTER_IP", "MASTER_PORT")
+        ),
         no(settings=_SYNC, env={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
         no(settings=_ASYNC, env={"VLLM_RAY_DP_PACK_STRATEGY": "strict"}),
         no(settings=_ASYNC),

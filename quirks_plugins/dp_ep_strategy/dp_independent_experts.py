@@ -41,6 +41,7 @@ QUIRK = Quirk(
         yes(
             QWEN3_MOE,
             parallel(dp=2, tp=1, strategy="independent", ep=2),
+            refuses="parallel.dp_strategy: actors",
         ),
         no(
             QWEN3_MOE,

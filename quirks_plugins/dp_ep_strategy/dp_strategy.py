@@ -67,15 +67,17 @@ QUIRK = Quirk(
         fix("https://github.com/verl-project/verl/pull/5609"),
     ],
     examples=[
-        yes("qwen3", parallel(dp=2)),
-        yes(QWEN3_MOE, parallel(dp=2, flag=True)),
+        yes("qwen3", parallel(dp=2), gives={"parallel.dp_strategy": "independent"}),
+        yes(QWEN3_MOE, parallel(dp=2, flag=True), gives={"parallel.dp_strategy": "actors"}),
         yes(
             QWEN3_MOE,
             parallel(dp=2, tp=2, ep=2),
+            gives={"parallel.dp_strategy": "independent"},
         ),
         yes(
             QWEN3_MOE,
             parallel(asynchronous=False, dp=2, tp=1, ep=2),
+            gives={"parallel.dp_strategy": "engine"},
         ),
         no(QWEN3_MOE, parallel(dp=1, tp=8)),
         no("qwen3"),

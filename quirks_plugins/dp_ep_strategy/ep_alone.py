@@ -30,7 +30,8 @@ QUIRK = Quirk(
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),
     evidence=flag_alone_decides,
     examples=[
-        yes(QWEN3_MOE, parallel(flag=True)),
+        yes(QWEN3_MOE, parallel(flag=True), advises="engine.enable_expert_parallel has no effect"),
+        yes(QWEN3_MOE, parallel(flag=True, pp=2)),
         yes(
             QWEN3_MOE,
             parallel(dp=2, flag=True, strategy="independent"),

@@ -39,7 +39,7 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("qwen3", parallel(flag=True)),
+        yes("qwen3", parallel(flag=True), refuses="engine.enable_expert_parallel: false"),
         yes("gemma3", parallel(ep=2)),
         no(QWEN3_MOE, parallel(flag=True)),
         no("qwen3", parallel(ep=1)),

@@ -52,7 +52,7 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(_experts(8), parallel(dp=3, tp=1, flag=True)),
+        yes(_experts(8), parallel(dp=3, tp=1, flag=True), refuses="engine.enable_expert_parallel: false"),
         yes(_experts(6), parallel(dp=2, tp=2, ep=4)),
         yes(_experts(10), parallel(dp=2, tp=4, flag=True, strategy="independent")),
         no(_experts(8), parallel(dp=2, tp=2, flag=True)),

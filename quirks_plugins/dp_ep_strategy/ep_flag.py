@@ -47,12 +47,13 @@ QUIRK = Quirk(
     ],
     evidence=flag_alone_decides,
     examples=[
-        yes(QWEN3_MOE, parallel(tp=2, ep=2)),
+        yes(QWEN3_MOE, parallel(tp=2, ep=2), gives={"engine.enable_expert_parallel": True}),
         yes(
             QWEN3_MOE,
             parallel(tp=2, flag=False, ep=2),
+            refuses="engine.enable_expert_parallel",
         ),
-        yes(QWEN3_MOE, parallel(ep=1)),
+        yes(QWEN3_MOE, parallel(ep=1), gives={"engine.enable_expert_parallel": False}),
         no(QWEN3_MOE, parallel(flag=True)),
         no(QWEN3_MOE),
     ],

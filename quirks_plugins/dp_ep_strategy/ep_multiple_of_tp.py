@@ -30,7 +30,7 @@ QUIRK = Quirk(
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/1081"),
     evidence=group_spans_data_and_tensor,
     examples=[
-        yes(QWEN3_MOE, parallel(tp=4, ep=6)),
+        yes(QWEN3_MOE, parallel(tp=4, ep=6), refuses="parallel.expert_parallel_size"),
         yes(QWEN3_MOE, parallel(tp=4, ep=2)),
         no(QWEN3_MOE, parallel(tp=4, ep=8)),
         no(QWEN3_MOE, parallel(tp=4, ep=4)),

@@ -55,10 +55,10 @@ QUIRK = Quirk(
     ],
     evidence=group_spans_data_and_tensor,
     examples=[
-        yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4)),
-        yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4, strategy="actors")),
+        yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4), refuses="is neither"),
+        yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4, strategy="actors"), refuses="is not that"),
         yes(QWEN3_MOE, parallel(dp=2, tp=2, ep=2, strategy="engine")),
-        yes(QWEN3_MOE, parallel(dp=2, tp=4, ep=2, strategy="independent")),
+        yes(QWEN3_MOE, parallel(dp=2, tp=4, ep=2, strategy="independent"), refuses="is less"),
         yes(QWEN3_MOE, parallel(dp=1, tp=1, ep=2)),
         no(QWEN3_MOE, parallel(dp=2, tp=1, ep=2)),
         no(QWEN3_MOE, parallel(dp=2, tp=2, ep=4, strategy="actors")),

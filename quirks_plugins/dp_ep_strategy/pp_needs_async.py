@@ -34,7 +34,7 @@ QUIRK = Quirk(
         report("https://github.com/NVIDIA-NeMo/RL/pull/1081"),
     ],
     examples=[
-        yes(settings=parallel(pp=2, asynchronous=False)),
+        yes(settings=parallel(pp=2, asynchronous=False), refuses="engine.async_engine: true"),
         no(settings=parallel(pp=2, asynchronous=True)),
         no(settings=parallel(pp=1, asynchronous=False)),
         no(settings=parallel(pp=2)),

@@ -54,9 +54,9 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/1380"),
     examples=[
-        yes(settings=parallel(nodes=2, gpus=4, dp=1, tp=8, strategy="actors")),
+        yes(settings=parallel(nodes=2, gpus=4, dp=1, tp=8, strategy="actors"), refuses="engine.tensor_parallel_size"),
         yes(settings=parallel(nodes=2, gpus=4, dp=1, tp=4, pp=2, strategy="independent")),
-        yes(settings=parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="engine")),
+        yes(settings=parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="engine"), refuses="parallel.dp_strategy: actors"),
         no(settings=parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="actors")),
         no(settings=parallel(nodes=2, gpus=4, dp=2, tp=2, strategy="engine")),
         no(settings=parallel(nodes=2, gpus=8, dp=2, tp=8, strategy="independent")),

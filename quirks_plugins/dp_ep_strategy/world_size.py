@@ -43,8 +43,8 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/1081"),
     examples=[
-        yes(settings=parallel(nodes=1, gpus=8, dp=1, tp=3)),
-        yes(settings=parallel(nodes=1, gpus=2, dp=4, tp=1)),
+        yes(settings=parallel(nodes=1, gpus=8, dp=1, tp=3), refuses="no multiple of TP x PP"),
+        yes(settings=parallel(nodes=1, gpus=2, dp=4, tp=1), refuses="lower engine.data_parallel_size"),
         yes(settings=parallel(nodes=2, gpus=4, dp=2, tp=4, pp=2)),
         no(settings=parallel(nodes=2, gpus=4, dp=2, tp=4)),
         no(settings=parallel(nodes=1, gpus=8, dp=1, tp=2)),

@@ -59,6 +59,7 @@ QUIRK = Quirk(
     examples=[
         yes("apertus", {"engine.dtype": "float32"}, vllm="0.32.0"),
         yes("apertus", vllm="0.32.0"),
+        yes("apertus", {"engine.dtype": "float16"}, vllm="0.32.0", patches="XIELU.__init__"),
         no("apertus", {"engine.dtype": "bfloat16"}, vllm="0.32.0"),
         no("llama", {"engine.dtype": "float32"}, vllm="0.32.0"),
         unknown("apertus", {"engine.dtype": "float32"}),

@@ -59,8 +59,13 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("qwen3_next", vllm="0.32.0", platform="cpu"),
-        yes("qwen3_5", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
+        yes("qwen3_next", vllm="0.32.0", platform="cpu", gives={"engine.dtype": "bfloat16"}),
+        yes("qwen3_5", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", gives={}),
+        yes("qwen3_5", vllm="0.32.0", platform="cpu", defaults={"engine.dtype": "auto"}, gives={"engine.dtype": "bfloat16"}),
+        *(
+            yes("qwen3_next", {"engine.dtype": dtype}, vllm="0.32.0", platform="cpu", refuses="engine.dtype")
+            for dtype in ("float32", "float16", "half")
+        ),
         no("qwen3_next", vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu"),
         unknown("qwen3_next", vllm="0.32.0"),

@@ -42,7 +42,8 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/issues/9729"),
     examples=[
-        yes(_BFLOAT16, _FLOAT32),
+        yes(_BFLOAT16, _FLOAT32, advises="set engine.dtype=float32, which costs twice the memory"),
+        yes(_BFLOAT16, {**_FLOAT32, "engine.dtype": "half"}),
         yes(_BFLOAT16, {**_FLOAT32, "engine.dtype": "auto"}),
         yes({"model_type": "qwen3", "torch_dtype": "float16"}, _FLOAT32),
         yes({"model_type": "qwen3", "dtype": "float32"}, {**_FLOAT32, "engine.dtype": "bfloat16"}),

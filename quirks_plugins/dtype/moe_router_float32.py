@@ -36,6 +36,8 @@ from quirks_core import (
     yes,
 )
 
+_SLOT = "engine.hf_overrides"
+
 QUIRK = Quirk(
     id="moe-router-float32",
     title="vLLM rounds the router logits of DeepSeek's models to the model's dtype, and tokens go to other experts",
@@ -46,7 +48,7 @@ QUIRK = Quirk(
     & ~setting("engine.dtype").one_of("float32", "float")
     & ~Fact("model.config.moe_router_dtype").is_set(),
     affected=Affected("vllm", introduced="0.26.0"),
-    adjustments=Default("engine.hf_overrides", {"moe_router_dtype": "float32"}, reason="trainers route in float32"),
+    adjustments=Default(_SLOT, {"moe_router_dtype": "float32"}, reason="trainers route in float32"),
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2952"),
@@ -60,7 +62,15 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("deepseek_v3", vllm="0.32.0", platform="cuda"),
+        yes("deepseek_v3", vllm="0.32.0", platform="cuda", gives={_SLOT: {"moe_router_dtype": "float32"}}),
+        yes(
+            "deepseek_v3",
+            {_SLOT: {"hidden_size": 64}},
+            vllm="0.32.0",
+            platform="cuda",
+            gives={_SLOT: {"hidden_size": 64, "moe_router_dtype": "float32"}},
+        ),
+        yes("deepseek_v3", {_SLOT: {"moe_router_dtype": "bfloat16"}}, vllm="0.32.0", platform="cuda", gives={}),
         yes("deepseek_v3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cuda"),
         no("deepseek_v3", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cuda"),
         no({"model_type": "deepseek_v3", "moe_router_dtype": "bfloat16"}, vllm="0.32.0", platform="cuda"),

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, fix, model_name, no, purpose, report, yes
 
+_SLOT = "engine.compilation_config"
+
 QUIRK = Quirk(
     id="deepscaler-eager",
     title="DeepScaleR converges worse when rollouts run code that Inductor compiled",
     flag=ModelFlag.ENFORCE_EAGER,
     match=purpose("rollout") & (model_name("deepscaler") | Fact("recipe").matches("deepscaler")),
-    adjustments=Default("engine.compilation_config", {"backend": "eager"}),
+    adjustments=Default(_SLOT, {"backend": "eager"}),
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/NVIDIA-NeMo/RL/pull/857"),
@@ -31,9 +33,13 @@ QUIRK = Quirk(
         fix("https://github.com/NVIDIA-NeMo/RL/pull/3097"),
     ],
     examples=[
-        yes(name="DeepScaleR-1.5B-Preview"),
-        yes(recipe="grpo-deepscaler-1.5b-8K"),
+        yes(name="DeepScaleR-1.5B-Preview", gives={_SLOT: {"backend": "eager"}}),
+        yes(name="my-deepscaler-run"),
+        yes(name="DeepSeek-R1-Distill-Qwen-1.5B", recipe="grpo-deepscaler-1.5b-8K"),
+        yes(settings={_SLOT: {"backend": "inductor", "cudagraph_mode": "NONE"}}, recipe="DeepScaleR", gives={}),
+        yes(settings={"engine.enforce_eager": True}, recipe="deepscaler", gives={_SLOT: {"backend": "eager"}}),
         no(name="Qwen3-1.7B"),
+        no(name="DeepSeek-R1-Distill-Qwen-1.5B", recipe="grpo-math-1B"),
         no(name="DeepScaleR-1.5B-Preview", purpose="serve"),
     ],
     cost="none seen: 27 840 tokens/s, with Inductor 27 420, eager 6 980 (H200, vLLM 0.26.0, Qwen3-1.7B shape, 256 requests)",

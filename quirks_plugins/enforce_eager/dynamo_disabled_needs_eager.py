@@ -22,6 +22,7 @@ from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, environme
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
+_EAGER = "engine.enforce_eager"
 _OFF = {"TORCHDYNAMO_DISABLE": "1"}
 
 QUIRK = Quirk(
@@ -35,7 +36,7 @@ QUIRK = Quirk(
     ),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(
-        "engine.enforce_eager",
+        _EAGER,
         True,
         reason="TORCHDYNAMO_DISABLE=1 turns off what vLLM compiles the model with",
         remedy="unset TORCHDYNAMO_DISABLE, or set engine.enforce_eager: true (or leave it open)",
@@ -44,12 +45,17 @@ QUIRK = Quirk(
     crash="aot_compile is not supported by the current configuration",
     references=report("https://github.com/pytorch/pytorch/issues/174607"),
     examples=[
-        yes("qwen3", vllm="0.32.0", env=_OFF),
+        yes("qwen3", vllm="0.32.0", env=_OFF, gives={_EAGER: True}),
+        yes("qwen3", {"engine.compilation_config": {"mode": 3}}, vllm="0.32.0", env=_OFF, gives={_EAGER: True}),
+        yes("qwen3", {_EAGER: True}, vllm="0.32.0", env=_OFF, gives={}),
+        yes("qwen3", {_EAGER: False}, vllm="0.32.0", env=_OFF, refuses=[_EAGER, "unset TORCHDYNAMO_DISABLE"]),
+        yes("qwen3", vllm="0.32.0", env=_OFF, purpose="eval"),
         yes("qwen3", vllm="0.32.0", env=_OFF, purpose="serve"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", vllm="0.32.0", env={"TORCHDYNAMO_DISABLE": "0"}),
         no("qwen3", vllm="0.32.0", env={**_OFF, "VLLM_USE_AOT_COMPILE": "0"}),
         no("qwen3", {"engine.compilation_config": {"mode": 0}}, vllm="0.32.0", env=_OFF),
+        no("qwen3", {"engine.compilation_config": {"mode": "none"}}, vllm="0.32.0", env=_OFF),
         unknown("qwen3", env=_OFF),
     ],
     cost="no compilation and no CUDA graphs; the variable asks for the former",

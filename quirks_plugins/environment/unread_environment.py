@@ -35,7 +35,7 @@ QUIRK = Quirk(
         report("https://github.com/ray-project/ray/pull/58828"),
     ],
     examples=[
-        yes(vllm="0.32.0", env={"VLLM_USE_V1": "1"}, extra={"environment.unread": ["VLLM_USE_V1"]}),
+        yes(vllm="0.32.0", env={"VLLM_USE_V1": "1"}, extra={"environment.unread": ["VLLM_USE_V1"]}, advises="does not read"),
         no(vllm="0.32.0", env={"NCCL_DEBUG": "INFO"}),
         unknown(env={"VLLM_USE_V1": "1"}),
     ],

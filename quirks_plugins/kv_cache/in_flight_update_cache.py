@@ -51,8 +51,9 @@ QUIRK = Quirk(
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],
     examples=[
-        yes(),
-        yes(settings={"refit.clear_cache": False}),
+        yes(gives={"refit.clear_cache": True}),
+        yes(settings={"refit.clear_cache": True}, gives={}),
+        yes(settings={"refit.clear_cache": False}, gives={}, advises="keys and values of the old weights"),
         no(purpose="serve"),
         no(purpose="eval"),
     ],

@@ -49,9 +49,13 @@ QUIRK = Quirk(
         "vllm.v1.core.sched.scheduler", r"self\.connector\.reset_cache\(\) is False", found_means_affected=True
     ),
     examples=[
-        yes(settings=_LMCACHE, vllm="0.32.0"),
+        yes(settings=_LMCACHE, vllm="0.32.0", refuses="OffloadingConnector"),
+        *(yes(settings={_CONNECTOR: {"kv_connector": name}}, vllm="0.32.0") for name in _KEEPERS),
         no(settings=_LMCACHE, vllm="0.32.0", purpose="serve"),
-        no(settings={_CONNECTOR: {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}}, vllm="0.32.0"),
+        *(
+            no(settings={_CONNECTOR: {"kv_connector": name, "kv_role": "kv_both"}}, vllm="0.32.0")
+            for name in ("OffloadingConnector", "MooncakeStoreConnector", "NixlConnector")
+        ),
         no(vllm="0.32.0"),
         unknown(settings=_LMCACHE),
     ],

@@ -60,14 +60,20 @@ QUIRK = Quirk(
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],
     examples=[
-        yes(settings={_ENGINE: "float32"}, packages=_NEW),
-        yes(settings={_TRAIN: "float32"}, packages=_NEW),
-        yes(settings={_ENGINE: "float32", _TRAIN: "model"}, packages=_NEW),
+        yes(settings={_ENGINE: "float32"}, vllm="0.26.0", gives={_TRAIN: "float32"}),
+        yes(settings={_TRAIN: "float32"}, packages=_NEW, gives={_ENGINE: "float32"}),
+        yes(settings={_ENGINE: "float32", _TRAIN: "float32"}, packages=_NEW, gives={}),
+        yes(settings={_ENGINE: "float32", _TRAIN: "model"}, packages=_NEW, refuses=["one side only", f"set {_TRAIN}: float32"]),
+        yes(
+            settings={_TRAIN: "float32", _ENGINE: "model"}, packages=_NEW, refuses=["one side only", f"set {_ENGINE}: float32"]
+        ),
         no(settings={_ENGINE: "model"}, packages=_NEW),
+        no(settings={_TRAIN: "model"}, packages=_NEW),
         no(packages=_NEW),
         no(settings={_ENGINE: "float32"}, vllm="0.25.1"),
         no(settings={_ENGINE: "float32"}, packages=_NEW, purpose="serve"),
         unknown(settings={_ENGINE: "float32"}),
+        unknown(settings={_ENGINE: "float32"}, vllm="0.1.dev1+g123"),
     ],
     cost="the head's product runs in float32: on GPUs at a lower rate, elsewhere with a cast of its weight at every step",
 )

@@ -19,6 +19,8 @@ from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticPro
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
+_DUMMY = {"engine.load_format": "dummy"}
+
 QUIRK = Quirk(
     id="gemma-normalizer-dummy-load",
     title="Dummy weights overwrite Gemma's embedding normalizer, and no refit restores it",
@@ -37,9 +39,17 @@ QUIRK = Quirk(
         found_means_affected=False,
     ),
     examples=[
-        yes("gemma3", vllm="0.9.1"),
+        yes("gemma3", vllm="0.9.1", defaults=_DUMMY, gives={"engine.load_format": "auto"}),
+        yes("gemma", _DUMMY, vllm="0.8.5.post1", refuses=["must be 'auto'", "'dummy' was set", "set it to 'auto'"]),
+        yes("gemma2", {"engine.load_format": "auto"}, vllm="0.9.1+cpu", gives={}),
+        yes("gemma3_text", {"engine.load_format": "safetensors"}, vllm="0.9.2.dev3", gives={}),
+        yes("gemma3_text", {"engine.load_format": "runai_streamer"}, vllm="0.9.2rc1", gives={}),
         no("gemma3", vllm="0.9.2"),
+        no("gemma3", vllm="0.9.2+cpu"),
+        no("gemma3n_text", vllm="0.9.1"),
+        no("gemma4_text", vllm="0.9.1"),
         no("qwen3", vllm="0.9.1"),
+        unknown("gemma3", vllm="0.1.dev1+g123"),
         unknown("gemma3"),
     ],
     cost="reads the whole checkpoint at every engine start",

@@ -43,8 +43,8 @@ QUIRK = Quirk(
         report("https://github.com/PrimeIntellect-ai/prime-rl/pull/886"),
     ],
     examples=[
-        yes(),
-        yes(settings={"engine.generation_config": "auto"}),
+        yes(gives={"engine.generation_config": "vllm"}),
+        yes(settings={"engine.generation_config": "auto"}, gives={}),
         no(purpose="serve"),
         no(purpose="eval"),
     ],

@@ -51,11 +51,13 @@ QUIRK = Quirk(
         report("https://github.com/huggingface/trl/issues/6789"),
     ],
     examples=[
-        yes(settings=_LEAST),
-        yes(settings={**_LEAST, "engine.logprobs_mode": "processed_logprobs"}),
+        yes(settings=_LEAST, gives={"engine.logprobs_mode": "raw_logprobs"}),
+        yes(settings={**_LEAST, "engine.logprobs_mode": "processed_logprobs"}, gives={}),
+        yes(settings={**_LEAST, "engine.logprobs_mode": "raw_logits"}, refuses="engine.logprobs_mode"),
         no(settings=_PLAIN),
         no(settings={**_LEAST, "sampling.temperature": 0.7}),
         no(settings={**_LEAST, "sampling.top_p": 0.9}),
+        no(settings={**_LEAST, "sampling.top_k": 5}),
         no(settings=_LEAST, purpose="eval"),
     ],
 )

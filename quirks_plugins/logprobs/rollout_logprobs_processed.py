@@ -18,6 +18,8 @@ from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, n
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
+_TYPED = {"engine.logprobs_mode": "processed_logprobs"}
+
 QUIRK = Quirk(
     id="rollout-logprobs-processed",
     title="vLLM reports logprobs before temperature; a trainer needs those of the distribution that was sampled from",
@@ -40,10 +42,15 @@ QUIRK = Quirk(
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],
     examples=[
-        yes(vllm="0.32.0"),
-        no(vllm="0.10.1"),
+        yes(vllm="0.10.2", gives={"engine.logprobs_mode": "processed_logprobs"}),
+        yes(settings={"engine.logprobs_mode": "raw_logprobs"}, vllm="0.32.0", gives={}),
+        yes(settings={**_TYPED, "sampling.top_p": 0.9}, vllm="0.32.0", advises="renormalised over the kept tokens"),
+        yes(settings={**_TYPED, "sampling.top_k": 50}, vllm="0.32.0", advises="renormalised over the kept tokens"),
+        no(vllm="0.9.1"),
+        no(vllm="0.10.2rc1"),
         no(vllm="0.32.0", purpose="serve"),
         unknown(),
+        unknown(vllm="0.1.dev1+g123"),
     ],
     cost="turns off the fused top-k/top-p sampler",
 )

@@ -67,8 +67,8 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("qwen3", _LORA, vllm="0.32.0"),
-        yes("qwen3", {**_LORA, "engine.enable_prefix_caching": True}, vllm="0.32.0"),
+        yes("qwen3", _LORA, vllm="0.32.0", gives={"engine.enable_prefix_caching": False}),
+        yes("qwen3", {**_LORA, "engine.enable_prefix_caching": True}, vllm="0.32.0", gives={}),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),
         unknown("qwen3", _LORA),

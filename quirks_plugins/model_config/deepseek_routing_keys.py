@@ -46,8 +46,12 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("deepseek_v3", vllm="0.32.0"),
-        yes({"model_type": "deepseek_v3", "scoring_func": "sigmoid"}, vllm="0.32.0"),
+        yes("deepseek_v3", vllm="0.32.0", gives={"engine.hf_overrides": _KEYS}),
+        yes(
+            {"model_type": "deepseek_v3", "scoring_func": "sigmoid"},
+            vllm="0.32.0",
+            gives={"engine.hf_overrides": {"topk_method": "noaux_tc"}},
+        ),
         no({"model_type": "deepseek_v3", **_KEYS}, vllm="0.32.0"),
         yes("glm_moe_dsa", vllm="0.32.0"),
         no("deepseek_v2", vllm="0.32.0"),

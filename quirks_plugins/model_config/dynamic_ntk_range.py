@@ -63,8 +63,8 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(_INTERN, vllm="0.32.0"),
-        yes(_INTERN, {"engine.max_model_len": 65536}, vllm="0.32.0"),
+        yes(_INTERN, vllm="0.32.0", gives={"engine.max_model_len": 32768}),
+        yes(_INTERN, {"engine.max_model_len": 65536}, vllm="0.32.0", refuses="engine.max_model_len"),
         no(_INTERN, {"engine.max_model_len": 32768}, vllm="0.32.0"),
         no({**_INTERN, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}}, vllm="0.32.0"),
         no({**_INTERN, "rope_scaling": {"type": "linear", "factor": 2.0}}, vllm="0.32.0"),

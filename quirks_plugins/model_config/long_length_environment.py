@@ -68,7 +68,7 @@ QUIRK = Quirk(
         "vllm.config.model", r"if envs\.VLLM_ALLOW_LONG_MAX_MODEL_LEN:\s+logger\.warning", found_means_affected=True
     ),
     examples=[
-        yes(_LLAMA, {"engine.max_model_len": 16384}, env=_ALLOWED),
+        yes(_LLAMA, {"engine.max_model_len": 16384}, env=_ALLOWED, refuses="engine.max_model_len"),
         no(_LLAMA, {"engine.max_model_len": 16384}),
         no(_LLAMA, {"engine.max_model_len": 8192}, env=_ALLOWED),
         no({**_LLAMA, "model_type": "nemotron_h"}, {"engine.max_model_len": 16384}, env=_ALLOWED),

@@ -61,7 +61,7 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(_PHI, {"engine.max_model_len": 8192}),
+        yes(_PHI, {"engine.max_model_len": 8192}, refuses="engine.max_model_len"),
         yes({**_PHI, "rope_scaling": None, "rope_parameters": {"rope_type": "longrope"}}, {"engine.max_model_len": 4097}),
         no(_PHI, {"engine.max_model_len": 4096}),
         no(_PHI),

@@ -81,6 +81,7 @@ QUIRK = Quirk(
             {"model_type": "qwen3", "rope_theta": 1e6},
             {"engine.hf_overrides": {"rope_scaling": _YARN}},
             packages=_NEW,
+            gives={"engine.hf_overrides": {"rope_scaling": {**_YARN, "rope_theta": 1e6}}},
         ),
         yes(
             {"model_type": "qwen3", "rope_parameters": _WITH_THETA},

@@ -80,11 +80,17 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_theta": 5e6}}, packages=_NEW),
+        yes(
+            {"model_type": "qwen3", "rope_theta": 1e6},
+            {"engine.hf_overrides": {"rope_theta": 5e6}},
+            packages=_NEW,
+            gives={"engine.hf_overrides": {"rope_theta": 5e6, "rope_parameters": {"rope_type": "default", "rope_theta": 5e6}}},
+        ),
         yes(
             {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4},
             {"engine.hf_overrides": {"rope_theta": 5e6}},
             packages=_NEW,
+            refuses="each kind of layer",
         ),
         no({"model_type": "qwen3", "rope_theta": 1e6}, packages=_NEW),
         no(

@@ -54,7 +54,12 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.config.model", r'"llama3",\s+"yarn",\s+"deepseek_yarn"', found_means_affected=True),
     examples=[
         yes(_QWEN3, _TYPED, vllm="0.32.0"),
-        yes({**_QWEN3, "rope_scaling": {**_YARN}}, {"engine.max_model_len": 131072}, vllm="0.32.0"),
+        yes(
+            {**_QWEN3, "rope_scaling": {**_YARN}},
+            {"engine.max_model_len": 131072},
+            vllm="0.32.0",
+            gives={"engine.hf_overrides": {"max_position_embeddings": 131072}},
+        ),
         no(_QWEN3, _TYPED, vllm="0.29.0"),
         no(_QWEN3, {"engine.max_model_len": 131072}, vllm="0.32.0"),
         no(_QWEN3, {**_TYPED, "engine.max_model_len": 32768}, vllm="0.32.0"),

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
 _EXPERTS = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts"
 _PATCHES = "quirks_plugins.moe_backend.cpu_expert_parallel_patches"
+#: What the examples expect.
+_EAGER = {"engine.enforce_eager": True}
+_EXCHANGE, _APPLY = ["CpuCommunicator.all_gatherv", "CpuCommunicator.reduce_scatterv"], "CPUUnquantizedExperts.apply"
 
 QUIRK = Quirk(
     id="cpu-moe-expert-parallel",
@@ -84,17 +87,22 @@ QUIRK = Quirk(
         PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:expert_parallel"),
     ],
     examples=[
-        yes(QWEN3_MOE, parallel(dp=2), platform="cpu"),
+        yes(QWEN3_MOE, parallel(dp=2), platform="cpu", gives=_EAGER, patches=_EXCHANGE),
+        yes({"model_type": "some_moe", "text_config": {"num_local_experts": 8}}, parallel(dp=2), platform="cpu"),
+        yes(QWEN3_MOE, parallel(dp=2, flag=True), platform="cpu", gives=_EAGER, patches=[*_EXCHANGE, _APPLY]),
+        yes(QWEN3_MOE, parallel(dp=2, tp=2, flag=True), platform="cpu", gives=_EAGER, patches=[*_EXCHANGE, _APPLY]),
+        yes(QWEN3_MOE, parallel(tp=2, flag=True), platform="cpu", patches=_APPLY),
+        yes(QWEN3_MOE, parallel(tp=2, ep=2), platform="cpu", patches=_APPLY),
         yes(
             QWEN3_MOE,
-            parallel(tp=2, flag=True),
+            {**parallel(dp=2), "engine.enforce_eager": False},
             platform="cpu",
+            refuses=["engine.enforce_eager", "data-dependent guard"],
+            patches=_EXCHANGE,
         ),
-        yes(
-            QWEN3_MOE,
-            parallel(tp=2, ep=2),
-            platform="cpu",
-        ),
+        no(QWEN3_MOE, platform="cpu"),
+        no(QWEN3_MOE, parallel(tp=2), platform="cpu"),
+        no(QWEN3_MOE, parallel(flag=True), platform="cpu"),
         no(QWEN3_MOE, parallel(dp=2), platform="cuda"),
         no("qwen3", parallel(dp=2), platform="cpu"),
         unknown(QWEN3_MOE, parallel(dp=2)),

@@ -56,10 +56,20 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes({"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}, vllm="0.32.0", platform="cpu"),
+        yes(
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"},
+            vllm="0.32.0",
+            platform="cpu",
+            refuses="have no gate",
+        ),
         yes({"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]}, vllm="0.32.0", platform="cpu"),
-        no({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-*M-"}, vllm="0.32.0", platform="cpu"),
+        no(
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-*M-", "n_routed_experts": 4},
+            vllm="0.32.0",
+            platform="cpu",
+        ),
         no({"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}, vllm="0.32.0", platform="cuda"),
+        no("nemotron_h", vllm="0.32.0", platform="cpu"),
         no("qwen3_moe", vllm="0.32.0", platform="cpu"),
         unknown({"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}, vllm="0.32.0"),
     ],

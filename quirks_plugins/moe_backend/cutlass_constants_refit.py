@@ -61,10 +61,11 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("gpt_oss", _CUTLASS, vllm="0.32.0", platform="cuda"),
+        yes("gpt_oss", _CUTLASS, vllm="0.32.0", platform="cuda", refuses=_BACKEND),
         no("gpt_oss", {_BACKEND: "triton"}, vllm="0.32.0", platform="cuda"),
         no("gpt_oss", {**_CUTLASS, "engine.enforce_eager": True}, vllm="0.32.0", platform="cuda"),
         no("gpt_oss", _CUTLASS, vllm="0.32.0", platform="cuda", purpose="serve"),
+        no("gpt_oss", vllm="0.32.0", platform="cuda"),
         no("gpt_oss", _CUTLASS, vllm="0.32.0", platform="cpu"),
         no("qwen3_moe", _CUTLASS, vllm="0.32.0", platform="cuda"),
         unknown("gpt_oss", _CUTLASS, platform="cuda"),

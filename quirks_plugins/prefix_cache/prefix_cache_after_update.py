@@ -21,6 +21,7 @@ from quirks_core import ModelFlag, Quirk, Require, Severity, no, purpose, report
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
+_SLOT = "engine.enable_prefix_caching"
 _KEPT, _CLEARED = {"refit.clear_cache": False}, {"refit.clear_cache": True}
 
 QUIRK = Quirk(
@@ -29,7 +30,7 @@ QUIRK = Quirk(
     flag=ModelFlag.PREFIX_CACHE,
     match=purpose("rollout") & setting("refit.clear_cache").one_of(False),
     adjustments=Require(
-        "engine.enable_prefix_caching",
+        _SLOT,
         False,
         remedy="set refit.clear_cache: true (or leave it open), and prefixes are cached between two updates; or set "
         "engine.enable_prefix_caching: false (or leave it open), and only requests in flight keep their cache",
@@ -41,10 +42,11 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/46125"),
     ],
     examples=[
-        yes(settings=_KEPT),
-        yes(settings={**_KEPT, "engine.enable_prefix_caching": False}),
-        no(settings=_CLEARED),
-        no(settings={"engine.enable_prefix_caching": True}),
+        yes(settings=_KEPT, gives={_SLOT: False}),
+        yes(settings={**_KEPT, _SLOT: False}, gives={}),
+        yes(settings={**_KEPT, _SLOT: True}, refuses=[_SLOT, "refit.clear_cache: true", f"{_SLOT}: false"]),
+        no(settings={**_CLEARED, _SLOT: True}),
+        no(settings={_SLOT: True}),
         no(settings=_KEPT, purpose="serve"),
     ],
     cost="prompts with a common prefix are computed anew for each request",

@@ -61,6 +61,7 @@ QUIRK = Quirk(
     ),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu"),
+        yes({"model_type": "qwen3_moe", "num_experts": 8}, vllm="0.16.0", platform="cpu"),
         yes("qwen3", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="avx2"),
         yes("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512"),
         yes("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx_vnni"),
@@ -70,6 +71,7 @@ QUIRK = Quirk(
         unknown("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
         no("qwen3", vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu", purpose="serve"),
+        no("qwen3", vllm="0.32.0", platform="cpu", purpose="eval"),
         no("qwen3", vllm="0.15.1", platform="cpu"),
         unknown("qwen3", platform="cpu"),
     ],

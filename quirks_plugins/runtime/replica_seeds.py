@@ -38,10 +38,12 @@ QUIRK = Quirk(
         fix("https://github.com/verl-project/verl/pull/5179"),
     ],
     examples=[
-        yes(settings=parallel(dp=2)),
+        yes(settings=parallel(dp=2), gives={"parallel.distinct_seeds": True}),
+        yes(settings={**parallel(dp=2), "parallel.distinct_seeds": False}, gives={}),
         yes(settings=parallel(dp=2, strategy="independent")),
         yes(settings=parallel(dp=2, strategy="actors")),
         yes(settings=parallel(dp=2), purpose="eval"),
+        yes(settings=parallel(dp=2), purpose="serve"),
         no(settings=parallel(dp=2, strategy="engine")),
         no(settings=parallel(dp=1)),
     ],

@@ -70,7 +70,8 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("nemotron_h", _FP8, vllm="0.26.0"),
+        yes("nemotron_h", _FP8, vllm="0.26.0", refuses=[_DTYPE, "engine.enable_sleep_mode: false"]),
+        yes("nemotron_h", {**_FP8, _DTYPE: "fp8_e4m3"}, vllm="0.26.0"),
         no("nemotron_h", _FP8, vllm="0.27.0"),
         no("nemotron_h", {_DTYPE: "auto", _SLEEP: True}, vllm="0.26.0"),
         no("nemotron_h", {_DTYPE: "fp8"}, vllm="0.26.0"),

@@ -35,7 +35,7 @@ QUIRK = Quirk(
     references=report("https://github.com/vllm-project/vllm/issues/16561"),
     evidence=StaticProbe("vllm.config.model", r"Sleep mode is not supported on current platform", found_means_affected=True),
     examples=[
-        yes("qwen3", _ON, platform="cpu"),
+        yes("qwen3", _ON, platform="cpu", refuses="engine.enable_sleep_mode"),
         no("qwen3", _ON, platform="cuda"),
         no("qwen3", _OFF, platform="cpu"),
         no("qwen3", platform="cpu"),

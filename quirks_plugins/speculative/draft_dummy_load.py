@@ -38,8 +38,9 @@ from quirks_plugins.conditions import dummy_weights, insists_on_dummy_weights
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
-_DRAFT = {"engine.speculative_config": {"model": "draft", "num_speculative_tokens": 3}}
-_DUMMY = {**_DRAFT, "engine.load_format": "dummy"}
+_FORMAT, _SLOT = "engine.load_format", "engine.speculative_config"
+_DRAFT = {_SLOT: {"model": "draft", "num_speculative_tokens": 3}}
+_DUMMY = {**_DRAFT, _FORMAT: "dummy"}
 
 QUIRK = Quirk(
     id="draft-dummy-load",
@@ -66,7 +67,14 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("qwen3", _DUMMY, vllm="0.32.0"),
+        yes("qwen3", _DRAFT, vllm="0.32.0", defaults={_FORMAT: "dummy"}, gives={_FORMAT: "auto"}),
+        yes("qwen3", _DUMMY, vllm="0.32.0", gives={_SLOT: {**_DRAFT[_SLOT], "draft_load_config": {"load_format": "auto"}}}),
+        yes(
+            "qwen3",
+            {_FORMAT: "dummy", _SLOT: {**_DRAFT[_SLOT], "draft_load_config": {"load_format": "dummy"}}},
+            vllm="0.32.0",
+            gives={},
+        ),
         no("qwen3", {**_DRAFT, "engine.load_format": "auto"}, vllm="0.32.0"),
         no("qwen3", {"engine.load_format": "dummy"}, vllm="0.32.0"),
         no("qwen3", _DUMMY, vllm="0.32.0", purpose="serve"),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = "NRL_VLLM_ASYNC_TIMEOUT_SECONDS"
 _DOCUMENTED_DEFAULT_S = 600.0
+_ASYNC = parallel(asynchronous=True)
 _usable = environment(_VARIABLE).matches(r"^\s*\+?(?=.*[1-9])\d+(\.\d+)?\s*$")
 _given = environment(_VARIABLE).is_set()
 
@@ -56,9 +57,20 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/2318"),
     examples=[
-        yes(settings=parallel(asynchronous=True)),
+        yes(settings=_ASYNC, gives={"request.timeout_s": 600.0}),
+        yes(settings=_ASYNC, env={_VARIABLE: "900"}, gives={"request.timeout_s": 900.0}),
+        yes(settings=_ASYNC, env={_VARIABLE: "0.5"}, gives={"request.timeout_s": 0.5}),
+        yes(settings=_ASYNC, env={_VARIABLE: " +60 "}, gives={"request.timeout_s": 60.0}),
+        yes(settings={**_ASYNC, "request.timeout_s": 5}, gives={}),
+        yes(settings={**_ASYNC, "request.timeout_s": 5000}, env={_VARIABLE: "900"}, gives={}),
+        yes(settings={**_ASYNC, "request.timeout_s": 5}, env={_VARIABLE: "soon"}, gives={}),
+        *(
+            yes(settings=_ASYNC, env={_VARIABLE: text}, refuses=f"export {_VARIABLE}=600")
+            for text in ("", "0", "0.0", "-5", "ten", "inf", "nan", "1e3", "600s")
+        ),
         no(settings=parallel(asynchronous=False)),
-        no(settings=parallel(asynchronous=True), purpose="serve"),
+        no(settings=_ASYNC, purpose="eval"),
+        no(settings=_ASYNC, purpose="serve"),
     ],
 )
 

@@ -46,7 +46,8 @@ QUIRK = Quirk(
         fix("https://github.com/LiveCodeBench/LiveCodeBench/pull/146"),
     ],
     examples=[
-        yes("llama", _OURS, extra=_BOTH),
+        yes("llama", _OURS, extra=_BOTH, gives={"tokenizer.add_special_tokens": "once"}),
+        yes("llama", {**_OURS, "tokenizer.add_special_tokens": "always"}, extra=_BOTH, gives={}),
         yes("llama", _OURS, extra=_BOTH, purpose="eval"),
         no("llama", _OURS, extra={**_BOTH, "tokenizer.template_adds_bos": False}),
         no("qwen3", _OURS, extra={**_BOTH, "tokenizer.adds_bos": False}),

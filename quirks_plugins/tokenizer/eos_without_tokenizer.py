@@ -56,7 +56,8 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/3748"),
     examples=[
-        yes(_QWEN3, _SKIPPED, extra=_NONE),
+        yes(_QWEN3, _SKIPPED, extra=_NONE, gives={"sampling.stop_token_ids": [151645]}),
+        yes(_QWEN3, {**_SKIPPED, "sampling.stop_token_ids": [4]}, extra=_NONE, gives={"sampling.stop_token_ids": [4, 151645]}),
         yes({"model_type": "gemma3", "text_config": {"eos_token_id": [1, 106]}}, _SKIPPED, extra=_NONE),
         no(_QWEN3, _OURS, extra=_NONE),
         no(_QWEN3, _SKIPPED, extra={"model.stop_token_ids": [151645]}),

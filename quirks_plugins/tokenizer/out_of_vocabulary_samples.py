@@ -67,9 +67,10 @@ QUIRK = Quirk(
         fix("https://github.com/facebookresearch/fairseq2/pull/1237"),
     ],
     examples=[
-        yes("qwen3", _OURS, extra={"tokenizer.unknown_ids": 267}),
-        yes("qwen3", _OURS, extra={"tokenizer.unknown_ids": 2000}),
-        yes("qwen3", {**_OURS, **_DRAFT}, extra={"tokenizer.unknown_ids": 267}),
+        yes("qwen3", _OURS, extra={"tokenizer.unknown_ids": _MOST}, gives={"tokenizer.only_known_ids": True}),
+        yes("qwen3", {**_OURS, "tokenizer.only_known_ids": False}, extra={"tokenizer.unknown_ids": 267}, gives={}),
+        yes("qwen3", _OURS, extra={"tokenizer.unknown_ids": _MOST + 1}, advises="more than 1024 ids"),
+        yes("qwen3", {**_OURS, **_DRAFT}, extra={"tokenizer.unknown_ids": 267}, advises="speculative decoding"),
         no("qwen3", _OURS, extra={"tokenizer.unknown_ids": 0}),
         no("qwen3", _OURS, extra={"tokenizer.unknown_ids": 267}, purpose="eval"),
         no("qwen3", extra={"tokenizer.unknown_ids": 267}),

@@ -46,7 +46,10 @@ QUIRK = Quirk(
         "vllm.model_executor.model_loader.reload.layerwise:initialize_layerwise_reload", present_means_affected=True
     ),
     examples=[
-        yes("apertus", vllm="0.32.0"),
+        yes("apertus", vllm="0.32.0", defaults={"refit.scope": "parameters"}, gives={"refit.scope": "state_dict"}),
+        yes("apertus", {"engine.load_format": "auto"}, vllm="0.32.0", gives={"refit.scope": "state_dict"}),
+        yes("apertus", {"refit.scope": "state_dict"}, vllm="0.32.0", gives={}),
+        yes("apertus", {"refit.scope": "parameters"}, vllm="0.32.0", refuses=["refit.scope", "set it to 'state_dict'"]),
         no("apertus", vllm="0.15.1"),
         no("apertus", vllm="0.32.0", purpose="serve"),
         no("llama", vllm="0.32.0"),

@@ -67,7 +67,7 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("mamba2", vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
+        yes("mamba2", vllm="0.27.0", platform="cpu", cpu="avx512_bf16"),
         yes("nemotron_h", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         no("nemotron_h", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         no("mamba2", vllm="0.26.0", platform="cpu", cpu="avx512_bf16"),

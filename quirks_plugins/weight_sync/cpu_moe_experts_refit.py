@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
-from quirks_plugins.runs import QWEN3_MOE
+from quirks_plugins.runs import QWEN3_MOE, parallel
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -40,7 +40,8 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/40390"),
     ],
     examples=[
-        yes(QWEN3_MOE, vllm="0.32.0", platform="cpu"),
+        yes(QWEN3_MOE, vllm="0.28.0", platform="cpu"),
+        yes(QWEN3_MOE, parallel(dp=2, flag=True), vllm="0.32.0", platform="cpu"),
         no(QWEN3_MOE, vllm="0.27.1", platform="cpu"),
         no(QWEN3_MOE, vllm="0.32.0", platform="cuda"),
         no(QWEN3_MOE, vllm="0.32.0", platform="cpu", purpose="eval"),

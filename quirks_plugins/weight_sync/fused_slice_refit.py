@@ -86,9 +86,14 @@ QUIRK = Quirk(
     references=report("https://github.com/vllm-project/vllm/pull/57795"),
     evidence=StaticProbe("vllm.model_executor.models.step3_text", r"param_slice\.copy_\(", found_means_affected=True),
     examples=[
-        yes("step3_text", vllm="0.32.0"),
-        yes("step3p5", vllm="0.33.0"),
-        yes({"model_type": "longcat_flash", "ngram_vocab_size_ratio": 4}, vllm="0.32.0"),
+        yes("step3_text", vllm="0.32.0", patches="Step3TextModel.load_weights"),
+        yes("step3_vl", vllm="0.32.0", patches="Step3TextModel.load_weights"),
+        yes("step3p5", vllm="0.33.0", patches="Step3p5Model.load_weights"),
+        yes(
+            {"model_type": "longcat_flash", "ngram_vocab_size_ratio": 4},
+            vllm="0.32.0",
+            patches="FlashNgramModel.load_weights",
+        ),
         no("longcat_flash", vllm="0.32.0"),
         no({"model_type": "step3_text", "quantization_config": {"quant_method": "fp8"}}, vllm="0.32.0"),
         no("step3_text", vllm="0.15.1"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 _insists = insists_on_parameters & ~typed("engine.load_format")
+_OPEN = {"engine.load_format": "dummy", "refit.scope": "parameters"}
 
 QUIRK = Quirk(
     id="gemma4-layer-scalar",
@@ -48,10 +49,16 @@ QUIRK = Quirk(
         report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),
     ],
     examples=[
-        yes("gemma4", {"engine.load_format": "dummy", "refit.scope": "parameters"}),
+        yes("gemma4", defaults=_OPEN, gives={"refit.scope": "state_dict"}),
+        yes("gemma4_text", {"engine.load_format": "dummy"}, defaults=_OPEN, gives={"refit.scope": "state_dict"}),
+        yes("gemma4_unified", {"refit.scope": "parameters"}, defaults=_OPEN, gives={"engine.load_format": "auto"}),
+        yes("gemma4", _OPEN, refuses=["refit.scope=state_dict", "engine.load_format=auto"]),
         no("gemma4", {"engine.load_format": "auto", "refit.scope": "parameters"}),
-        no("gemma3", {"engine.load_format": "dummy", "refit.scope": "parameters"}),
-        unknown(settings={"engine.load_format": "dummy", "refit.scope": "parameters"}),
+        no("gemma4", {"refit.scope": "state_dict"}, defaults=_OPEN),
+        no("gemma4", _OPEN, purpose="eval"),
+        no("gemma4", _OPEN, purpose="serve"),
+        no("gemma3", _OPEN),
+        unknown(settings=_OPEN),
     ],
     cost="one scalar per layer more in each refit",
 )

@@ -63,7 +63,7 @@ QUIRK = Quirk(
         "vllm.model_executor.models.gpt_oss", r"param\.copy_\(narrow_weight\)\s+loaded_params\.add", found_means_affected=True
     ),
     examples=[
-        yes("gpt_oss", vllm="0.32.0"),
+        yes("gpt_oss", vllm="0.26.0"),
         yes("gpt_oss", vllm="0.33.0"),
         no("gpt_oss", vllm="0.15.1"),
         no({"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}, vllm="0.32.0"),

@@ -74,7 +74,7 @@ QUIRK = Quirk(
         "vllm.model_executor.model_loader.reload.meta", r"tensor = torch\.empty_strided\(", found_means_affected=True
     ),
     examples=[
-        yes("qwen3", vllm="0.32.0"),
+        yes("qwen3", vllm="0.33.0"),
         yes({"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}, _OURS, vllm="0.32.0"),
         yes("qwen3", {**_OURS, "engine.quantization": "fp8"}, vllm="0.32.0"),
         no("qwen3", _OURS, vllm="0.32.0"),

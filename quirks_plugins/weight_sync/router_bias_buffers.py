@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 _from_checkpoint = insists_on_parameters & ~insists_on_dummy_weights
+_OPEN = {"engine.load_format": "dummy", "refit.scope": "parameters"}
 
 QUIRK = Quirk(
     id="router-bias-buffers",
@@ -90,8 +91,10 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/38746"),
     ],
     examples=[
-        yes("glm4_moe", {"refit.scope": "parameters"}),
-        yes("deepseek_v3", {"engine.load_format": "dummy", "refit.scope": "parameters"}),
+        yes("glm4_moe", defaults=_OPEN, gives={"refit.scope": "state_dict"}),
+        yes("glm4_moe", {"engine.load_format": "auto"}, defaults=_OPEN, gives={"refit.scope": "state_dict"}),
+        yes("glm4_moe", {"refit.scope": "parameters"}, gives={"engine.load_format": "auto"}, advises="does not balance it"),
+        yes("deepseek_v3", _OPEN, refuses=["refit.scope=state_dict", "engine.load_format=auto"]),
         no("glm4_moe", {"refit.scope": "state_dict"}),
         no("glm4_moe", {"refit.scope": "parameters"}, purpose="serve"),
         no("qwen3_moe", {"refit.scope": "parameters"}),

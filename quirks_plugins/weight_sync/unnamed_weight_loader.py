@@ -58,7 +58,8 @@ QUIRK = Quirk(
         "vllm.model_executor.layers.minimax_rms_norm.rms_norm_tp", r"\.weight_loader = partial\(", found_means_affected=True
     ),
     examples=[
-        yes("minimax_m2", vllm="0.32.0"),
+        yes("minimax_m2", vllm="0.26.0"),
+        yes("minimax_m2", vllm="0.33.0"),
         yes({"model_type": "llama", **_KV_SCALES}, vllm="0.32.0"),
         no("minimax_m2", vllm="0.15.1"),
         no("minimax_m2", vllm="0.32.0", purpose="serve"),

@@ -1,11 +1,11 @@
-"""Bad input: one clear line with the nearest name, exit code 2, no traceback."""
+"""Bad input: one clear line with the nearest name, exit code 2, no traceback. The lines are in ``tests/messages.txt``."""
 
 from __future__ import annotations
 
 import pytest
 
 #: Commands that describe a run, and read it in different modules.
-OF_A_RUN = pytest.mark.parametrize("command", [("plan",), ("explain", "v1-runtime")], ids=lambda command: command[0])
+OF_A_RUN = [("plan",), ("explain", "v1-runtime")]
 
 
 @pytest.fixture(autouse=True)
@@ -21,90 +21,87 @@ def one_line(outcome):
     return line
 
 
-@OF_A_RUN
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        (("--set", "engine.load_fromat=auto"), "did you mean 'load_format'?"),
-        (("--set", "load_format=auto"), "did you mean 'engine.load_format'?"),
-        (("--set", "engine.load_format"), "write slot=value"),
-        (("--set", "engine.tensor_parallel_size=zero"), "engine.tensor_parallel_size"),
-        (("--set", "engine.max_num_seq=4"), "did you mean 'max_num_seqs'?"),
-        (("--set", "engine.vllm_kwargs.max_num_seq=4"), "did you mean 'max_num_seqs'?"),
-        (("--set", "engine.block_size=big"), "engine.block_size takes a whole number, not 'big'"),
-        (("--disable", "v1-runtme"), "'v1-runtme' in the command line (--disable); did you mean 'v1-runtime'?"),
-        (("--force", "distribution:model-quirk"), "(--force); did you mean 'distribution:model-quirks'?"),
-        (("--disable", "LOGPROB"), "'LOGPROB' in the command line (--disable)"),
-        (("--disable", "[bold]x[/]"), "'[bold]x[/]'"),
-        (("--disable", ""), "an empty name in the command line (--disable); name a quirk"),
-        (("--force", " "), "an empty name in the command line (--force)"),
-        (("--locked", ""), "cannot be read"),
-        (("--set", "refit.transport=ipc_zqm"), "not 'ipc_zqm'; did you mean 'ipc_zmq'?"),
-        (("--set", "engine.dtype=flaot32"), "not 'flaot32'; did you mean 'float32'?"),
-        (("--set", f"engine.hf_overrides={'[' * 60}{']' * 60}"), "is nested deeper than 50 levels"),
-        (("--set", f"engine.hf_overrides.{'a.' * 600}=1"), "is nested deeper than 50 levels"),
-        (("--set", f"engine.hf_overrides={'[' * 50_000}"), "is nested deeper than 50 levels"),
-        (("--set", f"engine.seed={'9' * 5_000}"), "99… is not valid YAML"),
-        (("--set", "engine.seed=2026-13-45"), "--set 'engine.seed=2026-13-45': '2026-13-45' is not valid YAML"),
-        (("--set", "engine.seed=!!bool x"), "'!!bool x' is not valid YAML"),
-        (("--set", "engine.seed=!!timestamp x"), "'!!timestamp x' is not valid YAML"),
-        (("--disable", "logprobs", "--force", "LOGPROBS"), "'logprobs' is turned off and on at once"),
-        (("--assume", "vlm==0.9.1"), "unknown package 'vlm'; did you mean 'vllm'?"),
-        (("--assume", "vllm"), "write package==version"),
-        (("--assume", "vllm==new"), "'new' is not a version"),
-        (("--assume", f"vllm=={'9' * 5_000}"), "99… is not a version"),
-        (("--locked", "/dev/zero"), "it has more than 16 MiB"),
-        (("--assume", "platform==cud"), "unknown platform 'cud'; did you mean 'cuda'?"),
+        ("--set", "engine.load_fromat=auto"),
+        ("--set", "load_format=auto"),
+        ("--set", "engine.load_format"),
+        ("--set", "=dummy"),
+        ("--set", "engine.hf_overrides={a:b}"),
+        ("--set", "engine.seed=[1"),
+        ("--set", "purpose=eval", "--set", "purpose.x=1"),
+        ("--set", "refit.skope=parameters"),
+        ("--set", "engine.tensor_parallel_size=zero"),
+        ("--set", "engine.max_num_seq=4"),
+        ("--set", "engine.vllm_kwargs.max_num_seq=4"),
+        ("--set", "engine.block_size=big"),
+        ("--disable", "v1-runtme"),
+        ("--force", "distribution:model-quirk"),
+        ("--disable", "LOGPROB"),
+        ("--disable", "[bold]x[/]"),
+        ("--disable", ""),
+        ("--force", " "),
+        ("--locked", ""),
+        ("--set", "refit.transport=ipc_zqm"),
+        ("--set", "engine.dtype=flaot32"),
+        ("--set", f"engine.hf_overrides={'[' * 60}{']' * 60}"),
+        ("--set", f"engine.hf_overrides.{'a.' * 600}=1"),
+        ("--set", f"engine.hf_overrides={'[' * 50_000}"),
+        ("--set", f"engine.seed={'9' * 5_000}"),
+        ("--set", "engine.seed=2026-13-45"),
+        ("--set", "engine.seed=!!bool x"),
+        ("--set", "engine.seed=!!timestamp x"),
+        ("--disable", "logprobs", "--force", "LOGPROBS"),
+        ("--assume", "vlm==0.9.1"),
+        ("--assume", "vllm"),
+        ("--assume", "vllm==new"),
+        ("--assume", f"vllm=={'9' * 5_000}"),
+        ("--locked", "/dev/zero"),
+        ("--assume", "platform==cud"),
     ],
-    ids=lambda value: value[1][:60] if isinstance(value, tuple) else "",
+    ids=lambda options: " ".join(options)[:60],
 )
-def test_a_name_or_value_that_does_not_exist_is_one_line_with_the_nearest(quirks, model, command, options, message):
-    assert message in one_line(quirks(*command, "--model", model(), *options))
+def test_a_name_or_value_that_does_not_exist_is_one_line_with_the_nearest(quirks, model, messages, options):
+    messages(*{one_line(quirks(*command, "--model", model(), *options)) for command in OF_A_RUN})
 
 
-def test_a_name_in_the_environments_switch_that_does_not_exist_is_named_with_its_layer(quirks, model, monkeypatch):
+def test_a_name_in_the_environments_switch_that_does_not_exist_is_named_with_its_layer(quirks, model, messages, monkeypatch):
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "v1-runtme")
 
-    outcome = quirks("plan", "--model", model())
-
-    assert "in the environment (MODEL_QUIRKS_DISABLE); did you mean 'v1-runtime'?" in one_line(outcome)
+    messages(one_line(quirks("plan", "--model", model())))
 
 
-@OF_A_RUN
-def test_no_model_says_how_to_give_one(quirks, command):
-    assert "give --model" in one_line(quirks(*command))
+def test_no_model_says_how_to_give_one(quirks, messages):
+    messages(*{one_line(quirks(*command)) for command in OF_A_RUN})
 
 
-def test_a_folder_that_does_not_exist_or_has_no_config_json_is_named(quirks, tmp_path):
-    assert "does not exist" in one_line(quirks("plan", "--model", tmp_path / "none"))
-    assert "has no config.json" in one_line(quirks("plan", "--model", tmp_path))
+def test_a_folder_that_does_not_exist_or_has_no_config_json_is_named(quirks, messages, tmp_path):
+    messages(*(one_line(quirks("plan", "--model", folder)) for folder in (tmp_path / "none", tmp_path)))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"{", "is not valid JSON"),
-        (b"[]", "must hold a JSON object"),
-        (b"null", "must hold a JSON object"),
-        (b"\xff\xfe", "cannot be read"),
-        (b"", "not valid JSON"),
-        (b"\xef\xbb\xbf{}", "byte order mark, which transformers does not read: save it without BOM"),
-        (b'{"a":' * 600 + b"1" + b"}" * 600, "is nested deeper than 50 levels"),
-        (b'{"a":' + b"[" * 60 + b"]" * 60 + b"}", "is nested deeper than 50 levels"),
-        (b"[" * 100_000, "is nested deeper than 50 levels"),
-        (rb'{"bos_token": "\ud800"}', "holds half of a surrogate pair"),
-        (b'{"vocab_size": ' + b"9" * 5_000 + b"}", "holds a number of more than 4300 digits"),
-        (b'{"layer_types": [' + b"1," * 2**23 + b"1]}", "cannot be read: it has more than 16 MiB"),
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"",
+        b"\xef\xbb\xbf{}",
+        b'{"a":' * 600 + b"1" + b"}" * 600,
+        b'{"a":' + b"[" * 60 + b"]" * 60 + b"}",
+        b"[" * 100_000,
+        rb'{"bos_token": "\ud800"}',
+        b'{"vocab_size": ' + b"9" * 5_000 + b"}",
+        b'{"layer_types": [' + b"1," * 2**23 + b"1]}",
     ],
-    ids=lambda value: repr(value[:12]),
+    ids=lambda content: repr(content[:12]),
 )
-def test_a_broken_config_json_is_named(quirks, tmp_path, content, message):
+def test_a_broken_config_json_is_named(quirks, tmp_path, messages, content):
     (tmp_path / "config.json").write_bytes(content)
 
-    line = one_line(quirks("plan", "--model", tmp_path))
-
-    assert message in line
-    assert "config.json" in line
+    messages(one_line(quirks("plan", "--model", tmp_path)))
 
 
 @pytest.mark.parametrize("command", [("audit",), ("upgrade", "--model", "m", "--to")], ids=lambda words: words[0])
@@ -123,26 +120,26 @@ def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        ("modle: m\n", "no model: give --model"),
-        ("modle: m\n", "modle: unknown key; did you mean 'model'?"),
-        ("engine: {seed: x}\n", "engine.seed: "),
-        ("quirks: {disable: ['']}\nmodel: m\n", "an empty name in the configuration (quirks.disable)"),
-        (f"engine: {{hf_overrides: {'[' * 60}{']' * 60}}}\n", "is nested deeper than 50 levels"),
-        ("engine: {hf_overrides: &a {b: *a}}\n", "is nested deeper than 50 levels"),
-        ("[" * 50_000, "is nested deeper than 50 levels"),
-        (f"engine: {{seed: {'9' * 5_000}}}\n", "is not valid YAML: ValueError: Exceeds the limit"),
-        ("engine: {seed: 2026-13-45}\n", "is not valid YAML: ValueError: month must be in 1..12"),
-        ("#" * 2**20 + "#", "cannot be read: it has more than 1 MiB"),
+        "modle: m\n",
+        "purpose: eval\n",
+        "engine: {seed: x}\n",
+        "quirks: {disable: ['']}\nmodel: m\n",
+        f"engine: {{hf_overrides: {'[' * 60}{']' * 60}}}\n",
+        "engine: {hf_overrides: &a {b: *a}}\n",
+        "[" * 50_000,
+        f"engine: {{seed: {'9' * 5_000}}}\n",
+        "engine: {seed: 2026-13-45}\n",
+        "#" * 2**20 + "#",
     ],
-    ids=lambda value: repr(value[:40]),
+    ids=lambda content: repr(content[:40]),
 )
-def test_what_is_wrong_with_a_configuration_without_a_model_is_said_too(quirks, tmp_path, content, message):
+def test_what_is_wrong_with_a_configuration_without_a_model_is_said_too(quirks, tmp_path, messages, content):
     file = tmp_path / "run.yaml"
     file.write_text(content, encoding="utf-8")
 
-    assert message in one_line(quirks("plan", "--config", file))
+    messages(one_line(quirks("plan", "--config", file)))
 
 
 def test_a_byte_order_mark_before_a_configuration_is_none_of_it(quirks, model, tmp_path):
@@ -152,10 +149,25 @@ def test_a_byte_order_mark_before_a_configuration_is_none_of_it(quirks, model, t
     assert quirks("plan", "--config", file, "--json").json["context"]["purpose"] == "eval"
 
 
-@pytest.mark.parametrize("content", [None, "engine: [", "- a", "sampling: {top_q: 1}", "engine:\n  seed: 1\nengine: {}\n"])
-def test_a_configuration_that_cannot_be_used_is_one_line(quirks, model, tmp_path, content):
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "engine: [",
+        b"\xff\xfe\x00",
+        "model: !!python/object/apply:os.getcwd []\n",
+        "- a",
+        "engine: {speculative_config: {method:ngram, n: 3}}\n",
+        "sampling: {top_q: 1}",
+        "engine:\n  seed: 1\nengine: {}\n",
+        "engine:\n  seed: 1\n  seed: 1\n",
+    ],
+    ids=repr,
+)
+def test_a_configuration_that_cannot_be_used_is_one_line(quirks, model, tmp_path, messages, content):
     file = tmp_path / "run.yaml"
     if content is not None:
-        file.write_text(content, encoding="utf-8")
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
 
-    one_line(quirks("plan", "--config", file, "--model", model()))
+    messages(one_line(quirks("plan", "--config", file, "--model", model())))

@@ -71,14 +71,6 @@ def test_a_command_of_another_package_has_a_group_of_its_own_and_its_help_is_sho
     assert "\x1b" not in shown.out
 
 
-@pytest.mark.parametrize("arguments", [[], ["show"], ["plan", "--modle", "m"], ["plan", "--purpose", "train"]], ids=" ".join)
-def test_arguments_that_do_not_exist_or_are_missing_are_a_usage_error(quirks, arguments):
-    outcome = quirks(*arguments)
-
-    assert outcome.code == 2
-    assert outcome.err.startswith("usage: quirks")
-
-
 def test_a_command_imports_no_other_command_and_nothing_heavy(model):
     runs = {
         "list": ["list", "--json"],
@@ -99,14 +91,6 @@ def test_a_command_imports_no_other_command_and_nothing_heavy(model):
     for name, modules in zip(runs, imported, strict=True):
         assert modules & {*HEAVY, *where.values()} == {where[name]}
     assert imported[0] & {"pydantic", "pluggy", "yaml", "worker", "quirks_plugins"} == set()  # to list takes metadata alone
-
-
-def test_with_json_an_error_is_json_on_standard_output(quirks, tmp_path):
-    outcome = quirks("plan", "--model", tmp_path, "--json")
-
-    assert (outcome.code, outcome.err) == (2, "")
-    assert outcome.json.keys() == {"error", "notes", "refusals"}
-    assert "has no config.json" in outcome.json["error"]
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])

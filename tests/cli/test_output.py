@@ -44,9 +44,10 @@ def test_an_output_that_takes_nothing_is_one_line_and_exit_code_2(redirected, ar
         (["--json"], "the following arguments are required"),
         (["plan", "--json", "--purpose", "train"], "argument --purpose: invalid choice: 'train'"),
         (["explain", "--json"], "the following arguments are required: ID"),
+        (["plan", "--model", "/no/such/folder", "--json"], "does not exist"),
     ],
 )
-def test_wrong_arguments_are_an_error_in_json_where_json_was_asked_for(quirks, arguments, message):
+def test_an_error_is_json_where_json_was_asked_for(quirks, arguments, message):
     outcome = quirks(*arguments)
 
     assert (outcome.code, outcome.err, outcome.json.keys()) == (2, "", {"error", "notes", "refusals"})
@@ -94,6 +95,8 @@ def test_the_output_of_a_program_that_is_run_stays_its_own(program):
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
+        ([], "the following arguments are required: COMMAND"),
+        (["show"], "the following arguments are required: ID"),
         (["plam"], "did you mean 'plan'?"),
         (["doctr"], "did you mean 'doctor'?"),
         (["plan", "--purpose", "serv"], "did you mean 'serve'?"),
@@ -103,8 +106,8 @@ def test_the_output_of_a_program_that_is_run_stays_its_own(program):
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else "",
 )
-def test_a_word_that_is_no_command_option_or_choice_brings_the_nearest(quirks, arguments, hint):
+def test_a_wrong_word_is_a_usage_error_with_the_nearest(quirks, arguments, hint):
     outcome = quirks(*arguments)
 
-    assert outcome.code == 2
+    assert (outcome.code, outcome.err.startswith("usage: quirks")) == (2, True)
     assert outcome.err.rstrip().endswith(hint)

@@ -11,7 +11,6 @@ QUIRK = Quirk(
     adjustments=Default("engine.enforce_eager", True), references=report("https://example.org"),
 )
 """
-EAGER = "engine.enforce_eager"
 OF_A_RUN = pytest.mark.parametrize("command", [("plan",), ("explain", "v1-runtime")], ids=lambda command: command[0])
 BY = pytest.mark.parametrize("by", ["option", "environment"])
 
@@ -22,74 +21,17 @@ def acme(install):
     install("acme-eager", ACME)
 
 
-@pytest.fixture
-def planned(quirks, model):
-    """Plans with the given options; gives the plan and the verdicts by id."""
+@pytest.mark.parametrize(
+    ("options", "state"), [(["--force", "deepscaler-eager"], "active"), (["--disable", "enforce_eager"], "disabled")], ids=str
+)
+def test_plan_and_explain_obey_a_switch_and_name_it(quirks, model, messages, options, state):
+    line = ["--model", model(), *options]
 
-    def plan(*options):
-        outcome = quirks("plan", "--model", model(), *options, "--json")
-        assert outcome.code == 0, outcome
-        return outcome.json, {verdict["id"]: verdict for verdict in outcome.json["verdicts"]}
+    verdicts = {verdict["id"]: verdict for verdict in quirks("plan", *line, "--json").json["verdicts"]}
 
-    return plan
-
-
-@pytest.mark.usefixtures("acme")
-@pytest.mark.parametrize("name", ["acme-eager", "enforce_eager", "ENFORCE_EAGER"])
-def test_disable_turns_a_quirk_off_by_id_and_flag_in_any_case(planned, name):
-    plan, verdicts = planned("--disable", name)
-
-    assert (verdicts["acme-eager"]["state"], plan["changes"].get(EAGER)) == ("disabled", None)
-    assert verdicts["acme-eager"]["because"] == f"switched off by {name.lower()!r} in the command line (--disable)"
-
-
-@pytest.mark.usefixtures("acme")
-@pytest.mark.parametrize("name", ["distribution:acme_eager", "distribution:Acme-Eager", "third-party", "all"])
-def test_disable_keeps_a_distribution_from_being_loaded_and_the_plan_says_so(planned, name):
-    plan, verdicts = planned("--disable", name)
-
-    assert "acme-eager" not in verdicts
-    assert any("plugin 'acme-eager' of acme-eager 1.2 was not loaded: switched off by" in text for text in plan["warnings"])
-
-
-def test_the_stronger_layer_wins_and_the_plan_names_it(quirks, model, monkeypatch, tmp_path):
-    file = tmp_path / "run.yaml"
-    file.write_text(f"model: {model()}\nquirks: {{disable: [logprobs]}}\n", encoding="utf-8")
-
-    def because(*options):
-        verdicts = quirks("plan", "--config", file, *options, "--json").json["verdicts"]
-        explained = quirks("explain", "rollout-logprobs-processed", "--config", file, *options, "--json").json
-        (verdict,) = [item for item in verdicts if item["id"] == "rollout-logprobs-processed"]
-        assert verdict == explained
-        return verdict["because"]
-
-    assert because() == "switched off by 'logprobs' in the configuration (quirks.disable)"
-    monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "logprobs")
-    assert because() == "switched off by 'logprobs' in the environment (MODEL_QUIRKS_DISABLE)"
-    assert because("--disable", "logprobs") == "switched off by 'logprobs' in the command line (--disable)"
-    assert because("--force", "logprobs").startswith("forced by 'logprobs' in the command line (--force); ")
-    monkeypatch.delenv("MODEL_QUIRKS_DISABLE")
-    monkeypatch.setenv("MODEL_QUIRKS_FORCE", "logprobs")
-    assert because().startswith("forced by 'logprobs' in the environment (MODEL_QUIRKS_FORCE); ")
-
-
-def test_force_turns_a_quirk_on_that_does_not_concern_the_run_and_explain_says_so(quirks, model, planned):
-    plan, verdicts = planned("--force", "deepscaler-eager")
-    explained = quirks("explain", "deepscaler-eager", "--model", model(), "--force", "deepscaler-eager")
-
-    assert (verdicts["deepscaler-eager"]["state"], plan["changes"]["engine.compilation_config"]) == (
-        "active",
-        {"backend": "eager"},
-    )
-    assert explained.out.splitlines()[0] == "deepscaler-eager applies"
-    assert "forced by 'deepscaler-eager' in the command line (--force)" in explained.out
-
-
-@pytest.mark.usefixtures("acme")
-def test_one_quirk_can_be_forced_where_all_third_parties_are_off(planned):
-    _, verdicts = planned("--disable", "third-party", "--force", "acme-eager")
-
-    assert verdicts["acme-eager"]["state"] == "active"
+    assert quirks("explain", "deepscaler-eager", *line, "--json").json == verdicts["deepscaler-eager"]
+    assert verdicts["deepscaler-eager"]["state"] == state
+    messages(quirks("explain", "deepscaler-eager", *line).out)
 
 
 @pytest.mark.usefixtures("acme")
@@ -134,23 +76,3 @@ def test_a_quirk_that_is_not_in_the_lock_refuses_the_run(quirks, model, install,
 
     assert (fits.code, more.code, more.out, off.code) == (0, 1, "", 0)
     assert "acme-eager of acme-eager 1.2 is not in the lock file" in more.err
-
-
-def test_a_distribution_that_is_off_may_be_missing_from_what_is_loaded(quirks, model, acme, tmp_path):  # noqa: ARG001
-    quirks("lock", "--output", tmp_path / "quirks.lock")
-
-    outcome = quirks("plan", "--model", model(), "--locked", tmp_path / "quirks.lock", "--disable", "third-party")
-
-    assert outcome.code == 0
-
-
-@pytest.mark.parametrize("content", [None, "", "{}", "quirks: []"])
-def test_a_lock_that_cannot_be_used_is_a_usage_error(quirks, model, tmp_path, content):
-    file = tmp_path / "quirks.lock"
-    if content is not None:
-        file.write_text(content, encoding="utf-8")
-
-    outcome = quirks("plan", "--model", model(), "--locked", file, "--json")
-
-    assert outcome.code == 2
-    assert "quirks.lock" in outcome.json["error"]

@@ -52,22 +52,6 @@ def test_the_model_is_what_its_config_says(checkpoint):
     assert (facts.model_type, facts.architectures) == ("gemma3_text", ("Gemma3ForCausalLM",))
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        (None, "has no config.json"),
-        (b"{not json", "not valid JSON"),
-        (b"[" * 100_000, "is nested deeper than 50 levels"),
-        (b"[1, 2]", "must hold a JSON object, not a list"),
-        (b"\xff\xfe\x00", "cannot be read"),
-    ],
-    ids=["none", "broken", "deep", "list", "no text"],
-)
-def test_a_broken_config_is_one_clear_usage_error(checkpoint, config, words):
-    with pytest.raises(UsageError, match=f"tiny-model.*{words}"):
-        ModelFacts.read(checkpoint(config))
-
-
 @pytest.mark.parametrize("path", ["./no-such-folder", "/no/such/folder", "~/no-such-folder-here", "no-such-folder", "a/b/c"])
 def test_a_missing_folder_is_a_usage_error_that_looks_nothing_up(path):
     with pytest.raises(UsageError, match="does not exist"):

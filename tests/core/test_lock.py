@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
@@ -39,38 +40,22 @@ def test_a_lock_is_what_is_loaded_and_survives_its_file(registry, tmp_path):
     check_lock(registry(ONE), None)
 
 
-@pytest.mark.parametrize(
-    ("now", "words"),
-    [
-        ([ONE], "two of dist-b 2.0 is not loaded"),
-        ([ONE, TWO, ("three", "dist-c", "3.0", {})], "three of dist-c 3.0 is not in the lock file"),
-        ([ONE, ("two", "dist-b", "2.1", {})], "two of dist-b 2.0 is loaded from dist-b 2.1"),
-        ([ONE, ("two", "fork-of-b", "2.0", {})], "two of dist-b 2.0 is loaded from fork-of-b 2.0"),
-        ([ONE, ("two", "dist-b", "2.0", {"title": "New"})], "two of dist-b 2.0 is declared differently (digest "),
-    ],
-    ids=["gone", "new", "version", "distribution", "declaration"],
-)
-def test_every_kind_of_change_is_told(registry, now, words):
-    (difference,) = Lock.of(registry(ONE, TWO)).differences(registry(*now))
-
-    assert difference.startswith(words)
-
-
-def test_all_differences_are_in_one_error(registry, tmp_path):
+def test_every_kind_of_change_is_in_one_error(registry, messages, tmp_path):
     file = tmp_path / "quirks.lock"
-    Lock.of(registry(ONE, TWO)).write(file)
+    moved, changed = ("four", "dist-d", "4.0", {}), ("five", "dist-e", "5.0", {})
+    Lock.of(registry(ONE, TWO, moved, changed)).write(file)
+    now = [
+        ("one", "dist-a", "1.1", {}),
+        ("three", "dist-c", "3.0", {}),
+        ("four", "fork-of-d", "4.0", {}),
+        ("five", "dist-e", "5.0", {"title": "New"}),
+    ]
 
     with pytest.raises(LockError) as error:
-        check_lock(registry(("one", "dist-a", "1.1", {}), ("three", "dist-c", "3.0", {})), file)
+        check_lock(registry(*now), file)
 
-    first, *lines = str(error.value).splitlines()
-    assert str(file) in first
-    assert lines == [
-        "- one of dist-a 1.0 is loaded from dist-a 1.1",
-        "- three of dist-c 3.0 is not in the lock file",
-        "- two of dist-b 2.0 is not loaded",
-    ]
     assert error.value.exit_code == 1
+    messages(re.sub("[0-9a-f]{8,}", "DIGEST", str(error.value)))
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,10 @@ def test_a_part_that_cannot_be_is_refused(make_quirk, declaration, words):
         (lambda: no("qwen3", {"engine.seed": "one"}), r"engine\.seed takes a whole number"),
         (lambda: yes(env={"HF_TOKEN": "x"}), "looks like that of a secret"),
         (lambda: yes(env={"NAME": 1}), r"env\.NAME takes a text, not 1"),
+        (lambda: yes(gives={"refit.scop": "parameters"}), r"did you mean 'refit\.scope'"),
+        (lambda: yes(defaults={"engine.seed": "one"}), r"engine\.seed takes a whole number"),
+        (lambda: yes(refuses=3), "refuses must be a text or a list of texts, not 3"),
+        (lambda: no(gives={}), "a run that gets no has no outcome: leave out gives, refuses, advises, patches"),
         (lambda: unknown(purpose="train"), "purpose 'train' is none of rollout, eval, serve"),
     ],
 )

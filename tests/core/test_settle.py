@@ -45,31 +45,39 @@ def test_a_value_that_is_set_already_changes_nothing(plan_of, kind, slot, wanted
 
 
 @FAMILIES
-def test_the_users_explicit_value_wins_over_a_default_and_refuses_the_run_against_a_requirement(plan_of, slot, wanted, other):
-    kept = plan_of(Default(slot, wanted), typed={slot: other})
-    refused = plan_of(Require(slot, wanted, reason="it would hang"), typed={slot: other})
+def test_the_users_explicit_value_wins_over_a_default(plan_of, messages, slot, wanted, other):
+    plan = plan_of(Default(slot, wanted), typed={slot: other})
 
-    assert (outcome(kept, slot), kept.refusals) == ((other, [KEPT]), ())
-    assert kept.adjustments[0].reason == f"the user typed {other!r}, which wins over a default"
-    (refusal,) = refused.refusals
-    assert (outcome(refused, slot), refused.changes) == ((other, [REFUSED]), {})
-    assert (refusal.kind, refusal.slot, refusal.switch) == ("require", slot, "--disable q0 (or quirks.disable: [q0])")
-    assert refusal.reason == f"{slot} must be {wanted!r}, but {other!r} was set explicitly: it would hang"
-    assert refusal.remedy == f"leave {slot} out, or set it to {wanted!r}"
+    assert (outcome(plan, slot), plan.refusals) == ((other, [KEPT]), ())
+    messages(plan.adjustments[0].reason)
+
+
+@FAMILIES
+def test_the_users_explicit_value_refuses_the_run_against_a_requirement(plan_of, slot, wanted, other):
+    plan = plan_of(Require(slot, wanted, reason="it would hang"), typed={slot: other})
+
+    (refusal,) = plan.refusals
+    assert (outcome(plan, slot), plan.changes) == ((other, [REFUSED]), {})
+    assert (refusal.kind, refusal.slot, refusal.off) == ("require", slot, (("q0",),))
 
 
 @pytest.mark.parametrize(
-    ("asked", "typed", "remedy"),
+    ("asked", "typed"),
     [
-        ({"value": "a", "remedy": "convert the checkpoint"}, "c", "convert the checkpoint"),
-        ({"one_of": ["a", "b"]}, "c", f"leave {ANY} out, or set it to one of 'a', 'b'"),
-        ({"at_most": 8}, 9, f"leave {ANY} out, or set it to at most 8"),
-        ({"at_least": 8}, 7, f"leave {ANY} out, or set it to at least 8"),
-        ({"includes": ["a", "b"]}, "ab", f"leave {ANY} out, or set it to a list with 'a', 'b'"),
+        ({"value": "a"}, "c"),
+        ({"value": "a", "remedy": "convert the checkpoint", "reason": "it would hang"}, "c"),
+        ({"value": {"a": {"b": 1}}}, {"a": {"b": 2}}),
+        ({"one_of": ["a", "b"]}, "c"),
+        ({"at_most": 8}, 9),
+        ({"at_least": 8}, 7),
+        ({"includes": ["a", "b"]}, "ab"),
     ],
+    ids=str,
 )
-def test_a_refusal_says_what_would_do(plan_of, asked, typed, remedy):
-    assert [refusal.remedy for refusal in plan_of(Require(ANY, **asked), typed={ANY: typed}).refusals] == [remedy]
+def test_a_refusal_says_why_and_what_to_do(plan_of, messages, asked, typed):
+    (refusal,) = plan_of(Require(ANY, **asked), typed={ANY: typed}).refusals
+
+    messages(refusal.reason, refusal.remedy, refusal.switch)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +116,6 @@ def test_the_stricter_bound_wins_what_is_within_it_stays_and_what_is_beyond_is_b
 
     two = plan_of(laxer, default)
     assert outcome(two, slot) == (strict, [OUTRANKED, APPLIED])  # the stricter one wins
-    assert f"the stricter {strict!r} wins" in [item.reason for item in two.adjustments]
     for by in ("typed", "untyped"):
         for value in (within, strict):
             assert outcome(plan_of(default, require, **{by: {slot: value}}), slot)[0] == value
@@ -117,8 +124,6 @@ def test_the_stricter_bound_wins_what_is_within_it_stays_and_what_is_beyond_is_b
     assert outcome(plan_of(default, typed={slot: beyond}), slot) == (beyond, [KEPT])
     refused = plan_of(require, typed={slot: beyond})
     assert outcome(refused, slot) == (beyond, [REFUSED])
-    words = f"{slot} must be {relation.replace('_', ' ')} {strict!r}, but {beyond!r} was set explicitly"
-    assert refused.refusals[0].reason.startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +192,6 @@ def test_a_contrary_key_of_the_user_against_a_requirement_is_refused_by_its_full
 
     (refusal,) = plan.refusals
     assert (refusal.slot, plan.changes) == (f"{ANY}.a.b", {})
-    assert refusal.reason.startswith(f"{ANY}.a.b must be 1, but ")
 
 
 def test_neither_what_the_user_typed_nor_what_a_declaration_holds_is_changed_in_place(plan_of):

@@ -31,6 +31,9 @@ ENGINE = {
 }
 RUN = "from quirks_core.source.fingerprints import fingerprint\nRUN = fingerprint('kit_engine:Engine.run')"
 PATCH = "Patch('kit_engine:Engine.run', wrapper='kit_engine_patch:wrap', expects=RUN, reason='nothing else helps')"
+REST = f"{RUN}\nREST = [no('other'), unknown()]"
+EAGER, ADVICE = "Default('engine.enforce_eager', True)", "Advise('it is slow')"
+REFUSAL = "Refuse('it cannot work', 'set engine.seed')"
 DRIFTED = PATCH.replace("RUN", "'0' * 12")
 ELSEWHERE = DRIFTED.replace("kit_engine:", "no_such_engine:")
 
@@ -44,6 +47,21 @@ BAD: list[tuple[str, dict[str, str], str]] = [
     ("every_answer", {"examples": "DECLARATION['examples'][:2]"}, "no example of a run that gets unknown"),
     ("every_answer", {"examples": "[yes('other'), *DECLARATION['examples']]"},
      "example 1 must get yes and gets no: model.model_type: wanted example, got other; mend the example or the match"),
+    *(
+        ("every_answer", {"before": REST, "adjustments": adjustment, "examples": f"[yes('example', {outcome}), *REST]"},
+         f"example 1 {words}; mend the example or the adjustments")
+        for adjustment, outcome, words in (
+            (EAGER, "gives={'engine.enforce_eager': False}", "must give .*: False} and gives .*: True}"),
+            (EAGER, "gives={}", "must give no slot a value and gives {'engine.enforce_eager': True}"),
+            (ADVICE, "gives={'engine.seed': 1}, advises='slow'", "must give {'engine.seed': 1} and gives none"),
+            (ADVICE, "gives={}", "must advise nothing and gets it is slow"),
+            (EAGER, "gives={'engine.enforce_eager': True}, advises='slow'", "must advise 'slow' and gets nothing"),
+            (REFUSAL, "gives={}", "must refuse nothing and gets it cannot work; set engine.seed"),
+            (REFUSAL, "refuses=['cannot', 'engine.sed']", "must refuse 'engine.sed' and gets .* engine.seed"),
+            (PATCH, "gives={}", "must patch nothing and patches Engine.run"),
+            (PATCH, "patches=['Engine.run', 'Engine.end']", "must patch Engine.run, Engine.end and patches Engine.run"),
+        )
+    ),
     ("every_fact", {"match": "Fact('model.is_mo').is_true()"}, "no run has a fact 'model.is_mo'; did you mean 'model.is_moe'?"),
     ("every_fact", {"adjustments": "Default('engine.enforce_eager', True, when=Fact('purpos').is_set())"},
      "no run has a fact 'purpos'; did you mean 'purpose'?"),
@@ -100,7 +118,15 @@ class TestIt(QuirkContract):
 @pytest.fixture(scope="module")
 def results(tested: Callable[..., Any], declared: Callable[..., str]) -> Any:
     """One run of pytest in which every quirk is held against its law, and a good one against all."""
-    good = declared("acme/good", before=RUN, adjustments=f"(Default('engine.enforce_eager', True), {PATCH})")
+    outcome = "gives={'engine.enforce_eager': True}, advises='slow', patches='Engine.run'"
+    refused = REFUSAL.replace(")", ", when=setting('engine.seed').is_set())")
+    good = declared(
+        "acme/good",
+        before=REST,
+        adjustments=f"({EAGER}, {ADVICE}, {refused}, {PATCH})",
+        examples=f"[yes('example', {outcome}, defaults={{'engine.enforce_eager': False}}), "
+        f"yes('example', {{'engine.seed': 1}}, {outcome}, refuses=['cannot', 'engine.seed']), *REST]",
+    )
     files = {**ENGINE, "good.py": good}
     tests = ["test_good.py"]
     for number, (law, changes, _) in enumerate([*BAD, *SKIPPED]):

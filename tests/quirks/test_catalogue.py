@@ -11,6 +11,7 @@ import pytest
 
 from quirks_core import ModelFlag
 from quirks_core.declaration import data_file
+from quirks_core.declaration.adjustments import Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.flags import BUILT_IN
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.resolve import resolve
@@ -42,10 +43,15 @@ def test_entry_point_id_and_file_bear_one_name_in_a_folder_named_after_the_flag(
 
 
 @every_quirk
-def test_it_has_a_test_file_of_its_own_or_of_its_flag(item):
-    names = {file.name for file in Path(__file__).parent.glob("test_*.py")}
+def test_its_examples_show_every_outcome_that_it_can_have(item):
+    """A patch without a condition is in force wherever the quirk is, which a yes says already."""
+    quirk, examples = item.quirk, item.quirk.examples
+    kinds = {type(part) for part in quirk.adjustments if not isinstance(part, Patch) or part.when is not None}
 
-    assert names & {f"test_{item.quirk.id.replace('-', '_')}.py", f"test_{item.quirk.flag}.py"}
+    assert any(example.gives or example.refuses for example in examples) or not kinds & {Default, Require}
+    assert any(example.refuses for example in examples) or Refuse not in kinds
+    assert any(example.advises for example in examples) or Advise not in kinds
+    assert any(example.patches for example in examples) or Patch not in kinds
 
 
 @every_quirk

@@ -11,25 +11,7 @@ import pytest
 from quirks_plugins.throughput.decode_slots_patches import wrap_allocate_slots
 from worker.lab.kit import checkpoints
 
-TARGET = "KVCacheManager.allocate_slots"
 BLOCK, BLOCKS = 4, 40
-
-
-@pytest.mark.parametrize("version", ["0.26.0", "0.30.0", "0.31.0", "0.33.0"])
-def test_a_rollout_is_patched_on_every_version_that_was_read(plan_for, version):
-    outcome = plan_for("qwen3", assume=["platform==cuda", f"vllm=={version}"])
-
-    assert (outcome.patched, outcome.refusals) == ([TARGET], [])
-
-
-@pytest.mark.parametrize("purpose", ["eval", "serve"])
-def test_engines_that_roll_nothing_out_are_left_alone(plan_for, purpose):
-    assert plan_for("qwen3", {"purpose": purpose}).state == "not_matched"
-
-
-@pytest.mark.parametrize("version", ["0.25.1", "0.33.1"])
-def test_engines_whose_source_was_not_read_are_left_alone(plan_for, version):
-    assert plan_for("qwen3", assume=[f"vllm=={version}"]).state == "not_matched"
 
 
 # ---- vLLM's scheduler, with results of a model that draws tokens

@@ -186,35 +186,6 @@ def test_each_rule_can_be_switched_off_for_itself_and_the_others_stay(rules):
     assert left == {name: broken - {name} for name in broken}
 
 
-@pytest.mark.parametrize(
-    ("run", "is_told"),
-    [
-        (Run(flag=True), True),
-        (Run(flag=True, pp=2), True),  # pipeline stages share no experts
-        (Run(flag=True, dp=2, strategy="independent"), True),
-        (Run(flag=True, tp=2), False),
-        (Run(flag=True, dp=2), False),
-        (Run(), False),
-    ],
-    ids=str,
-)
-def test_a_flag_over_one_rank_is_told_to_have_no_effect_and_not_refused(rules, run, is_told):
-    plan = resolve(run.context(), rules)
-
-    assert plan.refusals == ()
-    assert [warning.partition(" has no")[0] for warning in plan.warnings] == [f"ep-alone: {FLAG}"] * is_told
-
-
-@pytest.mark.parametrize("variable", ["SIZE", "RANK", "RANK_LOCAL", "MASTER_IP", "MASTER_PORT"])
-def test_each_variable_of_synchronous_data_parallelism_is_refused_from_the_shell_and_from_the_configuration(plan_for, variable):
-    given = {f"VLLM_DP_{variable}": "1"}
-
-    assert plan_for("qwen3", environ=given).refused_by == {"dp-environment"}
-    assert plan_for("qwen3", {"env": given}).refused_by == {"dp-environment"}
-    assert plan_for("qwen3", {"engine.async_engine": False}, environ=given).refused_by == set()
-    assert plan_for("qwen3", environ={"VLLM_RAY_DP_PACK_STRATEGY": "span"}).refused_by == set()
-
-
 def test_the_reason_names_both_numbers(rules):
     for rule, run, words in (
         ("dp-independent-experts", Run(dp=2, tp=2, ep=4, strategy="independent"), "> engine.tensor_parallel_size = 2, got 4"),
@@ -222,12 +193,3 @@ def test_the_reason_names_both_numbers(rules):
     ):
         (verdict,) = [verdict for verdict in resolve(run.context(), rules).verdicts if verdict.id == rule]
         assert words in str(verdict.trace[-1])
-
-
-@pytest.mark.parametrize(
-    ("heads", "tp", "refused"), [(28, 8, {"tp-divides-heads"}), (28, 7, set()), (28, 1, set()), (None, 8, set())]
-)
-def test_attention_heads_are_shared_evenly(plan_for, heads, tp, refused):
-    model = {"model_type": "qwen2", "num_attention_heads": heads} if heads else "mamba2"
-
-    assert plan_for(model, {"engine.tensor_parallel_size": tp}).refused_by == refused

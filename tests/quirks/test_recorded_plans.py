@@ -1,26 +1,28 @@
 """The plans of built-in quirks for recorded runs: models x versions, and settings, each with what was planned for it.
 
-A refactoring must leave every plan as it is. After an intended change write the file anew, and read its diff::
-
-    RECORD_PLANS=1 python -m pytest tests/quirks/test_recorded_plans.py
+``recorded_plans.txt`` has a line for each thing that a plan decides. A run with settings is recorded as its difference to the
+plain run of the same model, version and platform. A refactoring must leave every plan as it is. After an intended change write
+the file again with ``make records``, and read its diff.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from recorded import recorded
 
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.context import RunContext
-from quirks_core.plan.records import Contributor, Plan, State
+from quirks_core.plan.records import Contributor, Plan, State, Status
 from quirks_core.plan.switches import Switches, SwitchNames
 
-_FILE = Path(__file__).with_name("recorded_plans.json")
+_FILE = Path(__file__).with_name("recorded_plans.txt")
 
 _MOE = {"model_type": "qwen3_moe", "num_experts": 8, "tie_word_embeddings": False}
 _QWEN3 = {"model_type": "qwen3", "tie_word_embeddings": False}
@@ -41,6 +43,7 @@ _MODELS: dict[str, dict[str, Any]] = {
     "nemotron_h": {"model_type": "nemotron_h", "n_routed_experts": 4},
     "unknown experts": {"model_type": "acme_moe"},
     "qwen3 in float32": {**_QWEN3, "dtype": "float32"},
+    "qwen3_next in float32": {"model_type": "qwen3_next", "num_experts": 8, "dtype": "float32"},
     "deepscaler": {"model_type": "qwen2", "tie_word_embeddings": False},
 }
 _VERSIONS = ("0.9.1", "0.11.0", "0.26.0", "0.32.0", "0.1.dev1+g123")
@@ -79,6 +82,7 @@ _RUNS = {
     "typed scope state_dict": Run({"refit": {"scope": "state_dict"}}),
     "typed dummy and parameters": Run({**_engine(load_format="dummy"), "refit": {"scope": "parameters"}}),
     "raw logprobs": Run({**_engine(logprobs_mode="raw_logprobs"), "sampling": {"temperature": 0.7}}),
+    "minimum length": Run({"sampling": {"min_new_tokens": 4}}),
     "top-p": Run({"sampling": {"top_p": 0.9, "top_k": 50}}),
     "kept cache": Run({"refit": {"clear_cache": False}}),
     "kept cache and prefixes": Run({"refit": {"clear_cache": False}, **_engine(enable_prefix_caching=True)}),
@@ -142,66 +146,58 @@ _PLACES = (
 )
 
 
-def _outcome(plan: Plan) -> dict[str, Any]:
-    """What a plan comes to, without words that only people read."""
-    context = plan.context
-    found = {
-        "states": [f"{item.id} {item.state}" for item in plan.verdicts if item.state is not State.NOT_MATCHED],
-        "changes": plan.changes,
-        "ledger": [
-            f"{item.slot} = {json.dumps(item.value)}: {item.strength}, {item.status} ({_ids(item.quirks)})"
+def _outcome(plan: Plan) -> list[str]:
+    """What a plan decides, a line for each thing, without words that only people read."""
+    applied = {item.slot: item.value for item in plan.adjustments if item.status is Status.APPLIED}
+    return [
+        *(
+            f"{item.slot} {item.relation} {json.dumps(item.value)}: {item.strength}, {item.status} ({_ids(item.quirks)})"
             for item in plan.adjustments
-        ],
-        "refusals": [f"{item.kind} {item.slot or ''} ({_ids(item.quirks)})" for item in plan.refusals],
-        "patches": [f"{item.target} by {item.quirk.id}" for item in plan.patches],
-        "warnings": [text.partition(": ")[0] for text in plan.warnings],
-        "typed": sorted(slot for slot in context.typed if context.settings.get(slot) is not None),
-    }
-    return json.loads(json.dumps({name: value for name, value in found.items() if value}))
+        ),
+        *(f"{slot} = {json.dumps(value)}" for slot, value in plan.changes.items() if applied.get(slot) != value),
+        *(f"refused {item.slot or 'run'}: {item.kind} ({_ids(item.quirks)})" for item in plan.refusals),
+        *(f"patch {item.target} ({item.quirk.id})" for item in plan.patches),
+        *(f"{item.state} {item.id}" for item in plan.verdicts if item.state is not State.NOT_MATCHED),
+        *(f"warning {str(warning).partition(': ')[0]}" for warning in plan.warnings),
+        *sorted(f"typed {slot}" for slot in plan.context.typed if plan.context.settings.get(slot) is not None),
+    ]
 
 
 def _ids(quirks: Iterable[Contributor]) -> str:
     return ", ".join(quirk.id for quirk in quirks)
 
 
-def _runs() -> dict[str, tuple[str, str, str, Run]]:
-    plain = {
-        f"{model} on {version} {platform}": (model, version, platform, Run({}))
-        for model in _MODELS
-        for version in _VERSIONS
-        for platform in _PLATFORMS
-    }
-    varied = {
-        f"{model} on {version} {platform}: {name}": (model, version, platform, run)
-        for name, run in _RUNS.items()
-        for model, version, platform in _PLACES
-    }
-    return plain | varied
+def _difference(plain: list[str], lines: list[str]) -> list[str]:
+    """Names the lines that a run has and the plain run has not, and the other way round."""
+    gone, new = Counter(plain) - Counter(lines), Counter(lines) - Counter(plain)
+    return [*(f"- {line}" for line in gone.elements()), *(f"+ {line}" for line in new.elements())]
 
 
 @pytest.fixture(scope="module")
-def planned(registry, tmp_path_factory) -> dict[str, Any]:
+def planned(registry, tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
     for name, config in _MODELS.items():
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    found = {}
-    for name, (model, version, platform, run) in _runs().items():
+
+    def outcome(model: str, version: str, platform: str, run: Run) -> list[str]:
         config = GenerationConfig.parse({"model": str(folder / model), **run.values})
         assume = [f"vllm=={version}", f"platform=={platform}", "cpu==avx512_bf16"]  # the plan is that of no machine
         context = RunContext.gather(config, assume=assume, environ=run.environ)
         context = context.model_copy(update={"packages": {"vllm": version}})  # whatever else is installed
-        found[name] = _outcome(
-            registry.resolve(context, Switches.gather(command_line=SwitchNames(run.disable, run.force), environ={}))
-        )
-    return found
+        switches = Switches.gather(command_line=SwitchNames(run.disable, run.force), environ={})
+        return _outcome(registry.resolve(context, switches))
+
+    plain = {place: outcome(*place, Run({})) for place in itertools.product(_MODELS, _VERSIONS, _PLATFORMS)}
+    found = {"{} on {} {}".format(*place): lines for place, lines in plain.items()}
+    for name, run in _RUNS.items():
+        for place in _PLACES:
+            found["{} on {} {}: {}".format(*place, name)] = _difference(plain[place], outcome(*place, run))
+    return {name: "\n".join(lines) for name, lines in found.items()}
 
 
 def test_every_recorded_run_has_the_plan_that_was_recorded(planned):
-    if os.environ.get("RECORD_PLANS"):
-        rows = [f"{json.dumps(name)}: {json.dumps(outcome, sort_keys=True)}" for name, outcome in planned.items()]
-        _FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
-    recorded = json.loads(_FILE.read_text(encoding="utf-8"))
+    before = recorded(_FILE, planned)
 
-    assert planned.keys() == recorded.keys()
-    assert {name: outcome for name, outcome in planned.items() if outcome != recorded[name]} == {}
+    assert before.keys() == planned.keys()
+    assert {name: text for name, text in planned.items() if text != before[name]} == {}

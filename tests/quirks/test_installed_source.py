@@ -1,0 +1,68 @@
+"""What built-in quirks say of the installed packages, which examples cannot check: their versions are assumed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from quirks_core.source import sources
+from quirks_plugins.kv_cache.kv_connector_stale import _KEEPERS
+from quirks_plugins.weight_sync.router_bias_buffers import QUIRK as ROUTER_BIAS
+
+_FOLDER = "vllm.distributed.kv_transfer.kv_connector.v1"
+_MODULES = {
+    "ExampleConnector": "example_connector",
+    "FlexKVConnectorV1": "flexkv_connector",
+    "HF3FSKVConnector": "hf3fs.hf3fs_connector",
+    "LMCacheConnectorV1": "lmcache_connector",
+    "LMCacheMPConnector": "lmcache_mp_connector",
+}
+UNREAD = {"VLLM_USE_V1": "1", "VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}
+
+
+@pytest.mark.parametrize("name", _KEEPERS)
+def test_the_installed_connector_has_no_way_to_clear_its_store(name):
+    source = sources.module_source(f"{_FOLDER}.{_MODULES[name]}")
+
+    assert source is not None
+    assert "def reset_cache" not in source
+
+
+@pytest.mark.parametrize("model_type", sorted(ROUTER_BIAS.model_types or ()))
+def test_transformers_keeps_the_bias_of_every_listed_model_in_a_buffer(model_type):
+    source = sources.module_source(f"transformers.models.{model_type}.modeling_{model_type}")
+
+    assert source is not None
+    assert re.search(r"self\.(e_score_correction_bias|expert_bias) = nn\.Buffer\(", source)
+
+
+def test_a_source_build_is_settled_by_the_installed_engines_source(plan_for, registry):
+    built = plan_for("gemma3_text").context.model_copy(update={"packages": {"vllm": "0.1.dev1+g123"}})
+
+    (verdict,) = [item for item in registry.resolve(built).verdicts if item.id == "gemma-normalizer-dummy-load"]
+
+    assert verdict.state == "dormant"
+    assert "settled by" in verdict.because
+
+
+@pytest.mark.parametrize(("settings", "environ"), [({}, UNREAD), ({"env": UNREAD}, {})], ids=["shell", "configuration"])
+def test_variables_that_vllm_does_not_read_are_named_in_one_warning(plan_for, settings, environ):
+    plan = plan_for("qwen3", settings, environ=environ)
+
+    (warning,) = [str(warning) for warning in plan.warnings if "unread-environment" in str(warning)]
+    assert f"vLLM {plan.context.packages['vllm']} does not read VLLM_ATTENTION_BACKEND, VLLM_USE_V1" in warning
+
+
+@pytest.mark.parametrize("environ", [{}, {"VLLM_LOGGING_LEVEL": "INFO"}, {"NRL_VLLM_USE_V1": "1"}, {"PATH": "/bin"}])
+def test_variables_that_vllm_reads_or_that_are_not_its_own_give_no_warning(plan_for, environ):
+    states = {verdict.id: verdict.state for verdict in plan_for("qwen3", environ=environ).verdicts}
+
+    assert states["unread-environment"] == "not_matched"
+
+
+def test_a_secret_is_never_in_a_plan(plan_for):
+    plan = plan_for("qwen3", {"env": {"VLLM_HF_TOKEN": "hunter2"}}, environ={"VLLM_API_KEY": "hunter2", **UNREAD})
+
+    for secret in ("hunter2", "VLLM_API_KEY", "VLLM_HF_TOKEN"):
+        assert secret not in plan.to_json()

@@ -1,0 +1,126 @@
+"""Patches of built-in quirks as functions, without an engine; their scenarios and `tests/engine` run them in one."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import save_file  # noqa: E402
+
+from quirks_plugins.dtype.apertus_patches import wrap_init  # noqa: E402
+from quirks_plugins.speculative.cpu_speculative_patches import expand_batch_to_tokens  # noqa: E402
+from quirks_plugins.timeout.dp_coordinator_patches import wrap_wait_for_addresses  # noqa: E402
+from quirks_plugins.weight_sync.reload_patches import wrap_get_weight_loader  # noqa: E402
+from quirks_plugins.weight_sync.tied_head_patches import wrap_initialize_model  # noqa: E402
+
+#: The arguments of vLLM's xIELU, in their order.
+_XIELU = ("alpha_p_init", "alpha_n_init", "beta", "eps", "dtype")
+HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
+ZEROS, ONES = torch.zeros(3, 2), torch.ones(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "expected"),
+    [
+        ((), {}, "float64"),
+        ((0.8, 0.8), {"eps": -1e-6}, "float64"),
+        ((), {"dtype": "int8"}, "int8"),
+        ((1, 2, 3, 4, "int8"), {}, "int8"),
+    ],
+)
+def test_xielu_gets_torchs_default_dtype_unless_the_caller_names_one(arguments, named, expected):
+    made = []
+
+    def init(_self, *values, **options):
+        made.append(str({**dict(zip(_XIELU, values, strict=False)), **options}["dtype"]).removeprefix("torch."))
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        wrap_init(init)(None, *arguments, **named)
+    finally:
+        torch.set_default_dtype(before)
+    assert made == [expected]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.int64])
+def test_each_draft_token_has_the_value_of_its_request_and_the_marked_one_is_replaced(dtype):
+    values, ends = torch.tensor([2, 0, 5], dtype=dtype), torch.tensor([2, 3, 3], dtype=torch.int32)
+
+    found = expand_batch_to_tokens(values, ends, 3, replace_from=0, replace_to=1)
+
+    assert (found.tolist(), found.dtype) == ([2, 2, 1], dtype)
+    assert expand_batch_to_tokens(torch.tensor([0.5, 0.25]), torch.tensor([1, 4]), 4).tolist() == [0.5, 0.25, 0.25, 0.25]
+
+
+def test_addresses_of_a_coordinator_that_have_come_are_read_at_once():
+    (received, sent), (alive, _) = multiprocessing.Pipe(duplex=False), multiprocessing.Pipe(duplex=False)
+    sent.send("addresses")
+
+    wait = wrap_wait_for_addresses(lambda _self, pipe: pipe.recv())
+
+    assert wait(SimpleNamespace(proc=SimpleNamespace(sentinel=alive.fileno())), received) == "addresses"
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["index", "one file"])
+@pytest.mark.parametrize(
+    ("tensors", "load_format", "tied"),
+    [
+        ({HEAD: ZEROS, EMBEDDINGS: ONES}, "dummy", False),
+        ({HEAD: ONES, EMBEDDINGS: ONES}, "dummy", True),
+        ({HEAD: ZEROS, EMBEDDINGS: ONES}, "auto", True),  # vLLM itself has looked by then
+        ({EMBEDDINGS: ONES}, "dummy", True),
+        ({HEAD: ZEROS, EMBEDDINGS: ONES, f"draft.{HEAD}": ZEROS}, "dummy", True),  # which is the head?
+    ],
+)
+def test_the_checkpoint_decides_what_a_dummy_start_ties(tensors, load_format, tied, index, tmp_path):
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    if index:
+        save_file(tensors, tmp_path / "one.safetensors")
+        weight_map = dict.fromkeys(tensors, "one.safetensors")
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}), encoding="utf-8")
+    else:
+        save_file(tensors, tmp_path / "model.safetensors")
+    text = SimpleNamespace(tie_word_embeddings=True)
+    whole = SimpleNamespace(tie_word_embeddings=True, get_text_config=lambda: text)
+    model_config = SimpleNamespace(model=str(tmp_path), revision=None, hf_config=whole)
+    config = SimpleNamespace(model_config=model_config, load_config=SimpleNamespace(load_format=load_format))
+
+    seen = wrap_initialize_model(lambda given: (whole.tie_word_embeddings, text.tie_word_embeddings, given))(config)
+
+    assert seen == (tied, tied, config)
+
+
+def test_a_reset_takes_running_requests_along_whatever_the_caller_says(monkeypatch):
+    class Core:
+        def reset_prefix_cache(self, running=False, connector=False):
+            return running, connector
+
+    class Proc(Core):
+        pass
+
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine.core", SimpleNamespace(EngineCoreProc=Proc))
+    from quirks_plugins.prefix_cache.prefix_reset_patches import reset_prefix_cache
+
+    seen = []
+    monkeypatch.setattr(Core, "reset_prefix_cache", lambda _, *arguments: seen.append(arguments) or True)
+
+    assert [reset_prefix_cache(Proc()), reset_prefix_cache(Proc(), False, True)] == [True, True]
+    assert seen == [(True, False), (True, True)]
+
+
+def test_a_partial_gets_the_name_of_its_function_and_every_other_loader_stays_as_it_is():
+    def loader(param, loaded_weight, shard=0):
+        """Loads."""
+
+    named = wrap_get_weight_loader(lambda held: held)
+
+    assert named(partial(loader, shard=1)).__name__ == "loader"
+    assert named(loader) is loader
