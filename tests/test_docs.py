@@ -145,7 +145,7 @@ def test_a_missing_folder_is_a_usage_error(tmp_path, capsys):
 
 def test_the_pages_do_not_depend_on_what_is_installed(monkeypatch):
     before = pages()
-    for name in ("quirks_core.facts.packages.installed_version", "quirks_core.source.sources.module_source"):
+    for name in ("quirks_core.facts.packages.installed_version", "quirks_core.source.source_tree.SourceTree.module_source"):
         monkeypatch.setattr(name, lambda *_: None)
     monkeypatch.setenv("COLUMNS", "40")
 

@@ -29,7 +29,7 @@ ENGINE = {
             return original
         """,
 }
-RUN = "from quirks_core.source.fingerprints import fingerprint\nRUN = fingerprint('kit_engine:Engine.run')"
+RUN = "from quirks_core.source.vllm_source import INSTALLED\nRUN = INSTALLED.fingerprint('kit_engine:Engine.run')"
 PATCH = "Patch('kit_engine:Engine.run', wrapper='kit_engine_patch:wrap', expects=RUN, reason='nothing else helps')"
 DRIFTED = PATCH.replace("RUN", "'0' * 12")
 ELSEWHERE = DRIFTED.replace("kit_engine:", "no_such_engine:")

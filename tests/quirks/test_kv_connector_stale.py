@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import INSTALLED
 from quirks_plugins.kv_cache.kv_connector_stale import _KEEPERS
 
 CONNECTOR = "engine.kv_transfer_config"
@@ -34,7 +34,7 @@ def test_a_connector_that_forgets_or_keeps_nothing_is_taken(plan_for, name):
 
 @pytest.mark.parametrize("name", _KEEPERS)
 def test_the_installed_connector_has_no_way_to_clear_its_store(name):
-    source = sources.module_source(f"{_FOLDER}.{_MODULES[name]}")
+    source = INSTALLED.module_source(f"{_FOLDER}.{_MODULES[name]}")
 
     assert source is not None
     assert "def reset_cache" not in source

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import INSTALLED
 from quirks_plugins.weight_sync.router_bias_buffers import QUIRK
 
 GLM = {"model_type": "glm4_moe", "n_routed_experts": 4}
@@ -38,7 +38,7 @@ def test_dummy_weights_and_parameters_both_typed_are_refused_with_both_cures(pla
 
 @pytest.mark.parametrize("model_type", sorted(QUIRK.model_types or ()))
 def test_transformers_keeps_the_bias_of_every_listed_model_in_a_buffer(model_type):
-    source = sources.module_source(f"transformers.models.{model_type}.modeling_{model_type}")
+    source = INSTALLED.module_source(f"transformers.models.{model_type}.modeling_{model_type}")
 
     assert source is not None
     assert re.search(r"self\.(e_score_correction_bias|expert_bias) = nn\.Buffer\(", source)
