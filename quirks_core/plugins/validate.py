@@ -13,6 +13,7 @@ from types import ModuleType
 from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import QuirksError, nearest, words
+from quirks_core.base.text import listed
 from quirks_core.configuration.slots import SLOTS, engine_problem, is_engine_argument, slot_around
 from quirks_core.declaration.adjustments import Patch, Refuse
 from quirks_core.declaration.encoding import encode
@@ -211,7 +212,7 @@ def narrower(item: Loaded, replaced: Iterable[Loaded]) -> Iterator[Problem]:
                 Level.NOTE,
                 item.quirk.id,
                 f"it supersedes {other.quirk.id!r} only where it applies itself; {other.quirk.id!r} stays active in its own "
-                f"{', '.join(missed[:_SHOWN])}{' and others' if len(missed) > _SHOWN else ''}",
+                f"{listed(missed, _SHOWN)}",
             )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from quirks_core.base.text import listed
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import Release
@@ -162,7 +163,7 @@ def _file_changes(before: Release, after: Release, old: _Class, new: _Class) -> 
             subject = f"{module}, functions that are {'new' if is_new else 'gone'}"
             yield _finding(Level.NOTE, subject, f"of loading, attention or rotary embedding: {', '.join(names)}")
     if others:
-        message = f"{len(others)}: {', '.join(others[:8])}{', …' if len(others) > 8 else ''}"
+        message = f"{len(others)}: {listed(others)}"
         yield _finding(Level.NOTE, f"{new.module}, other changed functions", message)
 
 

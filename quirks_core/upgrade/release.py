@@ -76,7 +76,7 @@ class Release:
 
 def sources_folder() -> Path:
     """Returns the folder that keeps what was fetched."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "model-quirks" / "sources"
+    return private_folder.user_cache() / "sources"
 
 
 def installed_release() -> Release | None:
