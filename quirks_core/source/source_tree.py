@@ -219,7 +219,7 @@ def _found_by_lines(lines: list[str], path: list[str]) -> str | None:
 
 
 def _lines_of(lines: list[str], path: list[str]) -> list[str] | None:
-    """Finds a function or class by indentation, because vLLM's largest modules take a quarter of a second to parse.
+    """Finds a function or class by indentation: parsing whole modules for it takes a rollout's plan 0.15 s more.
 
     Returns:
         Its lines, its decorators' included, and what stands below it without being code; None where lines alone cannot tell,
