@@ -22,7 +22,7 @@ import measure
 
 from quirks_core import Patch
 from quirks_core.apply.patching import check_drift, install
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 
 #: Makes a process as crowded as it is after ``import vllm`` (0.32.0 for CPU): 2 600 modules with 108 000 names.
 _MODULES, _NAMES = 2_400, 41
@@ -66,9 +66,9 @@ def crowd() -> None:
 
 def cases() -> dict[str, Callable[[], float]]:
     """What is measured."""
-    wrap = Patch("acme_target:scaled", wrapper="acme_wrappers:wrap", expects=(fingerprint("acme_target:scaled"),))
+    wrap = Patch("acme_target:scaled", wrapper="acme_wrappers:wrap", expects=(INSTALLED.fingerprint("acme_target:scaled"),))
     add = Patch("acme_target:Sampler.seed", adds="acme_wrappers:seed")
-    pending = Patch("acme_later:scaled", wrapper="acme_wrappers:wrap", expects=(fingerprint("acme_later:scaled"),))
+    pending = Patch("acme_later:scaled", wrapper="acme_wrappers:wrap", expects=(INSTALLED.fingerprint("acme_later:scaled"),))
     return {
         "wrap a function, and undo": partial(once, wrap),
         "compare a fingerprint, which is part of it": lambda: measure.timed(lambda: check_drift(wrap)),

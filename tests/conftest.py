@@ -26,7 +26,8 @@ from recorded import recorded
 
 from quirks_core.cli import main
 from quirks_core.declaration import data_file
-from quirks_core.source import engine_arguments, serve_options, sources
+from quirks_core.source.engine_arguments import EngineArguments
+from quirks_core.source.vllm_source import VllmSource
 
 _STARTUP = str(Path(__file__).parent / "startup")
 #: Ray gives its workers what nobody else wants of the cores, which on a busy machine is nothing, and starts some in advance.
@@ -150,9 +151,9 @@ def model(tmp_path: Path) -> Callable[..., Path]:
 
 
 def _forget_sources() -> None:
-    arguments = (engine_arguments.argument_names, engine_arguments.find_argument, engine_arguments._fields)
-    of_sources = (sources.attribute_source, sources.module_source, sources.parsed)
-    for cached in (*of_sources, data_file._read, *arguments, serve_options.serve_options):
+    arguments = (EngineArguments.names, EngineArguments.find, EngineArguments._fields)
+    source = (VllmSource.attribute_source, VllmSource.module_source, VllmSource.parsed, VllmSource.options)
+    for cached in (*source, data_file._read, *arguments):
         cached.cache_clear()
     importlib.invalidate_caches()
 

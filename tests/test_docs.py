@@ -126,7 +126,7 @@ def test_only_pages_that_differ_are_written(tmp_path):
 
 def test_the_pages_do_not_depend_on_what_is_installed(monkeypatch):
     before = pages.committed_pages(), pages.quirk_pages()
-    for name in ("quirks_core.facts.packages.installed_version", "quirks_core.source.sources.module_source"):
+    for name in ("quirks_core.facts.packages.installed_version", "quirks_core.source.source_tree.SourceTree.module_source"):
         monkeypatch.setattr(name, lambda *_: None)
     monkeypatch.setenv("COLUMNS", "40")
 

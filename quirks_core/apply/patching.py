@@ -17,7 +17,7 @@ from typing import Any
 from quirks_core.apply import imports
 from quirks_core.base.errors import PatchDriftError, QuirksError
 from quirks_core.declaration.adjustments import Patch
-from quirks_core.source import fingerprints
+from quirks_core.source.vllm_source import INSTALLED
 
 _MISSING = object()
 _WRAPPED_FUNCTIONS = (staticmethod, classmethod)
@@ -114,7 +114,7 @@ def install(patch: Patch, quirk: str) -> InstalledPatch:
         QuirksError: Another quirk owns the target; nothing was changed.
     """
     check_drift(patch)
-    installed = InstalledPatch(patch, quirk, fingerprints.find(patch.target) or "")
+    installed = InstalledPatch(patch, quirk, INSTALLED.fingerprint(patch.target) or "")
     site = _sites.get(patch.target) or _Site(patch.target)
     if site.patches.get(quirk) == patch:
         return installed
@@ -158,11 +158,11 @@ def check_drift(patch: Patch) -> None:
     Raises:
         PatchDriftError: It is not.
     """
-    here = fingerprints.find(patch.target)
-    if patch.adds and here is None and fingerprints.has_owner(patch.target):
+    here = INSTALLED.fingerprint(patch.target)
+    if patch.adds and here is None and INSTALLED.has_owner(patch.target):
         return
-    if not fingerprints.is_expected(patch.target, patch.expects):
-        problem = fingerprints.missing(patch.target) if here is None else f"{patch.target} has changed (fingerprint {here})"
+    if not INSTALLED.is_expected(patch.target, patch.expects):
+        problem = INSTALLED.missing(patch.target) if here is None else f"{patch.target} has changed (fingerprint {here})"
         wanted = " or ".join(patch.expects) or "nothing of that name"
         raise PatchDriftError(f"{problem}; the patch was written against {wanted} ('quirks doctor' shows what changed)")
 

@@ -11,7 +11,7 @@ from quirks_core.apply.receipt import ReadBack
 from quirks_core.configuration.slots import ENGINE, HEAD_DTYPE, NOT_ARGUMENTS, SLOTS
 from quirks_core.declaration.adjustments import Relation, holds
 from quirks_core.plan.records import Plan, ProcessPlan, Status
-from quirks_core.source.engine_arguments import find_argument
+from quirks_core.source.vllm_source import INSTALLED
 
 #: Slots whose value ``auto`` the engine replaces by what it stands for.
 _RESOLVED = frozenset({"engine.dtype"})
@@ -87,7 +87,7 @@ def _sections(config: Any) -> Iterator[tuple[str, Any]]:
 
 def _find(sections: dict[str, Any], name: str) -> Any:
     """The value of an argument: in the class that its default is taken from, or in the only one that has such a name."""
-    argument = find_argument(name)
+    argument = INSTALLED.arguments.find(name)
     if argument is not None and argument.owner in sections:
         return getattr(sections[argument.owner], argument.attribute, _MISSING)
     owners = [section for section in sections.values() if name in vars(section) or hasattr(type(section), name)]

@@ -24,6 +24,11 @@ _SETTLED_S = 5.0
 _held: dict[Path, int] = {}
 
 
+def user_cache() -> Path:
+    """Returns this project's folder in the user's cache; it need not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "model-quirks"
+
+
 def make(prefix: str, parent: str | Path | None = None) -> Path:
     """Makes a folder that nobody else can enter, and marks it as this process's.
 

@@ -7,6 +7,7 @@ newlines that forge lines of ours. In JSON the same characters become JSON's own
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 #: Control characters other than tab and newline, invisible characters, bidirectional controls, and lone surrogates. The joiners
 #: U+200C and U+200D stay: several scripts, and emoji, need them.
@@ -29,6 +30,13 @@ def one_line(text: str) -> str:
 def indented(text: str, spaces: int) -> str:
     """Returns a text like `printable`, whose second and later lines are indented, so that none looks like a line of ours."""
     return printable(text).replace("\n", "\n" + " " * spaces)
+
+
+def listed(texts: Iterable[str], most: int = 8, separator: str = ", ") -> str:
+    """Returns texts on one line; those beyond a number are counted: ``a, b and 12 more``."""
+    found = list(texts)
+    rest = f"{separator.rstrip(', ')} and {len(found) - most} more" if len(found) > most else ""
+    return separator.join(found[:most]) + rest
 
 
 def escaped_json(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 #: Most bytes of a file that is read, if the caller names no other limit.
@@ -60,6 +61,7 @@ def write(file: Path, text: str) -> None:
     if file.exists() and not file.is_file():
         file.write_text(text, encoding="utf-8")
         return
-    draft = file.with_name(f"{file.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(file)
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".") as folder:
+        draft = Path(folder, file.name)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)

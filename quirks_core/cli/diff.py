@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.base.json_values import canonical
+from quirks_core.base.text import listed
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.plan.diff import Change, PlanDiff, QuirkSide, SlotSide, diff
@@ -60,9 +61,8 @@ def read_plan(name: str) -> Plan:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
     if problems[0]["type"] == "json_invalid":
         raise UsageError(f"{where} is not valid JSON ({problems[0]['msg']}); {_EXPECTED}")
-    listed = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'the whole'}: {item['msg']}" for item in problems[:3])
-    more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
-    raise UsageError(f"{where} is not a plan ({listed}{more}); {_EXPECTED}")
+    what = (f"{'.'.join(map(str, item['loc'])) or 'the whole'}: {item['msg']}" for item in problems)
+    raise UsageError(f"{where} is not a plan ({listed(what, 3, '; ')}); {_EXPECTED}")
 
 
 def _show(screen: Screen, found: PlanDiff, a: str, b: str) -> None:

@@ -50,7 +50,7 @@ from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanO
 from quirks_core.plugins.plugin_code import TIMEOUT_VARIABLE
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.standing import Standing, standing
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import INSTALLED
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
 _NEED_TORCH_CUDA = ("torchvision", "torchaudio", "torchcodec")
@@ -284,11 +284,11 @@ def _probe(item: Loaded, probe: Probe) -> Finding:
 
 
 def _drift(item: Loaded, patch: Patch) -> Finding:
-    if sources.module_source(patch.target.partition(":")[0]) is None:
+    if INSTALLED.module_source(patch.target.partition(":")[0]) is None:
         return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
     if matches(item.quirk.match, Installation()).answer is Answer.NO:
         return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
-    if (problem := drift_of(patch, item)) is None:
+    if (problem := drift_of(patch, item, INSTALLED)) is None:
         return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
     return Finding("error", item.quirk.id, f"runs that need the patch are refused: {problem}")
 

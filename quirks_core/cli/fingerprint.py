@@ -14,7 +14,7 @@ from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration import data_file
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,8 @@ def _print(options: argparse.Namespace) -> int:
     module, colon, path = options.target.partition(":")
     if not (module and colon and path):
         raise UsageError(f"{options.target!r} is not of the form package.module:Class.attribute")
-    found = fingerprint(options.target)
+    if (found := INSTALLED.fingerprint(options.target)) is None:
+        raise UsageError(INSTALLED.missing(options.target))
     if options.json:
         print(json.dumps({"target": options.target, "fingerprint": found}, indent=2, sort_keys=True))
     else:

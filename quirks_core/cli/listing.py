@@ -12,7 +12,7 @@ from typing import NamedTuple
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
 from quirks_core.plugins.discovery import Discovered, discover
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import INSTALLED
 
 
 class _About(NamedTuple):
@@ -69,7 +69,7 @@ def _about(item: Discovered) -> _About:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Python says of somebody's source
-            found = sources.statement(f"{module}:{name}") if name else None
+            found = INSTALLED.statement(f"{module}:{name}") if name else None
     except Exception:  # a file that cannot be read, or is nothing that Python can take
         return _About()
     call = found.value if isinstance(found, ast.Assign | ast.AnnAssign) else None

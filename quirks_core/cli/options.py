@@ -10,6 +10,7 @@ from quirks_core.configuration.serve_command import ServeCommand, read_serve_com
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 
 def load_config(options: argparse.Namespace, *, default_purpose: str | None = None) -> GenerationConfig:
@@ -39,18 +40,19 @@ def add_server_command(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def load_server_command(options: argparse.Namespace) -> tuple[ServeCommand, GenerationConfig]:
+def load_server_command(options: argparse.Namespace, source: VllmSource = INSTALLED) -> tuple[ServeCommand, GenerationConfig]:
     """Reads the command line of a server, and the configuration that it stands for.
 
     Args:
         options: Parsed arguments with ``cmd``, ``config``, ``model``, ``set`` and ``purpose``.
+        source: The vLLM that the command is for.
 
     Raises:
         UsageError: Something is wrong with it, or other options describe the run as well.
     """
     if options.model or options.config:
         raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
-    command = read_serve_command(options.cmd)
+    command = read_serve_command(options.cmd, source)
     return command, command.config(purpose=options.purpose or "serve", settings=options.set)
 
 

@@ -17,7 +17,7 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import documentation
-from quirks_core.source.engine_arguments import argument_names
+from quirks_core.source.vllm_source import INSTALLED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def _reflowed(paragraph: str) -> str:
 
 def _show_slot(options: argparse.Namespace) -> int:
     slot = find_slot(options.id)
-    if is_engine_argument(slot.name) and argument_names() is not None:
+    if is_engine_argument(slot.name) and INSTALLED.arguments.names() is not None:
         if problem := engine_problem(slot.name):
             raise UsageError(problem)
         slot = installed_slot(slot.name) or slot

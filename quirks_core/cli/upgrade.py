@@ -19,7 +19,7 @@ from quirks_core.cli.screen import Screen, line
 from quirks_core.cli.upgrade_view import catalogue_markdown, markdown, plain, show, show_catalogue, show_steps, steps_markdown
 from quirks_core.hook.seams import NEWEST
 from quirks_core.plugins.registry import Registry
-from quirks_core.source.sources import reading
+from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
 from quirks_core.upgrade.finding import Verdict
 from quirks_core.upgrade.paste import Form
@@ -126,11 +126,10 @@ def _upgrade(options: argparse.Namespace, before: Release) -> Upgrade:
     """Reads the run; a command line is read with the options of the release that it is for."""
     server: tuple[str, ...] = ()
     if options.cmd:
-        with reading(before.tree):
-            try:
-                command, config = load_server_command(options)
-            except UsageError as error:
-                raise UsageError(f"as {before.name} reads it: {error}") from None
+        try:
+            command, config = load_server_command(options, before.source)
+        except UsageError as error:
+            raise UsageError(f"as {before.name} reads it: {error}") from None
         server = command.server
     else:
         config = load_config(options)
@@ -149,7 +148,7 @@ def _tell(options: argparse.Namespace) -> Callable[[str], None]:
 
 def _environment(release: Release) -> str:
     """What ``quirks migrate`` takes for a release."""
-    if release.tree is None:
+    if release.source == INSTALLED:
         return sys.executable
     if release.version is None or release.name != f"{release.distribution} {release.version}":
         raise UsageError(f"--measure installs a version of the index, or runs the installed one, not {release.name}")

@@ -1,6 +1,6 @@
 """Reads the command line of a vLLM server and returns the configuration that it stands for. Nothing of vLLM is imported.
 
-The options come from the source of the installed vLLM (`quirks_core.source.serve_options`), and are read as vLLM's parser
+The options come from the source of vLLM (`quirks_core.source.serve_options`), and are read as vLLM's parser
 reads them: dashes or underscores, ``--flag value`` and ``--flag=value``, ``--no-flag``, short names, unambiguous beginnings,
 JSON or ``--option.key value``, ``--config FILE``; of an option that is typed twice the last one counts.
 """
@@ -21,8 +21,9 @@ from quirks_core.configuration.config import GenerationConfig, Purpose
 from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.slots import ENGINE, problem_of_name
 from quirks_core.configuration.yaml_file import lay_over, read_yaml
-from quirks_core.source.engine_arguments import find_argument
-from quirks_core.source.serve_options import ServeOption, Shape, members, serve_options
+from quirks_core.source.engine_arguments import EngineArguments
+from quirks_core.source.serve_options import ServeOption, Shape, members
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 _FORMS = "write: vllm serve MODEL …, or: python -m vllm.entrypoints.openai.api_server --model MODEL …"
 #: Modules that a Python runs as a server; the first word after some of them is a command.
@@ -51,11 +52,13 @@ class ServeCommand:
         arguments: The engine arguments that were typed, the model among them, with their values; None is an explicit ``None``.
         environment: Variables that were set before the command.
         server: The options of the server alone that were typed, by their first long name.
+        source: The vLLM that the options are read from.
     """
 
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
     server: tuple[str, ...] = ()
+    source: VllmSource = INSTALLED
 
     @property
     def model(self) -> str:
@@ -64,7 +67,7 @@ class ServeCommand:
         Raises:
             UsageError: Neither says one.
         """
-        known = find_argument("model")
+        known = self.source.arguments.find("model")
         model = self.arguments.get("model") or (known.default if known else None)
         if not isinstance(model, str):
             raise UsageError(f"the command names no model; {_FORMS}")
@@ -97,12 +100,13 @@ class ServeCommand:
         return EngineRun.told(values, typed_slots)
 
 
-def read_serve_command(words: Sequence[str]) -> ServeCommand:
+def read_serve_command(words: Sequence[str], source: VllmSource = INSTALLED) -> ServeCommand:
     """Reads a command line.
 
     Args:
         words: The words, as a shell would pass them: ``["vllm", "serve", "MODEL", "-tp", "2"]``. Assignments of variables may
             precede them.
+        source: The vLLM that the command is for.
 
     Raises:
         UsageError: It starts no server of vLLM's, it has an option that vLLM does not have or a value that the option does not
@@ -110,12 +114,12 @@ def read_serve_command(words: Sequence[str]) -> ServeCommand:
     """
     environment, rest = _assignments(words)
     typed, with_tag = _after_program(rest)
-    options = serve_options()
+    options = source.options()
     if options is None:
         raise UsageError(
             "no vLLM is installed here, so its options are not known; describe the run by --model and --set instead"
         )
-    parser = _parser(options, with_tag=with_tag)
+    parser = _parser(options, source.arguments, with_tag=with_tag)
     found, unknown = parser.parse_known_args(_joined(_spelled(_with_file(typed, options))))
     if unknown:
         raise UsageError(_unknown(unknown, options))
@@ -123,7 +127,7 @@ def read_serve_command(words: Sequence[str]) -> ServeCommand:
     if tag := arguments.pop(_TAG, None):
         arguments["model"] = tag
     server = tuple(sorted(name.removeprefix(_SERVER) for name in vars(found) if name.startswith(_SERVER)))
-    return ServeCommand(arguments, environment, server)
+    return ServeCommand(arguments, environment, server, source)
 
 
 # ---- which program
@@ -249,16 +253,16 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"vllm serve: {message}")
 
 
-def _parser(options: Iterable[ServeOption], *, with_tag: bool) -> _Parser:
+def _parser(options: Iterable[ServeOption], arguments: EngineArguments, *, with_tag: bool) -> _Parser:
     parser = _Parser(prog="vllm serve", add_help=False, argument_default=argparse.SUPPRESS)
     if with_tag:
         parser.add_argument(_TAG, nargs="?")
     for option in options:
-        parser.add_argument(*option.names, dest=option.argument or f"{_SERVER}{option.name}", **_shape(option))
+        parser.add_argument(*option.names, dest=option.argument or f"{_SERVER}{option.name}", **_shape(option, arguments))
     return parser
 
 
-def _shape(option: ServeOption) -> dict[str, Any]:
+def _shape(option: ServeOption, arguments: EngineArguments) -> dict[str, Any]:
     """What argparse is told of an option's values; those of the server are not read."""
     match option.shape:
         case Shape.FLAG:
@@ -268,7 +272,7 @@ def _shape(option: ServeOption) -> dict[str, Any]:
         case Shape.OPTIONAL:
             return {"nargs": "?", "const": True}
         case Shape.VALUES:
-            return {"nargs": "+", "type": _of_list(option)}
+            return {"nargs": "+", "type": _of_list(option, arguments)}
     if option.argument is None:
         return {}
     return {"type": _length if option.argument == _LENGTH else _reader(option.type)}
@@ -309,9 +313,9 @@ def _literal(text: str, values: Sequence[Any], *, free: bool) -> Any:
     return text if found is None else found
 
 
-def _of_list(option: ServeOption) -> Callable[[str], Any]:
+def _of_list(option: ServeOption, arguments: EngineArguments) -> Callable[[str], Any]:
     """Members of lists are texts, unless the annotation names numbers alone."""
-    argument = find_argument(option.argument or "")
+    argument = arguments.find(option.argument or "")
     inner = re.search(r"(?:list|set|tuple)\[(.*?)\]", argument.annotation) if argument else None
     whole = inner is not None and "int" in inner[1] and "str" not in inner[1]
     return _whole if whole else str

@@ -21,7 +21,8 @@ from quirks_core.base import json_values
 from quirks_core.base.errors import UsageError, nearest, shown
 from quirks_core.configuration import variables
 from quirks_core.configuration.config import EngineSection, GenerationConfig
-from quirks_core.source.engine_arguments import EngineArgument, argument_names, find_argument
+from quirks_core.source.engine_arguments import EngineArgument
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 ENGINE, ENV = "engine.", "env."
 #: No argument of vLLM: it reads it from the checkpoint's configuration, so ``hf_overrides`` sets it.
@@ -181,32 +182,33 @@ def is_enforced(name: str) -> bool:
     return name.startswith(ENV) or name == HEAD_DTYPE or is_engine_argument(name)
 
 
-def installed_slot(name: str) -> Slot | None:
-    """Returns an engine argument's slot as the installed vLLM has it; None if it does not, or none is installed."""
-    argument = find_argument(name.removeprefix(ENGINE))
+def installed_slot(name: str, source: VllmSource = INSTALLED) -> Slot | None:
+    """Returns an engine argument's slot as vLLM has it; None if it does not, or there is no vLLM."""
+    argument = source.arguments.find(name.removeprefix(ENGINE))
     return None if argument is None else Slot(name, argument.type, argument.help, _default(argument))
 
 
-def engine_problem(name: str, value: Any = None) -> str | None:
-    """Says why the installed vLLM will not take an engine argument; None if it will, or none is installed.
+def engine_problem(name: str, value: Any = None, source: VllmSource = INSTALLED) -> str | None:
+    """Says why vLLM will not take an engine argument; None if it will, or there is no vLLM.
 
     Args:
         name: The slot.
         value: Its value; only the name counts if None.
+        source: The vLLM.
     """
-    known = argument_names()
+    known = source.arguments.names()
     if known is None or not is_engine_argument(name):
         return None
-    slot = installed_slot(name)
+    slot = installed_slot(name, source)
     if slot is None:
         key = name.removeprefix(ENGINE)
         return f"{name}: the installed vLLM has no such engine argument{nearest(key, {*known, *EngineSection.model_fields})}"
     return None if value is None else slot.problem(value)
 
 
-def engine_doubt(name: str, value: Any) -> str | None:
+def engine_doubt(name: str, value: Any, source: VllmSource = INSTALLED) -> str | None:
     """Says that vLLM does not list a value of an engine argument that takes others, too; None if it does, or lists none."""
-    slot = installed_slot(name) if is_engine_argument(name) else None
+    slot = installed_slot(name, source) if is_engine_argument(name) else None
     if slot is None or not slot.listed or not isinstance(value, str) or value in slot.listed:
         return None
     known = ", ".join(map(str, slot.listed))

@@ -21,6 +21,7 @@ from quirks_core.declaration.probes import FingerprintProbe
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.packages import distribution_of, installed_version
 from quirks_core.source import fingerprints
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 NAME = "model_quirks.json"
 
@@ -155,21 +156,30 @@ def with_proved(known: DataFile, found: Mapping[str, Proved]) -> DataFile:
     return known.model_copy(update={"proved": ordered})
 
 
-def updated(known: DataFile, quirks: tuple[Quirk, ...], release: str, versions: Mapping[str, str] | None = None) -> DataFile:
-    """Returns the data file of a distribution, updated from the installed sources, or from the tree that is read instead.
+def updated(
+    known: DataFile,
+    quirks: tuple[Quirk, ...],
+    release: str,
+    versions: Mapping[str, str] | None = None,
+    source: VllmSource = INSTALLED,
+) -> DataFile:
+    """Returns the data file of a distribution, updated from sources.
 
-    It drops sources that no quirk expects any more, and adds the installed source if it is expected.
+    It drops sources that no quirk expects any more, and adds those of `source` that are expected.
 
     Args:
         known: The current content.
         quirks: Every quirk of the distribution.
         release: The current release.
         versions: The versions of packages whose source is read instead of the installed one; only these are looked at.
+        source: What is read.
     """
     return DataFile(
         since={quirk.id: known.since.get(quirk.id, release) for quirk in sorted(quirks, key=lambda quirk: quirk.id)},
         fingerprints={
-            target: found for target, wanted in _expected(quirks) if (found := _sources(known, target, wanted, versions))
+            target: found
+            for target, wanted in _expected(quirks)
+            if (found := _sources(known, target, wanted, versions, source))
         },
         proved={quirk.id: known.proved[quirk.id] for quirk in quirks if quirk.id in known.proved},
     )
@@ -210,17 +220,17 @@ def _expected(quirks: tuple[Quirk, ...]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _sources(
-    known: DataFile, target: str, wanted: tuple[str, ...], versions: Mapping[str, str] | None
+    known: DataFile, target: str, wanted: tuple[str, ...], versions: Mapping[str, str] | None, source: VllmSource
 ) -> dict[str, KnownSource]:
     before = known.fingerprints.get(target, {})
     found = {digits: before[digits] for one in wanted if (digits := one[: fingerprints.DIGITS]) in before}
     package = distribution_of(target.partition(":")[0].partition(".")[0])
-    here = fingerprints.find(target) if versions is None or package in versions else None
+    here = source.fingerprint(target) if versions is None or package in versions else None
     if here is not None and any(fingerprints.same(here, one) for one in wanted):
         seen = before.get(here, KnownSource()).versions
         present = installed_version(package) if versions is None else versions[package]
         known_for = seen if present is None or present in seen else (*seen, present)
-        found[here] = KnownSource(versions=known_for, lines=fingerprints.line_digests(target))
+        found[here] = KnownSource(versions=known_for, lines=fingerprints.line_digests(source.attribute_source(target) or ""))
     return found
 
 

@@ -15,7 +15,7 @@ from quirks_core.base.errors import DeclarationError, shown
 from quirks_core.base.json_values import sha256
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
-from quirks_core.source import fingerprints
+from quirks_core.source.vllm_source import INSTALLED
 
 _OURS = "quirks_core."
 
@@ -49,7 +49,7 @@ def digest(declared: Quirk) -> str:
     Raises:
         DeclarationError: Something in it is neither data nor a function.
     """
-    code = [fingerprints.find(item.source) for item in declared.adjustments if isinstance(item, Patch)]
+    code = [INSTALLED.fingerprint(item.source) for item in declared.adjustments if isinstance(item, Patch)]
     parts = {name: part for name, part in encode(declared).items() if name != "examples"}
     return sha256([parts, code])
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from quirks_core.base.errors import DeclarationError
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.packages import distribution_of
-from quirks_core.source import fingerprints, sources
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 
 class Probe(ABC):
-    """A check of the installed source."""
+    """A check of source."""
 
     __slots__ = ()
 
@@ -25,8 +25,8 @@ class Probe(ABC):
         """Returns the dotted name of the module that is read."""
 
     @abstractmethod
-    def answer(self) -> Answer:
-        """Yes: the bug is in the installed source. No: the fix is. Unknown: the module is not installed, or says neither."""
+    def answer(self, source: VllmSource) -> Answer:
+        """Yes: the bug is in the source. No: the fix is. Unknown: there is no such module, or it says neither."""
 
     @property
     def package(self) -> str:
@@ -62,9 +62,9 @@ class StaticProbe(Probe):
         """The module."""
         return self.module
 
-    def answer(self) -> Answer:
+    def answer(self, source: VllmSource) -> Answer:
         """Searches."""
-        found = sources.search(self.module, self.pattern)
+        found = source.search(self.module, self.pattern)
         return Answer.UNKNOWN if found is None else _yes(found is self.found_means_affected)
 
 
@@ -89,14 +89,14 @@ class SymbolProbe(Probe):
         """The target's module."""
         return self.target.partition(":")[0]
 
-    def answer(self) -> Answer:
+    def answer(self, source: VllmSource) -> Answer:
         """Looks; a missing module is an answer as long as its package is installed."""
-        if sources.module_source(self.source().partition(".")[0]) is None or not sources.is_readable(self.source()):
+        if source.module_source(self.source().partition(".")[0]) is None or not source.is_readable(self.source()):
             return Answer.UNKNOWN
         if ":" in self.target:
-            present = sources.attribute_source(self.target) is not None or sources.is_imported(self.target)
+            present = source.attribute_source(self.target) is not None or source.is_imported(self.target)
         else:
-            present = sources.module_source(self.target) is not None
+            present = source.module_source(self.target) is not None
         return _yes(present is self.present_means_affected)
 
 
@@ -128,22 +128,23 @@ class FingerprintProbe(Probe):
         """The target's module."""
         return self.target.partition(":")[0]
 
-    def answer(self) -> Answer:
+    def answer(self, source: VllmSource) -> Answer:
         """Compares."""
-        if fingerprints.is_expected(self.target, self.affected):
+        if source.is_expected(self.target, self.affected):
             return Answer.YES
-        return Answer.NO if fingerprints.is_expected(self.target, self.fixed) else Answer.UNKNOWN
+        return Answer.NO if source.is_expected(self.target, self.fixed) else Answer.UNKNOWN
 
 
-def ask(probe: Probe, package: str | None = None) -> Answer:
+def ask(probe: Probe, package: str | None = None, source: VllmSource = INSTALLED) -> Answer:
     """Runs a probe; if a third party's own kind of probe raises, the answer is unknown.
 
     Args:
         probe: The probe.
         package: The package in question; for a probe of another package the answer is unknown.
+        source: What it reads.
     """
     try:
-        answer = probe.answer() if package in (None, probe.package) else Answer.UNKNOWN
+        answer = probe.answer(source) if package in (None, probe.package) else Answer.UNKNOWN
     except (Exception, SystemExit):  # unknown: the quirk is then unknown too, and plans warn
         return Answer.UNKNOWN
     return answer if isinstance(answer, Answer) else Answer.UNKNOWN

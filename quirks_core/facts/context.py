@@ -35,8 +35,7 @@ from quirks_core.facts.packages import (
     parse_assumptions,
 )
 from quirks_core.facts.unknown import UNKNOWN, Facts, Unknown
-from quirks_core.source import sources
-from quirks_core.source.engine_arguments import argument_names, leaves_open
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 #: Variables with these prefixes are facts of every run; others only if a quirk asks for them or the configuration sets them.
 _FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
@@ -49,6 +48,10 @@ _MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
 class InstalledFacts(Facts, Protocol):
     """Facts that include what is installed."""
 
+    @property
+    def source(self) -> VllmSource:
+        """The source of the vLLM that the facts speak of."""
+
     def source_known(self, package: str) -> bool:
         """Tells whether the package's source on this machine is that of the version the facts speak of."""
 
@@ -59,6 +62,8 @@ class Installation:
     Args:
         versions: Versions by package, to assume instead of the installed ones; the source of these versions is unknown.
     """
+
+    source = INSTALLED
 
     def __init__(self, versions: Mapping[str, str] | None = None) -> None:
         self._versions = versions
@@ -192,6 +197,7 @@ class RunContext(Record):
 
     #: Where further files of the checkpoint are, read when a quirk asks for what they say; None in a run that is made up.
     _checkpoint: Checkpoint | None = PrivateAttr(default=None)
+    _source: VllmSource = PrivateAttr(default=INSTALLED)
 
     @model_serializer(mode="wrap")
     def _without_what_is_rare(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -212,6 +218,7 @@ class RunContext(Record):
         asked: Iterable[str] = (),
         assume: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
+        source: VllmSource = INSTALLED,
     ) -> RunContext:
         """Gathers the facts of a run: reads files and metadata, imports nothing, changes nothing.
 
@@ -220,6 +227,7 @@ class RunContext(Record):
             asked: Names of the facts that quirks ask for: of packages and variables, only these and the common ones are read.
             assume: ``package==version``, ``platform==name`` and ``cpu==kind``, to assume instead of what is here.
             environ: The process environment; `os.environ` if None.
+            source: The vLLM of the run.
 
         Raises:
             UsageError: The model cannot be read, the installed vLLM does not take an engine argument that the user typed, or an
@@ -231,12 +239,13 @@ class RunContext(Record):
         platform = assumed.platform or installed_platform()
         found = {name: text for name in packages if (text := installed_version(name)) is not None}
         settings = {name: value for name, value in config.slots().items() if is_slot(name)}
+        typed = filter(is_slot, config.typed_slots())
         context = cls(
             purpose=config.purpose,
             recipe=config.recipe,
             model=ModelFacts.read(config.model.path, config.model.revision),
             settings=settings,
-            typed=frozenset(name for name in filter(is_slot, config.typed_slots()) if not _is_open(name, settings.get(name))),
+            typed=frozenset(name for name in typed if not _is_open(name, settings.get(name), source)),
             untold=config.untold_slots(),
             packages={**found, **installed_versions(), **assumed.versions},
             assumed=frozenset(assumed.versions),
@@ -246,6 +255,7 @@ class RunContext(Record):
         )
         place = config.model
         context._checkpoint = Checkpoint(place.path, place.revision, place.tokenizer, context.model.config)
+        context._source = source
         context._check_engine_arguments()
         return context
 
@@ -274,11 +284,16 @@ class RunContext(Record):
                 return _walk(self.model.config, rest.split(".")[1:])
             case "engine" if is_slot(name):
                 # An argument that the installed vLLM does not have is not the same as an argument that is not set.
-                is_there = not self.source_known("vllm") or rest in (argument_names() or (rest,))
+                is_there = not self.source_known("vllm") or rest in (self.source.arguments.names() or (rest,))
                 return self.settings.get(name, None if is_there else UNKNOWN)
             case "engine" if (slot := slot_around(name)) != name:
                 return _walk(self.fact(slot), name.removeprefix(f"{slot}.").split("."))
         return UNKNOWN
+
+    @property
+    def source(self) -> VllmSource:
+        """The source of the run's vLLM; it counts only where `source_known` says so."""
+        return self._source
 
     def value(self, slot: str) -> Any:
         """Returns the value of a slot before quirks; None if it is not set."""
@@ -305,13 +320,13 @@ class RunContext(Record):
         given = [name for name in self.environment if name.startswith("VLLM_")]
         if not given:
             return ()
-        return sources.unread_by_engine(given) if self.source_known("vllm") else None
+        return self.source.unread_by_engine(given) if self.source_known("vllm") else None
 
     def _check_engine_arguments(self) -> None:
         if not self.source_known("vllm"):
             return
         typed = [name for name in sorted(self.typed) if name.startswith(ENGINE)]
-        if wrong := [problem for name in typed if (problem := engine_problem(name, self.settings[name]))]:
+        if wrong := [problem for name in typed if (problem := engine_problem(name, self.settings[name], self.source))]:
             raise UsageError("; ".join(wrong))
 
 
@@ -472,9 +487,9 @@ def always_known(name: str) -> bool:
     return is_known_fact(name) and not any(spec.unknown for spec in FAMILIES if name.startswith(spec.name))
 
 
-def _is_open(slot: str, value: Any) -> bool:
+def _is_open(slot: str, value: Any, source: VllmSource) -> bool:
     """Tells whether a typed value leaves its slot to vLLM, as ``engine.dtype=auto`` does."""
-    return slot.startswith(ENGINE) and leaves_open(slot.removeprefix(ENGINE), value)
+    return slot.startswith(ENGINE) and source.arguments.leaves_open(slot.removeprefix(ENGINE), value)
 
 
 def _variables(config: GenerationConfig, asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from packaging.version import InvalidVersion, Version
 
 from quirks_core.facts.packages import installed_version
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 #: The oldest and the newest release of vLLM whose seams were read.
 OLDEST, NEWEST = (0, 26), (0, 33)
@@ -27,11 +27,12 @@ SEAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def problem(version: str | None = None) -> str | None:
-    """Says why the hook cannot be put on the installed vLLM; None if it can. Reads source, imports nothing.
+def problem(version: str | None = None, source: VllmSource = INSTALLED) -> str | None:
+    """Says why the hook cannot be put on vLLM; None if it can. Reads source, imports nothing.
 
     Args:
         version: The version of the source that is read; the installed one if None.
+        source: The vLLM.
     """
     text = version or installed_version("vllm")
     try:
@@ -42,7 +43,7 @@ def problem(version: str | None = None) -> str | None:
         low, high = (".".join(map(str, one)) for one in (OLDEST, NEWEST))
         return f"vLLM {text or 'of an unknown version'} is none of {low} to {high}, for which the hook was written"
     for target, wanted in SEAMS.items():
-        found = _parameters(target)
+        found = _parameters(source.statement(target))
         if found is None:
             return f"vLLM {text} has no {target}"
         if found[: len(wanted)] != wanted:
@@ -50,8 +51,7 @@ def problem(version: str | None = None) -> str | None:
     return None
 
 
-def _parameters(target: str) -> tuple[str, ...] | None:
-    node = sources.statement(target)
+def _parameters(node: ast.stmt | None) -> tuple[str, ...] | None:
     if not isinstance(node, ast.FunctionDef):
         return None
     return tuple(one.arg for one in (*node.args.posonlyargs, *node.args.args))

@@ -145,7 +145,7 @@ def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
     trace = InRange(item).trace(facts)
     if trace.answer is Answer.UNKNOWN and facts.source_known(item.package):
         for probe in quirk.probes:
-            if (answer := ask(probe, item.package)) is not Answer.UNKNOWN:
+            if (answer := ask(probe, item.package, facts.source)) is not Answer.UNKNOWN:
                 name = f"packages.{item.package}"
                 return Trace.of(Leaf(name, f"{item} (a source build: settled by {probe})", facts.fact(name), answer))
     return trace

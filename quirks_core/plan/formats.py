@@ -19,7 +19,8 @@ import yaml
 from quirks_core.configuration.slots import ENGINE, ENV, HEAD_DTYPE, NOT_ARGUMENTS, is_enforced, is_engine_argument
 from quirks_core.plan import advice
 from quirks_core.plan.records import Plan
-from quirks_core.source.serve_options import Shape, option_of, serve_options
+from quirks_core.source.serve_options import Shape
+from quirks_core.source.vllm_source import INSTALLED
 
 _OVERRIDES = "hf_overrides"
 #: The variable that has vLLM's processes apply a plan, patches included.
@@ -87,7 +88,7 @@ def in_options(sentence: str) -> str:
     """Writes the engine arguments in a sentence as options of ``vllm serve``."""
 
     def written(name: str, keys: str, value: Any) -> str | None:
-        option = option_of(name)
+        option = INSTALLED.option_of(name)
         if option is None:
             return None
         if keys or value is None:
@@ -128,8 +129,8 @@ def _engine_arguments(plan: Plan) -> dict[str, Any]:
 
 def _option(name: str, value: Any) -> list[str] | str:
     """The words that set an engine argument; a note if there are none."""
-    option = option_of(name)
-    if option is None and serve_options() is not None:
+    option = INSTALLED.option_of(name)
+    if option is None and INSTALLED.options() is not None:
         return (
             f"engine.{name} = {_json(value)}: 'vllm serve' of the installed vLLM has no option for it; --format python has it"
         )

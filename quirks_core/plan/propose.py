@@ -27,6 +27,7 @@ from quirks_core.plan.merge import Proposal
 from quirks_core.plan.records import Contributor, PlannedPatch, Refusal, State
 from quirks_core.plan.switches import off_switch
 from quirks_core.source import fingerprints
+from quirks_core.source.vllm_source import VllmSource
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) 
     problem = problem_of_operand(slot, relation, operand)
     if problem is None and slot.name not in SLOTS and context.source_known("vllm"):
         values = operand if relation is Relation.ONE_OF else [operand]
-        problem = next((why for value in values if (why := engine_problem(slot.name, value))), None)
+        problem = next((why for value in values if (why := engine_problem(slot.name, value, context.source))), None)
     if problem:
         raise QuirksError(problem)
     required = isinstance(adjustment, Require)
@@ -124,11 +125,11 @@ def computed(context: RunContext, value: Any) -> Any:
 
 def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Proposed) -> None:
     package = distribution_of(patch.target.partition(":")[0].partition(".")[0])
-    found_here = fingerprints.find(patch.target)
+    found_here = context.source.fingerprint(patch.target)
     if not context.source_known(package):
         found.warnings.append(f"{item.quirk.id}: {patch.target} is not checked: {package} is assumed or not installed")
         found_here = patch.expects[0] if patch.expects else ""
-    elif problem := drift_of(patch, item):
+    elif problem := drift_of(patch, item, context.source):
         here = f"{package} {context.packages[package]}"
         remedy = f"upgrade {item.distribution}, or install a version of {package} that it supports ({here} is installed)"
         found.refusals.append(_refusal("drift", item, problem, remedy))
@@ -144,19 +145,19 @@ def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Propo
     found.patches.append((patch, planned))
 
 
-def drift_of(patch: Patch, item: Loaded) -> str | None:
-    """Says what is wrong with the installed source of a patch's target; None if the patch was written against it."""
-    here = fingerprints.find(patch.target)
+def drift_of(patch: Patch, item: Loaded, source: VllmSource) -> str | None:
+    """Says what is wrong with the source of a patch's target; None if the patch was written against it."""
+    here = source.fingerprint(patch.target)
     if patch.adds:
         if here is not None:
             return f"{patch.target} exists by now, and the patch was written to add it"
-        return None if fingerprints.has_owner(patch.target) else fingerprints.missing(patch.target)
-    if fingerprints.is_expected(patch.target, patch.expects):
+        return None if source.has_owner(patch.target) else source.missing(patch.target)
+    if source.is_expected(patch.target, patch.expects):
         return None
     if here is None:
-        return fingerprints.missing(patch.target)
+        return source.missing(patch.target)
     lines = data_file.read_for(item.quirk).lines(patch.target, patch.expects)
-    changed = fingerprints.drift(patch.target, lines).replace("\n", "\n    ")
+    changed = fingerprints.drift(source.attribute_source(patch.target) or "", lines).replace("\n", "\n    ")
     return f"{patch.target} is not the source this patch was written against (fingerprint {here}):\n    {changed}"
 
 

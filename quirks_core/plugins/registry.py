@@ -229,7 +229,7 @@ class Registry:
 def _doubts(context: RunContext) -> list[str]:
     """What is to be said of engine arguments that the user typed and whose values the installed vLLM does not list."""
     typed = sorted(context.typed) if context.source_known("vllm") else ()
-    return [why for name in typed if (why := engine_doubt(name, context.value(name)))]
+    return [why for name in typed if (why := engine_doubt(name, context.value(name), context.source))]
 
 
 def _new_manager() -> pluggy.PluginManager:

@@ -13,6 +13,7 @@ from types import ModuleType
 from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import QuirksError, nearest, words
+from quirks_core.base.text import listed
 from quirks_core.configuration.slots import SLOTS, engine_problem, is_engine_argument, slot_around
 from quirks_core.declaration.adjustments import Advise, Patch, Refuse, same
 from quirks_core.declaration.encoding import encode
@@ -28,7 +29,7 @@ from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.lifecycle import Stage, lifecycle
-from quirks_core.source import fingerprints, sources
+from quirks_core.source.vllm_source import INSTALLED
 
 #: Examples that one message lists at most.
 _SHOWN = 3
@@ -187,11 +188,11 @@ def patches(item: Loaded) -> Iterator[Problem]:
         if not isinstance(patch, Patch):
             continue
         module = patch.source.partition(":")[0]
-        if fingerprints.find(patch.source) is None and sources.module_source(module.partition(".")[0]) is not None:
-            yield _error(item, f"the patch of {patch.target} comes from {fingerprints.missing(patch.source)}")
+        if INSTALLED.fingerprint(patch.source) is None and INSTALLED.module_source(module.partition(".")[0]) is not None:
+            yield _error(item, f"the patch of {patch.target} comes from {INSTALLED.missing(patch.source)}")
         if why := unpatchable(item.quirk, patch):
             yield Problem(Level.NOTE, item.quirk.id, f"the patch of {patch.target} is not checked: {why}")
-        elif problem := drift_of(patch, item):
+        elif problem := drift_of(patch, item, INSTALLED):
             yield _error(
                 item,
                 f"{problem}\nLook at what changed, then add what 'quirks fingerprint {patch.target}' prints to expects, or "
@@ -233,7 +234,7 @@ def narrower(item: Loaded, replaced: Iterable[Loaded]) -> Iterator[Problem]:
                 Level.NOTE,
                 item.quirk.id,
                 f"it supersedes {other.quirk.id!r} only where it applies itself; {other.quirk.id!r} stays active in its own "
-                f"{', '.join(missed[:_SHOWN])}{' and others' if len(missed) > _SHOWN else ''}",
+                f"{listed(missed, _SHOWN)}",
             )
 
 
@@ -251,7 +252,7 @@ def declaring_module(quirk: Quirk) -> ModuleType | None:
 def unpatchable(quirk: Quirk, patch: Patch) -> str:
     """Says why no run on this installation can need a patch; empty if one can."""
     package = patch.target.partition(":")[0].partition(".")[0]
-    if sources.module_source(package) is None:
+    if INSTALLED.module_source(package) is None:
         return f"{package} is not installed"
     here = Installation()
     for trace in (matches(quirk.match, here), affected(here, quirk)):

@@ -1,4 +1,4 @@
-"""The options of ``vllm serve``, read from the source of the installed vLLM: nothing of vLLM is imported.
+"""The options of ``vllm serve``, read from its source: nothing of vLLM is imported.
 
 Options of the engine are added in ``EngineArgs.add_cli_args``, one call for each; those of the server are the fields of the
 ``FrontendArgs`` classes, and a few calls in ``make_arg_parser``. As in vLLM, an option's type says how many words it takes.
@@ -13,8 +13,7 @@ from enum import StrEnum, auto
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from quirks_core.source import sources
-from quirks_core.source.engine_arguments import annotated_type, argument_names, find_argument
+from quirks_core.source.engine_arguments import EngineArguments
 
 _ENGINE = "vllm.engine.arg_utils"
 #: Where the server's own options are: since vLLM 0.33, since 0.29, and before.
@@ -55,20 +54,19 @@ class ServeOption:
         return next((name for name in self.names if name.startswith("--")), self.names[0])
 
 
-@sources.kept_by_tree(4)
-def serve_options() -> tuple[ServeOption, ...] | None:
-    """Returns every option of ``vllm serve``; None if vLLM is not installed."""
-    if argument_names() is None:
+def read_options(arguments: EngineArguments) -> tuple[ServeOption, ...] | None:
+    """Returns every option of ``vllm serve``; None if there is no vLLM.
+
+    Args:
+        arguments: The engine's arguments; the options are read from the same source.
+    """
+    if arguments.names() is None:
         return None
     found: dict[str, ServeOption] = {}
-    for option in (*_added(_ENGINE), *(option for module in _SERVER for option in (*_added(module), *_fields(module)))):
-        found.setdefault(option.name, option)
+    for module in (_ENGINE, *_SERVER):
+        for option in (*_added(module, arguments), *(_fields(module, arguments) if module in _SERVER else ())):
+            found.setdefault(option.name, option)
     return tuple(found.values())
-
-
-def option_of(argument: str) -> ServeOption | None:
-    """Returns the option that sets an engine argument; None if ``vllm serve`` has none, or no vLLM is installed."""
-    return next((option for option in serve_options() or () if option.argument == argument), None)
 
 
 def members(type_: Any) -> tuple[Any, ...]:
@@ -76,23 +74,23 @@ def members(type_: Any) -> tuple[Any, ...]:
     return get_args(type_) if get_origin(type_) in (Union, UnionType) else (type_,)
 
 
-def _added(module: str) -> Iterator[ServeOption]:
+def _added(module: str, arguments: EngineArguments) -> Iterator[ServeOption]:
     """The options that calls of ``add_argument`` add, in the functions of a module that make parsers."""
-    tree = sources.parsed(module)
+    tree = arguments.source.parsed(module)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree else []
     for function in functions:
         for call in ast.walk(function) if function.name in _FUNCTIONS else ():
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == _ADD:
                 names = tuple(word for word in map(_text, call.args) if word.startswith("-"))
                 if names:
-                    yield _option(names, {item.arg: item.value for item in call.keywords if item.arg})
+                    yield _option(names, {item.arg: item.value for item in call.keywords if item.arg}, arguments)
 
 
-def _option(names: tuple[str, ...], given: Mapping[str, ast.expr]) -> ServeOption:
+def _option(names: tuple[str, ...], given: Mapping[str, ast.expr], arguments: EngineArguments) -> ServeOption:
     """An option by its names and by what the call says itself; the rest is what vLLM makes of the argument's type."""
     first = next((name for name in names if name.startswith("--")), names[0])
     destination = _text(given.get("dest")) or first.lstrip("-").replace("-", "_")
-    argument = find_argument(destination)
+    argument = arguments.find(destination)
     type_ = argument.type if argument else Any
     action, nargs = ast.unparse(given["action"]) if "action" in given else "", given.get("nargs")
     if action.strip("'\"") in ("store_true", "store_false"):
@@ -106,15 +104,15 @@ def _option(names: tuple[str, ...], given: Mapping[str, ast.expr]) -> ServeOptio
     return ServeOption(names, destination if argument else None, type_, shape)
 
 
-def _fields(module: str) -> Iterator[ServeOption]:
+def _fields(module: str, arguments: EngineArguments) -> Iterator[ServeOption]:
     """The options of the server that are fields of classes."""
-    tree = sources.parsed(module)
+    tree = arguments.source.parsed(module)
     single = set(_single_words(tree)) if tree else set()
     for owner in tree.body if tree else ():
         if isinstance(owner, ast.ClassDef) and owner.name.endswith(_FRONTEND):
             for node in owner.body:
                 if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                    name, type_ = node.target.id, annotated_type(node.annotation, module)
+                    name, type_ = node.target.id, arguments.annotated_type(node.annotation, module)
                     shape = Shape.VALUE if name in single else _shape(type_)
                     yield ServeOption((f"--{name.replace('_', '-')}",), None, type_, shape)
 

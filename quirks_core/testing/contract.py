@@ -31,7 +31,7 @@ from quirks_core.plugins.discovery import PROJECT, Discovered, discover
 from quirks_core.plugins.isolated import HEAVY, Seen, look
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import Level, Problem
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.testing.applied import applied, entry_point_value
 
 #: Two hash seeds with different orders of sets of strings.
@@ -207,7 +207,7 @@ def _import_targets(quirk: Quirk) -> None:
 
 def _target_modules(quirk: Quirk) -> Iterator[str]:
     for patch in quirk.adjustments:
-        if isinstance(patch, Patch) and sources.module_source(module := patch.target.partition(":")[0]) is not None:
+        if isinstance(patch, Patch) and INSTALLED.module_source(module := patch.target.partition(":")[0]) is not None:
             yield module
 
 

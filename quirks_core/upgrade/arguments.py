@@ -8,12 +8,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
 from quirks_core.configuration.slots import ENGINE, Slot, is_engine_argument
-from quirks_core.source.engine_arguments import UNREAD, EngineArgument, argument_names, find_argument, nested_fields
-from quirks_core.source.serve_options import members, serve_options
-from quirks_core.source.sources import kept_by_tree, reading
+from quirks_core.source.engine_arguments import UNREAD, EngineArgument
+from quirks_core.source.serve_options import members
+from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.release import Release
@@ -30,24 +31,19 @@ class _Arguments:
     fields: Mapping[str, EngineArgument]
     nested: Mapping[str, EngineArgument]
 
-    @classmethod
-    def of(cls, release: Release) -> _Arguments | None:
-        with reading(release.tree):
-            return _arguments()
-
     def find(self, path: str) -> EngineArgument | None:
         return self.fields.get(path) or self.nested.get(path)
 
 
-@kept_by_tree(8)
-def _arguments() -> _Arguments | None:
-    names = argument_names()
+@lru_cache(maxsize=8)
+def _arguments(source: VllmSource) -> _Arguments | None:
+    names = source.arguments.names()
     if names is None:
         return None
-    fields = {name: found for name in sorted(names) if (found := find_argument(name)) is not None}
+    fields = {name: found for name in sorted(names) if (found := source.arguments.find(name)) is not None}
     nested: dict[str, EngineArgument] = {}
     for name in fields:
-        nested |= nested_fields(name)
+        nested |= source.arguments.nested(name)
     return _Arguments(fields, nested)
 
 
@@ -60,14 +56,14 @@ def argument_changes(before: OnRelease, after: OnRelease, form: Form, server: tu
         form: How changes are written.
         server: Options of the server alone that were typed.
     """
-    old, new = _Arguments.of(before.release), _Arguments.of(after.release)
+    old, new = _arguments(before.release.source), _arguments(after.release.source)
     if old is None or new is None:
         which = before.release.name if old is None else after.release.name
         message = f"the source of {which} has no vllm.engine.arg_utils that could be read"
         yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="engine arguments", message=message)
         return
-    with reading(after.release.tree):
-        options = {name for option in serve_options() or () if option.argument is None for name in option.names}
+    server_options = [option for option in after.release.source.options() or () if option.argument is None]
+    options = {name for option in server_options for name in option.names}
     typed = dict(_typed(before))
     for path, value in sorted(typed.items()):
         if form.is_command and new.find(path) is None and f"--{path.replace('_', '-')}" in options:
@@ -171,8 +167,7 @@ def _is_out_of_use(path: str, old: _Arguments, new: _Arguments, used: set[str]) 
 
 def _server(server: tuple[str, ...], after: Release) -> Iterator[Finding]:
     """Options of the server that were typed and are gone."""
-    with reading(after.tree):
-        options = serve_options() or ()
+    options = after.source.options() or ()
     if server and not any(option.argument is None for option in options):
         message = f"the source of {after.label} does not tell which options its server has"
         yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="vllm serve", message=message)

@@ -21,9 +21,6 @@ from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.propose import drift_of
 from quirks_core.plugins.registry import Registry
-from quirks_core.source import fingerprints
-from quirks_core.source.engine_arguments import argument_names
-from quirks_core.source.sources import reading
 from quirks_core.upgrade.finding import Side
 from quirks_core.upgrade.release import PACKAGE, Release
 from quirks_core.upgrade.run import packages_on
@@ -120,10 +117,8 @@ def write_confirmed(registry: Registry, release: Release, distribution: str) -> 
     if path is None or {data_file.path_for(item.quirk) for item in items} != {path}:
         raise UsageError(f"the quirks of {distribution} lie in several packages, or in none; put them in one package")
     known = data_file.read_for(items[0].quirk)
-    with reading(release.tree):
-        data = data_file.updated(
-            known, tuple(item.quirk for item in items), items[0].version, {PACKAGE: release.version.partition("+")[0]}
-        )
+    versions = {PACKAGE: release.version.partition("+")[0]}
+    data = data_file.updated(known, tuple(item.quirk for item in items), items[0].version, versions, release.source)
     if data != known:
         data_file.write(path, data)
     return path, data != known
@@ -146,21 +141,21 @@ def _items(loaded: Loaded, before: Release, after: Release) -> Iterator[Item]:
         yield item(Kind.BEGINS, f"{after.label} is affected, and {before.label} is not ({ranges})")
     for probe in quirk.probes:
         yield from _probe(probe, before, after, new, item)
-    with reading(after.tree):
-        facts = Installation(_versions(after))
-        needed = new is not Answer.NO and matches(quirk.match, facts).answer is not Answer.NO
-        names = argument_names() or frozenset()
-        for adjustment in quirk.adjustments if needed else ():
-            if isinstance(adjustment, Patch):
-                problem = drift_of(adjustment, loaded) if adjustment.target.partition(".")[0] == PACKAGE else None
-                if problem:
-                    first, *rest = problem.splitlines()
-                    yield item(
-                        Kind.DRIFT, first.rstrip(":"), *map(str.strip, rest),
-                        fingerprint=fingerprints.find(adjustment.target) or "",
-                    )  # fmt: skip
-            elif isinstance(adjustment, Default | Require) and _is_gone(adjustment.slot, names):
-                yield item(Kind.ARGUMENT, f"it sets {adjustment.slot}, and {after.label} has no such argument")
+    facts = Installation(_versions(after))
+    needed = new is not Answer.NO and matches(quirk.match, facts).answer is not Answer.NO
+    names = after.source.arguments.names() or frozenset()
+    for adjustment in quirk.adjustments if needed else ():
+        if isinstance(adjustment, Patch):
+            is_vllm = adjustment.target.partition(".")[0] == PACKAGE
+            problem = drift_of(adjustment, loaded, after.source) if is_vllm else None
+            if problem:
+                first, *rest = problem.splitlines()
+                yield item(
+                    Kind.DRIFT, first.rstrip(":"), *map(str.strip, rest),
+                    fingerprint=after.source.fingerprint(adjustment.target) or "",
+                )  # fmt: skip
+        elif isinstance(adjustment, Default | Require) and _is_gone(adjustment.slot, names):
+            yield item(Kind.ARGUMENT, f"it sets {adjustment.slot}, and {after.label} has no such argument")
 
 
 def _is_gone(slot: str, names: frozenset[str]) -> bool:
@@ -173,11 +168,7 @@ def _probe(
     """What a probe says of both releases, held against the versions."""
     if probe.package != PACKAGE:
         return
-    answers = []
-    for release in (before, after):
-        with reading(release.tree):
-            answers.append(ask(probe))
-    old, new = answers
+    old, new = (ask(probe, source=release.source) for release in (before, after))
     words = {Answer.YES: "the bug is there", Answer.NO: "the fix is there", Answer.UNKNOWN: "it cannot be told"}
     told = f"{probe}: {words[old]} on {before.label}, {words[new]} on {after.label}"
     if Answer.UNKNOWN not in (in_range, new) and in_range is not new:

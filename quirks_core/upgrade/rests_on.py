@@ -8,10 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from quirks_core.hook import seams
-from quirks_core.source import sources
-from quirks_core.source.sources import kept_by_tree, package_files, reading
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.release import PACKAGE, Release
+from quirks_core.upgrade.release import PACKAGE
 from quirks_core.upgrade.run import OnRelease
 
 #: Our packages that import vLLM.
@@ -26,8 +25,7 @@ def seam_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
         after: The run on the release in question.
     """
     release = after.release
-    with reading(release.tree):
-        problem = seams.problem(release.version or "of an unknown version")
+    problem = seams.problem(release.version or "of an unknown version", release.source)
     if problem is not None:
         needed = after.plan.changes or after.plan.patches
         message = f"{problem}: MODEL_QUIRKS would start the engine without quirks"
@@ -35,7 +33,7 @@ def seam_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
             section=Section.SEAMS, level=Level.STOP if needed else Level.NOTE, subject="the hook", message=message,
         )  # fmt: skip
     for place, target in _imported():
-        if _has(before.release, target) and not _has(release, target):
+        if _is_there(before.release.source, target) and not _is_there(release.source, target):
             message = f"{place} imports {target}, which {release.label} does not have"
             yield Finding(section=Section.SEAMS, level=Level.NOTE, subject=place.partition(":")[0], message=message)
 
@@ -49,7 +47,7 @@ def _imported() -> tuple[tuple[str, str], ...]:
 def _found() -> Iterator[tuple[str, str]]:
     for package in _OURS:
         root = next(iter(_root(package)), None)
-        for file in sorted(package_files(package)) if root else ():
+        for file in sorted(INSTALLED.package_files(package)) if root else ():
             try:
                 tree = ast.parse(file.read_text(encoding="utf-8"))
             except (OSError, SyntaxError, ValueError):
@@ -61,7 +59,7 @@ def _found() -> Iterator[tuple[str, str]]:
 
 
 def _root(package: str) -> Iterator[Path]:
-    for file in package_files(package):
+    for file in INSTALLED.package_files(package):
         for parent in file.parents:
             if parent.name == package:
                 yield parent
@@ -76,19 +74,14 @@ def _unguarded(node: ast.AST) -> Iterator[ast.AST]:
             yield from _unguarded(child)
 
 
-def _has(release: Release, target: str) -> bool:
-    with reading(release.tree):
-        return _is_there(target)
-
-
-@kept_by_tree(2048)
-def _is_there(target: str) -> bool:
+@lru_cache(maxsize=2048)
+def _is_there(source: VllmSource, target: str) -> bool:
     module, _, name = target.partition(":")
-    if sources.module_source(module) is None:
+    if source.module_source(module) is None:
         return False
-    if sources.statement(target) is not None or sources.is_imported(target):
+    if source.statement(target) is not None or source.is_imported(target):
         return True
-    lazily = (sources.module_source(module) or "").count(
+    lazily = (source.module_source(module) or "").count(
         f'"{name}"'
     )  # a module with names that it loads when they are asked for
-    return sources.module_source(f"{module}.{name}") is not None or lazily > 0
+    return source.module_source(f"{module}.{name}") is not None or lazily > 0

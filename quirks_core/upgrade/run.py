@@ -14,7 +14,7 @@ from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
-from quirks_core.source.sources import reading
+from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.release import PACKAGE, Release
 
 #: What a release without a version is taken for: a source build, which no range of versions can place, but probes can.
@@ -57,13 +57,13 @@ def on_release(release: Release, config: GenerationConfig, options: PlanOptions,
     if any(text.partition("==")[0].strip() == PACKAGE for text in options.assume):
         raise UsageError("--assume vllm==… and --from and --to contradict each other: name the releases with --from and --to")
     version = release.version or _SOURCE_BUILD
-    with reading(release.tree):
-        # Assumed while the facts are gathered, as an argument that this release lacks is a finding, not an error.
-        context = RunContext.gather(config, asked=registry.asked, assume=[f"{PACKAGE}=={version}", *options.assume])
-        packages, pinned = packages_on(release, context.packages, but_not=context.assumed)
-        assumed = (context.assumed | pinned) - {PACKAGE}
-        context = context.model_copy(update={"packages": {**packages, PACKAGE: version}, "assumed": assumed})
-        return OnRelease(release, registry.resolve(context, options.switches))
+    # Assumed while the facts are gathered, as an argument that this release lacks is a finding, not an error.
+    assume = [f"{PACKAGE}=={version}", *options.assume]
+    context = RunContext.gather(config, asked=registry.asked, assume=assume, source=release.source)
+    packages, pinned = packages_on(release, context.packages, but_not=context.assumed)
+    assumed = (context.assumed | pinned) - {PACKAGE}
+    context = context.model_copy(update={"packages": {**packages, PACKAGE: version}, "assumed": assumed})
+    return OnRelease(release, registry.resolve(context, options.switches))
 
 
 def packages_on(
@@ -76,7 +76,7 @@ def packages_on(
         installed: Versions by package.
         but_not: Packages that stay as they are.
     """
-    if release.tree is None:
+    if release.source == INSTALLED:
         return dict(installed), frozenset()
     found, pinned = dict(installed), set()
     for need in requirements(release):

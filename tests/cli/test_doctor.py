@@ -9,6 +9,7 @@ import pytest
 
 from quirks_core.declaration import data_file
 from quirks_core.source.fingerprints import line_digests
+from quirks_core.source.vllm_source import INSTALLED
 
 RAISES = "raise RuntimeError('imported')\n"
 TARGET = "pluggy._manager:PluginManager.register"
@@ -87,7 +88,7 @@ def test_a_drifted_patch_shows_the_lines_that_are_new_if_its_distribution_keeps_
     package.mkdir()
     (package / "__init__.py").write_text(DRIFTED, encoding="utf-8")
     install("acme-patch", {"acme-patch": "acme_patch:QUIRK"})
-    known = data_file.KnownSource(versions=("1.0",), lines="000000" + line_digests(TARGET)[6:])
+    known = data_file.KnownSource(versions=("1.0",), lines="000000" + line_digests(INSTALLED.attribute_source(TARGET))[6:])
     data_file.write(package / data_file.NAME, data_file.DataFile(fingerprints={TARGET: {"000000000000": known}}))
 
     (message,) = found_about(quirks("doctor", "--json"), "acme-patch")

@@ -9,7 +9,7 @@ import pytest
 
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.lock import Lock
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 
 EXPIRED = """
 from quirks_core import Affected, Advise, Quirk, Severity, model_type, report
@@ -95,8 +95,8 @@ def test_fingerprint_prints_what_can_be_pasted_into_a_patch(quirks):
 
     call = ast.parse(f"Patch({printed.out.rstrip().removesuffix(',')})", mode="eval").body
     assert printed.code == 0
-    assert ast.literal_eval(call.keywords[0].value) == (fingerprint(TARGET),)
-    assert record == {"target": TARGET, "fingerprint": fingerprint(TARGET)}
+    assert ast.literal_eval(call.keywords[0].value) == (INSTALLED.fingerprint(TARGET),)
+    assert record == {"target": TARGET, "fingerprint": INSTALLED.fingerprint(TARGET)}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_name_that_does_not_exist_is_a_usage_error_that_says_which_part_is_mis
 def test_writing_keeps_the_data_file_of_a_distribution(quirks, install, site):
     package = site / "acme_patch"
     package.mkdir()
-    (package / "__init__.py").write_text(PATCHES % fingerprint(TARGET), encoding="utf-8")
+    (package / "__init__.py").write_text(PATCHES % INSTALLED.fingerprint(TARGET), encoding="utf-8")
     install("acme-patch", {"acme-patch": "acme_patch:QUIRK"})
 
     first, second = (quirks("fingerprint", "--write", "Acme.Patch", "--json") for _ in range(2))
@@ -135,7 +135,7 @@ def test_writing_keeps_the_data_file_of_a_distribution(quirks, install, site):
     assert (first.code, first.json) == (0, {"file": str(package / "model_quirks.json"), "changed": True})
     assert (second.code, second.json["changed"]) == (0, False)
     assert data["since"] == {"acme-patch": "1.2"}
-    assert list(data["fingerprints"][TARGET]) == [fingerprint(TARGET)]
+    assert list(data["fingerprints"][TARGET]) == [INSTALLED.fingerprint(TARGET)]
     assert len(known["lines"]) > 100
     assert quirks("show", "acme-patch", "--json").json["since"] == "1.2"
 

@@ -29,14 +29,14 @@ pytestmark = pytest.mark.usefixtures("own_environment")
 ENGINE = 'class Engine:\n    def step(self):\n        return "step"\n\n    def stop(self):\n        return "stop"\n'
 PLUGIN = """
 import os
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 
 if os.environ.get("FAKE_FAILS_HERE"):
     raise OSError("no disk in this process")
 
 def patch(name, wrapper="wrap", **more):
     target = f"fake_engine.module:Engine.{name}"
-    return Patch(target, wrapper=f"fake_plugin:{wrapper}", expects=fingerprint(target), **more)
+    return Patch(target, wrapper=f"fake_plugin:{wrapper}", expects=INSTALLED.fingerprint(target), **more)
 
 def wrap(original):
     return lambda self: f"patched {original(self)}"

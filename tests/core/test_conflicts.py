@@ -11,7 +11,7 @@ from quirks_core.declaration.quirk import Location
 from quirks_core.plan.records import Status
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 
 SLOT, MAPPING, STOPS = "engine.load_format", "engine.hf_overrides", "sampling.stop_token_ids"
 #: What several quirks want, each given as a list of adjustments, in order of their ids.
@@ -83,7 +83,7 @@ def test_a_conflict_changes_nothing_and_names_everybody_with_what_they_want_and_
 @pytest.mark.parametrize("kinds", [("replacement", "wrapper", "wrapper"), ("replacement", "replacement", "replacement")])
 def test_the_switches_of_a_contested_target_settle_it(conflict_of, write_modules, kinds):
     write_modules({"fake_engine.py": "def step():\n    return 1\n"})
-    known = fingerprint("fake_engine:step")
+    known = INSTALLED.fingerprint("fake_engine:step")
     wanted = [[Patch("fake_engine:step", **{kind: f"mine:{n}"}, expects=known)] for n, kind in enumerate(kinds)]
 
     (refusal,) = conflict_of(wanted).refusals

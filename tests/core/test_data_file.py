@@ -14,7 +14,8 @@ from quirks_core.declaration.data_file import DataFile, KnownSource, Proved
 from quirks_core.declaration.quirk import Location
 from quirks_core.plan.propose import drift_of
 from quirks_core.plugins.registry import Registry
-from quirks_core.source.fingerprints import fingerprint, line_digests
+from quirks_core.source.fingerprints import line_digests
+from quirks_core.source.vllm_source import INSTALLED
 
 TARGET = "fake_engine:step"
 ENGINE = "def step():\n    first = 1\n    return first\n"
@@ -27,7 +28,7 @@ def quirk(write_modules, fake_distribution, make_quirk):
     fake_distribution("fake-engine", "1.0", modules={"fake_engine.py": ENGINE})
 
     def make(*expects, name="one", **more):
-        patch = Patch(TARGET, wrapper="mine:wrap", expects=expects or fingerprint(TARGET))
+        patch = Patch(TARGET, wrapper="mine:wrap", expects=expects or INSTALLED.fingerprint(TARGET))
         place = Location("fake_quirks/one.py", 1, "fake_quirks.one")
         return make_quirk(**{"id": name, "adjustments": patch, "location": place, **more})
 
@@ -71,25 +72,25 @@ def test_updating_keeps_releases_adds_new_quirks_and_forgets_those_that_are_gone
 
 
 def test_updating_adds_the_installed_source_where_a_quirk_expects_it_and_forgets_what_none_does(quirk, fake_distribution, site):
-    first = fingerprint(TARGET)
+    first = INSTALLED.fingerprint(TARGET)
     old = data_file.updated(DataFile(), (quirk(first),), "0.1")
-    before = {first: KnownSource(versions=("1.0",), lines=line_digests(TARGET))}
+    before = {first: KnownSource(versions=("1.0",), lines=line_digests(INSTALLED.attribute_source(TARGET)))}
     assert old.fingerprints == {TARGET: before}
     shutil.rmtree(site / "fake_engine-1.0.dist-info")
     fake_distribution("fake-engine", "2.0", modules={"fake_engine.py": ENGINE.replace("first = 1", "first = 2")})
-    second = fingerprint(TARGET)
+    second = INSTALLED.fingerprint(TARGET)
 
     both, unknown, forgotten = (
         data_file.updated(old, (quirk(*expects),), "0.1").fingerprints[TARGET]
         for expects in ((first, second), (first,), (second,))
     )
 
-    now = {second: KnownSource(versions=("2.0",), lines=line_digests(TARGET))}
+    now = {second: KnownSource(versions=("2.0",), lines=line_digests(INSTALLED.attribute_source(TARGET)))}
     assert (both, unknown, forgotten) == ({**before, **now}, before, now)
 
 
 def test_updating_twice_changes_nothing_and_sees_what_probes_expect_but_nothing_that_is_added(quirk):
-    adds, asks = Patch("fake_engine:new", adds="mine:new"), FingerprintProbe(TARGET, fixed=(fingerprint(TARGET),))
+    adds, asks = Patch("fake_engine:new", adds="mine:new"), FingerprintProbe(TARGET, fixed=(INSTALLED.fingerprint(TARGET),))
     quirks = (quirk(name="adds", adjustments=adds), quirk(name="asks", adjustments=adds, evidence=asks))
 
     once = data_file.updated(DataFile(), quirks, "0.1")
@@ -100,11 +101,11 @@ def test_updating_twice_changes_nothing_and_sees_what_probes_expect_but_nothing_
 def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, loaded):
     item = loaded(quirk())
     data_file.write(data_file.path_for(item.quirk), data_file.updated(DataFile(), (item.quirk,), "0.1"))
-    assert drift_of(item.quirk.adjustments[0], item) is None
+    assert drift_of(item.quirk.adjustments[0], item, INSTALLED) is None
 
     write_modules({"fake_engine.py": ENGINE.replace("first = 1", "first = 2")})
 
-    assert "+     first = 2" in drift_of(item.quirk.adjustments[0], item)
+    assert "+     first = 2" in drift_of(item.quirk.adjustments[0], item, INSTALLED)
 
 
 def test_the_built_in_file_knows_every_built_in_quirk_and_every_source_that_one_expects():

@@ -9,7 +9,8 @@ import pytest
 
 from quirks_core.configuration.config import EngineSection
 from quirks_core.configuration.slots import engine_doubt, engine_problem, installed_slot, is_engine_argument, is_slot
-from quirks_core.source.engine_arguments import UNREAD, argument_names, find_argument, leaves_open
+from quirks_core.source.engine_arguments import UNREAD
+from quirks_core.source.vllm_source import INSTALLED
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
 ARGUMENTS = """
@@ -104,7 +105,7 @@ def test_names_types_and_defaults_are_found_through_aliases_imports_unions_and_l
         "union": (int | str | None, None),
         "limited": (int, 4),
         "made": (dict, {}),
-        "listed": (list, UNREAD),
+        "listed": (list, [1]),
         "computed": (int, UNREAD),
         "foreign": (Any, None),
         "unknown_member": (Any, "a"),
@@ -112,15 +113,15 @@ def test_names_types_and_defaults_are_found_through_aliases_imports_unions_and_l
         "enable_log_requests": (bool, False),
     }
 
-    found = {name: find_argument(name) for name in argument_names()}
+    found = {name: INSTALLED.arguments.find(name) for name in INSTALLED.arguments.names()}
 
     assert {name: (argument.type, argument.default) for name, argument in found.items()} == expected
-    assert find_argument("other") is None
+    assert INSTALLED.arguments.find("other") is None
 
 
 @pytest.mark.usefixtures("fake_vllm")
 def test_help_and_home_are_those_of_the_configuration_class_unless_the_argument_has_its_own():
-    swap, block, cache, model = map(find_argument, ("swap", "block_size", "cache_dtype", "model"))
+    swap, block, cache, model = map(INSTALLED.arguments.find, ("swap", "block_size", "cache_dtype", "model"))
 
     assert (swap.help, swap.owner, swap.attribute) == ("Swap space, in GiB.", "CacheConfig", "swap_space")
     assert (cache.help, cache.owner, cache.attribute) == ("Type of the cache.", "CacheConfig", "cache_dtype")
@@ -165,12 +166,12 @@ def test_a_value_that_is_not_listed_is_doubted_where_others_may_be_meant_and_wro
 def test_an_engine_whose_arguments_cannot_be_read_leaves_every_name_open(write_modules, modules):
     write_modules({"vllm/__init__.py": "", **modules})
 
-    assert (argument_names(), find_argument("seed"), installed_slot("engine.seed")) == (None, None, None)
+    assert (INSTALLED.arguments.names(), INSTALLED.arguments.find("seed"), installed_slot("engine.seed")) == (None, None, None)
     assert engine_problem("engine.no_such_argument", 1) is None
 
 
 def test_of_the_installed_vllm_every_argument_can_be_read_and_but_a_secret_be_a_slot():
-    slots = {name: installed_slot(f"engine.{name}") for name in argument_names()}
+    slots = {name: installed_slot(f"engine.{name}") for name in INSTALLED.arguments.names()}
 
     assert len(slots) > 150
     assert len([slot for slot in slots.values() if slot.type is not Any]) > 0.8 * len(slots)
@@ -201,4 +202,4 @@ def test_every_engine_field_of_ours_is_an_argument_of_the_installed_vllm_or_says
     ],
 )
 def test_auto_leaves_an_argument_open_where_vllm_chooses_among_listed_values(name, value, is_open):
-    assert leaves_open(name, value) is is_open
+    assert INSTALLED.arguments.leaves_open(name, value) is is_open

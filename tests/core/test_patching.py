@@ -11,7 +11,7 @@ from quirks_core import Patch
 from quirks_core.apply import patching
 from quirks_core.apply.patching import install
 from quirks_core.base.errors import PatchDriftError, QuirksError
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 
 ENGINE = """
 def top():
@@ -89,7 +89,7 @@ def engine():
 def patch_of(kind, path, name, *expects):
     """A patch that was written against the source as it is, if no fingerprints are given."""
     target = f"{MODULE}:{path}"
-    given = {} if kind == "adds" else {"expects": expects or fingerprint(target)}
+    given = {} if kind == "adds" else {"expects": expects or INSTALLED.fingerprint(target)}
     return Patch(target, **{kind: f"fake_patches:{name}"}, **given)
 
 
@@ -188,7 +188,7 @@ def test_a_replacement_has_its_target_for_itself(engine, kinds):
 
 
 def test_an_installed_patch_knows_the_source_that_it_was_put_on():
-    assert install(wrapper("top", "wrap"), "q").fingerprint == fingerprint(f"{MODULE}:top")
+    assert install(wrapper("top", "wrap"), "q").fingerprint == INSTALLED.fingerprint(f"{MODULE}:top")
     assert install(patch_of("adds", "bottom", "new"), "q").fingerprint == ""
 
 
@@ -225,7 +225,7 @@ def test_code_that_raises_or_is_not_there_leaves_nothing_behind(engine, source, 
     target = f"{MODULE}:Engine.step"
 
     with pytest.raises((RuntimeError, ImportError, AttributeError)):
-        install(Patch(target, wrapper=source, expects=fingerprint(target)), "q")
+        install(Patch(target, wrapper=source, expects=INSTALLED.fingerprint(target)), "q")
 
     assert engine.Engine().step() == value
     assert {target: dict(site.patches) for target, site in patching._sites.items()} == sites
@@ -244,9 +244,9 @@ def test_a_patched_constant_reaches_only_who_could_have_it_from_there(write_modu
     before = (home.Home, limits.table)
     replacements = {"limit": "seven", "table": "other", "alias": "New"}
 
+    targets = {f"fake_limits:{name}": f"fake_new:{to}" for name, to in replacements.items()}
     installed = [
-        install(Patch(f"fake_limits:{name}", replacement=f"fake_new:{to}", expects=fingerprint(f"fake_limits:{name}")), "a")
-        for name, to in replacements.items()
+        install(Patch(target, replacement=new, expects=INSTALLED.fingerprint(target)), "a") for target, new in targets.items()
     ]
 
     assert (limits.limit, limits.table, limits.alias) == (7, new.other, new.New)

@@ -11,7 +11,7 @@ from quirks_core import Patch
 from quirks_core.apply import imports, patching
 from quirks_core.apply.patching import InstalledPatch, install
 from quirks_core.base.errors import QuirksError
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 
 ENGINE = 'def top():\n    return "top"\n\n\nclass Engine:\n    def step(self):\n        return "step"\n'
 PATCHES = """
@@ -52,7 +52,7 @@ def is_watching():
 def late(path, name="wrap"):
     """A wrapper whose code imports nothing of the engine."""
     target = f"fake_engine.module:{path}"
-    return Patch(target, wrapper=f"fake_late_patches:{name}", expects=fingerprint(target))
+    return Patch(target, wrapper=f"fake_late_patches:{name}", expects=INSTALLED.fingerprint(target))
 
 
 def test_a_module_that_is_imported_later_is_patched_the_moment_it_is_and_so_is_whoever_takes_the_name():
@@ -103,10 +103,10 @@ def test_other_modules_are_imported_as_ever_while_a_patch_waits():
 
 
 def test_a_module_cannot_be_patched_while_it_is_being_imported(write_modules):
-    modules = {"Patch": "declaration.adjustments", "install": "apply.patching", "fingerprint": "source.fingerprints"}
+    modules = {"Patch": "declaration.adjustments", "install": "apply.patching", "INSTALLED": "source.vllm_source"}
     source = "".join(f"from quirks_core.{module} import {name}\n" for name, module in modules.items())
     target = "fake_selfish:top"
-    itself = f"install(Patch('{target}', wrapper='fake_late_patches:wrap', expects=fingerprint('{target}')), 'q')\n"
+    itself = f"install(Patch('{target}', wrapper='fake_late_patches:wrap', expects=INSTALLED.fingerprint('{target}')), 'q')\n"
     write_modules({"fake_selfish.py": f"{source}\ndef top():\n    return 1\n\n{itself}"})
 
     with pytest.raises(QuirksError, match="fake_selfish:top cannot be patched while its module is being imported"):
@@ -146,7 +146,7 @@ def test_a_replacement_may_call_the_original_that_it_imported(imported):
         importlib.import_module("fake_early_patches")
     user = importlib.import_module("fake_user")
 
-    installed = install(Patch(TARGET, replacement="fake_early_patches:new", expects=fingerprint(TARGET)), "q")
+    installed = install(Patch(TARGET, replacement="fake_early_patches:new", expects=INSTALLED.fingerprint(TARGET)), "q")
     assert (user.top(), importlib.import_module("fake_engine.module").top()) == ("new top", "new top")
 
     installed.undo()

@@ -13,10 +13,10 @@ from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.plan.formats import env, in_keywords, in_options, python, vllm_args
 from quirks_core.plugins.planning import PlanOptions, make_plan
-from quirks_core.source.engine_arguments import argument_names
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.testing.isolated_registry import IsolatedRegistry
 
-pytestmark = pytest.mark.skipif(argument_names() is None, reason="the options are read from the installed vLLM")
+pytestmark = pytest.mark.skipif(INSTALLED.arguments.names() is None, reason="the options are read from the installed vLLM")
 
 NASTY = 'it\'s "$(x)" `y` \\ ; &'
 
@@ -132,10 +132,8 @@ def test_what_the_user_typed_and_what_a_quirk_would_not_change_is_in_no_form(pla
 
 
 def test_an_argument_without_an_option_is_a_note_that_names_the_form_that_has_it(plan, monkeypatch):
-    from quirks_core.source import serve_options
-
-    known = tuple(option for option in serve_options.serve_options() if option.argument != "seed")
-    monkeypatch.setattr(serve_options, "serve_options", lambda: known)
+    known = tuple(option for option in INSTALLED.options() if option.argument != "seed")
+    monkeypatch.setattr(VllmSource, "options", lambda _: known)
 
     found = vllm_args(plan(Require("engine.seed", 1)))
 

@@ -10,7 +10,7 @@ from quirks_core import Affected, FingerprintProbe, StaticProbe, SymbolProbe
 from quirks_core.base.errors import DeclarationError
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.records import State
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 
 SOURCE = """
 from json import loads as read
@@ -48,7 +48,7 @@ def verdict(make_context, make_quirk, make_plan):
 
 @pytest.mark.parametrize(("answer", "state"), [(Answer.YES, State.ACTIVE), (Answer.NO, State.DORMANT)])
 def test_every_kind_of_probe_answers_both_ways_imports_nothing_and_settles_a_source_build(verdict, answer, state):
-    bug, known = answer is Answer.YES, fingerprint(STEP)
+    bug, known = answer is Answer.YES, INSTALLED.fingerprint(STEP)
     probes = [
         StaticProbe(MODULE, "MARK", found_means_affected=bug),
         StaticProbe(MODULE, "NO_SUCH_MARK", found_means_affected=not bug),
@@ -60,7 +60,7 @@ def test_every_kind_of_probe_answers_both_ways_imports_nothing_and_settles_a_sou
         FingerprintProbe(STEP, affected=known) if bug else FingerprintProbe(STEP, fixed=(known + "0" * 52,)),
     ]
     for probe in probes:
-        assert (probe.answer(), "fake_engine" in str(probe), probe.package) == (answer, True, "fake-engine")
+        assert (probe.answer(INSTALLED), "fake_engine" in str(probe), probe.package) == (answer, True, "fake-engine")
 
         found = verdict(RANGE, probe)
 
@@ -72,7 +72,9 @@ def test_every_kind_of_probe_answers_both_ways_imports_nothing_and_settles_a_sou
 def test_a_symbol_is_there_whatever_makes_it_but_not_one_of_another_place():
     here = ("MARK", "LAZY", "read", "TYPE_CHECKING", "Engine", "Engine.size", "Engine.depth", "Engine.step")
     elsewhere = ("loads", "json", "str", "Engine.read", "Engine.steps", "Engine.self", "MARK.real")
-    answers = {name: SymbolProbe(f"{MODULE}:{name}", present_means_affected=True).answer() for name in here + elsewhere}
+    answers = {
+        name: SymbolProbe(f"{MODULE}:{name}", present_means_affected=True).answer(INSTALLED) for name in here + elsewhere
+    }
 
     assert answers == {**dict.fromkeys(here, Answer.YES), **dict.fromkeys(elsewhere, Answer.NO)}
 
@@ -91,7 +93,7 @@ def test_a_symbol_is_there_whatever_makes_it_but_not_one_of_another_place():
     ids=str,
 )
 def test_what_the_installed_source_does_not_tell_is_unknown(probe):
-    assert probe.answer() is Answer.UNKNOWN
+    assert probe.answer(INSTALLED) is Answer.UNKNOWN
 
 
 def test_a_fingerprint_probe_needs_a_fingerprint():

@@ -205,7 +205,7 @@ def test_a_probe_of_a_third_partys_kind_that_fails_settles_nothing(make_plan, ma
         def source(self):
             return "vllm"
 
-        def answer(self):
+        def answer(self, _):
             return Answer.YES
 
     quirk = make_quirk(affected=Affected("vllm", fixed="0.9"), evidence=Own())

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from quirks_core import Patch
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 
 MODULE = "fake_engine.module"
 CLASS, TARGET = f"{MODULE}:Engine", f"{MODULE}:Engine.step"
-INSTALLED = {"fake-engine": "1.0"}
+PACKAGES = {"fake-engine": "1.0"}
 
 
 @pytest.fixture
@@ -19,16 +19,16 @@ def plan_patches(plan_of, write_modules):
     """Plans one quirk per patch (or list of some), on an installed engine."""
     engine = "class Engine:\n    def step(self):\n        return 1\n"
     write_modules({"fake_engine/__init__.py": "", "fake_engine/module.py": engine})
-    return lambda *patches, assumed=frozenset(): plan_of(*patches, packages=INSTALLED, assumed=assumed)
+    return lambda *patches, assumed=frozenset(): plan_of(*patches, packages=PACKAGES, assumed=assumed)
 
 
 def patch_of(kind, target=TARGET, name="f"):
     """A patch that was written against the source as it is."""
-    return Patch(target, **{kind: f"mine:{name}"}, **({} if kind == "adds" else {"expects": fingerprint(target)}))
+    return Patch(target, **{kind: f"mine:{name}"}, **({} if kind == "adds" else {"expects": INSTALLED.fingerprint(target)}))
 
 
 def test_a_patch_on_a_source_it_was_written_against_is_planned_however_long_its_fingerprint_is(plan_patches):
-    found = fingerprint(TARGET)
+    found = INSTALLED.fingerprint(TARGET)
 
     plan = plan_patches(Patch(TARGET, wrapper="mine:f", expects=("another-one!", found + "0" * 52)))
 
@@ -56,7 +56,7 @@ def test_a_patch_that_adds_what_is_not_there_is_planned(plan_patches, target):
     ids=["changed", "gone", "top of the package", "exists by now", "home is missing", "module is missing"],
 )
 def test_a_patch_on_a_source_it_was_not_written_against_is_refused_unless_the_package_is_assumed(plan_patches, patch, words):
-    plan, assumed = plan_patches(patch), plan_patches(patch, assumed=frozenset(INSTALLED))
+    plan, assumed = plan_patches(patch), plan_patches(patch, assumed=frozenset(PACKAGES))
 
     (refusal,) = plan.refusals
     assert (refusal.kind, plan.patches, words in refusal.reason) == ("drift", (), True)

@@ -9,10 +9,10 @@ import pytest
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.serve_command import read_serve_command
-from quirks_core.source.engine_arguments import argument_names
-from quirks_core.source.serve_options import Shape, serve_options
+from quirks_core.source.serve_options import Shape
+from quirks_core.source.vllm_source import INSTALLED
 
-pytestmark = pytest.mark.skipif(argument_names() is None, reason="the options are read from the installed vLLM")
+pytestmark = pytest.mark.skipif(INSTALLED.arguments.names() is None, reason="the options are read from the installed vLLM")
 
 #: What vLLM's parser makes of command lines, and every option that it has.
 _REFERENCE = """
@@ -74,7 +74,7 @@ def reference():
 def test_every_option_of_the_installed_vllm_is_known_by_its_names_and_the_words_it_takes(reference):
     theirs = {tuple(sorted(names)): shape for names, shape in reference["options"]}
     ours = {}
-    for option in serve_options():
+    for option in INSTALLED.options():
         negations = [f"--no-{name[2:]}" for name in option.names if name.startswith("--") and option.shape is Shape.FLAG]
         ours[tuple(sorted([*option.names, *negations]))] = option.shape.value
 
@@ -92,7 +92,7 @@ def test_typed_values_are_those_of_vllms_own_parser(name, reference):
     assert ours.model == theirs["model"] == "M"
     untyped = read_serve_command(["vllm", "serve", "M"]).arguments
     default = reference["parsed"][0]
-    changed = {key for key in theirs if theirs[key] != default[key]} & {option.argument for option in serve_options()}
+    changed = {key for key in theirs if theirs[key] != default[key]} & {option.argument for option in INSTALLED.options()}
     assert changed <= ours.arguments.keys()
     assert untyped == {"model": "M"}
 
@@ -279,7 +279,7 @@ def test_options_of_an_older_vllm_are_read_from_where_that_keeps_them(site, forg
     read = command("vllm serve M -bs 16 --flag --port 1 --hosts a b")
 
     assert read.arguments == {"model": "M", "block_size": 16, "flag": True}
-    assert {option.name for option in serve_options()} == {
+    assert {option.name for option in INSTALLED.options()} == {
         "--model",
         "--block-size",
         "--flag",

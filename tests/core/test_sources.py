@@ -8,7 +8,8 @@ import textwrap
 
 import pytest
 
-from quirks_core.source import sources
+from quirks_core.source import source_tree
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
 MODULE = """
@@ -50,14 +51,14 @@ def fake_package(write_modules):
 def test_a_module_has_the_text_of_its_file_and_a_package_that_of_its_init_file():
     absent = ("fake_read.nothing", f"{HOME}.deeper", "no_such_package", "no_such.module", "sys")
 
-    assert [sources.module_source(name) for name in ("fake_read", "fake_read.sub", *absent)] == [LOUD, LOUD, *[None] * 5]
+    assert [INSTALLED.module_source(name) for name in ("fake_read", "fake_read.sub", *absent)] == [LOUD, LOUD, *[None] * 5]
 
 
 def test_a_module_without_a_package_is_read_too(write_modules):
     write_modules({"fake_single.py": "def f():\n    return 1\n"})
 
-    assert sources.attribute_source("fake_single:f") == "def f():\n    return 1"
-    assert sources.module_source("fake_single.deeper") is None
+    assert INSTALLED.attribute_source("fake_single:f") == "def f():\n    return 1"
+    assert INSTALLED.module_source("fake_single.deeper") is None
 
 
 def test_an_attribute_has_its_own_source_with_decorators_and_without_indentation_and_nothing_is_imported():
@@ -71,14 +72,14 @@ def test_an_attribute_has_its_own_source_with_decorators_and_without_indentation
     inherited_or_imported = ("Child.method", "functools", "read")
     absent = ("nothing", "Outer.nothing", "Nothing.method", "decorated.", "Outer..method", *inherited_or_imported)
 
-    assert {path: sources.attribute_source(f"{HOME}:{path}") for path in found} == found
-    assert [path for path in absent if sources.attribute_source(f"{HOME}:{path}") is not None] == []
+    assert {path: INSTALLED.attribute_source(f"{HOME}:{path}") for path in found} == found
+    assert [path for path in absent if INSTALLED.attribute_source(f"{HOME}:{path}") is not None] == []
     assert [name for name in sys.modules if name.startswith("fake_read")] == []
 
 
 @pytest.mark.parametrize("target", ["..x:y", "a..b:c", ".:x", "a b:c", "\0:x", "sys:path", "builtins:len"])
 def test_a_strange_target_has_no_source_and_raises_nothing(target):
-    assert sources.attribute_source(target) is None
+    assert INSTALLED.attribute_source(target) is None
 
 
 @pytest.mark.parametrize("content", [b'x = "\xff"\n', b'print "old"\n', b"def f(:\n", b"\0", b"\xef\xbb\xbfx = 1\n"])
@@ -86,7 +87,7 @@ def test_a_file_that_is_no_python_of_ours_raises_nothing(write_modules, site, co
     write_modules({"fake_odd.py": ""})
     (site / "fake_odd.py").write_bytes(content)
 
-    assert sources.attribute_source("fake_odd:f") is None
+    assert INSTALLED.attribute_source("fake_odd:f") is None
 
 
 def test_an_imported_name_is_told_with_where_it_comes_from():
@@ -98,8 +99,8 @@ def test_an_imported_name_is_told_with_where_it_comes_from():
         "Outer": None,
     }
 
-    assert {name: sources.imported_from(HOME, name) for name in origins} == origins
-    assert [name for name in origins if sources.is_imported(f"{HOME}:{name}")] == ["read", "functools", "where"]
+    assert {name: INSTALLED.imported_from(HOME, name) for name in origins} == origins
+    assert [name for name in origins if INSTALLED.is_imported(f"{HOME}:{name}")] == ["read", "functools", "where"]
 
 
 @pytest.mark.parametrize(
@@ -117,24 +118,24 @@ def test_an_imported_name_is_told_with_where_it_comes_from():
 def test_the_definition_that_python_keeps_is_found_in_every_branch_of_if_and_try(write_modules, module):
     write_modules({"fake_read/branches.py": module})
 
-    assert sources.attribute_source("fake_read.branches:f") == "def f():\n    return 1"
+    assert INSTALLED.attribute_source("fake_read.branches:f") == "def f():\n    return 1"
 
 
 def test_a_search_tells_found_from_not_found_from_no_such_module():
     asked = (("fake_read", r"Run\w+"), ("fake_read", "absent"), ("no_such_package", "x"))
 
-    assert [sources.search(*one) for one in asked] == [True, False, None]
+    assert [INSTALLED.search(*one) for one in asked] == [True, False, None]
 
 
 def test_the_variables_that_an_engine_reads_are_found_anywhere_in_its_source_or_not_known_without(write_modules):
     envs = 'environment_variables = {\n    "VLLM_PORT": lambda: 2,\n}\n'
     elsewhere = 'import os\n\nvalue = os.environ.get("VLLM_ELSEWHERE")\n'
     write_modules({"vllm/__init__.py": LOUD})
-    assert sources.unread_by_engine([]) is None
+    assert INSTALLED.unread_by_engine([]) is None
 
     write_modules({"vllm/envs.py": envs, "vllm/deep/down.py": elsewhere})
 
-    assert sources.unread_by_engine(["VLLM_USE_V1", "VLLM_PORT", "VLLM_ELSEWHERE"]) == ("VLLM_USE_V1",)
+    assert INSTALLED.unread_by_engine(["VLLM_USE_V1", "VLLM_PORT", "VLLM_ELSEWHERE"]) == ("VLLM_USE_V1",)
 
 
 def _definitions(body, path=()):
@@ -155,12 +156,12 @@ def _definitions(body, path=()):
     ],
 )
 def test_what_lines_alone_tell_of_a_definition_is_what_the_syntax_tree_tells(module):
-    lines = sources.module_source(module).splitlines()
+    lines = INSTALLED.module_source(module).splitlines()
     found = 0
-    for path in _definitions(sources.parsed(module).body):
-        quick = sources._found_by_lines(lines, list(path))
-        node = sources.statement(f"{module}:{'.'.join(path)}")
-        whole = textwrap.dedent("\n".join(lines[sources._first_line(node) - 1 : node.end_lineno]))
+    for path in _definitions(INSTALLED.parsed(module).body):
+        quick = source_tree._found_by_lines(lines, list(path))
+        node = INSTALLED.statement(f"{module}:{'.'.join(path)}")
+        whole = textwrap.dedent("\n".join(lines[source_tree._first_line(node) - 1 : node.end_lineno]))
         assert quick in (None, whole), path
         found += quick is not None
     assert found > 10
@@ -232,7 +233,7 @@ def of_the_text(): ...
 
     def late(self): ...
 '''
-    found = sources._found_by_lines(text.splitlines(), path.split("."))
+    found = source_tree._found_by_lines(text.splitlines(), path.split("."))
 
     assert (found is not None) is known
 
@@ -240,7 +241,25 @@ def of_the_text(): ...
 def test_a_class_whose_text_has_lines_without_indentation_has_all_that_follows_that_text(write_modules):
     write_modules({"fake_cut.py": 'class Owner:\n    TEXT = """\nfirst line\n"""\n\n    def late(self):\n        return 1\n'})
 
-    assert sources.attribute_source("fake_cut:Owner.late") == "def late(self):\n    return 1"
-    assert sources.is_defined("fake_cut:Owner.late")
-    assert sources.attribute_source("fake_cut:Owner.never") is None
-    assert not sources.is_defined("fake_cut:Owner.never")
+    assert INSTALLED.attribute_source("fake_cut:Owner.late") == "def late(self):\n    return 1"
+    assert INSTALLED.is_defined("fake_cut:Owner.late")
+    assert INSTALLED.attribute_source("fake_cut:Owner.never") is None
+    assert not INSTALLED.is_defined("fake_cut:Owner.never")
+
+
+def test_two_sources_of_vllm_are_read_side_by_side(tmp_path, write_modules):
+    """Each has its own vLLM, whatever was read before; other packages are the installed ones."""
+    code = "class EngineArgs:\n    seed: int = {}\n"
+    write_modules({"vllm/__init__.py": "", "vllm/engine/arg_utils.py": code.format(0)})
+    for number in (1, 2):
+        module = tmp_path / f"release-{number}" / "engine" / "arg_utils.py"
+        module.parent.mkdir(parents=True)
+        module.write_text(code.format(number), encoding="utf-8")
+    found = [INSTALLED, VllmSource(tmp_path / "release-1"), VllmSource(tmp_path / "release-2")]
+    reads = [lambda one: one.arguments.find("seed").default, lambda one: one.fingerprint("vllm.engine.arg_utils:EngineArgs")]
+
+    seeds, fingerprints = [[read(one) for one in (*found, *found)] for read in reads]
+
+    assert seeds == [0, 1, 2] * 2
+    assert (len(set(fingerprints)), fingerprints[:3]) == (3, fingerprints[3:])
+    assert {one.module_source(HOME) for one in found} == {LOUD + MODULE}

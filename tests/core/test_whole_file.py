@@ -49,3 +49,12 @@ def test_a_fifo_without_a_writer_is_an_error_that_says_so(read, fifo):
 def test_an_endless_device_is_an_error(read, device):
     with pytest.raises(QuirksError, match=rf"{device}.*(has more than \d+ MiB|is a character device)"):
         read(Path(device))
+
+
+def test_a_text_that_cannot_be_written_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path):
+    (tmp_path / "file").write_text("before")
+
+    with pytest.raises(UnicodeEncodeError):
+        whole_file.write(tmp_path / "file", "\ud800")
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "before"}

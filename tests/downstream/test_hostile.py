@@ -68,7 +68,7 @@ VALUE = "def value(context): {}\nQUIRK = make({!r}, adjustments=Default('engine.
 PROBE = """
 class Own(Probe):
     def source(self): return "json"
-    def answer(self): raise OSError("no probe")
+    def answer(self, source): raise OSError("no probe")
 QUIRK = make("probe-raises", affected=Affected("json", fixed="9"), evidence=Own())
 """
 PATCH = "QUIRK = make('patch-of-nothing', adjustments=Patch('no_such.module:f', wrapper='a:b', expects='0' * 12))"

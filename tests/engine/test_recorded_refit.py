@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 from worker.errors import NotReadyError, RefitError
 
 _TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
@@ -64,7 +64,7 @@ def make_copies_wrong_on_demand():
 @pytest.fixture(scope="module")
 def wrong(third_party):
     """Installs the patch; a file of this name makes the next copies wrong."""
-    source = f"TARGET = {_TARGET!r}\nEXPECTS = {fingerprint(_TARGET)!r}\n{_MODULE}"
+    source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_MODULE}"
     with (
         third_party("acme_plain", "acme-plain/linear = acme_plain:QUIRK", source) as site,
         pytest.MonkeyPatch.context() as patch,

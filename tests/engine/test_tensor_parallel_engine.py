@@ -8,7 +8,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 from worker.errors import EngineDiedError, EngineStartError, RefitRejectedError
 from worker.refit.engine import receiving
 
@@ -59,7 +59,7 @@ _TWO_RANKS = {
 @pytest.fixture(scope="module", autouse=True)
 def installed(third_party):
     """Installs both quirks."""
-    source = f"TARGET = {_TARGET!r}\nEXPECTS = {fingerprint(_TARGET)!r}\n{_MODULE}"
+    source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_MODULE}"
     with third_party("acme_workers", "workers = acme_workers", source):
         yield
 
@@ -83,7 +83,7 @@ def test_the_receipt_says_what_was_there_before_the_patch_and_that_it_is_in_forc
     assert len(workers) == 2
     for ack in workers:
         [effect] = [effect for effect in ack.effects if effect.slot == f"patch.{_TARGET}"]
-        assert (effect.before, effect.after) == (fingerprint(_TARGET), "acme_workers:passes")
+        assert (effect.before, effect.after) == (INSTALLED.fingerprint(_TARGET), "acme_workers:passes")
         assert not effect.pending
 
 

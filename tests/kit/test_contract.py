@@ -29,7 +29,7 @@ ENGINE = {
             return original
         """,
 }
-RUN = "from quirks_core.source.fingerprints import fingerprint\nRUN = fingerprint('kit_engine:Engine.run')"
+RUN = "from quirks_core.source.vllm_source import INSTALLED\nRUN = INSTALLED.fingerprint('kit_engine:Engine.run')"
 PATCH = "Patch('kit_engine:Engine.run', wrapper='kit_engine_patch:wrap', expects=RUN, reason='nothing else helps')"
 REST = f"{RUN}\nREST = [no('other'), unknown()]"
 EAGER, ADVICE = "Default('engine.enforce_eager', True)", "Advise('it is slow')"

@@ -16,7 +16,7 @@ from quirks_core.apply import process
 from quirks_core.base.errors import DeclarationError, PatchDriftError, QuirksError, UsageError
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.records import RefusedError
-from quirks_core.source.fingerprints import fingerprint
+from quirks_core.source.vllm_source import INSTALLED
 
 pytestmark = pytest.mark.usefixtures("shell")
 BUILT_IN = "quirks_plugins.weight_sync.gemma4_layer_scalar"
@@ -144,9 +144,8 @@ def engine(install) -> Callable[..., Quirk]:
     )
 
     def quirk(**overrides: Any) -> Quirk:
-        patch = Patch(
-            "kit_engine:Engine.run", wrapper="kit_patch:wrap", expects=fingerprint("kit_engine:Engine.run"), reason="a test"
-        )
+        target = "kit_engine:Engine.run"
+        patch = Patch(target, wrapper="kit_patch:wrap", expects=INSTALLED.fingerprint(target), reason="a test")
         return make(**{"adjustments": (patch, Require("env.NCCL_NVLS_ENABLE", "0")), **overrides})
 
     return quirk

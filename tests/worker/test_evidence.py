@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from quirks_core.plugins.registry import Registry
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import VllmSource
 from worker.lab.kit import evidence
 from worker.lab.kit.evidence import stale
 from worker.lab.kit.proof import Proof
@@ -59,7 +59,7 @@ def package(site, install, monkeypatch):
             (site / "acme" / f"{name}.py").write_text(text, encoding="utf-8")
         for name in ("acme", "acme.quirk", "acme.helper"):
             sys.modules.pop(name, None)
-        for cached in (sources.attribute_source, sources.module_source, sources.parsed):
+        for cached in (VllmSource.attribute_source, VllmSource.module_source, VllmSource.parsed):
             cached.cache_clear()
         return Registry.load().find("acme-limit")
 

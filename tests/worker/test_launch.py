@@ -14,7 +14,7 @@ from quirks_core.configuration.config import EngineSection, GenerationConfig
 from quirks_core.configuration.slots import NOT_ARGUMENTS
 from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.planning import PlanOptions
-from quirks_core.source.engine_arguments import argument_names
+from quirks_core.source.vllm_source import INSTALLED
 from worker import VllmAsyncGenerationWorker, WorkerGroup
 from worker.engine.engine_rank import EngineRank
 from worker.launch import prepare
@@ -108,7 +108,7 @@ def test_every_argument_that_we_can_produce_is_one_of_the_installed_engine():
     ours = {name for name in EngineSection.model_fields if f"engine.{name}" not in NOT_ARGUMENTS}
     fixed = {"model", "tokenizer", "revision", "disable_log_stats", "distributed_executor_backend", "weight_transfer_config"}
 
-    assert (ours | fixed) - argument_names() == set()
+    assert (ours | fixed) - INSTALLED.arguments.names() == set()
 
 
 def test_an_argument_that_the_engine_lacks_is_an_error_with_the_nearest_one(launch):

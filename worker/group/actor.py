@@ -20,7 +20,7 @@ from quirks_core.configuration.variables import is_secret
 from quirks_core.facts.context import asked_variables
 from quirks_core.plan.diff import diff
 from quirks_core.plan.records import Plan
-from worker.engine import leftovers
+from worker.engine import leftovers, processes
 from worker.engine.engine_rank import EngineRank
 
 if TYPE_CHECKING:
@@ -216,10 +216,8 @@ def last_lines(file: str, count: int = _TAIL) -> list[str]:
 
 
 def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0] != "Z"
-    except OSError:
-        return False
+    found = processes.children([pid])
+    return bool(found) and processes.all_run(found)
 
 
 def _log() -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import islice
 
+from quirks_core.base.text import listed
 from worker.errors import RefitError, RefitRejectedError, RefitUnsupportedError
-
-#: How many names a message shows.
-_SHOWN = 8
 
 
 def kind_of(error: BaseException) -> type[RefitError]:
@@ -52,9 +49,7 @@ def unchanged(kind: type[RefitError], *, version: str, problem: str | None, dumm
 
 def with_counts(not_finite: Mapping[str, int]) -> str:
     """Names tensors with values that are NaN or infinite, and says how many they have."""
-    shown = ", ".join(f"{name} ({count} value{'s' if count > 1 else ''})" for name, count in islice(not_finite.items(), _SHOWN))
-    more = len(not_finite) - _SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return listed(f"{name} ({count} value{'s' if count > 1 else ''})" for name, count in not_finite.items())
 
 
 def _unsupported(*, dummy: bool) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, words
+from quirks_core.base.text import listed
 from quirks_core.configuration.config import RefitSection
 from quirks_core.plan.records import Plan
 from worker.engine import reports, vllm_adapter
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     import torch
 
 _T = TypeVar("_T")
-#: How many names a warning shows.
-_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +329,9 @@ class Refitting:
             found = with_counts(report.not_finite)
             self._warn(f"the weights {report.version!r} are not finite: {found}; refit.finite: true refuses such weights")
         if unreached := report.unloaded:
-            listed = ", ".join(unreached[:_SHOWN])
-            self._warn(f"refits do not reach {listed} ({len(unreached)} parameters in all); they keep the values they had")
+            self._warn(
+                f"refits do not reach {listed(unreached)} ({len(unreached)} parameters in all); they keep the values they had"
+            )
 
     def _info(self, transport: str, manifest: Manifest | None = None, location: str = "") -> dict[str, Any]:
         announced = manifest or self.announced

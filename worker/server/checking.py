@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from quirks_core.base.errors import shortened
+from quirks_core.base.text import listed
 from worker.server.errors import RequestError
 
 #: How many problems of one request its error lists.
@@ -91,9 +92,7 @@ def _misshapen(form: type[BaseModel], body: dict[str, Any]) -> list[Any]:
 def _refusal(problems: list[Any], body: dict[str, Any]) -> RequestError:
     fields = [_field(item["loc"], body, missing=item["type"] == "missing") for item in problems]
     messages = (f"{field}: {_INSTANCE.sub('', item['msg'])}" for field, item in zip(fields, problems, strict=True))
-    distinct = list(dict.fromkeys(messages))
-    more = f"; and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
-    return RequestError(f"the request is not valid: {'; '.join(distinct[:_SHOWN])}{more}", parameter=fields[0])
+    return RequestError(f"the request is not valid: {listed(dict.fromkeys(messages), _SHOWN, '; ')}", parameter=fields[0])
 
 
 def check_integers(body: dict[str, Any]) -> None:

@@ -249,7 +249,7 @@ def test_what_stops_is_not_measured_and_a_tree_cannot_be(command, checkpoint, re
     run = ("--model", checkpoint("qwen3_moe"), "--measure", tmp_path / "out")
 
     stopped = command("0.26.0", "0.33.0", *run, "--set", "engine.mamba_cache_mode=all")
-    tree = command("0.30.0", releases["0.31.0"].tree.folder.parent, *run)
+    tree = command("0.30.0", releases["0.31.0"].source.folder.parent, *run)
 
     assert stopped.code == 2
     assert stopped.out.endswith("not measured, because of the first verdict\n")

@@ -12,7 +12,7 @@ import tarfile
 import pytest
 
 from quirks_core.base.errors import UsageError
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.index import IndexUnreachableError, PackageIndex
 from quirks_core.upgrade.release import find_release, installed_release, releases_between
 from quirks_core.upgrade.wheel import NoSourcesError
@@ -21,8 +21,7 @@ from .conftest import SOURCE
 
 
 def held(release):
-    with sources.reading(release.tree):
-        return sources.module_source("vllm.engine.arg_utils")
+    return release.source.module_source("vllm.engine.arg_utils")
 
 
 @pytest.mark.parametrize("html", [False, True])
@@ -261,6 +260,6 @@ def test_the_installed_release_is_read_where_it_is():
     found = installed_release()
 
     assert found is not None
-    assert found.tree is None
+    assert found.source == INSTALLED
     assert found.requires
     assert find_release(str(found.version).partition("+")[0]) == found

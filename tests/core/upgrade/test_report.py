@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from quirks_core.base.errors import UsageError
-from quirks_core.source.serve_options import serve_options
-from quirks_core.source.sources import reading
 from quirks_core.upgrade.finding import Level, Section, Verdict
 from quirks_core.upgrade.release import find_release, installed_release
 
@@ -291,8 +289,7 @@ def test_an_assumed_version_contradicts_the_releases_that_are_named(upgrade, rel
 
 def test_the_options_of_the_server_are_found_in_every_release(releases):
     for version, release in releases.items():
-        with reading(release.tree):
-            found = {name for option in serve_options() if option.argument is None for name in option.names}
+        found = {name for option in release.source.options() if option.argument is None for name in option.names}
         assert {"--port", "--api-key", "--tool-call-parser"} <= found, version
 
 

@@ -129,7 +129,7 @@ def test_batch_invariance_is_tried_on_cuda_alone_and_if_the_installed_vllm_has_i
     cuda, cpu = (in_force({}, platform=platform) for platform in ("cuda", "cpu"))
     found = [tried(now, "env.VLLM_BATCH_INVARIANT") for now in (cuda, cpu)]
 
-    monkeypatch.setattr("worker.lab.attribution.settings.sources.search", lambda *_: False)
+    monkeypatch.setattr("quirks_core.source.source_tree.SourceTree.search", lambda *_: False)
 
     assert [*found, tried(cuda, "env.VLLM_BATCH_INVARIANT")] == [["1"], [], []]
 

@@ -14,7 +14,7 @@ from quirks_core.configuration.slots import checked_value
 from quirks_core.configuration.variables import COMPILATION_SWITCHES
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import INSTALLED
 from worker.lab.parity.records import JOINT, How
 
 #: Before the id of a quirk that is switched on.
@@ -185,7 +185,7 @@ def _scopes(now: InForce) -> list[tuple[Any, ...]]:
 
 
 def _batch_invariant(now: InForce) -> list[tuple[Any, ...]]:
-    exists = now.context.platform == "cuda" and sources.search("vllm.envs", r'"VLLM_BATCH_INVARIANT"')
+    exists = now.context.platform == "cuda" and INSTALLED.search("vllm.envs", r'"VLLM_BATCH_INVARIANT"')
     return [("0" if now.value(_BATCH_INVARIANT) == "1" else "1",)] if exists else []
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from quirks_core.base import child_process
+from quirks_core.base import child_process, private_folder
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.facts.packages import installed_platform, installed_version
 from worker.lab.parity.records import Tell
@@ -73,7 +73,7 @@ def environments(specs: Sequence[str], *, tell: Tell = lambda _: None, cache: Pa
         UsageError: There is no such interpreter, or vLLM or model-quirks are not installed for it.
         QuirksError: An environment cannot be made.
     """
-    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / _PROJECT / "environments"
+    cache = cache or private_folder.user_cache() / "environments"
     pythons = [_python(spec, cache) for spec in specs]
     for python, spec in zip(pythons, specs, strict=True):
         if _is_made(spec):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from quirks_core.base.text import listed
 from quirks_core.cli.screen import Screen, line
 from quirks_core.plan.diff import Change
 from worker.lab.compare.compare import Cause, Compared, Comparison, Side
@@ -14,8 +15,6 @@ from worker.lab.parity.table import COLOURS
 
 #: The metrics that a person sees; the JSON has all.
 _SHOWN = ("mean_abs_delta", "max_abs_delta", "kl_k3")
-#: Settings that only one side has: as many are listed by name.
-_LISTED = 8
 _LONGEST_VALUE = 60
 
 
@@ -88,8 +87,7 @@ def _show_differences(screen: Screen, found: Comparison) -> None:
 def _single(changes: Sequence[Change], missing: str, has: str) -> str:
     """Names the first settings of the engine that only one side has."""
     names = [change.name for change in changes if change.missing == missing]
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"settings of the engine that {has}: {line(', '.join(names[:_LISTED]))}{more}" if names else ""
+    return f"settings of the engine that {has}: {line(listed(names))}" if names else ""
 
 
 def _sides(change: Change) -> str:

@@ -12,7 +12,7 @@ from quirks_core.declaration import encoding as declaration
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platform, installed_versions
 from quirks_core.plan.loaded import Loaded
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import INSTALLED
 from worker.lab.kit.proof import PACKAGES, Proof
 
 #: The modules that a scenario runs with.
@@ -93,7 +93,7 @@ def _reached(targets: Iterable[str]) -> Iterator[ast.AST]:
             continue
         seen.add(target)
         module, _, name = target.partition(":")
-        node = sources.statement(target) if name else sources.parsed(module)
+        node = INSTALLED.statement(target) if name else INSTALLED.parsed(module)
         if node is not None:
             yield node
         waiting += sorted(_named(module, name, node) - seen)
@@ -103,7 +103,7 @@ def _named(module: str, name: str, node: ast.AST | None) -> set[str]:
     """What a definition names; of a name that is imported, where it comes from."""
     found: set[str] = set()
     if node is None:
-        imported = sources.imported_from(module, name)
+        imported = INSTALLED.imported_from(module, name)
         found |= _imported(*imported) if imported else set()
     for part in ast.walk(node) if node is not None else ():
         if isinstance(part, ast.Name):

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from quirks_core.base import whole_file
 from worker.lab.kit.lab import CannotShowError, Lab, Outcome, set_environment
 
 #: An error that came through these packages is what the engine, or the worker around it, made of the run.
@@ -52,9 +53,7 @@ async def _run(options: argparse.Namespace) -> None:
     states = [verdict.state for plan in lab.plans for verdict in plan.verdicts if verdict.id == options.quirk]
     result = {"outcome": outcome and asdict(outcome), "error": error, "states": states}
     # Before the event loop closes, which some engines hang in; complete or not at all.
-    temporary = options.result.with_suffix(".part")
-    temporary.write_text(json.dumps(result), encoding="utf-8")
-    temporary.replace(options.result)
+    whole_file.write(options.result, json.dumps(result))
 
 
 async def _outcome(name: str, lab: Lab) -> Outcome:

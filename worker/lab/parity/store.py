@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
 from worker.lab.parity.records import FORMAT, ParityRecord
 
@@ -98,16 +98,13 @@ def _digest(value: Any) -> str:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Writes a file; a reader sees the old one or the whole new one.
+    """Writes a file as `whole_file.write` does, and makes its folder.
 
     Raises:
         UsageError: It cannot be written there.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=file.parent, prefix=".") as folder:
-            draft = Path(folder, file.name)
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(file)
+        whole_file.write(file, text)
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror or error}") from None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from quirks_core.base.text import listed
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.notation import bound, number, plain, visible
 from worker.lab.parity.records import Attribution, Change, Coverage, Level, Report, Result, Step, Verdict
@@ -95,8 +96,7 @@ def _headline(report: Report) -> Headline:
 
 
 def _names(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(names) if rest <= 1 else f"{', '.join(names[:_NAMED])} and {rest} more"
+    return listed(names, _NAMED)
 
 
 def _against(verdict: Verdict) -> str:

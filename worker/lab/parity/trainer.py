@@ -11,14 +11,12 @@ import torch
 import transformers
 
 from quirks_core.base.errors import QuirksError, words
+from quirks_core.base.text import listed
 from worker.lab.parity.records import NEW, OLD, Sample
 from worker.lab.parity.scoring import logprobs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-#: Missing tensors that a message names.
-_SHOWN = 5
 
 
 class TrainerLoadError(QuirksError):
@@ -204,8 +202,7 @@ def _load(source: str, revision: str | None, options: TrainerOptions, dtype: str
 
 
 def _lost(report: Mapping[str, Any]) -> str:
-    names = sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report.get(kind, ()))
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return listed(sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report.get(kind, ())))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from quirks_core.base.text import listed
 from worker.errors import RefitError
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.weights.snapshot import Snapshot
@@ -25,8 +26,6 @@ _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.at
 #: Bytes below which tensors are copied together. Larger ones reach the memory's full speed alone, and the device starts with
 #: the first of them while the host is still at the others (on an H200, 16.4 GB in 399 tensors: 8.5 ms; all together 11.5 ms).
 _SMALL = 1 << 20
-#: How many names a message shows.
-_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +185,8 @@ class CopyPlan:
         if comparison.wrong:
             names = {tensor.untyped_storage().data_ptr(): name for name, tensor in slots(model) if tensor is not None}
             found = sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
-            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             raise RefitError(
-                f"refit: the recorded copies do not do what the model's loaders do, in {', '.join(found[:_SHOWN])}{more}; "
+                f"refit: the recorded copies do not do what the model's loaders do, in {listed(found)}; "
                 "the next refit goes through vLLM's reload"
             )
 

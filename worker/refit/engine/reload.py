@@ -13,12 +13,10 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from quirks_core.base.errors import words
+from quirks_core.base.text import listed
 from worker.errors import RefitUnsupportedError
 from worker.refit.engine.copy_plan import slots
 from worker.refit.engine.loaded import first_names, own_names
-
-#: How many names a message shows.
-_SHOWN = 8
 
 
 class Reload:
@@ -129,5 +127,4 @@ def _identities(model: nn.Module) -> dict[str, int]:
 
 
 def _listing(verb: str, names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{verb} {', '.join(names[:_SHOWN])}{more}" if names else ""
+    return f"{verb} {listed(names)}" if names else ""

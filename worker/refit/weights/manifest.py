@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.base.errors import shortened
+from quirks_core.base.text import listed
 from worker.errors import RefitRejectedError
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 #: Where tensors start in a buffer, in bytes: a multiple of every dtype's size, and what GPUs copy fastest.
 ALIGNMENT = 256
-#: How many names one line of a message shows.
-_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +219,4 @@ def _sizes(spec: TensorSpec) -> list[int]:
 
 
 def _listing(title: str, names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)} {title}: {', '.join(names[:_SHOWN])}{more}"
+    return f"{len(names)} {title}: {listed(names)}" if names else ""

@@ -1,0 +1,267 @@
+"""The source of Python packages, read without importing them: neither torch nor a GPU is needed, and no code runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from quirks_core.source import fingerprints
+
+_VLLM = "vllm"
+
+
+@dataclass(frozen=True)
+class SourceTree:
+    """The source of the installed packages; vLLM's is read from another folder if one is given, such as that of a release.
+
+    Trees of the same folder are equal and share what was read. The caches are bounded for all trees together, so that many
+    releases can be compared.
+
+    Attributes:
+        folder: The folder that holds the ``__init__.py`` of vLLM; None for the installed vLLM.
+    """
+
+    folder: Path | None = None
+
+    @lru_cache(maxsize=512)
+    def module_source(self, module: str) -> str | None:
+        """Returns a module's source text, or None if its package has no such Python file."""
+        package, *parts = module.split(".")
+        if self.folder is not None and package == _VLLM:
+            return _text_of(self.folder, parts)
+        try:
+            spec = importlib.util.find_spec(package)  # a top-level name: finds, does not import
+        except (ImportError, ValueError):
+            return None
+        if spec and not parts and spec.submodule_search_locations is None:  # a single module, not a package
+            file = Path(spec.origin or "")
+            return file.read_text(encoding="utf-8", errors="replace") if file.suffix == ".py" else None
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            if (text := _text_of(Path(root), parts)) is not None:
+                return text
+        return None
+
+    @lru_cache(maxsize=192)
+    def parsed(self, module: str) -> ast.Module | None:
+        """Returns a module's syntax tree; None if there is no such file, or it is not this Python's."""
+        source = self.module_source(module)
+        try:
+            return ast.parse(source) if source is not None else None
+        except (SyntaxError, ValueError):  # a template, or source for another version of Python
+            return None
+
+    def is_readable(self, module: str) -> bool:
+        """Tells whether a module's source can be parsed as Python; true also if there is no such module."""
+        return self.module_source(module) is None or self.parsed(module) is not None
+
+    @lru_cache(maxsize=1024)
+    def attribute_source(self, target: str) -> str | None:
+        """Returns the source of a function or class, its decorators included, or of a constant or field; without indentation.
+
+        Args:
+            target: ``package.module:Class.attribute``.
+
+        Returns:
+            None if the module or the attribute does not exist (an inherited or imported attribute counts as not existing).
+        """
+        module, _, path = target.partition(":")
+        lines = (self.module_source(module) or "").splitlines()
+        *owners, name = path.split(".")
+        if quick := _found_by_lines(lines, [*owners, name]):
+            return quick
+        owner = _found_by_lines(lines, owners) if owners else "\n".join(lines)
+        if owner is not None and name not in owner:
+            return None
+        node = self.statement(target)
+        if node is None:
+            return None
+        return textwrap.dedent("\n".join(lines[_first_line(node) - 1 : node.end_lineno]))
+
+    def is_defined(self, target: str) -> bool:
+        """Tells whether a module or class has a function, class, constant or field of its own, which may be long."""
+        module, _, path = target.partition(":")
+        lines = (self.module_source(module) or "").splitlines()
+        return _lines_of(lines, path.split(".")) is not None or self.statement(target) is not None
+
+    def is_imported(self, target: str) -> bool:
+        """Tells whether a module takes a name from another one, by an ``import`` at its top; a class has no such names."""
+        module, _, name = target.partition(":")
+        return self.imported_from(module, name) is not None
+
+    def imported_from(self, module: str, name: str) -> tuple[str, str] | None:
+        """Returns the module and the name that an ``import`` at a module's top takes a name from; None if there is none.
+
+        The name is empty for a module that is imported as a whole.
+        """
+        node = self.parsed(module)
+        for child in _children(node) if node else ():
+            if isinstance(child, ast.Import | ast.ImportFrom):
+                for alias in child.names:
+                    if (alias.asname or alias.name.partition(".")[0]) == name:
+                        return (child.module or "", alias.name) if isinstance(child, ast.ImportFrom) else (alias.name, "")
+        return None
+
+    def statement(self, target: str) -> ast.stmt | None:
+        """Returns the statement that defines an attribute; None if the module or the attribute does not exist."""
+        module, _, path = target.partition(":")
+        node: ast.AST | None = self.parsed(module)
+        *owners, name = path.split(".")
+        for owner in owners:
+            node = _definition(node, owner)
+        if found := _definition(node, name):
+            return found
+        assignments = [child for child in _children(node) if name in _assigned(child)] if node else []
+        return assignments[-1] if assignments else None
+
+    def search(self, module: str, pattern: str) -> bool | None:
+        """Tells whether a regular expression occurs in a module's source; None if there is no such module."""
+        source = self.module_source(module)
+        return None if source is None else re.search(pattern, source) is not None
+
+    def unread_by_engine(self, variables: Iterable[str]) -> tuple[str, ...] | None:
+        """Returns those of the environment variables that vLLM does not read; None if there is no vLLM.
+
+        Nearly all are declared in ``vllm/envs.py``; the rest of the package is searched only for names that are not.
+        """
+        declared = self.module_source("vllm.envs")
+        if declared is None:
+            return None
+        left = {name for name in variables if f'"{name}"' not in declared}
+        for file in self.package_files(_VLLM) if left else ():
+            text = file.read_text(encoding="utf-8", errors="replace")
+            left = {name for name in left if name not in text}
+            if not left:
+                break
+        return tuple(sorted(left))
+
+    def package_files(self, package: str) -> Iterator[Path]:
+        """Yields the Python files of a package, in no order."""
+        if self.folder is not None and package == _VLLM:
+            yield from self.folder.rglob("*.py")
+            return
+        spec = importlib.util.find_spec(package)
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            yield from Path(root).rglob("*.py")
+
+    def fingerprint(self, target: str) -> str | None:
+        """Returns the fingerprint of a target's source, `fingerprints.DIGITS` hexadecimal digits; None if it does not exist.
+
+        Args:
+            target: ``package.module:Class.attribute``.
+        """
+        source = self.attribute_source(target)
+        return None if source is None else fingerprints.fingerprint(source)
+
+    def is_expected(self, target: str, expected: Iterable[str]) -> bool:
+        """Tells whether a target has one of the expected fingerprints."""
+        found = self.fingerprint(target)
+        return found is not None and any(fingerprints.same(found, known) for known in expected)
+
+    def has_owner(self, target: str) -> bool:
+        """Tells whether the module or class of a target exists, so that an attribute can be added to it."""
+        owner, dot, _ = target.rpartition(".")
+        return self.is_defined(owner) if ":" in owner and dot else self.module_source(target.partition(":")[0]) is not None
+
+    def missing(self, target: str) -> str:
+        """Says which part of a target's name does not exist."""
+        module, _, path = target.partition(":")
+        if self.module_source(module) is None:
+            return f"{target}: the installed packages have no module {module}"
+        owner, dot, name = path.rpartition(".")
+        if dot and self.attribute_source(f"{module}:{owner}") is None:
+            return f"{target}: {module} has no {owner}"
+        return f"{target}: {f'{module}:{owner}' if dot else module} has no {name} (inherited and imported names do not count)"
+
+
+def _text_of(root: Path, parts: list[str]) -> str | None:
+    base = Path(root, *parts)
+    for candidate in (base.with_suffix(".py") if parts else base / "__init__.py", base / "__init__.py"):
+        if candidate.is_file():
+            return candidate.read_text(encoding="utf-8", errors="replace")
+    return None
+
+
+def _children(node: ast.AST) -> list[ast.stmt]:
+    """The statements of a module or class body, looking through every branch of ``if`` and ``try``."""
+    # The last definition counts. One in an `except` is the fallback of one in the `try`, so it comes first.
+    statements: list[ast.stmt] = [statement for handler in getattr(node, "handlers", []) for statement in handler.body]
+    for block in ("body", "orelse", "finalbody"):
+        statements += getattr(node, block, [])
+    found: list[ast.stmt] = []
+    for statement in statements:
+        found.append(statement)
+        if isinstance(statement, ast.If | ast.Try):
+            found += _children(statement)
+    return found
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _found_by_lines(lines: list[str], path: list[str]) -> str | None:
+    """Returns what `attribute_source` does; None where lines alone cannot tell."""
+    if (found := _lines_of(lines, path)) is None:
+        return None
+    text = textwrap.dedent("\n".join(found))
+    try:
+        (node,) = ast.parse(text).body
+    except (SyntaxError, ValueError):  # it goes on behind a line without indentation, as in a long text
+        return None
+    return "\n".join(text.splitlines()[_first_line(node) - 1 : node.end_lineno])
+
+
+def _lines_of(lines: list[str], path: list[str]) -> list[str] | None:
+    """Finds a function or class by indentation: parsing whole modules for it takes a rollout's plan 0.15 s more.
+
+    Returns:
+        Its lines, its decorators' included, and what stands below it without being code; None where lines alone cannot tell,
+        such as of a name that is defined twice.
+    """
+    for depth, name in enumerate(path):
+        indent, is_owner = "    " * depth, depth + 1 < len(path)
+        begins = re.compile(rf"\s*(?:async\s+def|def|class)\s+{re.escape(name)}\b")
+        having = [number for number, line in enumerate(lines) if begins.match(line)]
+        if len(having) != 1 or not re.match(rf"{indent}{'class ' if is_owner else ''}\S", lines[having[0]]):
+            return None
+        first = having[0]
+        while not is_owner and first and lines[first - 1].startswith(f"{indent}@"):
+            first -= 1
+        if _ends_in_a_text(lines[:first]):  # it is an example in a docstring
+            return None
+        if first and re.match(rf"{indent}[)\]}}#\\]", lines[first - 1]):  # the end of a longer decorator, or a comment
+            return None
+        outside = re.compile(rf"\s{{0,{len(indent)}}}[^\s#)\]}}]")
+        last = next((number for number in range(having[0] + 1, len(lines)) if outside.match(lines[number])), len(lines))
+        lines = lines[first:last]
+        if _ends_in_a_text(lines):  # it goes on behind a line of that text
+            return None
+    return lines
+
+
+def _ends_in_a_text(lines: list[str]) -> bool:
+    """Tells whether a text of several lines has begun in some lines and does not end there."""
+    text = "\n".join(lines)
+    return text.count('"""') % 2 == 1 or text.count("'''") % 2 == 1
+
+
+def _definition(node: ast.AST | None, name: str) -> ast.stmt | None:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found = [child for child in _children(node) if isinstance(child, kinds) and child.name == name] if node else []
+    return found[-1] if found else None  # the last definition is the one that Python keeps
+
+
+def _assigned(statement: ast.stmt) -> set[str]:
+    """The names that an assignment gives a value, or a class field without one."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return set()
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    nodes = (node for target in targets for node in ast.walk(target))
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
