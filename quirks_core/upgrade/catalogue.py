@@ -154,11 +154,8 @@ def _items(loaded: Loaded, before: Release, after: Release) -> Iterator[Item]:
             if isinstance(adjustment, Patch):
                 problem = drift_of(adjustment, loaded) if adjustment.target.partition(".")[0] == PACKAGE else None
                 if problem:
-                    first, *rest = problem.splitlines()
-                    yield item(
-                        Kind.DRIFT, first.rstrip(":"), *map(str.strip, rest),
-                        fingerprint=fingerprints.find(adjustment.target) or "",
-                    )  # fmt: skip
+                    here = fingerprints.find(adjustment.target) or ""
+                    yield item(Kind.DRIFT, problem.reason, *map(str.strip, problem.lines), fingerprint=here)
             elif isinstance(adjustment, Default | Require) and _is_gone(adjustment.slot, names):
                 yield item(Kind.ARGUMENT, f"it sets {adjustment.slot}, and {after.label} has no such argument")
 

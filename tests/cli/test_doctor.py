@@ -165,7 +165,7 @@ def test_a_plugin_that_replaces_what_reads_versions_is_broken_and_everything_els
     assert [row["message"].partition("broken: ")[2] for row in json.loads(examined.stdout) if row["level"] == "error"] == [
         message
     ]
-    assert any(message in warning for warning in json.loads(plan.stdout)["warnings"])
+    assert any(message in warning["text"] for warning in json.loads(plan.stdout)["warnings"])
 
 
 def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):

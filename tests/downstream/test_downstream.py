@@ -195,7 +195,7 @@ def test_the_others_work_beside_a_broken_plugin_and_hooks_that_fail_are_warnings
 
     assert beside["changes"] == alone["changes"]
     assert states(beside)["grumbling"] == "active"
-    plugin, facts = beside["warnings"][:2]
+    plugin, facts = (note["text"] for note in beside["warnings"][:2])
     where = "plugin 'broken-import' of acme-broken 0.0.7 (acme_broken.imports:QUIRK)"
     assert plugin == f"{where} is broken: ModuleNotFoundError: No module named 'acme_telemetry'"
     assert facts == "quirks_facts of acme-broken:grumbling failed: ConnectionError: no answer from the scheduler"
@@ -223,7 +223,7 @@ def test_a_distribution_that_is_off_is_not_even_imported_and_without_third_parti
     alone = environment.plan("acme_moe", "--disable", "third-party", ACME_IMPORT_LOG=str(log))
 
     assert (imported, lines(log)) == (["acme_quirks"], ["acme_quirks"])
-    (skipped,) = [warning for warning in without["warnings"] if "was not loaded" in warning]
+    (skipped,) = [note["text"] for note in without["warnings"] if note["kind"] == "plugin"]
     assert "'distribution:acme-slow' in the environment (MODEL_QUIRKS_DISABLE)" in skipped
     assert sorted(states(alone)) == BUILT_IN
 

@@ -96,7 +96,7 @@ class WorkerGroup:
         ranks = self.plan.value("engine.data_parallel_size")
         self.strategy: Strategy = self.plan.value("parallel.dp_strategy") or "independent"
         engines = 1 if self.strategy == "engine" else ranks
-        self.warnings: list[str] = [*self.plan.warnings, *launch.sampling_warnings(self.config)]
+        self.warnings: list[str] = [*self.plan.messages(), *launch.sampling_warnings(self.config)]
         model_ranks = self.config.engine.tensor_parallel_size * self.config.engine.pipeline_parallel_size
         self._ranks = Ranks(
             self.config.cluster,
