@@ -182,7 +182,7 @@ class WorkerGroup:
 
         Returns:
             For each ``rank``, ``node``, ``pid`` of its actor, ``in_flight`` requests, ``alive``, ``problem``: why it may not
-            generate, None if it may; and ``version`` of the weights of those that live.
+            generate, None if it may; and of those that live ``weights`` (whole, dummy or broken) and their ``version``.
         """
         if self._actors is None:
             return []
