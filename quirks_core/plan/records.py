@@ -298,8 +298,8 @@ class Plan(Record):
         patches: tuple[PlannedPatch, ...],
     ) -> Plan:
         """Builds the plan and names it by its digest."""
-        return cls.model_construct(  # the parts are validated records already
-            digest=_for_processes(context, changes, adjustments, patches, refusals).digest,
+        plan = cls.model_construct(  # the parts are validated records already
+            digest="",
             context=context,
             changes=changes,
             adjustments=adjustments,
@@ -308,6 +308,7 @@ class Plan(Record):
             warnings=warnings,
             patches=patches,
         )
+        return plan.model_copy(update={"digest": plan.for_processes.digest})
 
     def __getitem__(self, flag: str) -> tuple[PlannedAdjustment, ...]:
         """Returns the adjustments that quirks of one flag asked for, whatever became of them.
@@ -366,7 +367,22 @@ class Plan(Record):
     @property
     def for_processes(self) -> ProcessPlan:
         """The part that travels to every process."""
-        return _for_processes(self.context, self.changes, self.adjustments, self.patches, self.refusals)
+        facts = self.context.model_dump(mode="json", exclude={"model": {"path"}})
+        lines = tuple(
+            {
+                "slot": item.slot,
+                "relation": item.relation.value,
+                "value": item.value,
+                "strength": item.strength.value,
+                "status": item.status.value,
+                "quirks": [f"{quirk.id} {quirk.distribution}=={quirk.version}" for quirk in item.quirks],
+            }
+            for item in self.adjustments
+        )
+        refused = tuple(sorted({quirk.id for refusal in self.refusals for quirk in refusal.quirks}))
+        return ProcessPlan(
+            context=sha256(facts), changes=self.changes, adjustments=lines, patches=self.patches, refused=refused
+        )
 
     def check(self) -> None:
         """Makes sure that nothing refuses the run.
@@ -385,27 +401,3 @@ class Plan(Record):
 def with_lines(reason: str, lines: tuple[str, ...]) -> str:
     """Returns a reason with the lines that show it below."""
     return "\n    ".join([f"{reason}:", *lines]) if lines else reason
-
-
-def _for_processes(
-    context: RunContext,
-    changes: dict[str, Any],
-    adjustments: tuple[PlannedAdjustment, ...],
-    patches: tuple[PlannedPatch, ...],
-    refusals: tuple[Refusal, ...],
-) -> ProcessPlan:
-    """Reduces a plan to what every process carries out."""
-    facts = context.model_dump(mode="json", exclude={"model": {"path"}})
-    lines = tuple(
-        {
-            "slot": item.slot,
-            "relation": item.relation.value,
-            "value": item.value,
-            "strength": item.strength.value,
-            "status": item.status.value,
-            "quirks": [f"{quirk.id} {quirk.distribution}=={quirk.version}" for quirk in item.quirks],
-        }
-        for item in adjustments
-    )
-    refused = tuple(sorted({quirk.id for refusal in refusals for quirk in refusal.quirks}))
-    return ProcessPlan(context=sha256(facts), changes=changes, adjustments=lines, patches=patches, refused=refused)
