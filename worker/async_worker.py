@@ -112,7 +112,7 @@ class VllmAsyncGenerationWorker:
         )
         self.config: GenerationConfig = launch.config
         self.plan: Plan = launch.plan
-        self.warnings: list[str] = [*launch.plan.warnings, *sampling_warnings(launch.config)]
+        self.warnings: list[str] = [*launch.plan.messages(), *sampling_warnings(launch.config)]
         self._launch = launch
         self._engine_rank = engine_rank
         self._running: _Running | None = None

@@ -104,9 +104,9 @@ def _rows(found: PlanDiff) -> Iterator[tuple[str, str, str | None, str | None]]:
     for refusal in found.refusals.b:
         yield "refusal", refusal.slot or "", None, str(refusal)
     for warning in found.warnings.a:
-        yield "warning", "", warning, None
+        yield "warning", "", warning.text, None
     for warning in found.warnings.b:
-        yield "warning", "", None, warning
+        yield "warning", "", None, warning.text
 
 
 def _text(change: Change, side: str) -> str | None:

@@ -34,7 +34,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--verbose", action="store_true",
-        help="list the missing fact of each quirk that cannot be decided; by version: list quirks that concern none, too",
+        help="list everything that cannot be decided, with the reason; by version: list quirks that concern none, too",
     )  # fmt: skip
     add_server_command(parser)
 
@@ -114,7 +114,7 @@ def run_explain(options: argparse.Namespace) -> int:
     }
     screen = Screen()
     screen.say(f"[bold]{line(verdict.id)}[/] {words[verdict.state]}", hang=4)
-    for text in (verdict.because, *_effects(plan, verdict.id)):
+    for text in (verdict.because, *(_effects(plan, verdict.id) if verdict.state is State.ACTIVE else ())):
         screen.say(lines(text), indent=2)
     for refusal in plan.refusals:
         if any(quirk.id == verdict.id for quirk in refusal.quirks):
@@ -128,7 +128,7 @@ def _effects(plan: Plan, quirk_id: str) -> Iterator[str]:
         if any(quirk.id == quirk_id for quirk in item.quirks):
             yield f"{item.wanted} ({item.status.replace('_', ' ')}: {item.reason})"
     yield from (f"patch {patch.target}: {patch.quirk.reason}" for patch in plan.patches if patch.quirk.id == quirk_id)
-    yield from (warning for warning in plan.warnings if warning.startswith(f"{quirk_id}: "))
+    yield from (note.text for note in plan.warnings if note.quirk == quirk_id)
 
 
 PLAN = Command("show what applies to a run and why", run_plan, add_plan_arguments, describes_run=True)

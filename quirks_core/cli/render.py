@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from quirks_core.apply.receipt import Receipt
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.configuration.slots import problem_of_name
-from quirks_core.declaration.trace import Answer
-from quirks_core.plan.records import Plan, Refusal, State, Status, Verdict
+from quirks_core.plan.formats import option_for
+from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Status, Verdict
 
 #: The groups of a plan in their order, each with its colour and what its heading adds to the word. Refusals come last, in full.
 _GROUPS: dict[str, tuple[str, str]] = {
@@ -17,7 +16,7 @@ _GROUPS: dict[str, tuple[str, str]] = {
     Status.ALREADY_SET: ("green", "the value is that without the quirk"),
     Status.KEPT_USER: ("yellow", "what the user typed wins"),
     Status.OUTRANKED: ("yellow", "another quirk asks for more"),
-    State.UNKNOWN: ("yellow", "a fact is missing; the quirk does nothing"),
+    State.UNKNOWN: ("yellow", "a fact is missing; what depends on it does nothing"),
     State.DORMANT: ("cyan", "the installed version is not affected"),
     State.SUPERSEDED: ("cyan", "another quirk replaces it"),
     State.DISABLED: ("yellow", "switched off"),
@@ -40,7 +39,7 @@ def show_plan(screen: Screen, plan: Plan, *, title: str | None = None, verbose: 
         screen: Where.
         plan: The plan.
         title: A line above it.
-        verbose: Each quirk that cannot be decided has a line of its own, with the fact that is missing.
+        verbose: Whatever cannot be decided has a line of its own, instead of one for each fact that is missing.
     """
     if title:
         screen.say(f"[bold]{line(title)}[/]")
@@ -50,41 +49,32 @@ def show_plan(screen: Screen, plan: Plan, *, title: str | None = None, verbose: 
     entries = [entry for verdict in plan.verdicts for entry in _entries(plan, verdict)]
     for group, (colour, meaning) in _GROUPS.items():
         mine = [entry for entry in entries if entry.group == group]
-        if not mine:
+        undecided = list(_undecided(plan, verbose=verbose)) if group == State.UNKNOWN else []
+        if not mine and not undecided:
             continue
         screen.say(f"\n[{colour}]{group.replace('_', ' ')}[/]{f': {meaning}' if meaning else ''}")
-        if group == State.UNKNOWN and not verbose:
-            _show_unknown(screen, [verdict for verdict in plan.verdicts if verdict.state is State.UNKNOWN])
-            continue
+        for text in undecided:
+            screen.say(text, indent=2)
         for entry in mine:
             screen.say(f"[bold]{line(entry.quirk)}[/]  {line(entry.what)}", indent=2)
             if entry.why:
                 screen.say(f"[dim]{line(entry.why)}[/]", indent=4, hang=0)
     quiet = sum(verdict.state is State.NOT_MATCHED for verdict in plan.verdicts)
     screen.say(f"\n[dim]{quiet} other quirks do not concern this run (quirks explain ID says why)[/]")
-    listed = {verdict.warning for verdict in plan.verdicts if verdict.state is State.UNKNOWN}
-    for warning in plan.warnings:
-        if warning in listed:
-            continue
-        screen.say(f"[yellow]warning:[/] {lines(warning)}")
+    for note in plan.warnings:
+        if note.kind is not NoteKind.UNDECIDED:
+            screen.say(f"[yellow]warning:[/] {lines(note.text)}")
     for refusal in plan.refusals:
         show_refusal(screen, refusal)
 
 
-def _show_unknown(screen: Screen, unknown: Sequence[Verdict]) -> None:
-    """Prints the quirks that cannot be decided on one line, and the options that supply the missing facts on the next."""
-    facts = sorted({leaf.fact for verdict in unknown for leaf in verdict.trace if leaf.answer is Answer.UNKNOWN})
-    screen.say(f"[bold]{line(', '.join(verdict.id for verdict in unknown))}[/]", indent=2, hang=0)
-    how = f"decided by {', '.join(map(_option_for, facts))}; --verbose lists what each quirk needs"
-    screen.say(f"[dim]{line(how)}[/]", indent=4, hang=0)
-
-
-def _option_for(fact: str) -> str:
-    """The option that supplies a fact; the fact's name if there is none."""
-    if problem_of_name(fact) is None:
-        return f"--set {fact}=…"
-    section, _, name = fact.partition(".")
-    return f"--assume {name or section}==…" if section in ("packages", "platform") else fact
+def _undecided(plan: Plan, *, verbose: bool) -> Iterator[str]:
+    """Yields, as markup, each missing fact with the option that supplies it and the quirks that depend on it."""
+    for fact, quirks in plan.undecided.items() if not verbose else ():
+        yield f"[bold]{line(option_for(fact) or fact)}[/] decides {line(', '.join(quirks))}"
+    for note in plan.warnings if verbose else plan.notes:  # a fact that no run has cannot be supplied
+        if note.kind is NoteKind.UNDECIDED:
+            yield line(note.text)
 
 
 def versions(plan: Plan) -> str:
@@ -98,12 +88,14 @@ def versions(plan: Plan) -> str:
 def show_refusal(screen: Screen, refusal: Refusal, *, indent: int = 0) -> None:
     """Prints why a run is refused, what to do, and which switch overrides it."""
     screen.say(f"[bold red]refused:[/] {line(' and '.join(map(str, refusal.quirks)))}", indent=indent, hang=4)
-    for text in (refusal.reason, f"remedy: {refusal.remedy}", f"override: {refusal.switch}"):
+    for text in (refusal.in_full, f"remedy: {refusal.remedy}", f"override: {refusal.switch}"):
         screen.say(lines(text), indent=indent + 4)
 
 
 def _entries(plan: Plan, verdict: Verdict) -> Iterator[_Entry]:
     """Everything that a quirk does to a run; what is refused is shown as a refusal."""
+    if verdict.state is State.UNKNOWN:  # among what is undecided
+        return
     if verdict.state is not State.ACTIVE:
         yield _Entry(verdict.state, verdict.id, verdict.because)
         return

@@ -49,7 +49,7 @@ def _verdict(report: Report) -> str:
 def _pasted(report: Report) -> Iterator[str]:
     """What stops the upgrade, and what is to be changed."""
     for item in report.of(Level.STOP):
-        yield f"{item.subject}: {item.message.splitlines()[0]}"
+        yield f"{item.subject}: {item.message}"
     for item in report.of(Level.CHANGE):
         yield item.paste or f"{item.subject}: {item.message}"
 

@@ -11,14 +11,11 @@ from quirks_core.base.text import one_line
 from quirks_core.configuration.slots import ENGINE, is_enforced
 from quirks_core.hook.typed import Typed
 from quirks_core.plan.advice import advice
-from quirks_core.plan.records import Plan, Status
+from quirks_core.plan.records import NoteKind, Plan, Status, Strength
 
 _LOGGER = logging.getLogger("model_quirks.hook")
 #: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.
 _MOST = 9
-_UNDECIDED = "cannot be decided"
-#: How warnings about plugins begin.
-_PLUGIN = "plugin "
 
 
 class _Line(NamedTuple):
@@ -105,20 +102,21 @@ def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
     if only_reports:
         for refusal in plan.refusals:
             yield _Line(f"would be refused: {refusal}", always=True)
-    undecided, others = _sorted_warnings(plan)
-    plugins = [text for text in others if text.startswith(_PLUGIN)]
-    yield from (_Line(f"warning: {text}", always=True) for text in plugins)
-    advised = [text for _, text in advice(plan)]
-    yield from (_Line(text, always=True) for text in advised if text.startswith("warning"))
+    for note in plan.notes:
+        if note.kind is NoteKind.PLUGIN:
+            yield _Line(f"warning: {note.text}", always=True)
+    advised = list(advice(plan))
+    yield from (_Line(text, always=True) for item, text in advised if item.strength is Strength.REQUIRE)
     for item in plan.adjustments:
         if item.status is Status.APPLIED and is_enforced(item.slot):
             yield _Line(f"{item.wanted} ({', '.join(quirk.id for quirk in item.quirks)}: {item.quirks[0].reason})")
     for patch in plan.patches:
         yield _Line(f"patch {patch.target.rpartition(':')[2]} ({patch.quirk.id}: {patch.quirk.reason})")
-    yield from (_Line(f"warning: {text}", always=True) for text in others if text not in plugins)
-    if undecided:
-        yield _Line(undecided)
-    yield from (_Line(text) for text in advised if not text.startswith("warning"))
+    for note in plan.notes:
+        if note.kind is not NoteKind.PLUGIN:
+            yield _Line(f"warning: {note.text}", always=True)
+    yield from _undecided(plan)
+    yield from (_Line(text) for item, text in advised if item.strength is not Strength.REQUIRE)
     for item in plan.adjustments:
         if item.status is Status.KEPT_USER and is_enforced(item.slot):
             who = ", ".join(quirk.id for quirk in item.quirks)
@@ -127,18 +125,13 @@ def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
             yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
 
 
-def _sorted_warnings(plan: Plan) -> tuple[str, Sequence[str]]:
-    """Puts what cannot be decided for want of the trainer's facts into one line; the other warnings follow one by one."""
-    facts: set[str] = set()
-    quirks: set[str] = set()
-    others = []
-    for text in plan.warnings:
-        untold = {slot for slot in plan.context.untold if slot in text} if _UNDECIDED in text else set()
-        if not untold:
-            others.append(text)
-        facts |= untold
-        quirks |= {text.partition(":")[0].partition(" ")[0]} if untold else set()
-    if not facts:
-        return "", others
-    line = f"not decided: {', '.join(sorted(quirks))}; nobody said {', '.join(sorted(facts))} (MODEL_QUIRKS_SET='slot=value;…')"
-    return line, others
+def _undecided(plan: Plan) -> Iterator[_Line]:
+    """Yields a line for each missing fact, and a single one for all that the user can set."""
+    settings = []
+    for fact, quirks in plan.undecided.items():
+        if fact in plan.context.untold:
+            settings.append(f"{fact} ({', '.join(quirks)})")
+        else:
+            yield _Line(f"warning: undecided without {fact}: {', '.join(quirks)}", always=True)
+    if settings:
+        yield _Line(f"undecided without {', '.join(settings)}: set MODEL_QUIRKS_SET='slot=value;…'")

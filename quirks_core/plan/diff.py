@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
-from quirks_core.plan.records import Plan, PlannedPatch, Refusal, State, Status
+from quirks_core.plan.records import Note, Plan, PlannedPatch, Refusal, State, Status
 
 T = TypeVar("T")
 K = TypeVar("K", str, tuple[str, ...])
@@ -103,7 +103,7 @@ class PlanDiff(Record):
     quirks: tuple[QuirkChange, ...] = ()
     patches: tuple[Change, ...] = ()
     refusals: OneSided[Refusal] = OneSided[Refusal]()
-    warnings: OneSided[str] = OneSided[str]()
+    warnings: OneSided[Note] = OneSided[Note]()
 
     @property
     def same(self) -> bool:
@@ -128,7 +128,7 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
         quirks=tuple(_quirks(a, b)),
         patches=tuple(changes(_patches(a), _patches(b), ".".join)),
         refusals=_one_sided(a.refusals, b.refusals, _refusal_key),
-        warnings=_one_sided(a.warnings, b.warnings, str),
+        warnings=_one_sided(a.warnings, b.warnings, lambda note: note),
     )
 
 
@@ -223,10 +223,8 @@ def _verdicts(plan: Plan) -> dict[str, QuirkSide]:
 
 
 def _refusal_key(refusal: Refusal) -> Hashable:
-    reason = refusal.reason
-    for quirk in refusal.quirks:  # a conflict's reason says where its quirks are declared
-        reason = reason.replace(quirk.location, "")
-    return refusal.kind, refusal.slot, reason, tuple(quirk.id for quirk in refusal.quirks)
+    ids = tuple(quirk.id for quirk in refusal.quirks)
+    return refusal.kind, refusal.slot, refusal.target, refusal.reason, refusal.lines, ids
 
 
 def _one_sided(a: Iterable[T], b: Iterable[T], key: Callable[[T], Hashable]) -> OneSided[T]:

@@ -16,7 +16,7 @@ from quirks_core.declaration.versions import Affected
 from quirks_core.facts.context import FACTS, InstalledFacts, RunContext, is_known_fact
 from quirks_core.facts.unknown import Facts
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.records import State, Verdict
+from quirks_core.plan.records import Note, NoteKind, State, Verdict
 from quirks_core.plan.switches import Switches
 
 _STATES = {Answer.YES: State.ACTIVE, Answer.UNKNOWN: State.UNKNOWN, Answer.NO: State.NOT_MATCHED}
@@ -31,13 +31,14 @@ class Evaluated:
         item: The quirk.
         verdict: Whether it concerns the run, and why.
         adjustments: If the quirk is active, the adjustments whose condition is true.
-        undecided: If the quirk is active, the conditions that cannot be decided, as text; their adjustments do nothing.
+        undecided: A warning if the quirk cannot be decided; if it is active, one for each condition that cannot be, whose
+            adjustment does nothing.
     """
 
     item: Loaded
     verdict: Verdict
     adjustments: tuple[Adjustment, ...] = ()
-    undecided: tuple[str, ...] = ()
+    undecided: tuple[Note, ...] = ()
 
 
 def evaluate(context: RunContext, loaded: Iterable[Loaded], switches: Switches) -> list[Evaluated]:
@@ -77,9 +78,15 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
         verdict=trace.answer,
         state=state,
         because=because,
+        switch=switch,
         trace=trace.leaves,
     )
-    return Evaluated(item, verdict) if state is not State.ACTIVE else _with_adjustments(context, item, verdict)
+    if state is State.ACTIVE:
+        return _with_adjustments(context, item, verdict)
+    if state is State.UNKNOWN:
+        note = _undecided(item, trace, f"{item.quirk.id} cannot be decided and does nothing: {because}")
+        return Evaluated(item, verdict, undecided=(note,))
+    return Evaluated(item, verdict)
 
 
 def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
@@ -109,8 +116,14 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
         if condition.answer is Answer.YES:
             holding.append(adjustment)
         elif condition.answer is Answer.UNKNOWN:
-            undecided.append(f"{item.quirk.id}: a condition cannot be decided: {condition.decisive}")
+            text = f"{item.quirk.id}: a condition cannot be decided: {condition.decisive}"
+            undecided.append(_undecided(item, condition, text))
     return Evaluated(item, verdict, tuple(holding), tuple(undecided))
+
+
+def _undecided(item: Loaded, trace: Trace, text: str) -> Note:
+    facts = sorted({leaf.fact for leaf in trace.leaves if leaf.answer is Answer.UNKNOWN and is_known_fact(leaf.fact)})
+    return Note(kind=NoteKind.UNDECIDED, quirk=item.quirk.id, about=tuple(facts), text=text)
 
 
 def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switches) -> Evaluated:

@@ -16,7 +16,15 @@ from typing import Any
 
 import yaml
 
-from quirks_core.configuration.slots import ENGINE, ENV, HEAD_DTYPE, NOT_ARGUMENTS, is_enforced, is_engine_argument
+from quirks_core.configuration.slots import (
+    ENGINE,
+    ENV,
+    HEAD_DTYPE,
+    NOT_ARGUMENTS,
+    is_enforced,
+    is_engine_argument,
+    problem_of_name,
+)
 from quirks_core.plan import advice
 from quirks_core.plan.records import Plan
 from quirks_core.source.serve_options import Shape
@@ -82,6 +90,14 @@ def python(plan: Plan) -> Formatted:
 
 #: The forms by name.
 FORMATS: Mapping[str, Callable[[Plan], Formatted]] = MappingProxyType({"vllm-args": vllm_args, "env": env, "python": python})
+
+
+def option_for(fact: str) -> str:
+    """Returns our command line's option that supplies a fact; an empty string if there is none."""
+    if problem_of_name(fact) is None:
+        return f"--set {fact}=…"
+    section, _, name = fact.partition(".")
+    return f"--assume {name or section}==…" if section in ("packages", "platform") else ""
 
 
 def in_options(sentence: str) -> str:
@@ -163,7 +179,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     for patch in plan.patches:
         hook = f"{_HOOK}={plan.context.purpose}"
         yield f"{patch.quirk.id} patches {patch.target}; no option does that, {hook} does: {patch.quirk.reason}"
-    yield from (f"warning: {warning}" for warning in plan.warnings)
+    yield from (f"warning: {text}" for text in plan.messages(option_for))
 
 
 def _json(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from quirks_core.base.errors import QuirksError, problem_of_text, words
 from quirks_core.configuration.slots import SLOTS, engine_problem, find_slot
@@ -24,7 +24,7 @@ from quirks_core.facts.packages import distribution_of
 from quirks_core.plan.evaluate import Evaluated
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.merge import Proposal
-from quirks_core.plan.records import Contributor, PlannedPatch, Refusal, State
+from quirks_core.plan.records import Contributor, Note, NoteKind, PlannedPatch, Refusal, with_lines
 from quirks_core.plan.switches import off_switch
 from quirks_core.source import fingerprints
 from quirks_core.source.vllm_source import VllmSource
@@ -38,13 +38,13 @@ class Proposed:
         proposals: Requests for slots.
         patches: Patches with their declarations.
         refusals: Reasons why the run must not start.
-        warnings: Advice, and conditions that cannot be decided.
+        warnings: Advice, what cannot be decided, and patches that cannot be checked.
     """
 
     proposals: list[Proposal] = field(default_factory=list)
     patches: list[tuple[Patch, PlannedPatch]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[Note] = field(default_factory=list)
 
     @property
     def planned_patches(self) -> tuple[PlannedPatch, ...]:
@@ -61,8 +61,6 @@ def propose(context: RunContext, evaluated: Iterable[Evaluated]) -> Proposed:
     """
     found = Proposed()
     for one in evaluated:
-        if one.verdict.state is State.UNKNOWN:
-            found.warnings.append(one.verdict.warning)
         found.warnings += one.undecided
         for adjustment in one.adjustments:
             try:
@@ -82,7 +80,8 @@ def _propose_one(context: RunContext, item: Loaded, adjustment: Adjustment, foun
             found.refusals.append(_refusal("refuse", item, adjustment.reason, adjustment.remedy))
         case Advise():
             message = computed(context, adjustment.message)
-            found.warnings.append(f"{item.quirk.id}: {problem_of_text('its message', message) or message}")
+            text = f"{item.quirk.id}: {problem_of_text('its message', message) or message}"
+            found.warnings.append(Note(kind=NoteKind.ADVICE, quirk=item.quirk.id, text=text))
         case Patch():
             _propose_patch(context, item, adjustment, found)
 
@@ -127,12 +126,13 @@ def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Propo
     package = distribution_of(patch.target.partition(":")[0].partition(".")[0])
     found_here = context.source.fingerprint(patch.target)
     if not context.source_known(package):
-        found.warnings.append(f"{item.quirk.id}: {patch.target} is not checked: {package} is assumed or not installed")
+        text = f"{item.quirk.id}: {patch.target} is not checked: {package} is assumed or not installed"
+        found.warnings.append(Note(kind=NoteKind.UNCHECKED, quirk=item.quirk.id, about=(patch.target,), text=text))
         found_here = patch.expects[0] if patch.expects else ""
     elif problem := drift_of(patch, item, context.source):
         here = f"{package} {context.packages[package]}"
         remedy = f"upgrade {item.distribution}, or install a version of {package} that it supports ({here} is installed)"
-        found.refusals.append(_refusal("drift", item, problem, remedy))
+        found.refusals.append(_refusal("drift", item, problem.reason, remedy, target=patch.target, lines=problem.lines))
         return
     planned = PlannedPatch(
         target=patch.target,
@@ -145,20 +145,30 @@ def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Propo
     found.patches.append((patch, planned))
 
 
-def drift_of(patch: Patch, item: Loaded, source: VllmSource) -> str | None:
-    """Says what is wrong with the source of a patch's target; None if the patch was written against it."""
+class Drift(NamedTuple):
+    """What is wrong with the source of a patch's target, and the lines that changed."""
+
+    reason: str
+    lines: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return with_lines(self.reason, self.lines)
+
+
+def drift_of(patch: Patch, item: Loaded, source: VllmSource) -> Drift | None:
+    """Returns what is wrong with the source of a patch's target; None if the patch was written against it."""
     here = source.fingerprint(patch.target)
     if patch.adds:
         if here is not None:
-            return f"{patch.target} exists by now, and the patch was written to add it"
-        return None if source.has_owner(patch.target) else source.missing(patch.target)
+            return Drift(f"{patch.target} exists by now, and the patch was written to add it")
+        return None if source.has_owner(patch.target) else Drift(source.missing(patch.target))
     if source.is_expected(patch.target, patch.expects):
         return None
     if here is None:
-        return source.missing(patch.target)
+        return Drift(source.missing(patch.target))
     lines = data_file.read_for(item.quirk).lines(patch.target, patch.expects)
-    changed = fingerprints.drift(source.attribute_source(patch.target) or "", lines).replace("\n", "\n    ")
-    return f"{patch.target} is not the source this patch was written against (fingerprint {here}):\n    {changed}"
+    changed = fingerprints.drift(source.attribute_source(patch.target) or "", lines).splitlines()
+    return Drift(f"{patch.target} is not the source this patch was written against (fingerprint {here})", tuple(changed))
 
 
 def _patch_conflicts(patches: Sequence[tuple[Patch, PlannedPatch]]) -> Iterator[Refusal]:
@@ -171,9 +181,9 @@ def _patch_conflicts(patches: Sequence[tuple[Patch, PlannedPatch]]) -> Iterator[
         quirks = tuple(sorted((planned.quirk for _, planned in on_it), key=lambda quirk: quirk.id))
         ids = {quirk.id for quirk in quirks}
         if len(ids) < len(on_it):
-            yield _patch_conflict(f"{target} is patched twice by one quirk", quirks)
+            yield _patch_conflict(target, f"{target} is patched twice by one quirk", quirks)
         elif len(ids) > 1 and not all(patch.wrapper for patch, _ in on_it):
-            yield _patch_conflict(f"{target} is patched by several quirks, and one of them replaces it", quirks)
+            yield _patch_conflict(target, f"{target} is patched by several quirks, and one of them replaces it", quirks)
 
 
 def _inside_of_a_replacement(targets: Mapping[str, Sequence[tuple[Patch, PlannedPatch]]]) -> Iterator[Refusal]:
@@ -183,15 +193,16 @@ def _inside_of_a_replacement(targets: Mapping[str, Sequence[tuple[Patch, Planned
             for inner in sorted(name for name in targets if name.startswith(f"{outer}.")):
                 others = [planned.quirk for _, planned in targets[inner] if planned.quirk.id != owner.id]
                 if others:
-                    yield _patch_conflict(f"{outer} is replaced, and {inner} in it is patched", (owner, *others))
+                    yield _patch_conflict(outer, f"{outer} is replaced, and {inner} in it is patched", (owner, *others))
 
 
-def _patch_conflict(what: str, quirks: Sequence[Contributor]) -> Refusal:
+def _patch_conflict(target: str, reason: str, quirks: Sequence[Contributor]) -> Refusal:
     ids = {quirk.id for quirk in quirks}
     losers = [tuple(sorted(ids - {name})) or (name,) for name in sorted(ids)]
     return Refusal(
         kind="conflict",
-        reason=f"{what}: {', '.join(str(quirk) for quirk in quirks)}",
+        target=target,
+        reason=reason,
         remedy="decide which of them you need and switch the others off",
         switch=" or ".join(map(off_switch, losers)),
         off=tuple(losers),
@@ -199,8 +210,7 @@ def _patch_conflict(what: str, quirks: Sequence[Contributor]) -> Refusal:
     )
 
 
-def _refusal(kind: str, item: Loaded, reason: str, remedy: str) -> Refusal:
+def _refusal(kind: str, item: Loaded, reason: str, remedy: str, **more: Any) -> Refusal:
     off = (item.quirk.id,)
-    return Refusal(
-        kind=kind, reason=reason, remedy=remedy, switch=off_switch(off), off=(off,), quirks=(item.contributor(reason),)
-    )
+    by = (item.contributor(reason),)
+    return Refusal(kind=kind, reason=reason, remedy=remedy, switch=off_switch(off), off=(off,), quirks=by, **more)

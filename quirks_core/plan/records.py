@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from enum import StrEnum, auto
 from typing import Any
 
@@ -48,6 +49,54 @@ class State(StrEnum):
     UNKNOWN = auto()  #: a fact is missing; it does nothing, and a warning says so
     DISABLED = auto()  #: the user switched it off
     SUPERSEDED = auto()  #: another quirk replaces it
+
+
+class NoteKind(StrEnum):
+    """What a warning of a plan is about."""
+
+    PLUGIN = auto()  #: a plugin was not loaded
+    HOOK = auto()  #: a plugin's facts cannot be used
+    SWITCH = auto()  #: a switch may name nothing
+    UNCHECKED = auto()  #: the source that a setting or patch is compared with is not installed
+    UNLISTED = auto()  #: the installed vLLM does not list the value of a setting
+    UNDECIDED = auto()  #: a fact is missing, so that a quirk, or one of its adjustments, does nothing
+    ADVICE = auto()  #: a quirk's advice
+
+
+class Note(Record):
+    """A warning of a plan.
+
+    Attributes:
+        kind: What it is about.
+        quirk: Id of the quirk that it concerns; None if it concerns none.
+        about: The slots, facts or patch targets that it concerns; if it is undecided, the missing facts that a run can have.
+        text: The warning, as it is shown.
+    """
+
+    kind: NoteKind
+    quirk: str | None = None
+    about: tuple[str, ...] = ()
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Switch(Record):
+    """The switch that decides about a quirk.
+
+    Attributes:
+        on: Turned on (forced) or off.
+        name: The name that was used.
+        layer: The layer that used it, in words.
+    """
+
+    on: bool
+    name: str
+    layer: str
+
+    def __str__(self) -> str:
+        return f"{'forced' if self.on else 'switched off'} by {self.name!r} in {self.layer}"
 
 
 class Contributor(Record):
@@ -102,12 +151,17 @@ class Refusal(Record):
     """Why the run must not start, what to do, and which switch overrides it.
 
     Attributes:
+        slot: The slot that it is about; None if it is about none.
+        target: The target of a patch that it is about; None if it is about none.
+        lines: Lines of source that show the reason.
         off: Sets of quirks; each set settles the refusal if it is switched off. `switch` says so in words.
     """
 
     kind: str
     slot: str | None = None
+    target: str | None = None
     reason: str
+    lines: tuple[str, ...] = ()
     remedy: str
     switch: str
     quirks: tuple[Contributor, ...]
@@ -115,12 +169,17 @@ class Refusal(Record):
 
     def __str__(self) -> str:
         who = " and ".join(str(quirk) for quirk in self.quirks)
-        reason, remedy = indented(self.reason, 6), indented(self.remedy, 6)
+        reason, remedy = indented(self.in_full, 6), indented(self.remedy, 6)
         return f"{who}: {reason}\n    remedy: {remedy}\n    override: {self.switch}"
+
+    @property
+    def in_full(self) -> str:
+        """The reason, and the lines that show it."""
+        return with_lines(self.reason, self.lines)
 
 
 class Verdict(Record):
-    """Whether a quirk concerns the run, with every comparison that was made."""
+    """Whether a quirk concerns the run, with every comparison that was made, and the switch that was used on it."""
 
     id: str
     title: str
@@ -130,12 +189,8 @@ class Verdict(Record):
     verdict: Answer
     state: State
     because: str
+    switch: Switch | None = None
     trace: tuple[Leaf, ...]
-
-    @property
-    def warning(self) -> str:
-        """The plan's warning if the state is unknown."""
-        return f"{self.id} cannot be decided and does nothing: {self.because}"
 
     @field_serializer("trace")
     def _leaves_by_name(self, trace: tuple[Leaf, ...]) -> list[dict[str, Any]]:
@@ -217,7 +272,7 @@ class Plan(Record):
         adjustments: The ledger: who asked for what, and what became of it.
         verdicts: Per quirk, whether it concerns the run and why.
         refusals: Why the run must not start.
-        warnings: What the user should know, in words.
+        warnings: What the user should know.
         patches: The patches to install in every engine process.
     """
 
@@ -227,7 +282,7 @@ class Plan(Record):
     adjustments: tuple[PlannedAdjustment, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Note, ...] = ()
     patches: tuple[PlannedPatch, ...] = ()
 
     @classmethod
@@ -239,12 +294,12 @@ class Plan(Record):
         adjustments: tuple[PlannedAdjustment, ...],
         verdicts: tuple[Verdict, ...],
         refusals: tuple[Refusal, ...],
-        warnings: tuple[str, ...],
+        warnings: tuple[Note, ...],
         patches: tuple[PlannedPatch, ...],
     ) -> Plan:
         """Builds the plan and names it by its digest."""
-        return cls.model_construct(  # the parts are validated records already
-            digest=_for_processes(context, changes, adjustments, patches, refusals).digest,
+        plan = cls.model_construct(  # the parts are validated records already
+            digest="",
             context=context,
             changes=changes,
             adjustments=adjustments,
@@ -253,6 +308,7 @@ class Plan(Record):
             warnings=warnings,
             patches=patches,
         )
+        return plan.model_copy(update={"digest": plan.for_processes.digest})
 
     def __getitem__(self, flag: str) -> tuple[PlannedAdjustment, ...]:
         """Returns the adjustments that quirks of one flag asked for, whatever became of them.
@@ -284,9 +340,49 @@ class Plan(Record):
         return tuple(verdict for verdict in self.verdicts if verdict.state is State.ACTIVE)
 
     @property
+    def undecided(self) -> dict[str, tuple[str, ...]]:
+        """The missing facts in alphabetical order, each with the quirks that are undecided without it, wholly or in part."""
+        found: dict[str, set[str]] = {}
+        for note in self.warnings:
+            for fact in note.about if note.kind is NoteKind.UNDECIDED else ():
+                found.setdefault(fact, set()).add(note.quirk or "")
+        return {fact: tuple(sorted(found[fact])) for fact in sorted(found)}
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The warnings that `undecided` does not cover."""
+        return tuple(note for note in self.warnings if note.kind is not NoteKind.UNDECIDED or not note.about)
+
+    def messages(self, option: Callable[[str], str] = lambda _: "") -> Iterator[str]:
+        """Yields the warnings as sentences; what is undecided is one for each missing fact.
+
+        Args:
+            option: Returns what supplies a fact in the user's program; an empty string if nothing does.
+        """
+        yield from (note.text for note in self.notes)
+        for fact, quirks in self.undecided.items():
+            how = option(fact)
+            yield f"undecided because {fact} is unknown: {', '.join(quirks)}{f' ({how} decides)' if how else ''}"
+
+    @property
     def for_processes(self) -> ProcessPlan:
         """The part that travels to every process."""
-        return _for_processes(self.context, self.changes, self.adjustments, self.patches, self.refusals)
+        facts = self.context.model_dump(mode="json", exclude={"model": {"path"}})
+        lines = tuple(
+            {
+                "slot": item.slot,
+                "relation": item.relation.value,
+                "value": item.value,
+                "strength": item.strength.value,
+                "status": item.status.value,
+                "quirks": [f"{quirk.id} {quirk.distribution}=={quirk.version}" for quirk in item.quirks],
+            }
+            for item in self.adjustments
+        )
+        refused = tuple(sorted({quirk.id for refusal in self.refusals for quirk in refusal.quirks}))
+        return ProcessPlan(
+            context=sha256(facts), changes=self.changes, adjustments=lines, patches=self.patches, refused=refused
+        )
 
     def check(self) -> None:
         """Makes sure that nothing refuses the run.
@@ -302,25 +398,6 @@ class Plan(Record):
         return canonical(self.model_dump(mode="json"), indent=indent)
 
 
-def _for_processes(
-    context: RunContext,
-    changes: dict[str, Any],
-    adjustments: tuple[PlannedAdjustment, ...],
-    patches: tuple[PlannedPatch, ...],
-    refusals: tuple[Refusal, ...],
-) -> ProcessPlan:
-    """Reduces a plan to what every process carries out."""
-    facts = context.model_dump(mode="json", exclude={"model": {"path"}})
-    lines = tuple(
-        {
-            "slot": item.slot,
-            "relation": item.relation.value,
-            "value": item.value,
-            "strength": item.strength.value,
-            "status": item.status.value,
-            "quirks": [f"{quirk.id} {quirk.distribution}=={quirk.version}" for quirk in item.quirks],
-        }
-        for item in adjustments
-    )
-    refused = tuple(sorted({quirk.id for refusal in refusals for quirk in refusal.quirks}))
-    return ProcessPlan(context=sha256(facts), changes=changes, adjustments=lines, patches=patches, refused=refused)
+def with_lines(reason: str, lines: tuple[str, ...]) -> str:
+    """Returns a reason with the lines that show it below."""
+    return "\n    ".join([f"{reason}:", *lines]) if lines else reason

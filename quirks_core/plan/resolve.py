@@ -13,13 +13,13 @@ from quirks_core.plan.evaluate import evaluate
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.merge import ledgers
 from quirks_core.plan.propose import propose
-from quirks_core.plan.records import Plan
+from quirks_core.plan.records import Note, Plan
 from quirks_core.plan.settle import settle
 from quirks_core.plan.switches import Switches
 
 
 def resolve(
-    context: RunContext, loaded: Iterable[Loaded], switches: Switches | None = None, *, warnings: Iterable[str] = ()
+    context: RunContext, loaded: Iterable[Loaded], switches: Switches | None = None, *, warnings: Iterable[Note] = ()
 ) -> Plan:
     """Makes the plan for a run.
 

@@ -198,9 +198,7 @@ def _overlap(outer: Ledger, inner: Ledger) -> Refusal:
 
 
 def _disagreement(ledger: Ledger, proposals: Sequence[Proposal], reason: str) -> Refusal:
-    wanted = "; ".join(
-        f"{item.contributor} wants {'.'.join(item.place)} {item.relation} {item.operand!r}" for item in proposals
-    )
+    wanted = "; ".join(f"{item.quirk} wants {'.'.join(item.place)} {item.relation} {item.operand!r}" for item in proposals)
     sides: dict[tuple[tuple[str, ...], str], set[str]] = {}
     for item in proposals:
         sides.setdefault((item.place, item.key), set()).add(item.quirk)

@@ -15,6 +15,7 @@ from quirks_core.base.errors import UsageError, nearest
 from quirks_core.declaration.flags import BUILT_IN, ModelFlag
 from quirks_core.facts.packages import distribution_of
 from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import Switch
 
 #: Comma-separated names to turn off.
 DISABLE_VARIABLE = "MODEL_QUIRKS_DISABLE"
@@ -34,23 +35,6 @@ class SwitchNames(NamedTuple):
 
 
 NOTHING = SwitchNames()
-
-
-class Switch(NamedTuple):
-    """The switch that decides about a quirk.
-
-    Attributes:
-        on: Turned on (forced) or off.
-        name: The name that was used.
-        layer: The layer that used it, in words.
-    """
-
-    on: bool
-    name: str
-    layer: str
-
-    def __str__(self) -> str:
-        return f"{'forced' if self.on else 'switched off'} by {self.name!r} in {self.layer}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +150,8 @@ def _layer(names: SwitchNames, off: str, on: str) -> Mapping[str, Switch]:
     disabled, forced = set(_canonical(names.disable)), set(_canonical(names.force))
     if both := sorted(disabled & forced):
         raise UsageError(f"{', '.join(map(repr, both))} is turned off and on at once, by {off} and {on}")
-    return {name: Switch(name in forced, name, on if name in forced else off) for name in sorted(disabled | forced)}
+    either = sorted(disabled | forced)
+    return {name: Switch(on=name in forced, name=name, layer=on if name in forced else off) for name in either}
 
 
 def _canonical(names: Iterable[str]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,9 +16,9 @@ from quirks_core.configuration.slots import engine_doubt
 from quirks_core.declaration.quirk import Quirk, asked_of
 from quirks_core.facts.context import RunContext, is_known_fact
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.records import Plan
+from quirks_core.plan.records import Note, NoteKind, Plan, Switch
 from quirks_core.plan.resolve import resolve
-from quirks_core.plan.switches import Switch, Switches
+from quirks_core.plan.switches import Switches
 from quirks_core.plugins import hookspecs, plugin_code
 from quirks_core.plugins.consistency import circular_supersedes, duplicate_ids
 from quirks_core.plugins.discovery import PROJECT, Discovered, discover
@@ -173,11 +173,11 @@ class Registry:
             UsageError: A switch names nothing.
         """
         switches = switches or Switches()
-        doubtful = self.check_names(switches)
+        notes = [Note(kind=NoteKind.PLUGIN, text=str(row)) for row in (*self.broken, *self.skipped)]
+        notes += [Note(kind=NoteKind.SWITCH, text=text) for text in self.check_names(switches)]
         context, troubles = self._with_plugin_facts(context)
-        unchecked = [f"{name} is not checked: the source of that vLLM is not installed" for name in context.unchecked]
-        warnings = [*map(str, self.broken), *map(str, self.skipped), *doubtful, *troubles, *unchecked, *_doubts(context)]
-        return resolve(context, self.loaded, switches, warnings=warnings)
+        notes += [Note(kind=NoteKind.HOOK, text=text) for text in troubles]
+        return resolve(context, self.loaded, switches, warnings=[*notes, *_unchecked(context)])
 
     def observe(self, plan: Plan, receipt: object) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
@@ -226,10 +226,14 @@ class Registry:
         return answers, troubles
 
 
-def _doubts(context: RunContext) -> list[str]:
-    """What is to be said of engine arguments that the user typed and whose values the installed vLLM does not list."""
-    typed = sorted(context.typed) if context.source_known("vllm") else ()
-    return [why for name in typed if (why := engine_doubt(name, context.value(name), context.source))]
+def _unchecked(context: RunContext) -> Iterator[Note]:
+    """Yields the engine arguments of the user that the installed vLLM cannot confirm."""
+    for name in context.unchecked:
+        text = f"{name} is not checked: the source of that vLLM is not installed"
+        yield Note(kind=NoteKind.UNCHECKED, about=(name,), text=text)
+    for name in sorted(context.typed) if context.source_known("vllm") else ():
+        if why := engine_doubt(name, context.value(name), context.source):
+            yield Note(kind=NoteKind.UNLISTED, about=(name,), text=why)
 
 
 def _new_manager() -> pluggy.PluginManager:

@@ -149,11 +149,8 @@ def _items(loaded: Loaded, before: Release, after: Release) -> Iterator[Item]:
             is_vllm = adjustment.target.partition(".")[0] == PACKAGE
             problem = drift_of(adjustment, loaded, after.source) if is_vllm else None
             if problem:
-                first, *rest = problem.splitlines()
-                yield item(
-                    Kind.DRIFT, first.rstrip(":"), *map(str.strip, rest),
-                    fingerprint=after.source.fingerprint(adjustment.target) or "",
-                )  # fmt: skip
+                here = after.source.fingerprint(adjustment.target) or ""
+                yield item(Kind.DRIFT, problem.reason, *map(str.strip, problem.lines), fingerprint=here)
         elif isinstance(adjustment, Default | Require) and _is_gone(adjustment.slot, names):
             yield item(Kind.ARGUMENT, f"it sets {adjustment.slot}, and {after.label} has no such argument")
 

@@ -8,7 +8,7 @@ from quirks_core.base.json_values import canonical
 from quirks_core.configuration.slots import is_enforced
 from quirks_core.plan import advice
 from quirks_core.plan.diff import QuirkChange, diff
-from quirks_core.plan.records import Plan, PlannedAdjustment, Refusal, State, Status
+from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal, State, Status
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.registry import Registry
 from quirks_core.upgrade.finding import Finding, Level, Section
@@ -29,10 +29,12 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
     """
     found = diff(before.plan, after.plan)
     told: set[str] = set()
+    changed: set[str] = set()
     for change in found.quirks:
         if change.a is None or change.b is None or change.a.state is not change.b.state:
             yield from _state(change, after, registry)
             told |= set(_slots_of(after.plan, change.id))
+            changed.add(change.id)
     if undecided := _undecided(before.plan, after.plan):
         message = f"{len(undecided)} quirks are undecided on both releases: a fact is missing"
         yield Finding(section=Section.QUIRKS, level=Level.UNKNOWN, subject="undecided", message=message, lines=tuple(undecided))
@@ -47,12 +49,11 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
     for refusal in found.refusals.a:
         if _key(refusal) not in {_key(item) for item in after.plan.refusals}:
             who = " and ".join(quirk.id for quirk in refusal.quirks)
-            message = (
-                f"{before.release.label} refuses the run, and {after.release.label} does not: {refusal.reason.splitlines()[0]}"
-            )
-            yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=who, message=message.rstrip(":"))
-    for warning in found.warnings.b:
-        yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="warning", message=warning)
+            message = f"{before.release.label} refuses the run, and {after.release.label} does not: {refusal.reason}"
+            yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=who, message=message)
+    for note in found.warnings.b:
+        if note.kind is not NoteKind.UNDECIDED or note.quirk not in changed:  # that it becomes undecided is a finding already
+            yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="warning", message=note.text)
 
 
 def _state(change: QuirkChange, after: OnRelease, registry: Registry) -> Iterator[Finding]:
@@ -106,16 +107,15 @@ def _key(refusal: Refusal) -> tuple[str | None, ...]:
 
 
 def _refusal(refusal: Refusal, plan: Plan, form: Form, as_on: str) -> Finding:
-    first, *rest = refusal.reason.splitlines()
     who = " and ".join(quirk.id for quirk in refusal.quirks)
     also = f" (as on {as_on})" if as_on else ""
-    if refusal.kind == _DRIFT:
-        target = next((word.rstrip(":") for word in first.split() if ":" in word.rstrip(":")), who)
-        what = first.removeprefix(target).strip(": ")
+    if refusal.kind == _DRIFT and refusal.target is not None:
+        what = refusal.reason.removeprefix(refusal.target).strip(": ")  # it is the finding's subject
         message = f"{what} (patch of {who}){also}; upgrade {refusal.quirks[0].distribution}, or {refusal.switch}"
         return Finding(
-            section=Section.PATCHES, level=Level.STOP, subject=target, message=message, lines=tuple(map(str.strip, rest))
-        )
+            section=Section.PATCHES, level=Level.STOP, subject=refusal.target, message=message,
+            lines=tuple(map(str.strip, refusal.lines)),
+        )  # fmt: skip
     wanted = [item for item in plan.adjustments if item.slot == refusal.slot and item.status is Status.REFUSED]
     message = f"refused{also}: {refusal.reason}; {refusal.remedy}, or {refusal.switch}"
     if refusal.kind == _REQUIRE and len(wanted) == 1 and wanted[0].relation.value == "=" and refusal.slot:

@@ -72,7 +72,7 @@ def test_what_applies_what_sleeps_and_what_is_off_are_groups_below_the_versions(
     assert "other quirks do not concern this run" in last
 
 
-def test_quirks_that_cannot_be_decided_are_named_once_with_the_options_that_decide(quirks, model):
+def test_each_missing_fact_is_one_line_with_its_option_and_the_quirks_that_depend_on_it(quirks, model):
     arguments = ("plan", "--purpose", "rollout", "--", "vllm", "serve", model())
 
     short, whole = quirks(*arguments).out, quirks("plan", "--verbose", *arguments[1:]).out
@@ -80,11 +80,13 @@ def test_quirks_that_cannot_be_decided_are_named_once_with_the_options_that_deci
 
     unknown = [verdict["id"] for verdict in planned["verdicts"] if verdict["state"] == "unknown"]
     assert {"cp-sequence-packing", "fp32-head-both-sides"} <= set(unknown)
-    assert [(short.count(name), whole.count(f"  {name}  ")) for name in unknown] == [(1, 1)] * len(unknown)
-    assert f"\n  {', '.join(unknown)}\n    decided by --set " in short
-    assert "--set train.head_dtype=…" in short
-    assert "fp32-head-both-sides  train.head_dtype: wanted float32, got unknown" in whole
-    assert all(any(warning.startswith(f"{name} cannot be decided") for warning in planned["warnings"]) for name in unknown)
+    undecided = [note for note in planned["warnings"] if note["kind"] == "undecided"]
+    facts = {fact for note in undecided for fact in note["about"]}
+    assert set(unknown) <= {note["quirk"] for note in undecided}
+    assert {fact: short.count(f"--set {fact}=…") for fact in facts} == dict.fromkeys(facts, 1)
+    assert "\n  --set train.head_dtype=… decides fp32-head-both-sides\n" in short
+    assert [whole.count(note["text"]) for note in undecided] == [1] * len(undecided)
+    assert "cannot be decided" not in short
 
 
 def test_a_refused_plan_shows_every_reason_with_remedy_and_switch(quirks, model):
@@ -132,7 +134,7 @@ def test_an_assumed_engines_arguments_are_not_held_against_the_installed_one_and
 
     assert (here.code, assumed.code) == (2, 0)
     assert assumed.json["context"]["settings"]["engine.swap_spaces"] == 4
-    assert any("engine.swap_spaces is not checked" in text for text in assumed.json["warnings"])
+    assert any("engine.swap_spaces is not checked" in note["text"] for note in assumed.json["warnings"])
 
 
 def test_a_broken_plugin_is_a_warning_in_every_plan(quirks, model, install):
@@ -141,7 +143,7 @@ def test_a_broken_plugin_is_a_warning_in_every_plan(quirks, model, install):
     planned = quirks("plan", "--model", model(), "--json")
 
     assert planned.code == 0
-    assert any("acme-broken" in warning for warning in planned.json["warnings"])
+    assert any("acme-broken" in warning["text"] for warning in planned.json["warnings"])
 
 
 # ---- forms to paste, and command lines of servers

@@ -70,9 +70,8 @@ def test_a_conflict_changes_nothing_and_names_everybody_with_what_they_want_and_
     assert plan.changes == {}
     assert {item.status for item in plan.adjustments} == {Status.CONFLICT}
     for n in range(len(wanted)):
-        assert re.search(
-            rf"quirk-{n} \(dist-{n} {n}\.5, pack_{n}/file\.py:{10 + n}\) wants \S+ (=|≤|≥|one of|includes) \S", told
-        )
+        assert f"quirk-{n} (dist-{n} {n}.5, pack_{n}/file.py:{10 + n})" in told
+        assert re.search(rf"quirk-{n} wants \S+ (=|≤|≥|one of|includes) \S", told)
     for refusal in plan.refusals:
         assert (refusal.kind, refusal.slot in refusal.reason) == ("conflict", True)
         for off in ways_out(refusal):

@@ -105,7 +105,7 @@ def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, l
 
     write_modules({"fake_engine.py": ENGINE.replace("first = 1", "first = 2")})
 
-    assert "+     first = 2" in drift_of(item.quirk.adjustments[0], item, INSTALLED)
+    assert "+     first = 2" in drift_of(item.quirk.adjustments[0], item, INSTALLED).lines
 
 
 def test_the_built_in_file_knows_every_built_in_quirk_and_every_source_that_one_expects():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quirks_core import Advise, Affected, Default, Patch, Plan, Refuse, Require
 from quirks_core.facts.context import ModelFacts
 from quirks_core.plan.diff import Change, OneSided, PlanDiff, diff
-from quirks_core.plan.records import Refusal
+from quirks_core.plan.records import Note, NoteKind, Refusal
 from quirks_core.plan.resolve import resolve
 
 EAGER = "engine.enforce_eager"
@@ -196,7 +196,7 @@ def test_refusals_and_warnings_of_one_side_only_are_told(plan_of):
     found = diff(plan_of(Refuse("it crashes", "use one")), troubled)
 
     assert [[item.reason for item in side] for side in (found.refusals.a, found.refusals.b)] == [["it crashes"], ["it hangs"]]
-    assert found.warnings == OneSided[str](b=("q0: look out", "q0: look out"))
+    assert found.warnings == OneSided[Note](b=(Note(kind=NoteKind.ADVICE, quirk="q0", text="q0: look out"),) * 2)
     assert isinstance(PlanDiff.model_validate_json(found.model_dump_json()).refusals.a[0], Refusal)
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from quirks_core import hookimpl
+from quirks_core.plan.records import NoteKind
 
 SEVERAL = '@hookimpl\ndef quirks_declare():\n    return [make("fake-one"), make("fake-two")]\n\n'
 
@@ -43,7 +44,8 @@ def test_a_facts_hook_that_fails_is_a_warning_and_the_plan_is_made(load_fakes, m
     plan = load_fakes(fake_facts=plugin_with(f"def quirks_facts():\n    {body}")).resolve(make_context())
 
     (warning,) = plan.warnings
-    assert (warning.startswith("quirks_facts of fake-dist:fake-facts failed: "), words in warning) == (True, True)
+    assert warning.kind is NoteKind.HOOK
+    assert (warning.text.startswith("quirks_facts of fake-dist:fake-facts failed: "), words in warning.text) == (True, True)
     assert (plan.context.extra, len(plan.active)) == ({}, 2)
 
 
@@ -57,7 +59,8 @@ def test_a_plugins_fact_cannot_stand_for_one_of_ours(quirk_registry, make_contex
     plan = quirk_registry.add(plugin, distribution=distribution).resolve(make_context())
 
     assert plan.context.extra == {}
-    assert [f"{distribution}.{key} is a fact of every run, not a plugin's to give" in text for text in plan.warnings] == [True]
+    (note,) = plan.warnings
+    assert f"{distribution}.{key} is a fact of every run, not a plugin's to give" in note.text
 
 
 def test_a_fact_that_two_plugins_of_a_distribution_give_differently_is_unknown_and_a_broken_one_gives_none(
@@ -76,7 +79,7 @@ def test_a_fact_that_two_plugins_of_a_distribution_give_differently_is_unknown_a
     plan = registry.resolve(make_context())
 
     assert ([row.name for row in registry.broken], plan.context.extra) == (["fake-c", "fake-d"], {"fake-dist.same": 1})
-    assert plan.warnings[-1] == "fact fake-dist.n is unknown: two plugins of its distribution give it different values"
+    assert plan.warnings[-1].text == "fact fake-dist.n is unknown: two plugins of its distribution give it different values"
 
 
 def test_observers_see_plan_and_receipt_and_one_that_fails_is_reported(load_fakes, make_context):

@@ -10,6 +10,7 @@ import pytest
 
 from quirks_core import Plan
 from quirks_core.base.errors import BrokenPluginsError, UsageError
+from quirks_core.plan.records import Note, NoteKind
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins import plugin_code
 from quirks_core.plugins.discovery import discover
@@ -109,7 +110,8 @@ def test_a_broken_plugin_is_one_named_row_on_one_line_and_the_others_work(load_f
     assert (len(row.error) < 600, "\n" in row.error) == (True, False)
     assert str(row) == f"plugin 'fake-bad' of fake-dist 1.2 ({row.entry_point}) is broken: {row.error}"
     plan = registry.resolve(make_context())
-    assert ([verdict.id for verdict in plan.active], plan.warnings) == (["fake-good"], (str(row),))
+    assert [verdict.id for verdict in plan.active] == ["fake-good"]
+    assert plan.warnings == (Note(kind=NoteKind.PLUGIN, text=str(row)),)
 
 
 def test_the_user_can_interrupt_a_plugin(load_fakes):
@@ -197,7 +199,7 @@ def test_an_engine_argument_that_nobody_could_check_is_a_warning_and_a_text_in_a
 
     plan = load_fakes(fake_good="QUIRK = make('fake-good', title='Größe 模型 🙂')").resolve(context)
 
-    assert plan.warnings == ("engine.no_such is not checked: the source of that vLLM is not installed",)
+    assert [(note.kind, note.about) for note in plan.warnings] == [(NoteKind.UNCHECKED, ("engine.no_such",))]
     assert ("Größe 模型 🙂" in plan.to_json(), Plan.model_validate_json(plan.to_json())) == (True, plan)
 
 

@@ -8,7 +8,7 @@ from quirks_core import Advise, Affected, Default, Fact, Refuse, Require, Static
 from quirks_core.declaration.match import Match
 from quirks_core.declaration.probes import Probe
 from quirks_core.declaration.trace import Answer, Leaf, Trace
-from quirks_core.plan.records import RefusedError, State, Status
+from quirks_core.plan.records import NoteKind, RefusedError, State, Status
 from quirks_core.plan.resolve import resolve
 
 SLOT, EAGER = "engine.load_format", "engine.enforce_eager"
@@ -45,7 +45,10 @@ def test_advice_and_values_of_any_relation_may_be_computed_from_the_facts(plan_o
         Default(SLOT, one_of=lambda _: ("a", "b")),
     )
 
-    assert plan.warnings == ("q0: look out", "q1: look at tiny-qwen3")
+    assert [(note.kind, note.quirk, note.text) for note in plan.warnings] == [
+        (NoteKind.ADVICE, "q0", "q0: look out"),
+        (NoteKind.ADVICE, "q1", "q1: look at tiny-qwen3"),
+    ]
     assert plan.changes == {"engine.seed": len("tiny-qwen3"), "engine.max_model_len": 8, SLOT: "a"}
 
 
@@ -99,7 +102,7 @@ def test_a_quirk_that_does_not_concern_the_run_does_nothing_and_says_why(make_pl
     assert (verdict.state, verdict.because[: len(because)]) == (state, because)
     assert bool(plan.adjustments) is bool(plan.refusals) is bool(plan.active) is (state is State.ACTIVE)
     warned = [f"example cannot be decided and does nothing: {verdict.because}"] if state is State.UNKNOWN else []
-    assert list(plan.warnings) == warned
+    assert [note.text for note in plan.warnings] == warned
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,26 @@ def test_an_adjustment_counts_only_where_its_condition_holds_and_one_that_cannot
     plan = plan_of([off, on, Refuse("no", "none", when=OTHERS), Refuse("no", "none", when=UNDECIDED)])
 
     assert (plan.changes, plan.refusals) == ({EAGER: True}, ())
-    assert plan.warnings == ("q0: a condition cannot be decided: weather: wanted true, got unknown",)
+    (note,) = plan.warnings
+    assert (note.kind, note.quirk) == (NoteKind.UNDECIDED, "q0")
+    assert note.text == "q0: a condition cannot be decided: weather: wanted true, got unknown"
+
+
+def test_what_is_undecided_is_folded_by_the_fact_that_is_missing(make_plan, make_quirk, make_context):
+    scope, dtype = setting("refit.scope").one_of("parameters"), setting("train.dtype").one_of("float32")
+    plan = make_plan(
+        make_quirk(id="whole", match=scope & dtype),
+        make_quirk(id="part", adjustments=[Default(EAGER, True), Advise("careful", when=scope)]),
+        make_quirk(id="mistaken", match=UNDECIDED),
+        context=make_context(untold=frozenset({"refit.scope", "train.dtype"})),
+    )
+
+    assert plan.undecided == {"refit.scope": ("part", "whole"), "train.dtype": ("whole",)}
+    assert list(plan.messages(lambda fact: f"--set {fact}=…")) == [
+        "mistaken cannot be decided and does nothing: weather: wanted true, got unknown (no fact has that name)",
+        "undecided because refit.scope is unknown: part, whole (--set refit.scope=… decides)",
+        "undecided because train.dtype is unknown: whole (--set train.dtype=… decides)",
+    ]
 
 
 @pytest.fixture
@@ -195,7 +217,7 @@ def test_a_match_of_a_third_partys_kind_that_fails_makes_only_its_own_quirk_unkn
     plan = make_plan(make_quirk(id="bad", **bad), make_quirk(id="good"))
 
     assert plan.changes == {EAGER: True}
-    assert [warning for warning in plan.warnings if warning.startswith("bad")]
+    assert [warning for warning in plan.warnings if warning.quirk == "bad"]
     plan.to_json()
 
 

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from quirks_core import Patch
+from quirks_core.plan.records import NoteKind
 from quirks_core.source.vllm_source import INSTALLED
 
 MODULE = "fake_engine.module"
@@ -64,7 +65,10 @@ def test_a_patch_on_a_source_it_was_not_written_against_is_refused_unless_the_pa
     assert refusal.remedy == f"upgrade example-quirks, or install a version of fake-engine that it supports {where}"
     assert refusal.switch == "--disable q0 (or quirks.disable: [q0])"
     assert (len(assumed.patches), assumed.refusals) == (1, ())
-    assert assumed.warnings == (f"q0: {patch.target} is not checked: fake-engine is assumed or not installed",)
+    assert refusal.target == patch.target
+    assert [(note.kind, note.quirk, note.about) for note in assumed.warnings] == [
+        (NoteKind.UNCHECKED, "q0", (patch.target,)),
+    ]
 
 
 @pytest.mark.parametrize(

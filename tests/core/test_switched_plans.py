@@ -8,7 +8,7 @@ import pytest
 
 from quirks_core import Affected, Default, Fact, model_type
 from quirks_core.declaration.trace import Answer
-from quirks_core.plan.records import State
+from quirks_core.plan.records import Note, NoteKind, State
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.registry import Registry
 
@@ -52,6 +52,7 @@ def test_a_disabled_quirk_does_nothing_and_says_who_switched_it_off(make_plan, m
         plan = make_plan(make_quirk(**match), disable=(name,))
 
         assert verdict(plan).because == f"switched off by {name.lower()!r} in the command line (--disable)"
+        assert (verdict(plan).switch.on, verdict(plan).switch.name) == (False, name.lower())
         assert (verdict(plan).state, plan.adjustments, plan.warnings) == (State.DISABLED, (), ())
 
 
@@ -77,7 +78,9 @@ def test_a_distribution_that_is_off_is_not_imported_and_registry_and_plan_say_so
     assert {"fake_one", "fake_two", "fake_three"} & sys.modules.keys() == ({"fake_three"} if left else set())
     why = f"switched off by {name.replace('_', '-')!r} in the command line (--disable)"
     assert str(registry.skipped[0]) == f"plugin 'fake-one' of fake-acme 1.2 was not loaded: {why}"
-    assert registry.resolve(make_context(), off).warnings == tuple(map(str, registry.skipped))
+    assert registry.resolve(make_context(), off).warnings == tuple(
+        Note(kind=NoteKind.PLUGIN, text=str(row)) for row in registry.skipped
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,6 +105,7 @@ def test_what_is_forced_or_off_alone_is_loaded_beside_what_is_off_as_a_whole(
 def test_a_name_that_nobody_bears_is_a_warning_where_a_distribution_that_is_off_may_have_it(load_switched, make_context):
     registry, off = load_switched(["third-party", "fake-won"])
 
-    warnings = registry.resolve(make_context(), off).warnings
+    notes = registry.resolve(make_context(), off).warnings
 
-    assert any("'fake-won' in the command line (--disable); did you mean 'fake-" in text for text in warnings)
+    (doubtful,) = [note.text for note in notes if note.kind is NoteKind.SWITCH]
+    assert "'fake-won' in the command line (--disable); did you mean 'fake-" in doubtful

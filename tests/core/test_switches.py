@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from quirks_core.base.errors import UsageError
+from quirks_core.plan.records import Switch
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches, SwitchNames
 
 #: The layers, strongest first, with the words that a plan has for them.
@@ -47,24 +48,26 @@ def test_every_layer_turns_every_kind_of_name_off_and_on_and_is_named(item, on):
     for layer, name in itertools.product(WORDS, NAMES):
         switch = gather((layer, name, on)).of(item)
 
-        assert switch == (on, name, WORDS[layer][on])
+        assert switch == Switch(on=on, name=name, layer=WORDS[layer][on])
         assert str(switch) == f"{'forced' if on else 'switched off'} by {name!r} in {WORDS[layer][on]}"
 
 
 @OFF_AND_ON
 def test_a_stronger_layer_wins_however_general_its_name_and_within_one_the_more_specific_name(item, on):
     for stronger, weaker in itertools.combinations(WORDS, 2):
-        assert gather((weaker, "example", not on), (stronger, "all", on)).of(item) == (on, "all", WORDS[stronger][on])
+        switch = gather((weaker, "example", not on), (stronger, "all", on)).of(item)
+        assert switch == Switch(on=on, name="all", layer=WORDS[stronger][on])
     for specific, general in itertools.combinations(NAMES, 2):
         switch = gather(("call", general, not on), ("call", specific, on)).of(item)
 
-        assert switch == (on, specific, WORDS["call"][on])
+        assert switch == Switch(on=on, name=specific, layer=WORDS["call"][on])
 
 
 def test_a_layer_that_is_put_on_top_wins_over_all_others_and_is_named(item):
     below = off("example")
 
-    assert below.under(SwitchNames(force=["example"]), "the parity run").of(item) == (True, "example", "the parity run")
+    switch = below.under(SwitchNames(force=["example"]), "the parity run").of(item)
+    assert switch == Switch(on=True, name="example", layer="the parity run")
     assert below.under(SwitchNames(force=["other"]), "the parity run").of(item) == below.of(item)
 
 

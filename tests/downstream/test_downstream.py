@@ -195,7 +195,7 @@ def test_the_others_work_beside_a_broken_plugin_and_hooks_that_fail_are_warnings
 
     assert beside["changes"] == alone["changes"]
     assert states(beside)["grumbling"] == "active"
-    plugin, facts = beside["warnings"][:2]
+    plugin, facts = (note["text"] for note in beside["warnings"][:2])
     where = "plugin 'broken-import' of acme-broken 0.0.7 (acme_broken.imports:QUIRK)"
     assert plugin == f"{where} is broken: ModuleNotFoundError: No module named 'acme_telemetry'"
     assert facts == "quirks_facts of acme-broken:grumbling failed: ConnectionError: no answer from the scheduler"
@@ -223,7 +223,7 @@ def test_a_distribution_that_is_off_is_not_even_imported_and_without_third_parti
     alone = environment.plan("acme_moe", "--disable", "third-party", ACME_IMPORT_LOG=str(log))
 
     assert (imported, lines(log)) == (["acme_quirks"], ["acme_quirks"])
-    (skipped,) = [warning for warning in without["warnings"] if "was not loaded" in warning]
+    (skipped,) = [note["text"] for note in without["warnings"] if note["kind"] == "plugin"]
     assert "'distribution:acme-slow' in the environment (MODEL_QUIRKS_DISABLE)" in skipped
     assert sorted(states(alone)) == BUILT_IN
 
@@ -239,8 +239,14 @@ def test_a_conflict_names_both_quirks_distributions_versions_places_and_the_swit
     (refusal,) = rivals.plan("acme_moe")["refusals"]
 
     assert (refusal["kind"], refusal["slot"]) == ("conflict", "engine.dtype")
-    for words in ("acme-eager (acme-quirks 2.1.0, acme_quirks/eager.py:", "rival-dtype (acme-rival 0.3.0, acme_rival/"):
-        assert words in refusal["reason"]
+    found = [
+        (item["id"], item["distribution"], item["version"], item["location"].partition("/")[0]) for item in refusal["quirks"]
+    ]
+    assert found == [
+        ("acme-eager", "acme-quirks", "2.1.0", "acme_quirks"),
+        ("rival-dtype", "acme-rival", "0.3.0", "acme_rival"),
+    ]
+    assert [f"{name} wants engine.dtype = " in refusal["reason"] for name, *_ in found] == [True, True]
     assert ("'float32'" in refusal["reason"], "'bfloat16'" in refusal["reason"]) == (True, True)
     for off, dtype in (("acme-eager", "bfloat16"), ("rival-dtype", "float32"), ("distribution:Acme_Rival", "float32")):
         assert rivals.plan("acme_moe", "--disable", off)["changes"]["engine.dtype"] == dtype
@@ -376,5 +382,6 @@ def test_a_target_that_changed_is_refused_with_the_lines_that_are_new(acme: Envi
     (refusal,) = acme.with_site(tmp_path).plan("acme_gemma")["refusals"]
 
     assert refusal["kind"] == "drift"
-    assert "+     return [2 * logit / temperature for logit in logits]" in refusal["reason"]
+    assert "+     return [2 * logit / temperature for logit in logits]" in refusal["lines"]
+    assert refusal["target"] == "acme_engine.sampler:scaled"
     assert "or install a version of acme-engine that it supports (acme-engine 1.4.2 is installed)" in refusal["remedy"]

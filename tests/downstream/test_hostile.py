@@ -184,7 +184,7 @@ def plan(failing: Environment) -> Any:
 
 @pytest.mark.parametrize("name", FAILING)
 def test_a_plugin_that_fails_later_is_named_in_the_plan(plan: Any, name: str) -> None:
-    said = [*plan["warnings"], *(refusal["reason"] for refusal in plan["refusals"])]
+    said = [*(note["text"] for note in plan["warnings"]), *(refusal["reason"] for refusal in plan["refusals"])]
     refused = {quirk["id"] for refusal in plan["refusals"] for quirk in refusal["quirks"]}
 
     words = FAILING[name][0]

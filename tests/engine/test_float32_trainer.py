@@ -50,7 +50,7 @@ async def test_an_engine_in_float32_is_ten_times_closer_to_a_float32_trainer(bfl
         async with shared_lab.worker(bfloat16_checkpoint, values) as worker:
             await worker.refit_async(trainer)
             got = await shared_lab.sample(worker)
-            advised[dtype] = [text for text in worker.plan.warnings if text.startswith("float32-trainer-rollout")]
+            advised[dtype] = [note for note in worker.plan.warnings if note.quirk == "float32-trainer-rollout"]
         differences[dtype] = lab.largest_difference(got, shared_lab.rescored(trainer, got))
 
     assert [bool(advised[dtype]) for dtype in ("auto", "float32")] == [True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Literal, Self
 
 import pytest
@@ -130,3 +131,12 @@ def test_an_error_of_pydantics_gives_each_field_and_what_was_given_and_not_all_o
 )
 def test_any_other_error_keeps_its_first_lines(error, lines):
     assert failures.reasons(error) == lines
+
+
+def test_the_death_of_an_engine_keeps_its_parts_in_another_process():
+    died = failures.death([], None)
+
+    again = copy.copy(died)  # made again from its arguments, as by pickle
+
+    assert (again.what, again.log) == ("the engine died: one of its workers ended", "")
+    assert str(again) == str(died) == f"{died.what}; call restart_async, or make a new worker"

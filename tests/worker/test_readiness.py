@@ -6,7 +6,7 @@ import pytest
 
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plugins.planning import make_plan
-from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Readiness, start_problem
+from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Held, Readiness, start_problem
 from worker.errors import NotReadyError, RefitError, SleepError
 
 
@@ -57,7 +57,9 @@ def test_refits_without_a_label_are_counted_also_between_labelled_ones(readiness
 
 def test_a_broken_engine_says_why_until_a_refit(readiness):
     readiness.refitted("1")
+    assert readiness.held is Held.WHOLE
     readiness.broken("half of it is new")
+    assert readiness.held is Held.BROKEN
 
     with pytest.raises(NotReadyError, match="half of it is new"):
         readiness.check()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from worker.engine.readiness import FROM_DUMMY
+from worker.engine.readiness import FROM_DUMMY, Readiness
 from worker.errors import RefitError, RefitRejectedError, RefitUnsupportedError, TransferError
-from worker.group.refits import problem_after
+from worker.group.refits import may_have_changed, problem_after
 from worker.refit.advice import kind_of, main_cause, unchanged, way_back
 
 AGAIN = "refit once more, completely"
@@ -39,6 +39,30 @@ def test_a_group_advises_as_its_engines_do():
         "refit once more, completely, or call restart"
     )
     assert "failed on rank 0; refit once more" in problem_after({0: lost}, [False, True], dummy=False)
+
+
+@pytest.mark.parametrize(
+    ("happens", "changed"),
+    [
+        (lambda engine: None, False),
+        (lambda engine: engine.slept(1), False),  # its weights sleep, and stay as they were
+        (lambda engine: engine.refitted("7"), True),
+        (lambda engine: engine.broken("half of it is new"), True),
+    ],
+    ids=["nothing", "sleep", "refitted", "half-way"],
+)
+@pytest.mark.parametrize("problem", [None, FROM_DUMMY])
+def test_a_failed_refit_changed_an_engine_that_has_its_label_or_is_broken(happens, changed, problem):
+    engine = Readiness(problem)
+    happens(engine)
+
+    state = {"alive": True, "problem": engine.problem, "weights": engine.held.value, "version": engine.version}
+
+    assert may_have_changed(state, "7") is changed
+
+
+def test_a_failed_refit_may_have_changed_an_engine_that_does_not_answer():
+    assert may_have_changed({"alive": False, "problem": "its actor does not answer"}, "7")
 
 
 def test_a_group_whose_engines_were_all_left_as_they_were_has_no_new_problem():

@@ -75,7 +75,7 @@ def test_a_lock_file_is_held_against_what_is_installed(plan, tmp_path, monkeypat
 @pytest.mark.parametrize("layer", ["call", "environment"])
 def test_a_broken_plugin_is_a_row_and_under_strict_an_error(plan, install, monkeypatch, layer):
     install("acme-broken", "raise RuntimeError('broken for good')")
-    assert any("broken for good" in warning for warning in plan().warnings)
+    assert any("broken for good" in warning.text for warning in plan().warnings)
 
     if layer == "environment":
         monkeypatch.setenv(STRICT_VARIABLE, "1")

@@ -130,7 +130,7 @@ def death(started: Iterable[BaseProcess], folder: Path | None) -> EngineDiedErro
     logged = last_errors(folder) if folder is not None else []
     said = "; ".join([*endings, *_endings_of_workers(logged)]) or "one of its workers ended"
     lines = "".join(f"\n  {line}" for line in logged)
-    return EngineDiedError(f"the engine died: {said}; call restart_async, or make a new worker{lines}")
+    return EngineDiedError(f"the engine died: {said}", EngineDiedError.REMEDY, lines)
 
 
 def of_worker(answer: Mapping[str, Any]) -> QuirksError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from enum import StrEnum, auto
 
 from quirks_core.plan.records import Plan
 from worker.errors import NotReadyError, RefitError, SleepError
@@ -18,10 +19,19 @@ FROM_DUMMY = (
 )
 
 
+class Held(StrEnum):
+    """Which weights an engine holds."""
+
+    WHOLE = auto()  #: those of the checkpoint, or of one refit
+    DUMMY = auto()  #: random values, until the first refit
+    BROKEN = auto()  #: nobody's: a refit failed half-way, a deep sleep dropped them, or the engine is gone
+
+
 class Readiness:
     """The state of one engine's weights and memory.
 
     Attributes:
+        held: Which weights it holds; it may generate from whole ones alone.
         version: Label of the weights; `FIRST_VERSION` before the first refit.
     """
 
@@ -29,8 +39,9 @@ class Readiness:
         """An engine that is awake.
 
         Args:
-            problem: Why it must not generate before a complete refit; None if it may.
+            problem: Why it must not generate before its first complete refit (`start_problem`); None if it may.
         """
+        self.held = Held.WHOLE if problem is None else Held.DUMMY
         self.version = FIRST_VERSION
         self._refits = 0
         self._problem = problem
@@ -74,11 +85,11 @@ class Readiness:
         """All weights are those of one policy."""
         self.version = version
         self._refits += 1
-        self._problem = None
+        self.held, self._problem = Held.WHOLE, None
 
     def broken(self, why: str) -> None:
         """No tokens until a complete refit."""
-        self._problem = why
+        self.held, self._problem = Held.BROKEN, why
 
     def slept(self, level: int) -> None:
         """The engine gave its memory back; at level 2 without a copy of the weights."""

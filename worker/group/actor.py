@@ -129,11 +129,12 @@ class EngineActor:
         raise await self._started().engine.death()
 
     async def state(self) -> dict[str, Any]:
-        """Returns whether the engine lives and may generate (``problem``), and its weights' version; answers at all times."""
+        """Returns whether the engine lives and may generate (``problem``), and its weights; answers at all times."""
         engine = self._started().engine
         return {
             "alive": engine.alive,
             "problem": engine.readiness.problem,
+            "weights": engine.readiness.held.value,
             "version": engine.readiness.version,
         }
 

@@ -96,7 +96,7 @@ class WorkerGroup:
         ranks = self.plan.value("engine.data_parallel_size")
         self.strategy: Strategy = self.plan.value("parallel.dp_strategy") or "independent"
         engines = 1 if self.strategy == "engine" else ranks
-        self.warnings: list[str] = [*self.plan.warnings, *launch.sampling_warnings(self.config)]
+        self.warnings: list[str] = [*self.plan.messages(), *launch.sampling_warnings(self.config)]
         model_ranks = self.config.engine.tensor_parallel_size * self.config.engine.pipeline_parallel_size
         self._ranks = Ranks(
             self.config.cluster,
@@ -182,7 +182,7 @@ class WorkerGroup:
 
         Returns:
             For each ``rank``, ``node``, ``pid`` of its actor, ``in_flight`` requests, ``alive``, ``problem``: why it may not
-            generate, None if it may; and ``version`` of the weights of those that live.
+            generate, None if it may; and of those that live ``weights`` (whole, dummy or broken) and their ``version``.
         """
         if self._actors is None:
             return []

@@ -32,8 +32,6 @@ _ANSWER_S = 3.0
 #: Seconds that a killed actor's process gets to end before it is killed by the system's means.
 _GRACE_S = 5.0
 _HOST_AND_PORT = re.compile(r"([^/]+):(\d+)")
-#: The advice of a worker that is not in a group.
-_WORKERS_REMEDY = "call restart_async, or make a new worker"
 _LOGGER = logging.getLogger("model_quirks")
 
 
@@ -139,7 +137,7 @@ class Rank:
         who = f"rank {self.number}"
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, EngineDiedError):
-            return RankError(f"{who}: {str(cause).replace(_WORKERS_REMEDY, 'call restart')}")
+            return RankError(f"{who}: {cause.what}; call restart{cause.log}")
         if isinstance(cause, QuirksError):
             return _retold(cause, f"{who}: {cause}")
         if isinstance(cause, RayActorError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from quirks_core.configuration.config import RefitSection
 from quirks_core.plan.records import Plan
-from worker.engine.readiness import FROM_DUMMY, start_problem
+from worker.engine.readiness import Held, start_problem
 from worker.engine.serial_lock import SerialLock
 from worker.errors import NotReadyError, RefitError, RefitRejectedError
 from worker.group.actor_set import ActorSet
@@ -161,11 +161,21 @@ class GroupRefits:
             self.problem = None
             return
         states = await asyncio.gather(*(rank.state() for rank in self._actors().ranks))
-        touched = [state["problem"] not in (None, FROM_DUMMY) or state.get("version") == label for state in states]
+        touched = [may_have_changed(state, label) for state in states]
         self.problem = problem_after(errors, touched, dummy=self._dummy) or self.problem
         cause = main_cause(errors.values())
         self.joined &= isinstance(cause, RefitRejectedError)
         raise cause
+
+
+def may_have_changed(state: Mapping[str, Any], label: str) -> bool:
+    """Whether a failed refit changed weights of an engine, or may have.
+
+    Args:
+        state: The engine's, after the refit (`worker.group.actor.EngineActor.state`); one that does not answer has no weights.
+        label: The refit's.
+    """
+    return state.get("weights", Held.BROKEN) == Held.BROKEN or state.get("version") == label
 
 
 def problem_after(errors: Mapping[int, BaseException], touched: Sequence[bool], *, dummy: bool) -> str | None:

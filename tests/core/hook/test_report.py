@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from quirks_core import Advise, Default, Require, setting
+from quirks_core import Advise, Default, Require, package, setting
 from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.hook.report import say_plan, say_receipt
 from quirks_core.hook.typed import Typed
@@ -59,8 +59,20 @@ def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, p
     plan = plan_of(*undecided, untold=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
 
     assert lines(say_plan, plan, TYPED, "told")[1:] == [
-        "  not decided: q0, q1; nobody said refit.scope, refit.transport (MODEL_QUIRKS_SET='slot=value;…')"
+        "  undecided without refit.scope (q0), refit.transport (q1): set MODEL_QUIRKS_SET='slot=value;…'"
     ]
+
+
+def test_advice_is_shown_whatever_its_words(lines, plan_of):
+    plan = plan_of(Advise("what refit.scope means cannot be decided here"), untold=frozenset({"refit.scope"}))
+
+    assert lines(say_plan, plan, TYPED, "told")[1:] == ["  warning: q0: what refit.scope means cannot be decided here"]
+
+
+def test_a_fact_that_the_user_cannot_set_is_missing_on_a_line_of_its_own(lines, plan_of):
+    plan = plan_of(*[Advise("careful", when=package("ray", introduced="2.0"))] * 2)
+
+    assert lines(say_plan, plan, TYPED, "told")[1:] == ["  warning: undecided without packages.ray: q0, q1"]
 
 
 def test_more_than_nine_lines_are_cut_but_not_in_a_report_and_quiet_is_one(lines, plan_of):

@@ -18,7 +18,6 @@ from worker.lab.parity.records import Change, Coverage
 
 #: The order in which quirks are shown: those that can help most easily first.
 _ORDER = (State.DISABLED, State.ACTIVE, State.SUPERSEDED, State.UNKNOWN, State.DORMANT, State.NOT_MATCHED)
-_SWITCHED_OFF = "switched off by "
 
 
 def covering(step: Change, plan: Plan, registry: Registry) -> tuple[Coverage, ...]:
@@ -92,8 +91,8 @@ def _adjustments(item: Loaded, slot: str, value: Any, plan: Plan) -> Iterator[De
 
 def _coverage(item: Loaded, slot: str, value: Any, verdict: Verdict, plan: Plan) -> Coverage:
     state, because, switch = verdict.state, verdict.because, ""
-    if state is State.DISABLED and verdict.verdict is Answer.YES:
-        switch = f"remove {_switch(because)}"
+    if state is State.DISABLED and verdict.switch is not None and verdict.verdict is Answer.YES:
+        switch = f"remove {verdict.switch.name!r} from {verdict.switch.layer}"
     elif state is State.DISABLED:  # switching it on would not help
         state = State.NOT_MATCHED if verdict.verdict is Answer.NO else State.UNKNOWN
         decisive = next((leaf for leaf in verdict.trace if leaf.answer is verdict.verdict), None)
@@ -105,12 +104,6 @@ def _coverage(item: Loaded, slot: str, value: Any, verdict: Verdict, plan: Plan)
     if switch and state is not State.ACTIVE and plan.context.is_typed(slot) and plan.context.value(slot) != value:
         switch = f"{switch}, and {_remove(slot, plan)}"  # otherwise the user's value wins over the quirk, or the run is refused
     return Coverage(id=verdict.id, state=state.value, because=because, switch=switch)
-
-
-def _switch(because: str) -> str:
-    """Names the switch and its layer: ``'all' from the configuration (quirks.disable)``."""
-    name, _, layer = because.removeprefix(_SWITCHED_OFF).partition(" in ")
-    return f"{name} from {layer}"
 
 
 def _in_the_way(item: Loaded, slot: str, value: Any, plan: Plan) -> tuple[str, str]:
