@@ -191,7 +191,7 @@ def _load(source: str, revision: str | None, options: TrainerOptions, dtype: str
     chosen = {"dtype": dtype, "attn_implementation": options.attn_implementation, "revision": revision}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     try:
-        with _quiet():
+        with quiet():
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
                 source, trust_remote_code=False, output_loading_info=True, **chosen
             )
@@ -209,7 +209,7 @@ def _lost(report: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hides transformers' progress bar and its report on the loading; the caller reads the report instead."""
     logging = transformers.utils.logging
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
