@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from quirks_core.cli import main
@@ -48,5 +46,4 @@ def test_the_shares_add_up_to_the_difference(explained) -> None:
 def test_float32_on_both_sides_leaves_nothing_to_try(explained) -> None:
     found = explained("llama", "engine.dtype=float32", "train.dtype=float32", "train.autocast=null")
 
-    print(json.dumps(found.model_dump(), indent=1))
     assert found.mean_abs_delta < 1e-4

@@ -67,25 +67,24 @@ def show(console: Screen, found: Explanation) -> None:
         parts.add_row(f"{part.share:.2g}", f"{part.alone:.2g}", line(part.what))
     console.print(parts)
     first = found.remains[0]
-    remains = Table(
-        "engine",
-        "trainer",
-        "mean |Δ|",
-        "largest",
-        "time",
-        "memory",
-        title="what remains",
-        box=None,
-    )
+    columns = ("engine", "trainer", "mean |Δ|", "largest", "time", "memory", "scoring")
+    remains = Table(*columns, title="what remains", box=None)
     for row in found.remains:
         remains.add_row(*_cells(row, first))
     console.print(remains)
     console.say(
-        "relative to the first row: time of the rollouts, memory of the engine's weights and KV cache, time of the trainer's scoring"
+        "relative to the first row: time of the rollouts, memory of the engine's weights and KV cache, time of the scoring"
     )
+    console.say(f"least remains with {_setting(found.best)}")
+    if found.next_best:
+        console.say(f"then with {_setting(found.next_best)}")
     for what, value in found.beside.items():
         console.say(f"{line(what)}: {value:.2g} nats")
     console.say("; ".join(f"{name} {value:.3g}" for name, value in found.whole.items()))
+
+
+def _setting(row: Remains) -> str:
+    return f"the engine {line(row.engine)} and the trainer {line(row.trainer)}: {row.mean_abs_delta:.2g} nats"
 
 
 def _cells(row: Remains, first: Remains) -> tuple[str, ...]:

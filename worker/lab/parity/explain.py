@@ -82,6 +82,17 @@ class Explanation(ParityRecord):
     beside: dict[str, float]
     versions: dict[str, str]
 
+    @property
+    def best(self) -> Remains:
+        """The setting that leaves least."""
+        return min(self.remains, key=lambda row: row.mean_abs_delta)
+
+    @property
+    def next_best(self) -> Remains | None:
+        """The best of the others."""
+        others = [row for row in self.remains if row != self.best]
+        return min(others, key=lambda row: row.mean_abs_delta, default=None)
+
 
 class _Engine:
     """An engine's name, what differs from the user's, and its measured logprobs."""
