@@ -59,7 +59,9 @@ def engine(options: argparse.Namespace) -> None:
     from vllm import LLM, SamplingParams
 
     work = json.loads(options.work.read_text(encoding="utf-8"))
-    fixed = {"max_model_len": 1024, "max_num_batched_tokens": 4096, "logprobs_mode": "processed_logprobs", "max_logprobs": -1}
+    fixed: dict[str, Any] = {"max_model_len": 1024, "max_num_batched_tokens": 4096, "logprobs_mode": "processed_logprobs"}
+    if options.temperature != 1:
+        fixed["max_logprobs"] = -1
     small = {"num_gpu_blocks_override": 512} if work["device"] == "cpu" else {"gpu_memory_utilization": 0.4}
     begun = time.perf_counter()
     llm = LLM(options.model, enforce_eager=options.eager, seed=0, **fixed, **small, **ENGINES[work["engine"]])
@@ -201,7 +203,8 @@ def main() -> None:
 
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    say(begin=vars(options) | {"work": None}, device=_name(device), versions=_versions())
+    precision = torch.get_float32_matmul_precision()
+    say(begin=vars(options) | {"work": None}, device=_name(device), versions=_versions(), float32_products=precision)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     questions = [QUESTIONS[number % len(QUESTIONS)] for number in range(options.prompts)]
     prompts = [_encoded(tokenizer, question) for question in questions]
@@ -209,7 +212,13 @@ def main() -> None:
     for name in ENGINES:
         first = next(iter(engines.values()), None)
         score = first["samples"][: options.scored] if first else None
-        engines[name] = _in_a_process({"engine": name, "device": device, "prompts": prompts, "score": score})
+        try:
+            engines[name] = _in_a_process({"engine": name, "device": device, "prompts": prompts, "score": score})
+        except subprocess.CalledProcessError as error:
+            if first is None:
+                raise
+            say(engine=name, failed=str(error))
+            continue
         sizes = {key: round(engines[name][key], 2) for key in ("start_s", "seconds")}
         say(engine=name, tokens_per_s=round(options.prompts * options.tokens / sizes["seconds"]), **sizes)
     _report(engines, Trainer(options.model, device), options)
@@ -223,10 +232,7 @@ def _report(engines: dict[str, dict[str, Any]], trainer: Trainer, options: argpa
     delta = rollout - train["autocast"]
     say(total=_size(delta), tokens=len(delta), temperature=options.temperature)
     parts = {
-        "the engine's decoding, against its own prefill": rollout - score["bfloat16"],
-        "the engine's head in bfloat16": score["bfloat16"] - score["bfloat16, float32 head"],
-        "the engine's layers in bfloat16": score["bfloat16, float32 head"] - score["float32"],
-        "the engine's kernels in float32, against transformers": score["float32"] - train["float32"],
+        **_parts_of_the_engine(rollout, score, train["float32"]),
         "the trainer's layers under autocast": train["float32"] - train["autocast, float32 head"],
         "the trainer's head under autocast": train["autocast, float32 head"] - train["autocast"],
     }
@@ -247,6 +253,17 @@ def _report(engines: dict[str, dict[str, Any]], trainer: Trainer, options: argpa
     exact, later = (trainer.logprobs(samples, options.temperature, **TRAINERS[name]) for name in ("float32", "autocast"))
     say(beside="weights rounded to bfloat16, later in training, alone", alone=_size(exact - train["float32"]))
     say(beside="the whole difference then", alone=_size(rollout - later))
+
+
+def _parts_of_the_engine(rollout: Any, score: dict[str, Any], exact: Any) -> dict[str, Any]:
+    """Returns the parts between rollout and a trainer in float32; without an engine that did not start, fewer and larger ones."""
+    parts, last = {"the engine's decoding, against its own prefill": rollout - score["bfloat16"]}, score["bfloat16"]
+    for name, part in (("bfloat16, float32 head", "head"), ("float32", "layers")):
+        if name in score:
+            parts[f"the engine's {part} in bfloat16"] = last - score[name]
+            last = score[name]
+    rest = "kernels in float32" if "float32" in score else "layers in bfloat16"
+    return {**parts, f"the engine's {rest}, against transformers in float32": last - exact}
 
 
 def _in_a_process(work: dict[str, Any]) -> dict[str, Any]:
