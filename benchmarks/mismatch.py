@@ -256,7 +256,7 @@ def _report(engines: dict[str, dict[str, Any]], trainer: Trainer, options: argpa
 
 
 def _parts_of_the_engine(rollout: Any, score: dict[str, Any], exact: Any) -> dict[str, Any]:
-    """Returns the parts between rollout and a trainer in float32; without an engine that did not start, fewer and larger ones."""
+    """Returns the parts between rollout and a trainer in float32; fewer and larger ones where an engine did not start."""
     parts, last = {"the engine's decoding, against its own prefill": rollout - score["bfloat16"]}, score["bfloat16"]
     for name, part in (("bfloat16, float32 head", "head"), ("float32", "layers")):
         if name in score:
