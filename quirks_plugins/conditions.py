@@ -40,6 +40,9 @@ unpacked_on_cpu = Fact("platform.cpu.avx_vnni").one_of(False) & (
     (_bfloat16 & Fact("platform.cpu.avx512").one_of(False)) | (_float16 & Fact("platform.cpu.avx512_fp16").one_of(False))
 )
 
+#: The trainer was declared to compute in a shorter dtype than that of its weights, by torch's autocast.
+under_autocast = typed("train.autocast") & setting("train.autocast").one_of("bfloat16", "float16")
+
 #: TP x PP: the ranks that hold one copy of the model.
 REPLICA = Fact("parallel.replica_size")
 #: DP x TP: the ranks over which one vLLM data-parallel group spreads its experts (per pipeline stage).

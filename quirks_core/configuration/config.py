@@ -170,7 +170,10 @@ class TrainSection(Section):
         None, description="the trainer's attention; the trainer's choice if left open"
     )
     dtype: Literal["bfloat16", "float16", "float32"] | None = Field(
-        None, description="dtype of the trainer's forward pass; the engine's if left open"
+        None, description="dtype of the trainer's weights, and of its forward pass without autocast; the engine's if left open"
+    )
+    autocast: Literal["bfloat16", "float16"] | None = Field(
+        None, description="dtype of the trainer's products under autocast (mixed precision); that of its weights if left open"
     )
     head_dtype: HeadDtype | None = Field(None, description="dtype of the trainer's language-model head and logits")
 

@@ -12,7 +12,7 @@ those that may keep the KV cache of requests in flight leave ``refit.clear_cache
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -34,6 +34,8 @@ class Trainer:
         source: Repository, and version or commit, that they were read in.
         evidence: Files there, each with what it does.
         window: The versions of vLLM that it says it supports, as pip writes them; empty if it does not say.
+        numerics: How it computes unless its own configuration says otherwise, by slot; empty if that was not read. They are no
+            facts of a run, because each of them is an option.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Trainer:
     source: str
     evidence: tuple[str, ...]
     window: str = ""
+    numerics: Mapping[str, Any] = field(default_factory=dict)
 
 
 _PARAMETERS: Mapping[str, Any] = MappingProxyType({"refit.scope": "parameters"})
@@ -60,8 +63,13 @@ _TRAINERS = (
             "trl/generation/vllm_generation.py: every branch of _iter_named_params yields named_parameters()",
             "the same file: sync_weights ends with reset_prefix_cache, while no request runs",
             "trl/import_utils.py: is_vllm_available warns outside of the window, and goes on",
+            "trl/trainer/utils.py: create_model_from_path loads float32 unless model_init_kwargs has a dtype",
+            "trl/trainer/base_config.py: bf16 is on unless fp16 is: accelerate computes under autocast",
+            "trl/trainer/grpo_config.py: cast_lm_head_to_fp32 is off",
+            "trl/generation/vllm_generation.py: the engine of colocate mode gets no dtype, so that the checkpoint's counts",
         ),
         ">=0.22.0,<=0.31.0",
+        MappingProxyType({"train.dtype": "float32", "train.autocast": "bfloat16", "train.head_dtype": "model"}),
     ),
     Trainer(
         "verl",
@@ -169,3 +177,20 @@ def find(environ: Mapping[str, str], modules: Container[str]) -> Trainer | None:
     imported = [trainer for trainer in _TRAINERS if any(module in modules for module in trainer.modules)]
     found = [trainer for trainer in imported if trainer.name not in _LIBRARIES] or imported
     return found[0] if len(found) == 1 else None
+
+
+def numerics(name: str) -> Mapping[str, Any]:
+    """Returns how a trainer computes by default, by slot.
+
+    Raises:
+        UsageError: There is no such trainer, or its defaults are not known here.
+    """
+    if name not in TRAINERS:
+        raise UsageError(f"there is no trainer {name!r}{nearest(name, TRAINERS)} (known: {', '.join(TRAINERS)})")
+    if not TRAINERS[name].numerics:
+        known = ", ".join(trainer.name for trainer in _TRAINERS if trainer.numerics)
+        raise UsageError(
+            f"how {name} computes by default is unknown (known: {known}): set train.dtype (of its weights), train.autocast and "
+            "train.head_dtype"
+        )
+    return TRAINERS[name].numerics

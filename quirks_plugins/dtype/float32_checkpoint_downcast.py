@@ -9,8 +9,8 @@ colocate mode does, give no way to set it.
 What this changes: the default of ``engine.dtype`` becomes float32 for a checkpoint whose ``config.json`` says float32. The
 quirk reads it where vLLM does: ``dtype`` (or its older name ``torch_dtype``), then that of ``text_config``. The quirk does not
 change three kinds of runs: a checkpoint that names no dtype there (vLLM then looks into the weight files, this quirk does
-not), a quantized checkpoint, and a run whose trainer is known to compute in another dtype. Set ``train.dtype=bfloat16`` for a
-trainer that computes in bfloat16 by autocast.
+not), a quantized checkpoint, and a run whose trainer is known to compute in another dtype. Set ``train.autocast=bfloat16`` for
+a trainer that computes in bfloat16 by autocast.
 
 When it can go: when vLLM's ``auto`` keeps float32 for a float32 checkpoint.
 """
@@ -20,14 +20,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
-from quirks_plugins.conditions import checkpoint_dtype
+from quirks_plugins.conditions import checkpoint_dtype, under_autocast
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 _quantized = Fact("model.config.quantization_config").is_set()
 # As typed: in an engine that a trainer starts by itself, nobody may have said what the trainer computes in.
-_trains_in_another = typed("train.dtype") & setting("train.dtype").differs_from("float32")
+_trains_in_another = (typed("train.dtype") & setting("train.dtype").differs_from("float32")) | under_autocast
 
 QUIRK = Quirk(
     id="float32-checkpoint-downcast",
@@ -54,6 +54,7 @@ QUIRK = Quirk(
         no({"model_type": "qwen3", "dtype": "float32", "quantization_config": {"quant_method": "fp8"}}),
         no({"model_type": "gemma3", "dtype": "bfloat16", "text_config": {"dtype": "float32"}}),
         no({"model_type": "qwen3", "dtype": "float32"}, {"train.dtype": "bfloat16"}),
+        no({"model_type": "qwen3", "dtype": "float32"}, {"train.dtype": "float32", "train.autocast": "bfloat16"}),
         no({"model_type": "qwen3", "dtype": "float32"}, purpose="serve"),
         no("qwen3"),
     ],

@@ -6,8 +6,10 @@ tiny model the logprobs differ from the trainer's own by up to 0.13 nats; those 
 
 What this changes: nothing; the plan advises ``engine.dtype: float32`` and names the cost. It is no default, because the memory
 may not be there. The quirk does not guess: it concerns only runs whose ``train.dtype`` was set to float32, and engines whose
-dtype is known, from ``engine.dtype`` or from the checkpoint's ``config.json``. A trainer that computes in bfloat16 by autocast
-has ``train.dtype: bfloat16``. If the checkpoint says float32 itself, ``float32-checkpoint-downcast`` sets the dtype.
+dtype is known, from ``engine.dtype`` or from the checkpoint's ``config.json``. A trainer with float32 weights that computes in
+bfloat16 by autocast has ``train.autocast: bfloat16``: it rounds as much as the engine does, and an engine in float32 alone
+removes less than half of the difference (docs/why.md; ``quirks parity explain`` measures it). If the checkpoint says float32
+itself, ``float32-checkpoint-downcast`` sets the dtype.
 
 When it can go: never; two programs that round differently differ.
 
@@ -18,7 +20,7 @@ Evidence: a test on the real engine, with a bfloat16 checkpoint that was updated
 from __future__ import annotations
 
 from quirks_core import Advise, Fact, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
-from quirks_plugins.conditions import checkpoint_dtype
+from quirks_plugins.conditions import checkpoint_dtype, under_autocast
 
 _dtype = setting("engine.dtype")
 _is_open = ~_dtype.is_set() | _dtype.one_of("auto")
@@ -33,6 +35,7 @@ QUIRK = Quirk(
     match=purpose("rollout")
     & typed("train.dtype")
     & setting("train.dtype").one_of("float32")
+    & ~under_autocast
     & ~Fact("model.config.quantization_config").is_set()
     & _half,
     adjustments=Advise(
@@ -49,6 +52,7 @@ QUIRK = Quirk(
         yes({"model_type": "qwen3", "dtype": "float32"}, {**_FLOAT32, "engine.dtype": "bfloat16"}),
         no(_BFLOAT16, {**_FLOAT32, "engine.dtype": "float32"}),
         no(_BFLOAT16, {"train.dtype": "bfloat16"}),
+        no(_BFLOAT16, {**_FLOAT32, "train.autocast": "bfloat16"}),
         no(_BFLOAT16),
         no({"model_type": "qwen3", "dtype": "float32"}, _FLOAT32),
         no({**_BFLOAT16, "quantization_config": {"quant_method": "fp8"}}, _FLOAT32),

@@ -9,7 +9,7 @@ import pytest
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS, checked_value
-from quirks_core.facts.trainers import TRAINERS, VARIABLE, find
+from quirks_core.facts.trainers import TRAINERS, VARIABLE, find, numerics
 from quirks_core.plugins.planning import make_plan
 
 NAMES = ("trl", "verl", "nemo-rl", "openrlhf", "skyrl", "prime-rl", "ms-swift")
@@ -30,6 +30,24 @@ def test_facts_are_values_of_slots_and_say_where_they_were_read(name):
     assert repository.count("/") == 1
     assert len(version) == 40 or version.count(".") == 2
     assert trainer.evidence
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numerics_are_values_of_slots_that_are_no_facts(name):
+    trainer = TRAINERS[name]
+
+    assert {slot: checked_value(slot, value) for slot, value in trainer.numerics.items()} == trainer.numerics
+    assert not trainer.numerics.keys() & trainer.facts.keys()
+
+
+def test_numerics_that_were_not_read_are_unknown():
+    with pytest.raises(UsageError, match=r"how verl computes by default is unknown \(known: trl\): set train.dtype"):
+        numerics("verl")
+
+
+def test_numerics_of_an_unknown_trainer_are_an_error_with_the_nearest():
+    with pytest.raises(UsageError, match=r"there is no trainer 'tlr'; did you mean 'trl'\?"):
+        numerics("tlr")
 
 
 @pytest.mark.parametrize("name", NAMES)

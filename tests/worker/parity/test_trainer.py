@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 from worker.lab.kit.lab import PROMPTS, Generated, Lab
 from worker.lab.parity.records import Sample, Scoring
-from worker.lab.parity.scoring import token_logprobs, truncated
+from worker.lab.parity.scoring import distances, token_logprobs, truncated
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 KINDS = ("llama", "qwen3", "qwen3_moe", "gemma3", "apertus")
@@ -290,6 +290,71 @@ def test_a_float32_head_multiplies_in_float32_what_the_model_computed_in_its_own
     assert exact == pytest.approx(chosen.tolist(), abs=NOISE)
     assert max(abs(a - b) for a, b in zip(plain, exact, strict=True)) > 1e-4
     assert scored(trainer, [row], replace(options, head_dtype="model")) == [plain]
+
+
+def test_a_float32_head_is_exact_under_autocast(checkpoint) -> None:
+    options = TrainerOptions(dtype="float32", autocast="bfloat16")
+    trainer = Trainer.load(checkpoint("qwen3"), options)
+    row = sample()
+
+    (exact,) = scored(trainer, [row], replace(options, head_dtype="float32"))
+
+    model, seen = trainer.model, []
+    handle = model.get_output_embeddings().register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits_of(model, row)
+    handle.remove()
+    expected = linear(seen[0].float(), model.get_output_embeddings().weight)[0, len(row.prompt) - 1 : -1]
+    chosen = expected.log_softmax(-1)[torch.arange(24), torch.tensor(row.tokens)]
+    assert exact == pytest.approx(chosen.tolist(), abs=NOISE)
+
+
+def test_autocast_computes_float32_weights_in_another_dtype(checkpoint) -> None:
+    options = TrainerOptions(dtype="float32", autocast="bfloat16")
+    trainer = Trainer.load(checkpoint("qwen3"), options)
+
+    autocast, plain = (flat(scored(trainer, [sample()], given)) for given in (options, FLOAT32))
+
+    assert max(abs(a - b) for a, b in zip(autocast, plain, strict=True)) > 10 * NOISE
+
+
+def test_unrounded_weights_round_to_the_checkpoints(checkpoint) -> None:
+    trainer = Trainer.load(checkpoint("qwen3"), TrainerOptions(dtype="bfloat16"))
+    trainer.model.to(torch.bfloat16)  # as a trained checkpoint is
+
+    trainer.unround("later", torch.bfloat16)
+
+    kept, later = trainer._weights["a"], trainer._weights["later"]
+    moved = [(later[name] != kept[name].float()).float().mean() for name in kept if kept[name].abs().sum()]
+    assert all(torch.equal(later[name].to(torch.bfloat16), kept[name]) for name in kept)
+    assert sum(moved) / len(moved) > 0.9
+
+
+# ---- whole distributions
+
+
+def test_distances_of_distributions_are_those_worked_out_by_hand() -> None:
+    p, q = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[0.25, 0.5, 0.25]])
+
+    (found,) = distances(p.log(), q.log(), 1.0)
+
+    expected = 0.25 * math.log(2)
+    assert found == pytest.approx((expected, expected, 0.25, False))
+
+
+def test_distances_are_at_the_temperature_of_both_sides() -> None:
+    (found,) = distances(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.0]]), 0.5)
+
+    assert found.variation == pytest.approx(1 / (1 + math.exp(-2)) - 0.5)
+
+
+def test_logits_are_those_of_the_scored_tokens(qwen3: Trainer) -> None:
+    row = sample()
+
+    logits = qwen3.logits(row, FLOAT32)
+
+    found = logits.log_softmax(-1)[torch.arange(24), torch.tensor(row.tokens)]
+    assert found.tolist() == pytest.approx(scored(qwen3, [row])[0], abs=NOISE)
 
 
 def test_softcapping_comes_after_the_float32_head(lab) -> None:

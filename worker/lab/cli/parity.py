@@ -16,12 +16,13 @@ from worker.lab.cli.arguments import add_limits, add_prompts, add_samples, add_v
 from worker.lab.cli.compare import run_compare
 from worker.lab.cli.display import quiet_engine, stages
 from worker.lab.cli.dump import run_dump
+from worker.lab.cli.explain import run_explain, with_trainer
 
 if TYPE_CHECKING:
     from quirks_core.configuration.config import GenerationConfig
     from worker.lab.parity.records import Report, Tell
 
-_DUMP, _COMPARE = "dump", "compare"
+_DUMP, _COMPARE, _EXPLAIN = "dump", "compare", "explain"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action", nargs="*", metavar="ACTION",
         help="'dump': write what this engine generates to --output; 'compare A B': compare two such files, without an engine; "
-        "neither: measure",
+        "'explain': split the difference into parts that add up; none: measure",
     )  # fmt: skip
     what = parser.add_argument_group("what to measure")
     what.add_argument("--scenario", metavar="NAME", action="append", default=[], help="only this scenario (repeatable)")
     add_prompts(what)
+    what.add_argument(
+        "--trainer",
+        metavar="NAME",
+        help="compute as this trainer does by default (trl), where the configuration leaves it open",
+    )
     what.add_argument("--trainer-device", metavar="DEVICE", help="where the trainer computes; a GPU if there is one")
     limits = parser.add_argument_group("verdict")
     add_limits(limits)
@@ -67,17 +73,19 @@ def run_parity(options: argparse.Namespace) -> int:
     action, *files = options.action or [""]
     if action == _COMPARE:
         return run_compare(options, files)
-    if files or action not in ("", _DUMP):
-        raise UsageError(f"quirks parity takes nothing, 'dump' or 'compare A B', not {' '.join(options.action)!r}")
+    if files or action not in ("", _DUMP, _EXPLAIN):
+        raise UsageError(f"quirks parity takes nothing, 'explain', 'dump' or 'compare A B', not {' '.join(options.action)!r}")
     installed_only(options)
     quiet_engine(verbose=options.verbose)
     if action == _DUMP:
         return run_dump(options)
+    if action == _EXPLAIN:
+        return run_explain(options)
     if options.setting and not options.attribute:
         raise UsageError("--setting says which settings --attribute changes; give --attribute as well")
     if options.every_setting and not options.attribute:
         raise UsageError("--every-setting says which settings --attribute changes; give --attribute as well")
-    config, folder = load_config(options), output_folder(options.output)
+    config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
     console = Screen(stderr=options.json)
     with stages(console) as tell:
         report = asyncio.run(_measure(options, config, folder / "state.jsonl" if folder else None, tell)).without_samples()

@@ -15,14 +15,14 @@ from worker.lab.parity.thresholds import Threshold, judge
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns scenarios in the order in which they run; all if none is named.
+    """Returns scenarios in the order in which they run; if none is named, all that need not be.
 
     Raises:
         UsageError: There is no such scenario.
     """
     if unknown := [f"{name!r}{nearest(name, SCENARIOS)}" for name in names if name not in SCENARIOS]:
         raise UsageError(f"unknown scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
-    return tuple(name for name in SCENARIOS if not names or name in names)
+    return tuple(name for name, scenario in SCENARIOS.items() if name in names or not (names or scenario.by_name))
 
 
 async def measure(

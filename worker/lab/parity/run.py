@@ -33,6 +33,8 @@ _SHOWN = ("engine.", "refit.", "sampling.", "train.")
 _ENGINE = "engine"
 #: Scenarios that compare the engine with itself, so that settings of the trainer do not affect them.
 _WITHOUT_TRAINER = frozenset({"decode-prefill"})
+#: The scenario that needs logprobs of the whole vocabulary from the engine.
+_WHOLE = "distributions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class ParityRun:
         self._warnings: list[str] = []
         self._device = options.trainer_device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._trainer, self.config = self._load_trainer(config)
+        if _WHOLE in self._names:
+            self.config = self.config.overridden({"engine.max_logprobs": -1})
         worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
         self.plan = worker.plan
         self.registry = options.planning.registry()
@@ -176,7 +180,7 @@ class ParityRun:
     async def _rescored(self, result: Result, options: TrainerOptions) -> Result:
         if self._trainer is None or result.scenario in _WITHOUT_TRAINER or result.status != "measured":
             return result
-        bare = [sample.model_copy(update={"trainer": ()}) for sample in result.samples]
+        bare = [sample.model_copy(update={"trainer": (), "whole": ()}) for sample in result.samples]
         samples = await asyncio.to_thread(self._trainer.score, bare, options)
         return self._judged(result.model_copy(update={"samples": tuple(samples)}))
 
@@ -221,7 +225,7 @@ class ParityRun:
         """Loads the trainer's model; without one the engine is compared with itself, and must load the checkpoint."""
         self._tell("loading the trainer's model")
         train = config.train
-        options = TrainerOptions(train.dtype, train.attn_implementation, train.head_dtype, self._device)
+        options = TrainerOptions(train.dtype, train.attn_implementation, train.head_dtype, self._device, train.autocast)
         try:
             return Trainer.load(config.model.path, options, revision=config.model.revision), config
         except TrainerLoadError as error:
@@ -234,7 +238,7 @@ class ParityRun:
 
     def _trainer_options(self, plan: Plan) -> TrainerOptions:
         """How the trainer computes: as configured, and as quirks require."""
-        keys = ("dtype", "attn_implementation", "head_dtype")
+        keys = ("dtype", "attn_implementation", "head_dtype", "autocast")
         return TrainerOptions(**{key: plan.value(f"train.{key}") for key in keys}, device=self._device)
 
     def _identity(self) -> dict[str, Any]:

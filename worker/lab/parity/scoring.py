@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import linear
 from torch.nn.utils.rnn import pad_sequence
 
-from worker.lab.parity.records import Sample, Scoring
+from worker.lab.parity.records import Distance, Sample, Scoring
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,9 +22,13 @@ MOST_TOKENS = 8192
 _MOST_LOGITS = 2**29
 #: Positions whose logits are float32 at a time.
 _CHUNK = 256
+#: The same of two distributions in float64.
+_SMALL_CHUNK = 16
 
 
-def logprobs(model: PreTrainedModel, samples: Sequence[Sample], *, float32_head: bool = False) -> list[tuple[float, ...]]:
+def logprobs(
+    model: PreTrainedModel, samples: Sequence[Sample], *, float32_head: bool = False, autocast: str | None = None
+) -> list[tuple[float, ...]]:
     """Scores the generated tokens of samples with the weights that the model holds.
 
     Rows of about the same length share a batch. They are padded on the right, where no causal layer, be it attention, a
@@ -34,6 +38,7 @@ def logprobs(model: PreTrainedModel, samples: Sequence[Sample], *, float32_head:
         model: The model, in evaluation mode.
         samples: What to score; temperature, top-p and top-k are those of each sample.
         float32_head: Compute the product of the language-model head in float32, from the model's hidden states and weights.
+        autocast: The dtype that torch's autocast computes in, as in mixed-precision training: ``bfloat16`` or ``float16``.
 
     Returns:
         G logprobs per sample, in nats.
@@ -46,7 +51,7 @@ def logprobs(model: PreTrainedModel, samples: Sequence[Sample], *, float32_head:
             raise ValueError(f"sample {number} has no prompt, so its first token has no logprob")
     found: list[tuple[float, ...]] = [()] * len(samples)
     vocab_size = model.config.get_text_config().vocab_size
-    with torch.no_grad(), _head(model, float32=float32_head):
+    with torch.no_grad(), autocasting(model, autocast), _head(model, float32=float32_head):
         for batch in _batches(samples, min(MOST_TOKENS, _MOST_LOGITS // vocab_size)):
             scored = _batch_logprobs(model, [samples[index] for index in batch])
             for index, values in zip(batch, scored, strict=True):
@@ -67,6 +72,28 @@ def token_logprobs(logits: torch.Tensor, tokens: torch.Tensor, scoring: Scoring)
         processed = truncated(part.float() / scoring.temperature, ids, scoring.top_k, scoring.top_p)
         parts.append(processed.log_softmax(-1).gather(1, ids[:, None])[:, 0])
     return torch.cat(parts)
+
+
+def distances(rollout: torch.Tensor, trainer: torch.Tensor, temperature: float) -> tuple[Distance, ...]:
+    """Compares whole distributions, token by token.
+
+    Args:
+        rollout: [G, V] logits or logprobs at temperature 1.
+        trainer: The same.
+        temperature: Divides both.
+    """
+    found: list[Distance] = []
+    for part, other in zip(rollout.split(_SMALL_CHUNK), trainer.split(_SMALL_CHUNK), strict=True):
+        p = (part.double() / temperature).log_softmax(-1)
+        q = (other.double().to(part.device) / temperature).log_softmax(-1)
+        values = (
+            (p.exp() * (p - q)).sum(-1),
+            (q.exp() * (q - p)).sum(-1),
+            (p.exp() - q.exp()).abs().sum(-1) / 2,
+            p.argmax(-1) == q.argmax(-1),
+        )
+        found += map(Distance, *(value.tolist() for value in values))
+    return tuple(found)
 
 
 def truncated(logits: torch.Tensor, tokens: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
@@ -93,6 +120,26 @@ def truncated(logits: torch.Tensor, tokens: torch.Tensor, top_k: int, top_p: flo
         ordered = ordered.masked_fill(outside, -torch.inf)
     kept = torch.empty_like(logits).scatter(1, order, ordered)
     return kept.scatter(1, tokens[:, None], logits.gather(1, tokens[:, None]))
+
+
+def logits(model: PreTrainedModel, sample: Sample, *, float32_head: bool = False, autocast: str | None = None) -> torch.Tensor:
+    """Returns the logits of a sample's tokens over the vocabulary, [G, V] float32 on the model's device, at temperature 1.
+
+    Args:
+        model: The model, in evaluation mode.
+        sample: The tokens.
+        float32_head: As for `logprobs`.
+        autocast: As for `logprobs`.
+    """
+    with torch.no_grad(), autocasting(model, autocast), _head(model, float32=float32_head):
+        ids = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)
+        rows = model(input_ids=ids, use_cache=False).logits[0, len(sample.prompt) - 1 : -1]
+    return rows.float()
+
+
+def autocasting(model: PreTrainedModel, dtype: str | None) -> AbstractContextManager[object]:
+    """Returns a context in which torch computes products in another dtype than that of the weights; none if it is None."""
+    return nullcontext() if dtype is None else torch.autocast(model.device.type, getattr(torch, dtype))
 
 
 def _batches(samples: Sequence[Sample], most_tokens: int) -> Iterator[list[int]]:
@@ -127,12 +174,17 @@ def _batch_logprobs(model: PreTrainedModel, samples: Sequence[Sample]) -> Iterat
 def _head(model: PreTrainedModel, *, float32: bool) -> Iterator[None]:
     """Lets the language-model head compute in float32, whatever the model's own code does before and after it."""
     head = model.get_output_embeddings()
-    if not float32 or head.weight.dtype == torch.float32:
+    if not float32 or (head.weight.dtype == torch.float32 and not torch.is_autocast_enabled(model.device.type)):
         yield
         return
     weight = head.weight.float()
     bias = None if getattr(head, "bias", None) is None else head.bias.float()
-    head.forward = lambda hidden: linear(hidden.float(), weight, bias)  # on the instance, where it hides that of the class
+
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(model.device.type, enabled=False):  # it would round hidden states and weight again
+            return linear(hidden.float(), weight, bias)
+
+    head.forward = forward  # on the instance, where it hides that of the class
     try:
         yield
     finally:

