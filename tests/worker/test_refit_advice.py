@@ -44,7 +44,7 @@ def test_a_group_advises_as_its_engines_do():
 @pytest.mark.parametrize(
     ("happens", "changed"),
     [
-        (lambda engine: None, False),
+        (lambda _: None, False),
         (lambda engine: engine.slept(1), False),  # its weights sleep, and stay as they were
         (lambda engine: engine.refitted("7"), True),
         (lambda engine: engine.broken("half of it is new"), True),
