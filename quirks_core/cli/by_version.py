@@ -9,7 +9,7 @@ from packaging.version import Version
 from quirks_core.base.errors import UsageError, shown
 from quirks_core.base.record import Record
 from quirks_core.facts.context import RunContext
-from quirks_core.plan.records import Plan, Refusal, State
+from quirks_core.plan.records import Note, Plan, Refusal, State
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.registry import Registry
 
@@ -46,7 +46,7 @@ class Column(Record):
     version: str
     digest: str
     refusals: tuple[Refusal, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[Note, ...]
 
 
 class Matrix(Record):

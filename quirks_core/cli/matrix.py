@@ -60,7 +60,7 @@ def _show(screen: Screen, matrix: Matrix, notes: Iterable[str]) -> None:
         screen.say(f"[dim]{matrix.left_out} other quirks concern the run on none of them (--verbose)[/]")
     for note in notes:
         screen.say(f"note: {line(note)}")
-    _show_grouped(screen, "[yellow]warning[/]", ((warning, column) for column in matrix.columns for warning in column.warnings))
+    _show_grouped(screen, "[yellow]warning[/]", ((note.text, column) for column in matrix.columns for note in column.warnings))
     refusals = ((str(refusal), column) for column in matrix.columns for refusal in column.refusals)
     _show_grouped(screen, "[bold red]refused[/]", refusals)
 

@@ -31,7 +31,6 @@ def one_line(outcome):
         ("--set", "engine.hf_overrides={a:b}"),
         ("--set", "engine.seed=[1"),
         ("--set", "purpose=eval", "--set", "purpose.x=1"),
-        ("--set", "refit.skope=parameters"),
         ("--set", "engine.tensor_parallel_size=zero"),
         ("--set", "engine.max_num_seq=4"),
         ("--set", "engine.vllm_kwargs.max_num_seq=4"),
@@ -55,10 +54,8 @@ def one_line(outcome):
         ("--disable", "logprobs", "--force", "LOGPROBS"),
         ("--assume", "vlm==0.9.1"),
         ("--assume", "vllm"),
-        ("--assume", "vllm==new"),
         ("--assume", f"vllm=={'9' * 5_000}"),
         ("--locked", "/dev/zero"),
-        ("--assume", "platform==cud"),
     ],
     ids=lambda options: " ".join(options)[:60],
 )
@@ -70,6 +67,10 @@ def test_a_name_in_the_environments_switch_that_does_not_exist_is_named_with_its
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "v1-runtme")
 
     messages(one_line(quirks("plan", "--model", model())))
+
+
+def test_an_unknown_quirk_is_named_with_the_nearest(quirks, model, messages):
+    messages(*{one_line(quirks(*verb, "v1-runtme")) for verb in [("explain", "--model", model()), ("show",)]})
 
 
 def test_no_model_says_how_to_give_one(quirks, messages):

@@ -34,18 +34,17 @@ def test_assumptions_give_versions_and_platform(texts, found):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        *((text, "write package==version") for text in ("vllm", "vllm==", "vllm=0.9.1", "vllm>=0.9.1", "", "platform==")),
-        *((f"vllm=={version}", "is not a version") for version in ("latest", "0.9.*", "0.9.1,>=0.8", "=0.9.1")),
-        ("vlm==0.9.1", "unknown package 'vlm'; did you mean 'vllm'"),
-        ("platform==cudaa", "unknown platform 'cudaa'; did you mean 'cuda'"),
-        ("cpu==avx51", "unknown cpu 'avx51'; did you mean 'avx512'"),
+        *("vllm", "vllm==", "vllm=0.9.1", "vllm>=0.9.1", "", "platform=="),
+        *("vllm==latest", "vllm==0.9.*", "vllm==0.9.1,>=0.8", "vllm===0.9.1"),
+        *("vlm==0.9.1", "platform==cudaa", "cpu==avx51"),
     ],
 )
-def test_an_assumption_that_cannot_be_used_says_how_to_write_it_or_the_nearest_name(text, words):
-    with pytest.raises(UsageError, match=words):
+def test_an_assumption_that_cannot_be_used_says_how_to_write_it_or_the_nearest_name(messages, text):
+    with pytest.raises(UsageError) as caught:
         parse_assumptions([text])
+    messages(caught.value)
 
 
 def test_the_features_of_this_cpu_are_those_that_torch_finds():

@@ -169,7 +169,7 @@ def test_a_model_that_does_not_say_whether_it_has_experts_is_asked_about_and_not
 
     plan = resolve(context, rules)
 
-    unknown = {warning.partition(" ")[0] for warning in plan.warnings if "cannot be decided" in warning}
+    unknown = {note.quirk for note in plan.warnings if note.kind == "undecided"}
     assert (plan.refusals, unknown) == ((), {"dp-dense-group", "ep-dense", "ep-expert-count"})
 
 

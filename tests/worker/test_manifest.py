@@ -33,7 +33,7 @@ def test_what_was_announced_is_accepted_in_any_order():
     one.check(other)
 
 
-def test_everything_that_is_wrong_is_in_one_error():
+def test_everything_that_is_wrong_is_in_one_error(messages):
     announced = manifest(
         kept=("float32", (2, 2)), lost=("float32", (1,)), reshaped=("float32", (2, 3)), retyped=("bfloat16", (4,))
     )
@@ -45,39 +45,37 @@ def test_everything_that_is_wrong_is_in_one_error():
         )
     )
 
-    assert rejection(sent, announced) == (
-        "refit rejected, nothing was loaded: 1 sent twice: kept; 1 missing: lost; 1 unexpected: stray; "
-        "2 different: reshaped is float32 [3, 2], announced as float32 [2, 3], "
-        "retyped is float32 [4], announced as bfloat16 [4]"
-    )
+    messages(rejection(sent, announced))
 
 
-def test_a_name_that_comes_twice_is_rejected_even_if_nothing_was_announced_and_a_long_list_is_cut():
+def test_a_name_that_comes_twice_is_rejected_even_if_nothing_was_announced(messages):
     twice = TensorSpec("a", "float32", (2,))
+
+    messages(rejection(Manifest((twice, twice)), None))
+
+
+def test_a_long_list_is_cut(messages):
     announced = manifest(**{f"t{index:02}": ("int8", (1,)) for index in range(20)})
 
-    assert rejection(Manifest((twice, twice)), None) == "refit rejected, nothing was loaded: 1 sent twice: a"
-    text = rejection(manifest(t00=("int8", (1,))), announced)
-    assert "19 missing: t01, t02, t03, t04, t05, t06, t07, t08 and 11 more" in text
+    messages(rejection(manifest(t00=("int8", (1,))), announced))
 
 
 CHECKPOINT = Manifest(manifest(w=("bfloat16", (4, 1, 2)), packed=("int32", (2,))).tensors, announced=False)
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "shape", "problem"),
+    ("name", "dtype", "shape"),
     [
-        ("w", "int32", (4, 1, 2), r"w is int32 \[4, 1, 2\], in the checkpoint bfloat16 \[4, 1, 2\]"),
-        ("w", "bfloat16", (5, 1, 2), r"w is bfloat16 \[5, 1, 2\], in the checkpoint bfloat16 \[4, 1, 2\]"),
-        ("w", "float32", (3, 1, 2), r"w is float32 \[3, 1, 2\], in the checkpoint bfloat16"),
-        ("packed", "int64", (2,), r"packed is int64 \[2\], in the checkpoint int32 \[2\]"),
-        ("packed", "float32", (2,), r"packed is float32 \[2\], in the checkpoint int32 \[2\]"),
-        ("new", "int64", (2,), r"new is int64 \[2\], not of floats"),
+        ("w", "int32", (4, 1, 2)),
+        ("w", "bfloat16", (5, 1, 2)),
+        ("w", "float32", (3, 1, 2)),
+        ("packed", "int64", (2,)),
+        ("packed", "float32", (2,)),
+        ("new", "int64", (2,)),
     ],
 )
-def test_what_nobody_announced_is_rejected_if_it_is_unlike_the_checkpoint_s(name, dtype, shape, problem):
-    with pytest.raises(RefitRejectedError, match=rf"1 unlike the checkpoint's .*prepare_refit_info_async.*: {problem}"):
-        manifest(**{name: (dtype, shape)}).check(CHECKPOINT)
+def test_a_tensor_that_was_not_announced_is_rejected_if_it_is_unlike_the_checkpoints(messages, name, dtype, shape):
+    messages(rejection(manifest(**{name: (dtype, shape)}), CHECKPOINT))
 
 
 @pytest.mark.parametrize(

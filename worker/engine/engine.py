@@ -265,7 +265,7 @@ class Engine:
 
     async def _died(self) -> EngineDiedError:
         if self._llm is None or (applied := self._applied) is None:
-            return EngineDiedError("the engine was shut down meanwhile; call restart_async, or make a new worker")
+            return EngineDiedError("the engine was shut down meanwhile", EngineDiedError.REMEDY)
         with suppress(TimeoutError):
             async with asyncio.timeout(_ENDING_S):
                 while all(process.is_alive() for process in self._started):  # noqa: ASYNC110  # as above
