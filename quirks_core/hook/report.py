@@ -9,6 +9,7 @@ from typing import NamedTuple
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import one_line
 from quirks_core.configuration.slots import ENGINE, is_enforced
+from quirks_core.facts.trainers import Trainer
 from quirks_core.hook.typed import Typed
 from quirks_core.plan.advice import advice
 from quirks_core.plan.records import NoteKind, Plan, Status, Strength
@@ -36,13 +37,16 @@ def say(text: str, *, level: int = logging.INFO) -> None:
     _LOGGER.log(level, "model-quirks: %s", one_line(text))
 
 
-def say_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_reports: bool = False) -> None:
+def say_plan(
+    plan: Plan, typed: Typed, why: str, *, trainer: Trainer | None = None, quiet: bool = False, only_reports: bool = False
+) -> None:
     """Logs what a plan does to an engine.
 
     Args:
         plan: The plan.
         typed: What the user typed.
         why: Why the run has its purpose.
+        trainer: The trainer that starts the engine.
         quiet: One line.
         only_reports: Nothing is put into force: refusals are lines, too, and no line is left out.
     """
@@ -60,6 +64,7 @@ def say_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
     names = typed.names - {slot.removeprefix(ENGINE) for slot in plan.context.settings.keys() - plan.context.typed}
     say(f"{first}: {', '.join(sorted(names)) or 'nothing'}")
     lines = list(_lines(plan, only_reports=only_reports)) or [_Line("no quirk concerns this run")]
+    lines += _mismatch(plan, trainer)
     shown = lines if only_reports or len(lines) < _MOST else _folded(lines)
     for line in shown:
         say(f"  {line.text}")
@@ -123,6 +128,23 @@ def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
             yield _Line(f"kept: {item.reason}: {item.wanted} ({who})", always=True)
         elif item.status is Status.ALREADY_SET and is_enforced(item.slot):
             yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
+
+
+def _mismatch(plan: Plan, trainer: Trainer | None) -> Iterator[_Line]:
+    """Yields what the dtypes of a rollout's two sides do to its logprobs, as far as they are known (docs/why.md has figures)."""
+    if plan.context.purpose != "rollout":
+        return
+    engine = plan.value("engine.dtype") or "auto"
+    weights, products = (plan.context.value(f"train.{name}") for name in ("dtype", "autocast"))
+    if weights is not None and engine == weights == "float32" and products is None:
+        yield _Line("all clear, checked: weights, products and heads are float32 on both sides", always=True)
+    elif weights is None and trainer is not None and (products := trainer.numerics.get("train.autocast")):
+        yield _Line(
+            f"{trainer.name} computes in {products} by autocast unless its configuration says otherwise, and this engine in "
+            f"{engine}: logprobs differ by hundredths of a nat, half of it from the heads; only float32 on both sides removes "
+            f"it, and 'quirks parity explain --trainer {trainer.name} --model …' measures your model",
+            always=True,
+        )
 
 
 def _undecided(plan: Plan) -> Iterator[_Line]:

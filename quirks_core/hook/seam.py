@@ -117,7 +117,14 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         except RefusedError as error:
             error.add_note(f"  purpose {purpose} ({why})")
             raise
-    report.say_plan(planned, typed_of(arguments), why, quiet=settings.is_quiet, only_reports=settings.only_reports)
+    report.say_plan(
+        planned,
+        typed_of(arguments),
+        why,
+        trainer=settings.trainer,
+        quiet=settings.is_quiet,
+        only_reports=settings.only_reports,
+    )
     if settings.only_reports:
         if settings.needs_receipt:
             _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)

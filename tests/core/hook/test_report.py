@@ -8,6 +8,7 @@ import pytest
 
 from quirks_core import Advise, Default, Require, package, setting
 from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
+from quirks_core.facts.trainers import TRAINERS
 from quirks_core.hook.report import say_plan, say_receipt
 from quirks_core.hook.typed import Typed
 
@@ -52,6 +53,21 @@ def test_requirements_that_nothing_enforces_come_first_then_changes_with_quirk_a
     assert found[2].startswith("  advice: refit.clear_cache = true: await engine.pause_generation(clear_cache=True)")
     assert found[3] == "  advice: sampling.top_k = 5: SamplingParams(top_k=5), or 'top_k' in the request (q3: five)"
     assert found[4].startswith("  kept: the user typed 4, which wins over a default: engine.seed = 3 (q4)")
+
+
+def test_a_trainer_under_autocast_is_named_with_the_command_that_measures_the_difference(lines, plan_of):
+    *_, line = lines(say_plan, plan_of(), TYPED, "told", trainer=TRAINERS["trl"])
+
+    assert line.startswith("  trl computes in bfloat16 by autocast unless its configuration says otherwise, and this engine in ")
+    assert "quirks parity explain --trainer trl" in line
+
+
+def test_float32_on_both_sides_is_an_all_clear(lines, plan_of):
+    both = {"engine.dtype": "float32", "train.dtype": "float32"}
+
+    *_, line = lines(say_plan, plan_of(typed=both), TYPED, "told", trainer=TRAINERS["trl"])
+
+    assert line == "  all clear, checked: weights, products and heads are float32 on both sides"
 
 
 def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, plan_of):
