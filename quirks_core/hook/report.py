@@ -131,7 +131,7 @@ def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
 
 
 def _mismatch(plan: Plan, trainer: Trainer | None) -> Iterator[_Line]:
-    """Yields what the dtypes of a rollout's two sides do to its logprobs, as far as they are known (docs/why.md has figures)."""
+    """Yields what the dtypes of a rollout's two sides do to its logprobs, as far as it is known (docs/why.md has figures)."""
     if plan.context.purpose != "rollout":
         return
     engine = plan.value("engine.dtype") or "auto"

@@ -122,8 +122,8 @@ def test_an_error_in_this_process_ends_the_command_too(family):
 
 def test_nothing_outlives_a_process_that_is_killed(family):
     command, pids = family
-    caller = "import sys; from quirks_core import child_process; child_process.run(sys.argv[1:])"
-    process = subprocess.Popen([*python(caller), *command(_HANGS)], cwd=Path(child_process.__file__).parents[1])
+    caller = "import sys; from quirks_core.base import child_process; child_process.run(sys.argv[1:])"
+    process = subprocess.Popen([*python(caller), *command(_HANGS)], cwd=Path(child_process.__file__).parents[2])
     found = pids()
 
     process.kill()

@@ -16,7 +16,7 @@ from quirks_core.base.errors import QuirksError
 #: Makes a folder, says where, and waits.
 _OWNER = """
 import sys, time
-from quirks_core import private_folder
+from quirks_core.base import private_folder
 print(private_folder.make("acme-", sys.argv[1]), flush=True)
 time.sleep(600)
 """

@@ -65,7 +65,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) 
 
     for heavy in ("torch", "ray"):
         (site / f"{heavy}.py").write_text("", encoding="utf-8")
-    wide = {"supersedes": "'gemma4-layer-scalar'", "match": "model_type('example', 'gemma4')"}
+    wide = {"supersedes": "'gemma4-layer-scalar'", "match": "model_type('example', 'gemma4', 'gemma4_text', 'gemma4_unified')"}
     install("kit-good", one=quirk("kit-good/one", **wide, before="print('hello')"))
     install("kit-narrow", one=quirk("kit-narrow/one", supersedes="'gemma4-layer-scalar'"))
     install(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from quirks_core.source import sources
+from quirks_core.source.vllm_source import INSTALLED
 from quirks_plugins.kv_cache.kv_connector_stale import _KEEPERS
 from quirks_plugins.weight_sync.router_bias_buffers import QUIRK as ROUTER_BIAS
 
@@ -23,7 +23,7 @@ UNREAD = {"VLLM_USE_V1": "1", "VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}
 
 @pytest.mark.parametrize("name", _KEEPERS)
 def test_the_installed_connector_has_no_way_to_clear_its_store(name):
-    source = sources.module_source(f"{_FOLDER}.{_MODULES[name]}")
+    source = INSTALLED.module_source(f"{_FOLDER}.{_MODULES[name]}")
 
     assert source is not None
     assert "def reset_cache" not in source
@@ -31,7 +31,7 @@ def test_the_installed_connector_has_no_way_to_clear_its_store(name):
 
 @pytest.mark.parametrize("model_type", sorted(ROUTER_BIAS.model_types or ()))
 def test_transformers_keeps_the_bias_of_every_listed_model_in_a_buffer(model_type):
-    source = sources.module_source(f"transformers.models.{model_type}.modeling_{model_type}")
+    source = INSTALLED.module_source(f"transformers.models.{model_type}.modeling_{model_type}")
 
     assert source is not None
     assert re.search(r"self\.(e_score_correction_bias|expert_bias) = nn\.Buffer\(", source)

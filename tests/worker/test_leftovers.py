@@ -15,7 +15,7 @@ from worker.engine import leftovers, shared_memory, surroundings
 #: An engine's driver as far as it matters: a run's folder, with the segments of a process below it, killed without warning.
 _KILLED = """
 import os, subprocess, sys
-from quirks_core import private_folder
+from quirks_core.base import private_folder
 from worker.engine import shared_memory
 
 child = "from multiprocessing import resource_tracker, shared_memory; s = shared_memory.SharedMemory(create=True, size=99);" \\

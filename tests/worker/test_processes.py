@@ -16,7 +16,6 @@ import pytest
 
 from quirks_core.apply.process import in_force
 from quirks_core.base import private_folder
-from quirks_core.base.errors import ReceiptError
 from quirks_core.plugins.planning import make_plan
 from worker import GenerationConfig
 from worker.engine import processes
@@ -98,7 +97,7 @@ def test_children_that_another_thread_starts_meanwhile_are_none_of_the_engines(s
 
     assert processes.started(before) == [core]
     assert {process.pid for process in processes.engine_processes(before)} == {core.pid}
-    assert set(processes.expected_to_acknowledge(before)) == {os.getpid(), core.pid}
+    assert processes.cores(processes.started(before)) == {core.pid: "EngineCore_DP0"}
 
 
 def test_a_child_that_has_ended_is_none_of_the_next_engines(named):
@@ -108,11 +107,6 @@ def test_a_child_that_has_ended_is_none_of_the_next_engines(named):
 
     assert core in multiprocessing.active_children(), "psutil has asked first"
     assert processes.started(before) == []
-
-
-def test_an_engine_whose_processes_are_not_found_is_an_error():
-    with pytest.raises(ReceiptError, match="were not found"):
-        processes.expected_to_acknowledge(before=[psutil.Process(os.getpid())])
 
 
 @pytest.mark.usefixtures("shell")

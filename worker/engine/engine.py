@@ -118,7 +118,10 @@ class Engine:
         if (full := surroundings.full_disk()) is not None:
             raise EngineStartError(f"no engine was started: {full}")
         before = processes.descendants()
-        self._applied = applied = self._exit.enter_context(in_force(self._plan, self._environment))
+        try:
+            self._applied = applied = self._exit.enter_context(in_force(self._plan, self._environment))
+        except (OSError, ValueError) as error:  # a variable that the system does not take
+            raise failures.start_error(error, []) from error
         try:
             _set_variables(applied.folder)
             with surroundings.guarded(applied.folder, lambda: processes.kill(processes.started(before))):

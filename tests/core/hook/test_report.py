@@ -58,7 +58,9 @@ def test_requirements_that_nothing_enforces_come_first_then_changes_with_quirk_a
 def test_a_trainer_under_autocast_is_named_with_the_command_that_measures_the_difference(lines, plan_of):
     *_, line = lines(say_plan, plan_of(), TYPED, "told", trainer=TRAINERS["trl"])
 
-    assert line.startswith("  trl computes in bfloat16 by autocast unless its configuration says otherwise, and this engine in ")
+    assert line.startswith(
+        "  trl computes in bfloat16 by autocast unless its configuration says otherwise, and this engine in "
+    )
     assert "quirks parity explain --trainer trl" in line
 
 

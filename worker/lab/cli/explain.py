@@ -6,8 +6,6 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from quirks_core.cli.options import load_config, plan_options
 from quirks_core.cli.screen import Screen, line
 from quirks_core.facts.trainers import numerics
@@ -62,16 +60,11 @@ def show(console: Screen, found: Explanation) -> None:
         f"mean |rollout - trainer| {found.mean_abs_delta:.2g} nats (largest {found.max_abs_delta:.2g}), "
         f"{found.tokens} tokens at temperature {found.temperature:g}. It consists of:"
     )
-    parts = Table("share", "alone", "part", box=None)
-    for part in sorted(found.parts, key=lambda part: -part.share):
-        parts.add_row(f"{part.share:.2g}", f"{part.alone:.2g}", line(part.what))
-    console.print(parts)
+    parts = sorted(found.parts, key=lambda part: -part.share)
+    console.grid("part", ["share", "alone"], [(line(part.what), (f"{part.share:.2g}", f"{part.alone:.2g}")) for part in parts])
     first = found.remains[0]
-    columns = ("engine", "trainer", "mean |Δ|", "largest", "time", "memory", "scoring")
-    remains = Table(*columns, title="what remains", box=None)
-    for row in found.remains:
-        remains.add_row(*_cells(row, first))
-    console.print(remains)
+    rows = [(f"{line(row.engine)}; {line(row.trainer)}", _cells(row, first)) for row in found.remains]
+    console.grid("what remains, with engine; trainer", ["mean |Δ|", "largest", "time", "memory", "scoring"], rows)
     console.say(
         "relative to the first row: time of the rollouts, memory of the engine's weights and KV cache, time of the scoring"
     )
@@ -90,4 +83,4 @@ def _setting(row: Remains) -> str:
 def _cells(row: Remains, first: Remains) -> tuple[str, ...]:
     sizes = f"{row.mean_abs_delta:.2g}", f"{row.max_abs_delta:.2g}"
     times = f"{row.seconds / first.seconds:.2f}", f"{row.memory:g}", f"{row.trainer_seconds / first.trainer_seconds:.2f}"
-    return row.engine, row.trainer, *sizes, *times
+    return *sizes, *times
