@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.text import one_line
-from quirks_core.cli.by_version import ENGINE, parse_versions
+from quirks_core.cli.by_version import ENGINE, parse_versions, run_matrix
 from quirks_core.cli.command import Command
-from quirks_core.cli.matrix import run_matrix
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.render import show_plan, show_refusal
 from quirks_core.cli.screen import Screen, line, lines
