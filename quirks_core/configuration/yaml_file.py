@@ -46,11 +46,15 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Makes an error of YAML of what PyYAML's constructors raise: ``!!int x``, a number of 5000 digits, a 45th day."""
+        """Makes an error of YAML of what PyYAML's constructors raise: ``!!int x``, a number of 5000 digits."""
         try:
             return super().construct_object(node, deep)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise yaml.MarkedYAMLError(problem=words(error), problem_mark=node.start_mark) from None
+
+
+# JSON has no dates. The table is its own, too: lm-format-enforcer, which vLLM imports, changes that of PyYAML.
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_str)
 
 
 def _is_plain(node: yaml.Node) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from yaml import SafeLoader
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig, Section
 from quirks_core.configuration.slots import SLOTS
+from quirks_core.configuration.yaml_file import read_value
 
 
 def problem(values):
@@ -166,3 +168,9 @@ def test_a_file_may_merge_sections_and_override_them(yaml):
     assert GenerationConfig.load(file).typed_slots() == {
         "engine.seed", "engine.tensor_parallel_size", "train.tensor_parallel_size",
     }  # fmt: skip
+
+
+def test_a_date_is_text_also_in_a_process_that_has_imported_vllm(monkeypatch):
+    monkeypatch.setitem(SafeLoader.yaml_constructors, "tag:yaml.org,2002:timestamp", SafeLoader.construct_yaml_null)
+
+    assert read_value("2026-11-24") == "2026-11-24"
