@@ -54,7 +54,7 @@ class _Loader(yaml.SafeLoader):
 
 
 # JSON has no dates. The table is its own, too: lm-format-enforcer, which vLLM imports, changes that of PyYAML.
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_str)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_str)  # type: ignore[type-var]
 
 
 def _is_plain(node: yaml.Node) -> bool:
