@@ -73,7 +73,7 @@ def plan_for(write_modules, load_fakes, find_fakes, make_context):
 
 
 @pytest.fixture
-def applied(plan_for):
+def applied(own_environment, plan_for):  # noqa: ARG001 - whichever order a test asks for them in
     """The plan handed down to the processes that this one starts, and not in force in this one."""
     in_force = apply(plan_for(), patches=False)
     os.environ[handed_down.HOOK_VARIABLE] = "on"
