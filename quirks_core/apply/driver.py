@@ -78,10 +78,7 @@ def apply(plan: Plan, *, patches: bool = True) -> Applied:
     """
     plan.check()
     if (other := process.in_force()) is not None:
-        raise QuirksError(
-            f"plan {other[:12]}… is in force in this process, and a process has one plan at a time; shut that engine down "
-            "first, or start this one in a process of its own"
-        )
+        raise second_plan(other)
     check_engine_environment(os.environ)
     effects, warnings = hand_down(plan)
     if patches:
@@ -91,6 +88,18 @@ def apply(plan: Plan, *, patches: bool = True) -> Applied:
             undo()
             raise
     return Applied(plan, effects, warnings)
+
+
+def second_plan(digest: str) -> QuirksError:
+    """Makes the error of a plan that cannot come beside the one that is in force.
+
+    Args:
+        digest: Of the one that is in force.
+    """
+    return QuirksError(
+        f"plan {digest[:12]}… is in force in this process, and a process has one plan at a time; shut that engine down first, "
+        "or start this one in a process of its own"
+    )
 
 
 def hand_down(plan: Plan, variables: Mapping[str, str] | None = None) -> tuple[tuple[Effect, ...], tuple[str, ...]]:

@@ -23,7 +23,7 @@ from quirks_core.apply.handed_down import HOOK_VARIABLE
 from quirks_core.apply.imports import when_imported
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base import private_folder
-from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
+from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
 from quirks_core.configuration.slots import ENGINE, ENV
@@ -114,15 +114,13 @@ def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator
     Raises:
         RefusedError: The plan holds refusals; nothing was changed.
         UsageError: vLLM is set not to load our plugins in its processes; nothing was changed.
-        QuirksError: Another plan is in force in this process, or no temporary folder can be made; nothing was changed.
+        QuirksError: An engine of this process has a plan, or no temporary folder can be made; nothing was changed.
     """
     plan.check()
     driver.check_engine_environment(os.environ)
-    if _current:
-        raise QuirksError(
-            f"plan {_current[-1].digest[:12]}… is in force in this process, and an environment holds one plan at a time; "
-            "shut that engine down first, or run the other one in a process of its own"
-        )
+    # The end of the block takes patches and variables from every engine of this process.
+    for digest in [other.digest for other in _current] + [other.digest for other in seam.engines()]:
+        raise driver.second_plan(digest)
     folder = private_folder.make(RUNS)
     try:
         file = str(folder / _FILE)

@@ -6,7 +6,7 @@ import functools
 import gc
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -32,8 +32,6 @@ PLANNED_FOR = "MODEL_QUIRKS_PLANNED_FOR"
 _RAY = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
 _OURS = "MODEL_QUIRKS"
 _MARK = "_model_quirks_planned"
-
-
 #: The engines of this process; patches and variables are the same for all of them.
 _engines: list[tuple[ProcessPlan, weakref.ref[Any]]] = []
 
@@ -223,9 +221,7 @@ def _make_room(plan: ProcessPlan) -> None:
     Raises:
         QuirksError: They do not.
     """
-    if next(_others(plan), None) is not None:
-        gc.collect()  # an engine that was deleted may be waiting for it
-    for other in _others(plan):
+    for other in (one for one in engines() if _process_wide(one) != _process_wide(plan)):
         raise QuirksError(
             f"this process has an engine with other patches or variables ({_listed(other)}; this one wants {_listed(plan)}), "
             "and a process has one set of them: delete that engine first, or start this one in a process of its own"
@@ -234,10 +230,12 @@ def _make_room(plan: ProcessPlan) -> None:
         environment.restore()
 
 
-def _others(plan: ProcessPlan) -> Iterator[ProcessPlan]:
-    """The plans of engines of this process that are still there, and that the plan cannot stand beside."""
+def engines() -> list[ProcessPlan]:
+    """Returns the plans of the engines of this process that are still there."""
+    if any(alive() is not None for _, alive in _engines):
+        gc.collect()  # one that was deleted may be waiting for it
     _engines[:] = [(one, alive) for one, alive in _engines if alive() is not None]
-    yield from (one for one, _ in _engines if _process_wide(one) != _process_wide(plan))
+    return [one for one, _ in _engines]
 
 
 def _into_force(arguments: Any, plan: ProcessPlan, settings: HookSettings) -> None:

@@ -148,6 +148,8 @@ def problem_of_told(name: str, value: Any) -> str | None:
         return None if isinstance(value, str) else f"recipe takes a text, not {value!r}"
     if name not in SLOTS and not name.startswith((ENGINE, "env.")):
         return f"unknown slot {name!r}{nearest(name, (*SLOTS, *_BESIDE_SLOTS))}"
+    if value is None and name.startswith("train.") and name in SLOTS and SLOTS[name].default is None:
+        return None  # the trainer has none, for example no autocast; of what nobody tells, it is not known
     try:
         problem = find_slot(name).problem(value)
     except UsageError as error:

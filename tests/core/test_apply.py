@@ -12,11 +12,16 @@ from quirks_core.apply.driver import apply
 from quirks_core.apply.handed_down import PLAN_VARIABLE
 from quirks_core.apply.receipt import Acknowledgement, Effect, ReadBack, Receipt
 from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.hook import seam
 from quirks_core.hook.door import in_force
 from quirks_core.plan.records import ProcessPlan, RefusedError
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 VARIABLE = "NCCL_NVLS_ENABLE"
+
+
+class Config:
+    """An engine's configuration without a value; the engine is there as long as it is."""
 
 
 @pytest.fixture
@@ -61,6 +66,20 @@ def test_one_block_at_a_time_has_a_plan_in_force(plan, make_plan):
         with pytest.raises(QuirksError, match=f"plan {plan.digest[:12]}… is in force in this process"), in_force(make_plan()):
             pass
         assert dict(os.environ) == before
+
+
+def test_a_block_does_not_begin_beside_an_engine_of_this_process_whose_plan_its_end_would_undo(plan):
+    config = Config()
+    seam.check(plan.for_processes.model_copy(update={"adjustments": (), "changes": {}}), config)
+    before = dict(os.environ)
+
+    with pytest.raises(QuirksError, match="is in force in this process"), in_force(plan):
+        pass
+
+    assert dict(os.environ) == before
+    del config
+    with in_force(plan):
+        assert os.environ[VARIABLE] == "0"
 
 
 @pytest.mark.parametrize("way", [apply, lambda plan: in_force(plan).__enter__()], ids=["process", "engine"])

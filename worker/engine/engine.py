@@ -47,12 +47,11 @@ _LOOK_S = 0.2
 def _set_variables(folder: Path) -> None:
     """Sets where the engine's processes meet and leave what they log as errors, and that they end with this one."""
     process.keep_errors(folder)
-    variables = {FOLDER_VARIABLE: str(folder), FRONT_END_VARIABLE: str(os.getpid())}
+    ours = {FOLDER_VARIABLE: str(folder), FRONT_END_VARIABLE: str(os.getpid())}
+    defaults = {_START_METHOD: "spawn"}  # a forked process takes over the memory and the locks of a trainer
     if len(str(folder)) <= _LONGEST_FOLDER:
-        variables |= {_SOCKETS: os.environ.get(_SOCKETS, str(folder))}
-    # A forked process takes over the memory and the locks of a trainer.
-    variables |= {_START_METHOD: os.environ.get(_START_METHOD, "spawn")}
-    for variable, value in variables.items():
+        defaults[_SOCKETS] = str(folder)
+    for variable, value in {**ours, **{name: value for name, value in defaults.items() if name not in os.environ}}.items():
         environment.set(variable, value)
 
 
@@ -132,7 +131,9 @@ class Engine:
             self.receipt = self._prove(applied)
         except BaseException as error:
             folder = applied.folder
-            problems = applied.problems()
+            problems: tuple[str, ...] = ()
+            with suppress(ReceiptError):  # whatever is wrong with the file, the engine must be stopped
+                problems = applied.problems()
             lines, logged = failures.last_errors(folder), failures.tracebacks(folder, error)
             cause = surroundings.cause(folder)
             self._processes |= processes.engine_processes(before)

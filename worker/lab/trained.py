@@ -7,7 +7,6 @@ template. It is converted once to bfloat16 (269 MB on disk, 1.1 GB of memory at 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from contextlib import suppress
 from importlib.util import find_spec
@@ -43,7 +42,7 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
         UsageError: A package is missing, or the cache cannot be used; the message says what to do.
         QuirksError: The model's file is not the expected one, or the conversion failed. Nothing is left behind.
     """
-    parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "model-quirks" / "models"
+    parent = private_folder.user_cache() / "models"
     folder = parent / f"{_NAME}-{_SHA256[:12]}"
     if folder.is_dir():
         return folder

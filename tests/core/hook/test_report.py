@@ -65,11 +65,37 @@ def test_a_trainer_under_autocast_is_named_with_the_command_that_measures_the_di
 
 
 def test_float32_on_both_sides_is_an_all_clear(lines, plan_of):
-    both = {"engine.dtype": "float32", "train.dtype": "float32"}
+    both = {"engine.dtype": "float32", "train.dtype": "float32", "train.autocast": None}
 
     *_, line = lines(say_plan, plan_of(typed=both), TYPED, "told", trainer=TRAINERS["trl"])
 
     assert line == "  all clear, checked: weights, products and heads are float32 on both sides"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"engine.head_dtype": "bfloat16"},
+        {"train.head_dtype": "bfloat16"},
+        {"train.autocast": "bfloat16"},
+        {"engine.dtype": "half"},
+    ],
+    ids=str,
+)
+def test_anything_else_than_float32_is_no_all_clear(lines, plan_of, changed):
+    both = {"engine.dtype": "float32", "train.dtype": "float32", "train.autocast": None}
+
+    found = lines(say_plan, plan_of(typed={**both, **changed}), TYPED, "told", trainer=TRAINERS["trl"])
+
+    assert [line for line in found if "all clear" in line] == []
+
+
+def test_weights_in_float32_are_no_all_clear_for_a_trainer_that_is_under_autocast_by_default(lines, plan_of):
+    both = {"engine.dtype": "float32", "train.dtype": "float32"}
+
+    *_, line = lines(say_plan, plan_of(typed=both), TYPED, "told", trainer=TRAINERS["trl"])
+
+    assert line.startswith("  trl computes in bfloat16 by autocast unless")
 
 
 def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, plan_of):
