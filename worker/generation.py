@@ -116,7 +116,7 @@ class Requests:
             task.cancel(why)
 
     async def close(self, why: str) -> None:
-        """Aborts every request, and waits until the engine has been told."""
+        """Aborts every request, and waits until the engine has received that."""
         self.abort(why)
         if self._running:
             await asyncio.wait(tuple(self._running))

@@ -129,7 +129,7 @@ def _what(adjustment: Adjustment) -> str:
 
 
 def _name(function: object) -> str:
-    """Of an object that is called like a function, its type's."""
+    """For a callable object, the signature of its type."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 

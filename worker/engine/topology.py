@@ -1,6 +1,6 @@
 """The proof of parallelism: which ranks the processes of engines really are, and which experts each of them holds.
 
-A log line says what was asked for. Here every process reads its own parallel groups and its own expert layers. Imports vLLM
+A log line has what was requested. Here every process reads its own parallel groups and its own expert layers. Imports vLLM
 for those groups.
 """
 

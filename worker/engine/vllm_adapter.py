@@ -265,7 +265,7 @@ async def generated_so_far(engine: Any, *, coalesces: bool) -> list[int]:
 
     Args:
         engine: The ``AsyncLLM``.
-        coalesces: It holds outputs, so the engine core must be asked; the front end does not know of the tokens.
+        coalesces: It holds outputs, so the engine core must be called; the front end does not know of the tokens.
     """
     if coalesces:
         return await _of_all_ranks(engine, COUNTS_HELD.rpartition(".")[2])
@@ -278,7 +278,7 @@ def model_dtype(engine: Any) -> str:
 
 
 def labels_tokens() -> bool:
-    """Tells whether the installed vLLM says which weights made a token (0.32)."""
+    """Returns whether the installed vLLM reports which weights made a token (0.32)."""
     from vllm.outputs import CompletionOutput
 
     return "weight_versions" in getattr(CompletionOutput, "__dataclass_fields__", {})
@@ -290,7 +290,7 @@ def block_size(engine: Any) -> int:
 
 
 def engine_died(error: BaseException) -> bool:
-    """Tells whether an error says that the engine's processes are gone."""
+    """Returns whether an error means that the engine's processes are gone."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     return isinstance(error, EngineDeadError)
@@ -313,10 +313,10 @@ def version_spans(completion: Any, version: str) -> list[tuple[str, int, int]]:
 
 
 async def pause(engine: Any, *, clear_cache: bool, mode: str = "keep") -> None:
-    """Stops generation; with its cache dropped, a request that was kept is computed anew once it goes on.
+    """Stops generation; with its cache dropped, a request that was kept is computed again once it goes on.
 
     Args:
-        engine: The ``AsyncLLM``. Ranks of one data-parallel group agree on a pause, so all of them must be asked together.
+        engine: The ``AsyncLLM``. Ranks of one data-parallel group agree on a pause, so all of them must be called together.
         clear_cache: Drop the KV cache.
         mode: What becomes of requests in flight: ``keep`` freezes, ``wait`` finishes, ``abort`` ends them.
     """
@@ -339,7 +339,7 @@ async def hold(engine: Any, *, clear_cache: bool) -> None:
 
 
 async def is_paused(engine: Any) -> bool:
-    """Tells whether generation stands still."""
+    """Returns whether generation is paused."""
     return bool(await engine.is_paused())
 
 
@@ -358,7 +358,7 @@ async def abort_all(engine: Any) -> None:
 
 
 async def label_weights(engine: Any, version: str) -> None:
-    """Tells a paused engine the label of its new weights; only some engines label what they generate (0.32)."""
+    """Gives a paused engine the label of its new weights; only some engines label what they generate (0.32)."""
     if hasattr(engine.engine_core, "set_weight_version_async"):
         await engine.engine_core.set_weight_version_async(version)
 
