@@ -55,6 +55,8 @@ NUM_EXPERTS = Fact("model.num_experts")
 
 several_replicas = DP.above(1)
 mixture = Fact("model.is_moe").is_true()
+#: As the engine loads it: ``hf_overrides`` may have emptied the checkpoint's ``quantization_config``.
+quantized = Fact("model.is_quantized").is_true()
 #: Multi-head latent attention; of a multimodal model, in its language model.
 latent_attention = Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set()
 dense = Fact("model.is_moe").one_of(False)

@@ -24,7 +24,7 @@ from quirks_core.configuration import variables
 from quirks_core.configuration.config import GenerationConfig, Purpose
 from quirks_core.configuration.slots import ENGINE, ENV, SLOTS, engine_problem, is_engine_argument, is_slot, slot_around
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
-from quirks_core.facts.model_config import config_file, read_config
+from quirks_core.facts.model_config import QUANTIZATION_KEYS, config_file, overridden, read_config
 from quirks_core.facts.packages import (
     CPU_FEATURES,
     cpu_features,
@@ -40,6 +40,7 @@ from quirks_core.source.vllm_source import INSTALLED, VllmSource
 #: Variables with these prefixes are facts of every run; others only if a quirk asks for them or the configuration sets them.
 _FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+_OVERRIDES = "engine.hf_overrides"
 #: Prefix of the facts about the features of the CPU.
 _CPU = "platform.cpu."
 _MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
@@ -156,6 +157,11 @@ class ModelFacts(Record):
         if not isinstance(heads, int) or heads < 1:
             return None
         return given if isinstance(given, int) else width // heads if isinstance(width, int) else None
+
+    @property
+    def is_quantized(self) -> bool:
+        """The weights are quantised: the configuration, or that of the language model, says how."""
+        return any(part.get(key) for part in (self.config, self.text_config) for key in QUANTIZATION_KEYS)
 
     @property
     def is_multimodal(self) -> bool:
@@ -281,7 +287,7 @@ class RunContext(Record):
             case "packages":
                 return self.packages.get(distribution_of(rest), UNKNOWN)
             case "model" if rest.startswith("config."):
-                return _walk(self.model.config, rest.split(".")[1:])
+                return _walk(self.loaded.config, rest.split(".")[1:])
             case "engine" if is_slot(name):
                 # An argument that the installed vLLM does not have is not the same as an argument that is not set.
                 is_there = not self.source_known("vllm") or rest in (self.source.arguments.names() or (rest,))
@@ -289,6 +295,14 @@ class RunContext(Record):
             case "engine" if (slot := slot_around(name)) != name:
                 return _walk(self.fact(slot), name.removeprefix(f"{slot}.").split("."))
         return UNKNOWN
+
+    @property
+    def loaded(self) -> ModelFacts:
+        """The model as the engine loads it: with ``engine.hf_overrides`` as the user typed them."""
+        changes = self.settings.get(_OVERRIDES)
+        if not changes or not isinstance(changes, dict):
+            return self.model
+        return self.model.model_copy(update={"config": overridden(self.model.config, changes)})
 
     @property
     def source(self) -> VllmSource:
@@ -384,7 +398,7 @@ def _feature(features: frozenset[str] | None, name: str) -> Any:
 
 
 def _is_moe(context: RunContext) -> Any:
-    return UNKNOWN if context.model.num_experts is UNKNOWN else context.model.is_moe
+    return UNKNOWN if context.loaded.num_experts is UNKNOWN else context.loaded.is_moe
 
 
 _NO_TYPE = "config.json gives no model_type"
@@ -418,21 +432,26 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 for feature in CPU_FEATURES
             ),
             FactSpec("model.name", "hub id or folder name", lambda run: run.model.name),
-            FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.model.model_type), _NO_TYPE),
-            FactSpec("model.architectures", "architectures of config.json", lambda run: run.model.architectures),
+            FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.loaded.model_type), _NO_TYPE),
+            FactSpec("model.architectures", "architectures of config.json", lambda run: run.loaded.architectures),
             FactSpec("model.is_moe", "the model has more than one expert", _is_moe, _NO_COUNT),
             FactSpec(
                 "model.num_experts",
                 "routed experts of a MoE layer, the most of any",
-                lambda run: run.model.num_experts,
+                lambda run: run.loaded.num_experts,
                 _NO_COUNT,
             ),
             FactSpec(
                 "model.head_size",
                 "width of an attention head: head_dim, or hidden_size / num_attention_heads; absent without such heads",
-                lambda run: run.model.head_size,
+                lambda run: run.loaded.head_size,
             ),
-            FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.model.is_multimodal),
+            FactSpec(
+                "model.is_quantized",
+                "the weights are quantised: quantization_config of config.json, and not emptied by engine.hf_overrides",
+                lambda run: run.loaded.is_quantized,
+            ),
+            FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.loaded.is_multimodal),
             *(
                 FactSpec(name, help_, _of_checkpoint(name), _NO_FILE[name.partition(".")[0]])
                 for name, (help_, _) in CHECKPOINT_FACTS.items()
@@ -464,7 +483,7 @@ FAMILIES = (
         unknown="the installed vLLM has no such argument",
     ),
     FactSpec("packages.", "the installed version of a distribution", unknown="it is not installed"),
-    FactSpec("model.config.", "a key of config.json, nested ones with dots"),
+    FactSpec("model.config.", "a key of config.json, nested ones with dots, after engine.hf_overrides as typed"),
 )
 
 

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
-from quirks_plugins.conditions import checkpoint_dtype, under_autocast
+from quirks_core import Default, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
+from quirks_plugins.conditions import checkpoint_dtype, quantized, under_autocast
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
-_quantized = Fact("model.config.quantization_config").is_set()
 # As typed: in an engine that a trainer starts by itself, nobody may have said what the trainer computes in.
 _trains_in_another = (typed("train.dtype") & setting("train.dtype").differs_from("float32")) | under_autocast
 
@@ -33,7 +32,7 @@ QUIRK = Quirk(
     id="float32-checkpoint-downcast",
     title="vLLM turns a float32 checkpoint into bfloat16, and its logprobs differ from a float32 trainer's",
     flag=ModelFlag.DTYPE,
-    match=purpose("rollout") & checkpoint_dtype("float32") & ~_quantized & ~_trains_in_another,
+    match=purpose("rollout") & checkpoint_dtype("float32") & ~quantized & ~_trains_in_another,
     adjustments=Default("engine.dtype", "float32"),
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/18751"),

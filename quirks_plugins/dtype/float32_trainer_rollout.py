@@ -19,8 +19,8 @@ Evidence: a test on the real engine, with a bfloat16 checkpoint that was updated
 
 from __future__ import annotations
 
-from quirks_core import Advise, Fact, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
-from quirks_plugins.conditions import checkpoint_dtype, under_autocast
+from quirks_core import Advise, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
+from quirks_plugins.conditions import checkpoint_dtype, quantized, under_autocast
 
 _dtype = setting("engine.dtype")
 _is_open = ~_dtype.is_set() | _dtype.one_of("auto")
@@ -36,7 +36,7 @@ QUIRK = Quirk(
     & typed("train.dtype")
     & setting("train.dtype").one_of("float32")
     & ~under_autocast
-    & ~Fact("model.config.quantization_config").is_set()
+    & ~quantized
     & _half,
     adjustments=Advise(
         "the trainer computes in float32 and the engine does not, so their logprobs differ: set engine.dtype=float32, which "

@@ -52,6 +52,36 @@ def test_the_model_is_what_its_config_says(checkpoint):
     assert (facts.model_type, facts.architectures) == ("gemma3_text", ("Gemma3ForCausalLM",))
 
 
+@pytest.mark.parametrize(
+    ("overrides", "fact", "value"),
+    [
+        ({"quantization_config": {}}, "model.is_quantized", False),
+        ({"quantization_config": {}}, "model.config.quantization_config.quant_method", None),
+        ({"rope_theta": 5.0}, "model.is_quantized", True),
+        ({"num_experts": 8}, "model.num_experts", 8),
+        ({"model_type": "qwen3"}, "model.model_type", "qwen3"),
+        ({"architectures": ["Other"]}, "model.architectures", ("Other",)),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "model.config.rope_parameters.rope_theta", None),
+        ({"text_config": {"rope_parameters": {"factor": 2.0}}}, "model.config.text_config.rope_parameters.rope_theta", 1.0),
+        ({"text_config": {"vocab_size": 8}}, "model.config.text_config.rope_parameters.rope_theta", 1.0),
+        ({"text_config": {"vocab_size": 8}}, "model.config.text_config.vocab_size", 8),
+    ],
+)
+def test_facts_of_the_model_are_those_of_config_json_with_the_overrides_that_the_user_typed(overrides, fact, value):
+    rope = {"rope_type": "default", "rope_theta": 1.0}
+    quantization = {"quant_method": "mxfp4"}
+    config = {
+        "model_type": "a",
+        "rope_parameters": rope,
+        "quantization_config": quantization,
+        "text_config": {"rope_parameters": rope},
+    }
+    run = RunContext(model=ModelFacts(name="m", path="m", config=config), settings={"engine.hf_overrides": overrides})
+
+    assert run.fact(fact) == value
+    assert run.model.config == config
+
+
 @pytest.mark.parametrize("path", ["./no-such-folder", "/no/such/folder", "~/no-such-folder-here", "no-such-folder", "a/b/c"])
 def test_a_missing_folder_is_a_usage_error_that_looks_nothing_up(path):
     with pytest.raises(UsageError, match="does not exist"):
