@@ -29,6 +29,7 @@ from quirks_core.facts.packages import (
     CPU_FEATURES,
     cpu_features,
     distribution_of,
+    gpu_capability,
     installed_platform,
     installed_version,
     installed_versions,
@@ -43,6 +44,7 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 _OVERRIDES = "engine.hf_overrides"
 #: Prefix of the facts about the features of the CPU.
 _CPU = "platform.cpu."
+_GPU = "platform.gpu.capability"
 _MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
 
 
@@ -184,6 +186,7 @@ class RunContext(Record):
         assumed: The packages whose version was assumed (``--assume``) rather than read.
         platform: Platform of the installed engine; None if it is unknown.
         cpu: The CPU's features (`quirks_core.facts.packages.CPU_FEATURES`), on the CPU platform; None elsewhere, or if unknown.
+        gpu: Compute capability of the GPUs, times ten, if a quirk asks for it; None elsewhere, or if it is unknown.
         environment: The user's environment variables that quirks may match on.
         extra: Facts that plugins added, by ``distribution.name``.
     """
@@ -198,6 +201,7 @@ class RunContext(Record):
     assumed: frozenset[str] = frozenset()
     platform: str | None = None
     cpu: frozenset[str] | None = None
+    gpu: int | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
 
@@ -207,9 +211,10 @@ class RunContext(Record):
 
     @model_serializer(mode="wrap")
     def _without_what_is_rare(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out `untold` where it is empty: the digests of plans that were made before there was one stay."""
+        """Leaves out `untold` and `gpu` where they are empty: plans that were made before they existed keep their digests."""
         found: dict[str, Any] = serialize(self)
-        return found if self.untold else {key: value for key, value in found.items() if key != "untold"}
+        rare = {"untold": self.untold, "gpu": self.gpu}
+        return {key: value for key, value in found.items() if rare.get(key, True)}
 
     @field_serializer("typed", "untold", "assumed", "cpu", when_used="json")
     def _in_order(self, names: frozenset[str] | None) -> list[str] | None:
@@ -257,6 +262,7 @@ class RunContext(Record):
             assumed=frozenset(assumed.versions),
             platform=platform,
             cpu=(cpu_features() if assumed.cpu is None else assumed.cpu) if platform == "cpu" else None,
+            gpu=gpu_capability() if platform == "cuda" and _GPU in asked else None,
             environment=_variables(config, asked, os.environ if environ is None else environ),
         )
         place = config.model
@@ -430,6 +436,12 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                     "another platform, or the CPU is no x86, or its features cannot be read",
                 )
                 for feature in CPU_FEATURES
+            ),
+            FactSpec(
+                _GPU,
+                "compute capability of the NVIDIA GPUs, times ten (Hopper: 90); on the CUDA platform",
+                lambda run: _known(run.gpu),
+                "another platform, no GPU in the process that plans, or GPUs of several kinds",
             ),
             FactSpec("model.name", "hub id or folder name", lambda run: run.model.name),
             FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.loaded.model_type), _NO_TYPE),

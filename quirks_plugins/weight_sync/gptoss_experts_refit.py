@@ -6,10 +6,10 @@ tensor as loaded. ``GptOssModel._load_weights_other`` copies the stacks of exper
 (``param.copy_``) instead of calling ``param.weight_loader``. During vLLM's layerwise reload those parameters are meta tensors
 without values, and vLLM records and repeats only calls of weight loaders. The copies are lost, and the reload puts the old
 experts back. From vLLM 0.29.0 on, a trainer that sends one tensor per expert (``experts.0.gate_up_proj``) is not affected.
-Engines with quantised experts use other code: the code for MXFP4 calls the loaders and is not affected; the code for Quark
-was not examined. The released checkpoints are MXFP4, and trainers that send bfloat16 weights clear that by
-``hf_overrides: {quantization_config: {}}``. Such an engine has unquantised experts and is affected. ``null`` in place of the
-empty mapping is an error in the first load or refit (``load_weights`` looks for the method in it).
+Engines with quantised experts use other code: the code for MXFP4 calls the loaders and is not affected; the code for Quark was
+not examined. The released checkpoints are MXFP4, and trainers that send bfloat16 weights clear that by ``hf_overrides:
+{quantization_config: {}}``. Such an engine has unquantised experts and is affected. ``null`` in place of the empty mapping is
+an error in the first load or refit (``load_weights`` looks for the method in it).
 
 What this changes: while a reload is open, a copy into an expert parameter becomes a call of its weight loader. The first load
 stays as it is. The quirk is a patch, because no setting of vLLM has this effect.

@@ -12,6 +12,7 @@ from quirks_core import Fact, RunContext, typed
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS
+from quirks_core.facts import context
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS
 from quirks_core.facts.context import FACTS, FAMILIES, ModelFacts, always_known, is_known_fact
 from quirks_core.facts.model_config import require_weights
@@ -332,3 +333,15 @@ def test_a_context_is_frozen_knows_its_keys_and_survives_json_which_lists_names_
         context.platform = "xpu"
     with pytest.raises(ValidationError, match="Extra inputs"):
         make_context(colour="red")
+
+
+def test_the_gpu_is_read_only_where_a_quirk_asks_for_it(gather, monkeypatch):
+    monkeypatch.setattr(context, "gpu_capability", lambda: 90)
+    fact = "platform.gpu.capability"
+
+    runs = [
+        gather(asked=asked, assume=[f"platform=={name}"]) for asked, name in (((fact,), "cuda"), ((), "cuda"), ((fact,), "cpu"))
+    ]
+
+    assert [run.fact(fact) for run in runs] == [90, UNKNOWN, UNKNOWN]
+    assert ["gpu" in run.model_dump() for run in runs] == [True, False, False]
