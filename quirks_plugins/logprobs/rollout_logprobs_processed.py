@@ -38,6 +38,7 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/huggingface/trl/issues/4159"),
+        report("https://github.com/huggingface/trl/issues/6789"),
         report("https://github.com/vllm-project/vime/issues/64"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],

@@ -146,7 +146,7 @@ def test_sizes_are_products_of_what_is_set_and_gpus_are_absent_where_none_are_na
 
 def test_a_fact_that_says_when_it_is_unknown_can_be_and_no_other_ever_is(make_context):
     of_files = dict.fromkeys(CHECKPOINT_FACTS, 1)  # whose values are another file's tests
-    everything = make_context(config={"model_type": "qwen3_moe", "num_experts": 8}, cpu=frozenset(), extra=of_files)
+    everything = make_context(config={"model_type": "qwen3_moe", "num_experts": 8}, cpu=frozenset(), gpu=90, extra=of_files)
     nothing = make_context(config={}, packages={}, platform=None, environment={"VLLM_A": "1"})
 
     doubtful = {name for name, spec in FACTS.items() if spec.unknown}
