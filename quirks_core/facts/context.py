@@ -491,7 +491,7 @@ FAMILIES = (
     FactSpec("env.", "an environment variable that the user set, in the shell or in the configuration's section env"),
     FactSpec(
         "engine.",
-        "an argument of vLLM that the user typed; of one that is a mapping also a key in it, nested ones with dots",
+        "an argument of vLLM that the user typed; also a key in its value, nested ones with dots; of a list, that of each item",
         unknown="the installed vLLM has no such argument",
     ),
     FactSpec("packages.", "the installed version of a distribution", unknown="it is not installed"),
@@ -545,5 +545,8 @@ def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[st
 
 def _walk(value: Any, keys: list[str]) -> Any:
     for key in keys if value is not UNKNOWN else ():
-        value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, list):  # the value of each of its mappings
+            value = [item[key] for item in value if isinstance(item, dict) and key in item] or None
+        else:
+            value = value.get(key) if isinstance(value, dict) else None
     return value
