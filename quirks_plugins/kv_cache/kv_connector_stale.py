@@ -66,7 +66,7 @@ QUIRK = Quirk(
     adjustments=[
         Refuse(
             "the KV connector in engine.kv_transfer_config keeps the KV cache of old weights when an update clears all caches",
-            "drop engine.kv_transfer_config, or take a connector that can be cleared (OffloadingConnector, MooncakeStoreConnector)",
+            "drop engine.kv_transfer_config, or take one that can be cleared: OffloadingConnector, MooncakeStoreConnector",
             when=_keeps,
         ),
         Advise(
