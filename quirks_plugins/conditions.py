@@ -33,6 +33,10 @@ def checkpoint_dtype(name: str, keys: tuple[str, ...] = _DTYPE_KEYS) -> Match:
 _dtype = setting("engine.dtype")
 _float16 = _dtype.one_of("float16", "half") | (~_dtype.one_of("bfloat16", "float32", "float") & checkpoint_dtype("float16"))
 _bfloat16 = _dtype.one_of("bfloat16") | (~_dtype.one_of(*NOT_BFLOAT16) & checkpoint_dtype("bfloat16"))
+#: The engine computes in bfloat16 or float16, as far as the settings and ``config.json`` say.
+half = _dtype.one_of("bfloat16", "float16", "half") | (
+    (~_dtype.is_set() | _dtype.one_of("auto")) & (checkpoint_dtype("bfloat16") | checkpoint_dtype("float16"))
+)
 #: VLLM's CPU platform keeps linear weights as they are loaded, because oneDNN has no product of this dtype for this CPU. It has
 #: one of float32 for every CPU (seen in vLLM 0.32.0 with oneDNN limited to AVX2, to AVX-512 and not at all). Some CPUs with
 #: AVX-VNNI have AVX-NE-CONVERT, which Linux does not list and with which oneDNN has both (``cpu/platform.cpp``).
@@ -55,6 +59,8 @@ NUM_EXPERTS = Fact("model.num_experts")
 
 several_replicas = DP.above(1)
 mixture = Fact("model.is_moe").is_true()
+#: As the engine loads it: ``hf_overrides`` may have emptied the checkpoint's ``quantization_config``.
+quantized = Fact("model.is_quantized").is_true()
 #: Multi-head latent attention; of a multimodal model, in its language model.
 latent_attention = Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set()
 dense = Fact("model.is_moe").one_of(False)

@@ -1,12 +1,13 @@
 """Gemma-3 cannot be trained with context parallelism on FSDP2.
 
-What happens: Gemma-3 passes an explicit attention mask, for its sliding windows. PyTorch's context parallelism replaces SDPA
-by a ring that knows only the causal mask and does not accept this one. ``gemma3_text`` is the same model without the vision
-tower, so the rule holds for it as well.
+What happens: PyTorch's context parallelism replaces SDPA by a ring that knows only the causal mask. Gemma-3 passes an explicit
+mask even where it masks nothing, and the ring does not accept it. ``gemma3_text`` is the same model without the vision tower,
+so the rule holds for it as well.
 
 What this changes: the run is refused.
 
-Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
+Evidence: the rule is NeMo RL's, which refuses ``gemma3`` and names ``Gemma3ForCausalLM`` in its message; no trainer with
+context parallelism runs in our tests, so there is no paired run.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ What this changes: nothing; the plan says that the flag has no effect. It is no 
 one rank and many.
 
 When it can go: when vLLM itself warns about it.
+
+Evidence: a static probe of vLLM's definition. It shows how vLLM works, not a defect.
 """
 
 from __future__ import annotations

@@ -31,13 +31,15 @@ QUIRK = Quirk(
         Default("engine.logprobs_mode", "processed_logprobs"),
         Advise(
             "with top_p < 1 or top_k > 0 processed logprobs are renormalised over the kept tokens; "
-            "a trainer must mask its logits alike, or sample with top_p: 1 and top_k: -1",
+            "a trainer must mask its logits alike (vLLM 0.28 and later return the mask with engine.return_sampling_mask), or "
+            "sample with top_p: 1 and top_k: -1",
             when=setting("sampling.top_p").below(1) | setting("sampling.top_k").above(0),
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/huggingface/trl/issues/4159"),
+        report("https://github.com/huggingface/trl/issues/6789"),
         report("https://github.com/vllm-project/vime/issues/64"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],

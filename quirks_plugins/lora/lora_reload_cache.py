@@ -3,8 +3,9 @@
 What happens: after an update of the adapter, samples whose prompt was seen before have logprobs that match neither adapter:
 their first KV blocks come from the old one, the rest from the new one. The error grows with every update. After a restart of
 the engine it is gone, because the cache is empty. vLLM keys cached blocks by the adapter's name (``_gen_lora_extra_hash_keys``
-in v1/core/kv_cache_utils.py), and from 0.31.0 on by name and path. The contents of the files are not part of the key. Trainers
-that save each step's adapter to one folder, and load it with ``load_inplace`` or unload and load it again, keep name and path.
+in v1/core/kv_cache_utils.py; 0.11.1 to 0.33.0 were read), and from 0.31.0 on by name and path. The contents of the files are
+not part of the key. Trainers that save each step's adapter to one folder, and load it with ``load_inplace`` or unload and load
+it again, keep name and path.
 
 What this changes: ``engine.enable_prefix_caching`` becomes false in rollouts with LoRA. A value that the user set stays: set
 it to true if every update has a name of its own (or, from 0.31.0 on, a path), or if the trainer calls ``reset_prefix_cache``
@@ -48,7 +49,7 @@ QUIRK = Quirk(
     title="A LoRA adapter updated under its old name is served prefix blocks of the previous adapter",
     flag=ModelFlag.LORA,
     match=purpose("rollout") & setting("engine.enable_lora").is_true(),
-    affected=Affected("vllm", introduced="0.26.0"),
+    affected=Affected("vllm", introduced="0.11.1"),
     adjustments=Default(
         "engine.enable_prefix_caching",
         False,
@@ -69,6 +70,7 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", _LORA, vllm="0.32.0", gives={"engine.enable_prefix_caching": False}),
         yes("qwen3", {**_LORA, "engine.enable_prefix_caching": True}, vllm="0.32.0", gives={}),
+        yes("qwen3", _LORA, vllm="0.15.1", gives={"engine.enable_prefix_caching": False}),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),
         unknown("qwen3", _LORA),

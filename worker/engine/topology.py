@@ -85,7 +85,7 @@ class Expected:
         """Reads a plan."""
         strategy = plan.value("parallel.dp_strategy")
         data, tensor = plan.value("engine.data_parallel_size"), plan.value("engine.tensor_parallel_size")
-        is_moe = bool(plan.context.model.is_moe)
+        is_moe = bool(plan.context.loaded.is_moe)
         shared = tensor if strategy == "independent" else data * tensor
         return cls(
             strategy=strategy,
