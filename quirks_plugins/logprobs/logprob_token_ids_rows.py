@@ -42,7 +42,7 @@ QUIRK = Quirk(
     ],
     evidence=StaticProbe(
         "vllm.v1.sample.sampler",
-        r"if logprob_token_ids_tensors is not None and num_logprobs is not None:\s+logprobs_tensors = logprob_token_ids_tensors",
+        r"if logprob_token_ids_tensors is not None and num_logprobs is not None:\s+logprobs_tensors = logprob_token_ids_t",
         found_means_affected=True,
     ),
     examples=[

@@ -5,9 +5,9 @@ Engine processes import this module; vllm is imported when a wrapper runs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def wrap_activate_adapter(activate: Callable[[Any, int], bool]) -> Callable[[Any
             theirs, ours = sorted(adapter.loras)[:2], sorted(self.modules)[:2]
             self.remove_adapter(lora_id)
             raise ValueError(
-                f"LoRA adapter {lora_id}: none of its {len(adapter.loras)} modules ({', '.join(theirs)}, ...) is a module of this "
-                f"model that takes LoRA ({', '.join(ours)}, ...): requests would get the base model. Rename the adapter's "
+                f"LoRA adapter {lora_id}: none of its {len(adapter.loras)} modules ({', '.join(theirs)}, ...) is a module of "
+                f"this model that takes LoRA ({', '.join(ours)}, ...): requests would get the base model. Rename the adapter's "
                 "tensors, or check lora_target_modules"
             )
         return activate(self, lora_id)
@@ -48,7 +48,7 @@ class _Source:
         found = []
         for name in _FILES:
             try:
-                state = os.stat(os.path.join(path, name))
+                state = (Path(path) / name).stat()
             except OSError:  # another format, or a name on the hub
                 continue
             found.append((name, state.st_ino, state.st_size, state.st_mtime_ns))

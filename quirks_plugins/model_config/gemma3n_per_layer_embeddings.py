@@ -7,10 +7,12 @@ an embedding of the token. Only vLLM's multimodal class computes these embedding
 the projection alone ("Profiling run does not compute per_layer_inputs"). Released checkpoints name the multimodal class and
 are not affected.
 
-What this changes: ``Gemma3nForCausalLM.forward`` computes the embeddings from the token ids. No setting of vLLM has this effect.
+What this changes: ``Gemma3nForCausalLM.forward`` computes the embeddings from the token ids. No setting of vLLM has this
+effect.
 
 When it can go: when vLLM does so; the proposal is in ``docs/upstream/gemma3n-per-layer-embeddings.md``. We found no report of
-it; the reference describes these embeddings. The method is the same in vLLM 0.16.0 and in every release from 0.26.0 to 0.33.0; those between were not read.
+it; the reference describes these embeddings. The method is the same in 0.16.0 and in every release from 0.26.0 to 0.33.0;
+those between were not read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """On vLLM's CPU platform, MoE models that choose experts by a corrected score, without groups of experts, get other experts.
 
 What happens: ERNIE 4.5 MoE generates other tokens than transformers, without an error: on a tiny model 14 of 72 agree. Models
-with sigmoid scores, such as MiniMax-M2 and Laguna, end the engine at the first request with an ``AssertionError``. ``CPURouter``
-gets the correction bias and the kind of score, but its branch for models without groups of experts takes the top k of the
+with sigmoid scores, such as MiniMax-M2 and Laguna, end the engine at the first request with an ``AssertionError``. vLLM's
+``CPURouter`` gets the correction bias and the kind of score, but its branch for models without groups of experts takes the top k of the
 softmax and knows neither (``_compute_routing`` in fused_moe/router/cpu_router.py). On GPUs they are part of the kernel.
 
 What this changes: such models are routed by vLLM's own function for groups of experts, with one group. No setting of vLLM has
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 QUIRK = Quirk(
     id="cpu-router-bias",
-    title="vLLM's CPU platform ignores the routers' correction bias of ERNIE 4.5 MoE, and knows no sigmoid scores without groups",
+    title="vLLM's CPU platform ignores the correction bias of routers without groups (ERNIE 4.5), and knows no sigmoid there",
     flag=ModelFlag.MOE_BACKEND,
     match=platform("cpu") & model_type("ernie4_5_moe", "minimax_m2", "laguna"),
     affected=Affected("vllm", introduced="0.30.0"),

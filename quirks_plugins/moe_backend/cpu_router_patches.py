@@ -24,7 +24,7 @@ def wrap_compute_routing(compute: Routing) -> Routing:
             return compute(self, hidden_states, router_logits, *args, **kwargs)
         from vllm.model_executor.layers.fused_moe.router.cpu_router import _grouped_topk
 
-        return _grouped_topk(
+        weights, ids = _grouped_topk(
             router_logits,
             self.top_k,
             self.renormalize,
@@ -34,5 +34,6 @@ def wrap_compute_routing(compute: Routing) -> Routing:
             self.routed_scaling_factor,
             self.e_score_correction_bias,
         )
+        return weights, ids
 
     return compute_in_one_group

@@ -7,8 +7,8 @@ V1 rejection sampler asks its sampler for the full logits of the last token and 
 that the sampler returns a few columns. It then gathers only top k, and only if a request asked for them. The V2 runner is not
 affected.
 
-What this changes: the rejection sampler asks for full logits, and takes the rows of such requests by their token ids. No setting
-of vLLM has this effect.
+What this changes: the rejection sampler asks for full logits, and takes the rows of such requests by their token ids. No
+setting of vLLM has this effect.
 
 When it can go: with vllm-project/vllm#44727, which is open, or when no platform uses the V1 runner. The source was read in
 every release from 0.26.0 to 0.33.0; earlier ones were not.
