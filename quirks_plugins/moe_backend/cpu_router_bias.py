@@ -2,8 +2,9 @@
 
 What happens: ERNIE 4.5 MoE generates other tokens than transformers, without an error: on a tiny model 14 of 72 agree. Models
 with sigmoid scores, such as MiniMax-M2 and Laguna, end the engine at the first request with an ``AssertionError``. vLLM's
-``CPURouter`` gets the correction bias and the kind of score, but its branch for models without groups of experts takes the top k of the
-softmax and knows neither (``_compute_routing`` in fused_moe/router/cpu_router.py). On GPUs they are part of the kernel.
+``CPURouter`` gets the correction bias and the kind of score, but its branch for models without groups of experts takes the top
+k of the softmax and knows neither (``_compute_routing`` in fused_moe/router/cpu_router.py). On GPUs they are part of the
+kernel.
 
 What this changes: such models are routed by vLLM's own function for groups of experts, with one group. No setting of vLLM has
 this effect.

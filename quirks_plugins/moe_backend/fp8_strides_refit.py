@@ -7,8 +7,8 @@ fused_moe/experts/cutlass_moe.py) allocate their strides when they are made. A l
 addresses the graphs keep. vLLM takes these experts for compressed-tensors checkpoints with a scale per channel or tensor, and
 for ``quantization: fp8_per_channel``; checkpoints of ``quant_method`` ``fp8`` never get them.
 
-What this changes: ``engine.moe_backend`` becomes ``triton``, whose experts allocate nothing. If the user set ``cutlass``, the run
-is refused; other values are left alone. With ``enforce_eager`` there are no graphs, and the quirk does nothing.
+What this changes: ``engine.moe_backend`` becomes ``triton``, whose experts allocate nothing. If the user set ``cutlass``, the
+run is refused; other values are left alone. With ``enforce_eager`` there are no graphs, and the quirk does nothing.
 
 When it can go: when a reload keeps these tensors (vllm-project/vllm#48312). The constructor is the same in every release from
 0.26.0 to 0.33.0; vllm-project/vllm#41670 shows the crash, its causes and that triton is not affected.

@@ -2,12 +2,13 @@
 
 What happens: in a rollout that started from dummy weights, every image reaches the vision tower as noise. Text is right, and
 no error appears. From vLLM 0.28.0 on, several models subtract the mean of an image and divide by its deviation on the device;
-the default is on. The two factors are persistent buffers of a module (``FusedInputNorm``, later ``FusedMMInputNorm``) and come from
-the processor's configuration, not from the checkpoint. ``load_format: dummy`` overwrites all persistent buffers
+the default is on. The two factors are persistent buffers of a module (``FusedInputNorm``, later ``FusedMMInputNorm``) and come
+from the processor's configuration, not from the checkpoint. ``load_format: dummy`` overwrites all persistent buffers
 (``DummyModelLoader``), and no trainer sends these two.
 
 What this changes: in rollouts from dummy weights ``engine.mm_device_do_normalize`` becomes false, and images are normalised
-before they reach the engine, as before 0.28.0. If the user set it to true, the run is refused: set ``engine.load_format: auto``.
+before they reach the engine, as before 0.28.0. If the user set it to true, the run is refused: set ``engine.load_format:
+auto``.
 
 When it can go: when dummy loads leave buffers alone that no checkpoint holds. The source was read in every release from 0.28.0
 to 0.33.0; 0.27.0 has no such argument. The paired run overwrites vLLM's module with vLLM's function, without an engine.

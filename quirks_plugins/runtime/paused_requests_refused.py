@@ -7,7 +7,8 @@ What happens: a trainer pauses generation to update weights (``pause_generation`
 caller that pauses at a boundary should know what arrives after it. The mode ``keep`` queues as before.
 
 What this changes: in rollouts a paused engine queues requests, whichever the mode, as up to 0.32. Requests that run when a
-pause begins are still aborted in the mode ``abort``. No setting of vLLM has this effect; a trainer that handles the error can switch the quirk off.
+pause begins are still aborted in the mode ``abort``. No setting of vLLM has this effect; a trainer that handles the error can
+switch the quirk off.
 
 When it can go: when trainers retry such requests, or pause with ``keep``. The method is new in 0.33.0. The paired run needs
 that version, so a GPU.

@@ -3,8 +3,9 @@
 What happens: a request with ``min_tokens`` and more than 128 tokens that end it, with more than 1024 biases (``logit_bias``),
 or with more than 1024 ``allowed_token_ids``, ends the engine (``ValueError: Too many stop tokens``). All other requests are
 lost, and the server has to be started again. Any client can send such a request. The V2 runner has buffers of these sizes
-(``LogitBiasState`` in v1/worker/gpu/sample/logit_bias.py) and compares the counts in the worker, after the request was accepted.
-Nothing checks them before. vLLM uses the V2 runner for all models on CUDA from 0.29.0 on, and for many from 0.26.0 on.
+(``LogitBiasState`` in v1/worker/gpu/sample/logit_bias.py) and compares the counts in the worker, after the request was
+accepted. Nothing checks them before. vLLM uses the V2 runner for all models on CUDA from 0.29.0 on, and for many from 0.26.0
+on.
 
 What this changes: the process that accepts requests refuses such a request with a ``ValueError``, so that a server answers
 400. It takes the limits from the runner's module. On the V1 runner, which has no limits, nothing is refused. No setting of vLLM
