@@ -7,8 +7,8 @@ batch. vLLM's V1 sampler (``Sampler.forward``) computes either the top k or the 
 runner does it for each request.
 
 What this changes: the sampler takes the rows of requests with ``logprob_token_ids`` from the one result and all other rows
-from the other. Batches without such a request are computed as before. The patch acts where the V1 runner is in use: on CPUs,
-and on GPUs before vLLM 0.29.0 for most models. No setting of vLLM has this effect.
+from the other. Batches without such a request are computed as before. The quirk is active where the V1 runner may be in
+use: on CPUs, on CUDA before vLLM 0.29.0, and with ``VLLM_USE_V2_MODEL_RUNNER=0``. No setting of vLLM has this effect.
 
 When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner. The source was read in
 every release from 0.26.0 to 0.33.0; 0.20.0 has the argument, too, and 0.16.0 does not.
@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
+from quirks_plugins.conditions import v1_model_runner
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -27,7 +28,7 @@ QUIRK = Quirk(
     id="logprob-token-ids-rows",
     title="A request with logprob_token_ids replaces the top logprobs of all requests in its batch by -inf",
     flag=ModelFlag.LOGPROBS,
-    match=~setting("engine.max_logprobs").one_of(0),
+    match=v1_model_runner & ~setting("engine.max_logprobs").one_of(0),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.sample.sampler:Sampler.forward",
@@ -46,11 +47,14 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("qwen3", vllm="0.32.0", patches="Sampler.forward"),
-        yes("qwen3", vllm="0.33.0", purpose="serve"),
-        no("qwen3", {"engine.max_logprobs": 0}, vllm="0.32.0"),
-        no("qwen3", vllm="0.25.1"),
-        unknown("qwen3"),
+        yes("qwen3", vllm="0.32.0", platform="cpu", patches="Sampler.forward"),
+        yes("qwen3", vllm="0.33.0", platform="cpu", purpose="serve"),
+        yes("qwen3", vllm="0.28.0", platform="cuda"),
+        yes("qwen3", vllm="0.32.0", platform="cuda", env={"VLLM_USE_V2_MODEL_RUNNER": "0"}),
+        no("qwen3", vllm="0.32.0", platform="cuda"),
+        no("qwen3", {"engine.max_logprobs": 0}, vllm="0.32.0", platform="cpu"),
+        no("qwen3", vllm="0.25.1", platform="cpu"),
+        unknown("qwen3", vllm="0.32.0"),
     ],
     cost="the top k twice in batches that hold such a request",
 )

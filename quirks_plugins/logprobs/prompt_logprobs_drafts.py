@@ -19,6 +19,7 @@ logprobs of a prompt with and without ``speculative_config``; vllm-project/vllm#
 from __future__ import annotations
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, platform, report, setting, unknown, yes
+from quirks_plugins.conditions import v1_model_runner
 
 _METHOD = "engine.speculative_config.method"
 _MTP = {"engine.speculative_config": {"method": "mtp", "num_speculative_tokens": 1}}
@@ -28,6 +29,7 @@ QUIRK = Quirk(
     title="prompt_logprobs are computed from memory that an MTP or EAGLE drafter has overwritten",
     flag=ModelFlag.LOGPROBS,
     match=platform("cuda", "rocm")
+    & v1_model_runner
     & setting(_METHOD).matches("mtp|eagle|draft_model|dflash")
     & ~setting("engine.enforce_eager").is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -44,11 +46,12 @@ QUIRK = Quirk(
     ],
     examples=[
         yes("qwen3_next", _MTP, vllm="0.28.0", platform="cuda", patches="GPUModelRunner.sample_tokens"),
-        yes("qwen3_next", _MTP, vllm="0.32.0", platform="cuda", purpose="serve"),
+        yes("qwen3_next", _MTP, vllm="0.27.0", platform="cuda", purpose="serve"),
+        no("qwen3_next", _MTP, vllm="0.32.0", platform="cuda"),
         no("qwen3_next", {**_MTP, "engine.enforce_eager": True}, vllm="0.28.0", platform="cuda"),
         no("qwen3", {"engine.speculative_config": {"method": "ngram"}}, vllm="0.28.0", platform="cuda"),
         no("qwen3_next", _MTP, vllm="0.28.0", platform="cpu"),
-        unknown("qwen3_next", _MTP, platform="cuda"),
+        unknown("qwen3_next", _MTP, vllm="0.28.0"),
     ],
     cost="one copy of the step's hidden states, in steps that compute logprobs of prompts",
 )

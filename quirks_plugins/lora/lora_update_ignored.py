@@ -66,5 +66,5 @@ async def scenario(lab: Lab) -> Outcome:
         first = await greedy(engine, write_adapter(folder, seed=1), load=True)
         got = await greedy(engine, write_adapter(folder, seed=2), load=True)
         expected = await greedy(engine, write_adapter(lab.folder / "other", seed=2), load=True, number=2)
-    seen = "the old adapter" if got == first else "neither adapter"
+    seen = "the new adapter" if got == expected else "the old adapter" if got == first else "neither adapter"
     return Outcome(got == expected, "greedy tokens after add_lora of new files under the same id", seen, "the new adapter")

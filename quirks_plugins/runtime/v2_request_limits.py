@@ -18,7 +18,7 @@ the buffers, and the second is the same defect for another property. The source 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
 
@@ -69,24 +69,14 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A request with 200 stop ids is refused, and the engine answers the next one."""
+    from quirks_plugins.runtime.evidence import answer
     from worker.lab.kit.lab import CannotShowError, Outcome
 
     async with lab.worker(lab.checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:
         engine = lab.engine(worker)
         if not engine.vllm_config.use_v2_model_runner:
             raise CannotShowError("the engine uses the V1 model runner, which has no such limits")
-        refused = await _tokens(engine, "many", min_tokens=2, stop_token_ids=list(range(3, 203)))
-        got = await _tokens(engine, "next")
+        refused = await answer(engine, "many", min_tokens=2, stop_token_ids=list(range(3, 203)))
+        got = await answer(engine, "next")
     passed = "stop token ids with min_tokens" in refused and got == "4 tokens"
     return Outcome(passed, "a request with 200 stop ids, and the next one", f"{refused}; {got}", "refused; 4 tokens")
-
-
-async def _tokens(engine: Any, name: str, **wanted: Any) -> str:
-    from vllm import SamplingParams
-
-    try:
-        async for output in engine.generate({"prompt_token_ids": [5, 6, 7]}, SamplingParams(max_tokens=4, **wanted), name):
-            result = output.outputs[0]
-    except ValueError as error:
-        return str(error)
-    return f"{len(result.token_ids)} tokens"

@@ -20,6 +20,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
+from quirks_plugins.conditions import v1_model_runner
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -30,7 +31,7 @@ QUIRK = Quirk(
     id="speculative-logprob-token-ids",
     title="With speculative decoding, one request with logprob_token_ids ends the engine",
     flag=ModelFlag.SPECULATIVE,
-    match=setting("engine.speculative_config").is_set(),
+    match=v1_model_runner & setting("engine.speculative_config").is_set(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.sample.rejection_sampler:RejectionSampler.forward",
@@ -50,11 +51,12 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("qwen3", _DRAFT, vllm="0.32.0", patches="RejectionSampler.forward"),
-        yes("qwen3", _DRAFT, vllm="0.26.0", purpose="serve"),
-        no("qwen3", vllm="0.32.0"),
-        no("qwen3", _DRAFT, vllm="0.25.1"),
-        unknown("qwen3", _DRAFT),
+        yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu", patches="RejectionSampler.forward"),
+        yes("qwen3", _DRAFT, vllm="0.26.0", platform="cuda", purpose="serve"),
+        no("qwen3", _DRAFT, vllm="0.32.0", platform="cuda"),
+        no("qwen3", vllm="0.32.0", platform="cpu"),
+        no("qwen3", _DRAFT, vllm="0.25.1", platform="cpu"),
+        unknown("qwen3", _DRAFT, vllm="0.32.0"),
     ],
 )
 
