@@ -1,4 +1,4 @@
-"""The function that ``partial-module-refit`` puts into vLLM.
+"""The functions that ``partial-module-refit`` and ``duplicate-tensor-refit`` put into vLLM.
 
 Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
 while vLLM is being imported.
@@ -6,6 +6,7 @@ while vLLM is being imported.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["wrap_layerwise_process"]
+__all__ = ["wrap_layerwise_process", "wrap_make_loader"]
+
+_LOG = logging.getLogger("model_quirks")
 
 #: Methods that leave a loaded weight as it is: by their class names, so that none has to be imported.
 _AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
@@ -31,6 +34,53 @@ def wrap_layerwise_process(original: Callable[..., None]) -> Callable[..., None]
         original(layer, info, *args, **kwargs)
 
     return _layerwise_process
+
+
+def wrap_make_loader(original: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    """Make a tensor that comes again replace the one before, so that its elements are counted once."""
+
+    @wraps(original)
+    def make_online_process_loader(layer: torch.nn.Module, param_name: str) -> Callable[..., Any]:
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        load = original(layer, param_name)
+        info = get_layerwise_info(layer)
+        came: dict[tuple[Any, ...], Any] = {}
+        reload: list[Any] = []
+
+        @wraps(load)  # vLLM knows its own loader by name
+        def online_process_loader(*args: Any, **kwargs: Any) -> Any:
+            nonlocal reload
+            if reload is not info.loaded_weights:  # each reload of a layer has a list of its own
+                reload = info.loaded_weights
+                came.clear()
+            key, before = _call(args, kwargs), len(reload)
+            if info.can_load() and (earlier := came.get(key)) is not None:
+                _take_back(earlier, info, load.__wrapped__)  # type: ignore[attr-defined]
+                _LOG.warning("a refit sent a part of %s.%s again: the last one counts", type(layer).__name__, param_name)
+                before = len(reload)
+            result = load(*args, **kwargs)
+            if reload is info.loaded_weights and len(reload) > before:  # the layer is not complete yet
+                came[key] = reload[-1]
+            return result
+
+        return online_process_loader
+
+    return make_online_process_loader
+
+
+def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Identifies a call of a weight loader by all that decides where it writes."""
+    values = (*args, *sorted(kwargs.items()))
+    return tuple(tuple(value.shape) if hasattr(value, "shape") else repr(value) for value in values)
+
+
+def _take_back(earlier: tuple[str, Any], info: Any, loader: Callable[..., Any]) -> None:
+    """Removes a call from those that a reload will repeat, and its elements from those that it has counted."""
+    from vllm.model_executor.model_loader.reload.meta import get_numel_loaded
+
+    info.loaded_weights[:] = [call for call in info.loaded_weights if call is not earlier]
+    info.load_numel -= get_numel_loaded(loader, earlier[1])[0]
 
 
 def _is_incomplete(layer: torch.nn.Module, info: Any) -> bool:

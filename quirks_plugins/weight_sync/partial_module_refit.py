@@ -107,11 +107,12 @@ async def scenario(lab: Lab) -> Outcome:
         lab.plans.append(applied.plan)
         llm = LLM.from_engine_args(applied.engine_args)
         llm.collective_rpc("reload_weights", kwargs={"weights_path": str(parts)})
-        got = _greedy(llm)
+        got = greedy(llm)
     return lab.same_tokens(got, expected)
 
 
-def _greedy(llm: Any) -> list[Generated]:
+def greedy(llm: Any) -> list[Generated]:
+    """Generates greedily from the prompts of the lab."""
     from vllm import SamplingParams
 
     from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Generated

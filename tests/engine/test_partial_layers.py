@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from quirks_plugins.weight_sync.partial_layer_patches import wrap_layerwise_process
+from quirks_plugins.weight_sync.partial_layer_patches import wrap_layerwise_process, wrap_make_loader
 
 
 class UnquantizedLinearMethod:
@@ -110,3 +110,33 @@ def test_a_layer_that_comes_completely_and_one_that_does_not_come_are_left_to_vl
     assert _rows(model) == [1, 1, 2, 2]
     _reload(model, 0, 1)
     assert _rows(model) == [5, 5, 5, 5]
+
+
+@pytest.fixture
+def _counts_once(monkeypatch):
+    from vllm.model_executor.model_loader.reload import layerwise
+
+    monkeypatch.setattr(layerwise, "make_online_process_loader", wrap_make_loader(layerwise.make_online_process_loader))
+
+
+@pytest.mark.usefixtures("_counts_once")
+@pytest.mark.parametrize("parts", [(0, 0, 1), (1, 1, 0), (0, 0, 0, 1)])
+def test_layer_is_not_complete_while_one_tensor_comes_again(parts):
+    model = _model(UnquantizedLinearMethod())
+
+    _reload(model, *parts)
+
+    assert _rows(model) == [5, 5, 5, 5]
+
+
+@pytest.mark.usefixtures("_counts_once")
+def test_last_value_of_a_repeated_tensor_wins_in_each_reload():
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+    model = _model(UnquantizedLinearMethod())
+    for first in (3.0, 13.0):
+        initialize_layerwise_reload(model)
+        model.load_weights((part, torch.full((2, 3), first + value)) for value, part in enumerate((0, 0, 1)))
+        finalize_layerwise_reload(model, None)
+
+        assert _rows(model) == [first + 1, first + 1, first + 2, first + 2]
