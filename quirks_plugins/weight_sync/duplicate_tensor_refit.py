@@ -18,7 +18,6 @@ collects defects of the reload. The source was read in vLLM 0.16.0, the first re
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, unknown, yes
@@ -65,23 +64,11 @@ async def scenario(lab: Lab) -> Outcome:
     A program starts its own engine here, because our worker refuses such a refit: plain vLLM and its own ``reload_weights``,
     with the plan from the library door.
     """
-    from vllm import LLM
-    from vllm.engine.arg_utils import EngineArgs
-
-    from quirks_core import quirks_for
-    from quirks_plugins.weight_sync.partial_module_refit import greedy
-
     model, second = lab.checkpoint("qwen3"), lab.checkpoint("qwen3", seed=1)
-    files = _overlapping(second, lab.folder / "overlapping")
-    expected = lab.reference(lab.trainer(second))  # before vLLM is in this process: it changes classes of transformers
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    arguments = EngineArgs(model=str(model), dtype="float32", enforce_eager=True, max_model_len=256)
-    with quirks_for(arguments, purpose="rollout") as applied:
-        lab.plans.append(applied.plan)
-        llm = LLM.from_engine_args(applied.engine_args)
+    files, expected = _overlapping(second, lab.folder / "overlapping"), lab.reference(second)
+    with lab.llm(model) as llm:
         llm.collective_rpc("reload_weights", kwargs={"weights_path": str(files)})
-        got = greedy(llm)
-    return lab.same_tokens(got, expected)
+        return lab.same_tokens(lab.greedy_of(llm), expected)
 
 
 def _overlapping(model: Path, folder: Path) -> Path:

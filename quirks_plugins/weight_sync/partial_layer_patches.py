@@ -1,4 +1,4 @@
-"""The functions that ``partial-module-refit`` and ``duplicate-tensor-refit`` put into vLLM.
+"""The functions that ``partial-module-refit``, ``apertus-xielu-buffers`` and ``duplicate-tensor-refit`` put into vLLM.
 
 Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
 while vLLM is being imported.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["wrap_layerwise_process", "wrap_make_loader"]
+__all__ = ["is_as_loaded", "wrap_layerwise_process", "wrap_make_loader", "wrap_process_with_buffers"]
 
 _LOG = logging.getLogger("model_quirks")
 
@@ -31,6 +31,25 @@ def wrap_layerwise_process(original: Callable[..., None]) -> Callable[..., None]
     def _layerwise_process(layer: torch.nn.Module, info: Any, *args: Any, **kwargs: Any) -> None:
         if info.kernel_tensors is not None and _is_incomplete(layer, info):
             _start_from_old_values(layer, info)
+        original(layer, info, *args, **kwargs)
+
+    return _layerwise_process
+
+
+def wrap_process_with_buffers(original: Callable[..., None]) -> Callable[..., None]:
+    """Make the persistent buffers of a layer start from their old values instead of from uninitialised memory."""
+
+    @wraps(original)
+    def _layerwise_process(layer: torch.nn.Module, info: Any, *args: Any, **kwargs: Any) -> None:
+        from vllm.model_executor.model_loader.reload.meta import materialize_meta_tensor
+
+        held = info.kernel_tensors[1] if info.kernel_tensors is not None else {}
+        for name, buffer in layer._buffers.items():
+            old = held.get(name)
+            if buffer is None or not buffer.is_meta or old is None or (old.shape, old.dtype) != (buffer.shape, buffer.dtype):
+                continue
+            with info.restore_device:
+                layer._buffers[name] = materialize_meta_tensor(buffer).copy_(old)
         original(layer, info, *args, **kwargs)
 
     return _layerwise_process
@@ -112,14 +131,15 @@ def _start_from_old_values(layer: torch.nn.Module, info: Any) -> None:
 def _old_value(layer: Any, name: str, info: Any) -> torch.Tensor | None:
     """Returns what a parameter held before the reload, in the checkpoint's layout; None if that cannot be told."""
     tensor, held = layer._parameters[name], info.kernel_tensors[0].get(name)
-    if held is None or not _is_as_loaded(layer):
+    if held is None or not is_as_loaded(layer):
         return None
     if held.shape == tensor.shape and held.dtype == tensor.dtype:
         return held.data
     return _unpacked(layer, tensor, info) if name == "weight" else None
 
 
-def _is_as_loaded(layer: Any) -> bool:
+def is_as_loaded(layer: Any) -> bool:
+    """Tells whether a layer's kernel reads weights as they are loaded."""
     method = getattr(layer, "quant_method", None)
     if method is None or type(method).__name__ in _AS_LOADED:
         return True

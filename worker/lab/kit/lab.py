@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,6 +162,34 @@ class Lab:
             yield worker
         finally:
             await worker.shutdown()
+
+    @contextmanager
+    def llm(self, model: Path, **arguments: Any) -> Iterator[Any]:
+        """Starts vLLM's own ``LLM`` in this process, as a trainer without our worker does, with the plan of a rollout.
+
+        Call it after `reference` and `trainer`: vLLM changes classes of transformers.
+
+        Args:
+            model: The checkpoint.
+            **arguments: Engine arguments over those of the small engine.
+        """
+        from vllm import LLM
+        from vllm.engine.arg_utils import EngineArgs
+
+        from quirks_core import quirks_for
+
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        with quirks_for(EngineArgs(model=str(model), **_ENGINE, **arguments), purpose="rollout") as applied:
+            self.plans.append(applied.plan)
+            yield LLM.from_engine_args(applied.engine_args)
+
+    def greedy_of(self, llm: Any) -> list[Generated]:
+        """Generates greedily from `PROMPTS` with the engine that `llm` gave."""
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
+        rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)
+        return [Generated(tuple(row.outputs[0].token_ids), ()) for row in rows]
 
     def engine(self, worker: VllmAsyncGenerationWorker) -> Any:
         """Returns vLLM's engine behind a running worker, for what no public call shows."""
