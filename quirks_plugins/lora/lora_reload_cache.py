@@ -74,7 +74,12 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("qwen3", _LORA, vllm="0.32.0", patches="EngineCore.add_lora"),
+        yes(
+            "qwen3",
+            _LORA,
+            vllm="0.32.0",
+            patches=["EngineCore.add_lora", "EngineCore.add_request", "EngineCore.preprocess_add_request"],
+        ),
         no("qwen3", {**_LORA, _CACHING: False}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),

@@ -77,7 +77,16 @@ QUIRK = Quirk(
         fix("https://github.com/PrimeIntellect-ai/prime-rl/pull/2266"),
     ],
     examples=[
-        yes("qwen3", vllm="0.32.0", patches="EngineCore.collective_rpc"),
+        yes(
+            "qwen3",
+            vllm="0.32.0",
+            patches=[
+                "BaseModelLoader.load_model",
+                "EngineCore.add_request",
+                "EngineCore.collective_rpc",
+                "EngineCore.preprocess_add_request",
+            ],
+        ),
         yes("qwen3", {_SLOT: True}, vllm="0.33.0"),
         no("qwen3", {_SLOT: False}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0", purpose="serve"),

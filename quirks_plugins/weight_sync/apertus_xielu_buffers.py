@@ -60,7 +60,12 @@ QUIRK = Quirk(
     ),
     examples=[
         yes("apertus", vllm="0.32.0", patches="_layerwise_process"),
-        yes("apertus", {"engine.load_format": "dummy"}, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
+        yes(
+            "apertus",
+            {"engine.load_format": "dummy"},
+            vllm="0.32.0",
+            patches=["DummyModelLoader.load_weights", "_layerwise_process"],
+        ),
         yes("apertus", {"refit.scope": "parameters"}, vllm="0.33.0"),
         no("apertus", vllm="0.15.1"),
         no("apertus", vllm="0.32.0", purpose="serve"),

@@ -8,6 +8,7 @@ because a patch may come into force while vLLM is being imported.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -17,13 +18,12 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quirks_plugins.weight_sync.checkpoint_files import NoFilesError, files_of
-
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["is_constant", "wrap_dummy_load"]
+__all__ = ["NoFilesError", "files_of", "is_constant", "wrap_dummy_load"]
 
+_ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _LOG = logging.getLogger("model_quirks")
 #: Names of what is a parameter by convention, or a part of a quantised one.
 _PARAMETER = re.compile(r"(^|\.)(weight|bias|\w*(qweight|scale|zero|packed|shape|blocks|g_idx)\w*|weight_\w+)$")
@@ -31,6 +31,10 @@ _PARAMETER = re.compile(r"(^|\.)(weight|bias|\w*(qweight|scale|zero|packed|shape
 _CONSTANT = re.compile(r"(^|\.)(gate|router)\.bias$")
 #: A tensor with more elements is no constant: stacked experts have no ``weight`` in their names either.
 _MOST = 2**24
+
+
+class NoFilesError(Exception):
+    """A checkpoint has no safetensors files on this machine, or not all of them."""
 
 
 def wrap_dummy_load(original: Callable[..., None]) -> Callable[..., None]:
@@ -115,3 +119,37 @@ def _constants(model: str, revision: str | None) -> Iterator[tuple[str, torch.Te
             for name in names:
                 if prod(opened.get_slice(name).get_shape()) <= _MOST:
                     yield name, opened.get_tensor(name)
+
+
+def files_of(model: str, revision: str | None = None) -> dict[str, Path]:
+    """Returns the file of each tensor of a checkpoint; nothing is downloaded.
+
+    Args:
+        model: Its folder, or its id on the hub.
+        revision: The revision on the hub.
+
+    Raises:
+        NoFilesError: A file is not here.
+    """
+    from safetensors import safe_open
+
+    if (index := _file(model, _INDEX, revision)) is not None:
+        names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        here = {file: _file(model, file, revision) for file in set(names.values())}
+        found = {name: path for name, file in names.items() if (path := here[file]) is not None}
+        if len(found) == len(names):
+            return found
+    elif (single := _file(model, _ONE_FILE, revision)) is not None:
+        with safe_open(single, "pt") as opened:
+            return dict.fromkeys(opened.keys(), single)
+    raise NoFilesError(f"{model} has no safetensors files on this machine")
+
+
+def _file(model: str, name: str, revision: str | None) -> Path | None:
+    if Path(model).is_dir():
+        file = Path(model, name)
+        return file if file.is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, name, revision=revision)
+    return Path(found) if isinstance(found, str) else None

@@ -90,7 +90,13 @@ QUIRK = Quirk(
     ],
     examples=[
         yes("glm4_moe", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
-        yes("deepseek_v4", {**_DUMMY, **_PARAMETERS}, vllm="0.33.0", advises="does not balance it"),
+        yes(
+            "deepseek_v4",
+            {**_DUMMY, **_PARAMETERS},
+            vllm="0.33.0",
+            patches="DummyModelLoader.load_weights",
+            advises="does not balance it",
+        ),
         yes("glm4_moe", {"engine.load_format": "auto", **_PARAMETERS}, vllm="0.32.0", advises="does not balance it"),
         no("glm4_moe", {"engine.load_format": "auto", "refit.scope": "state_dict"}, vllm="0.32.0"),
         no("glm4_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0", purpose="serve"),

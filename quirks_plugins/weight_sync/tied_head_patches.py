@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from quirks_plugins.weight_sync.checkpoint_files import NoFilesError, files_of
+from quirks_plugins.weight_sync.dummy_start_patches import NoFilesError, files_of
 
 if TYPE_CHECKING:
     import torch
