@@ -23,6 +23,7 @@ from quirks_core import (
     ModelFlag,
     Patch,
     Quirk,
+    Require,
     Severity,
     SymbolProbe,
     model_type,
@@ -32,11 +33,13 @@ from quirks_core import (
     unknown,
     yes,
 )
-from quirks_plugins.conditions import dummy_weights
+from quirks_plugins.conditions import dummy_weights, our_worker
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
+
+_OURS = {"engine.generate_from_dummy": False}
 
 QUIRK = Quirk(
     id="apertus-xielu-buffers",
@@ -52,6 +55,7 @@ QUIRK = Quirk(
             reason="buffers that are not sent stay uninitialised memory if their module's parameters are sent",
         ),
         constants_from_checkpoint(when=dummy_weights),
+        Require("refit.scope", "state_dict", when=our_worker),
     ],
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/44371"),
@@ -67,6 +71,14 @@ QUIRK = Quirk(
             patches=["DummyModelLoader.load_weights", "_layerwise_process"],
         ),
         yes("apertus", {"refit.scope": "parameters"}, vllm="0.33.0"),
+        yes("apertus", _OURS, vllm="0.32.0", patches="_layerwise_process", gives={"refit.scope": "state_dict"}),
+        yes(
+            "apertus",
+            {**_OURS, "refit.scope": "parameters"},
+            vllm="0.32.0",
+            patches="_layerwise_process",
+            refuses=["refit.scope", "set it to 'state_dict'"],
+        ),
         no("apertus", vllm="0.15.1"),
         no("apertus", vllm="0.32.0", purpose="serve"),
         no("llama", vllm="0.32.0"),
@@ -79,10 +91,10 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """A refit of the weights that the engine has already changes nothing."""
     # vLLM keeps xIELU in bfloat16, so the engine is its own reference.
-    model = lab.checkpoint("apertus")
-    async with lab.worker(model, {"engine": {"load_format": "auto"}, "refit": {"scope": "parameters"}}) as worker:
-        before = await lab.greedy(worker)
-        await worker.refit_async(lab.trainer(model))
-        return lab.same_tokens(
-            await lab.greedy(worker), before, "greedy tokens equal to those before a refit of the same weights"
-        )
+    model, parts = lab.checkpoint("apertus"), lab.folder / "parameters"
+    lab.write(parts, {name: tensor for name, tensor in lab.weights(model).items() if not name.endswith((".beta", ".eps"))})
+    with lab.llm(model) as llm:
+        before = lab.greedy_of(llm)
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": str(parts)})
+        measure = "greedy tokens equal to those before a refit of the same weights"
+        return lab.same_tokens(lab.greedy_of(llm), before, measure)

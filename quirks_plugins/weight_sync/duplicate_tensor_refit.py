@@ -65,20 +65,18 @@ async def scenario(lab: Lab) -> Outcome:
     with the plan from the library door.
     """
     model, second = lab.checkpoint("qwen3"), lab.checkpoint("qwen3", seed=1)
-    files, expected = _overlapping(second, lab.folder / "overlapping"), lab.reference(second)
+    files, expected = _overlapping(lab, second), lab.reference(second)
     with lab.llm(model) as llm:
         llm.collective_rpc("reload_weights", kwargs={"weights_path": str(files)})
         return lab.same_tokens(lab.greedy_of(llm), expected)
 
 
-def _overlapping(model: Path, folder: Path) -> Path:
+def _overlapping(lab: Lab, model: Path) -> Path:
     """Writes a checkpoint of two files that both hold q, without an index; the first one has noise in it."""
     import torch
-    from safetensors.torch import load_file, save_file
 
-    weights = {name: tensor for file in model.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    folder, weights = lab.folder / "overlapping", lab.weights(model)
     early = {name: torch.randn_like(tensor) for name, tensor in weights.items() if name.endswith("q_proj.weight")}
-    folder.mkdir(exist_ok=True)
-    for number, tensors in enumerate((early, weights), start=1):
-        save_file(tensors, folder / f"model-{number:05}-of-00002.safetensors", metadata={"format": "pt"})
+    lab.write(folder, early, "model-00001-of-00002.safetensors")
+    lab.write(folder, weights, "model-00002-of-00002.safetensors")
     return folder

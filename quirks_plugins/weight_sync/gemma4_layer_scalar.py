@@ -6,8 +6,9 @@ no parameter, neither in vLLM nor in transformers. vLLM's loader accepts the buf
 
 What this changes: after a dummy load, the engine takes the buffers from the checkpoint's files, which reads nothing else of
 them. A refit that sends the buffers replaces them, and one that does not leaves them as they are. If the files are not on this
-machine, a warning says so; send ``model.state_dict()`` then, or start with ``load_format=auto``. The quirk is a patch, because
-no setting of vLLM has this effect.
+machine, a warning says so; send ``model.state_dict()`` then, or start with ``load_format=auto``. Our own worker sends the
+state dict (``refit.scope``) as well, or loads the checkpoint if the user set it to send parameters alone. The quirk is a
+patch, because no setting of vLLM has this effect.
 
 When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them.
 Gemma-4 is in vLLM from 0.20.0 on, of the releases that were read; the patch is written for 0.26.0 to 0.33.0.
@@ -17,14 +18,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, purpose, report, unknown, yes
-from quirks_plugins.conditions import dummy_weights
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Require,
+    Severity,
+    model_type,
+    no,
+    purpose,
+    report,
+    typed,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters, our_worker
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
     from worker.lab.kit.lab import Lab, Outcome
 
+_insists = insists_on_parameters & ~typed("engine.load_format")
 _DUMMY = {"engine.load_format": "dummy"}
+_OURS = {"engine.generate_from_dummy": False}
+_OPEN = {**_DUMMY, "refit.scope": "parameters"}
 
 
 def constants_from_checkpoint(when: Match | None = None) -> Patch:
@@ -44,7 +62,21 @@ QUIRK = Quirk(
     flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("gemma4", "gemma4_text", "gemma4_unified") & purpose("rollout") & dummy_weights,
     affected=Affected("vllm", introduced="0.20.0"),
-    adjustments=constants_from_checkpoint(),
+    adjustments=[
+        constants_from_checkpoint(),
+        Require(
+            "refit.scope",
+            "state_dict",
+            remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
+            when=our_worker & only_parameters & ~_insists,
+        ),
+        Require(
+            "engine.load_format",
+            "auto",
+            reason="layer_scalar comes from the checkpoint, because refits send parameters only",
+            when=our_worker & only_parameters & _insists,
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/vllm-project/vllm/issues/19788"),
@@ -53,7 +85,30 @@ QUIRK = Quirk(
     examples=[
         yes("gemma4", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
         yes("gemma4_text", defaults=_DUMMY, vllm="0.33.0"),
-        yes("gemma4_unified", {**_DUMMY, "refit.scope": "parameters"}, vllm="0.32.0"),
+        yes("gemma4_unified", _OPEN, vllm="0.32.0"),
+        yes(
+            "gemma4",
+            _OURS,
+            vllm="0.32.0",
+            defaults=_OPEN,
+            patches="DummyModelLoader.load_weights",
+            gives={"refit.scope": "state_dict"},
+        ),
+        yes(
+            "gemma4",
+            {**_OURS, "refit.scope": "parameters"},
+            vllm="0.32.0",
+            defaults=_OPEN,
+            patches="DummyModelLoader.load_weights",
+            gives={"engine.load_format": "auto"},
+        ),
+        yes(
+            "gemma4",
+            {**_OURS, **_OPEN},
+            vllm="0.32.0",
+            patches="DummyModelLoader.load_weights",
+            refuses=["refit.scope=state_dict", "engine.load_format=auto"],
+        ),
         no("gemma4", {"engine.load_format": "auto"}, vllm="0.32.0"),
         no("gemma4", _DUMMY, vllm="0.32.0", purpose="eval"),
         no("gemma3", _DUMMY, vllm="0.32.0"),
@@ -64,9 +119,10 @@ QUIRK = Quirk(
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """A rollout engine that got the trainer's weights generates what the trainer's model does."""
-    model = lab.checkpoint("gemma4")
-    trainer = lab.trainer(model)
-    async with lab.worker(model, {"refit": {"scope": "parameters"}}) as worker:
-        await worker.refit_async(trainer)
-        return lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))
+    """A rollout engine that got the trainer's parameters generates what the trainer's model does."""
+    trainer = lab.trainer(model := lab.checkpoint("gemma4"))
+    parts, expected = lab.folder / "parameters", lab.reference(trainer)
+    lab.write(parts, {name: tensor for name, tensor in lab.weights(model).items() if not name.endswith("layer_scalar")})
+    with lab.llm(model, load_format="dummy") as llm:
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": str(parts)})
+        return lab.same_tokens(lab.greedy_of(llm), expected)

@@ -26,6 +26,7 @@ from quirks_core import (
     Advise,
     ModelFlag,
     Quirk,
+    Require,
     Severity,
     model_type,
     no,
@@ -34,12 +35,20 @@ from quirks_core import (
     unknown,
     yes,
 )
-from quirks_plugins.conditions import dummy_weights, only_parameters
+from quirks_plugins.conditions import (
+    dummy_weights,
+    insists_on_dummy_weights,
+    insists_on_parameters,
+    only_parameters,
+    our_worker,
+)
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
+_from_checkpoint = insists_on_parameters & ~insists_on_dummy_weights
+_OURS, _OPEN = {"engine.generate_from_dummy": False}, {"engine.load_format": "dummy", "refit.scope": "parameters"}
 _DUMMY, _PARAMETERS = {"engine.load_format": "dummy"}, {"refit.scope": "parameters"}
 
 QUIRK = Quirk(
@@ -77,10 +86,22 @@ QUIRK = Quirk(
     & (dummy_weights | only_parameters),
     adjustments=[
         constants_from_checkpoint(when=dummy_weights),
+        Require(
+            "refit.scope",
+            "state_dict",
+            remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
+            when=our_worker & only_parameters & ~_from_checkpoint,
+        ),
+        Require(
+            "engine.load_format",
+            "auto",
+            reason="the router's bias comes from the checkpoint, because refits send parameters only",
+            when=our_worker & only_parameters & _from_checkpoint,
+        ),
         Advise(
             "refits send parameters only, so the router's bias stays what it is in the checkpoint: "
             "right as long as the trainer does not balance it",
-            when=only_parameters,
+            when=only_parameters & (~our_worker | _from_checkpoint),
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
@@ -98,6 +119,28 @@ QUIRK = Quirk(
             advises="does not balance it",
         ),
         yes("glm4_moe", {"engine.load_format": "auto", **_PARAMETERS}, vllm="0.32.0", advises="does not balance it"),
+        yes(
+            "glm4_moe",
+            _OURS,
+            vllm="0.32.0",
+            defaults=_OPEN,
+            patches="DummyModelLoader.load_weights",
+            gives={"refit.scope": "state_dict"},
+        ),
+        yes(
+            "deepseek_v3",
+            {**_OURS, **_OPEN},
+            vllm="0.32.0",
+            patches="DummyModelLoader.load_weights",
+            refuses=["refit.scope=state_dict", "engine.load_format=auto"],
+        ),
+        yes(
+            "glm4_moe",
+            {**_OURS, **_PARAMETERS},
+            vllm="0.32.0",
+            gives={"engine.load_format": "auto"},
+            advises="does not balance it",
+        ),
         no("glm4_moe", {"engine.load_format": "auto", "refit.scope": "state_dict"}, vllm="0.32.0"),
         no("glm4_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0", purpose="serve"),
         no("qwen3_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0"),
@@ -110,20 +153,15 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """An engine that started from dummy weights generates what the trainer's model does, whose biases are the checkpoint's."""
-    from safetensors.torch import load_file, save_file
-
-    trainer, model, sent = lab.trainer(lab.checkpoint("glm4_moe")), lab.folder / "glm4_moe-balanced", lab.folder / "parameters"
+    trainer, model, parts = lab.trainer(lab.checkpoint("glm4_moe")), lab.folder / "glm4_moe-balanced", lab.folder / "parameters"
     for name, buffer in trainer.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.neg_().mul_(10)  # to about one, so that it decides: the scores are between 0 and 1
     shutil.copytree(lab.checkpoint("glm4_moe"), model, dirs_exist_ok=True)
     trainer.save_pretrained(model)
-    sent.mkdir(exist_ok=True)
-    weights = load_file(model / "model.safetensors")
-    parameters = {name: tensor for name, tensor in weights.items() if not name.endswith("e_score_correction_bias")}
-    save_file(parameters, sent / "model.safetensors", metadata={"format": "pt"})
+    weights = lab.weights(model)
+    lab.write(parts, {name: tensor for name, tensor in weights.items() if not name.endswith("e_score_correction_bias")})
     expected = lab.reference(trainer)
-    # Our own worker sends the biases, or refuses to generate without them.
     with lab.llm(model, load_format="dummy") as llm:
-        llm.collective_rpc("reload_weights", kwargs={"weights_path": str(sent)})
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": str(parts)})
         return lab.same_tokens(lab.greedy_of(llm), expected)

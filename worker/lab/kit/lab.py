@@ -191,6 +191,19 @@ class Lab:
         rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)
         return [Generated(tuple(row.outputs[0].token_ids), ()) for row in rows]
 
+    def weights(self, model: Path) -> dict[str, torch.Tensor]:
+        """Reads the tensors of a checkpoint."""
+        from safetensors.torch import load_file
+
+        return {name: tensor for file in sorted(model.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+
+    def write(self, folder: Path, weights: Mapping[str, torch.Tensor], name: str = "model.safetensors") -> None:
+        """Writes tensors into a folder that vLLM's ``reload_weights`` can read."""
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(dict(weights), folder / name, metadata={"format": "pt"})
+
     def engine(self, worker: VllmAsyncGenerationWorker) -> Any:
         """Returns vLLM's engine behind a running worker, for what no public call shows."""
         return worker.engine.llm
