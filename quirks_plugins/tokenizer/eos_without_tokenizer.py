@@ -63,17 +63,13 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A sample ends at the EOS of ``config.json``."""
-    from worker.lab.kit.lab import PROMPTS, Outcome
+    from worker.lab.kit.lab import Outcome
 
     expected = lab.reference(lab.checkpoint("qwen3"))[0].tokens
     eos = expected[_LENGTH - 1]
     first = expected.index(eos) + 1  # where greedy decoding comes to it
-    from vllm import SamplingParams  # after the reference: it changes classes of transformers
-
-    sampling = SamplingParams(temperature=0, max_tokens=32, detokenize=False)
     with lab.llm(_without_eos(lab, eos), skip_tokenizer_init=True) as llm:
-        output = llm.generate([{"prompt_token_ids": list(PROMPTS[0])}], sampling, use_tqdm=False)[0].outputs[0]
-    length = len(output.token_ids)
+        length = len(lab.tokens_of(llm, temperature=0, max_tokens=32)[0])
     return Outcome(length == first, "tokens of a sample, up to its EOS", str(length), str(first))
 
 

@@ -94,15 +94,11 @@ _KNOWN = 400
 
 async def scenario(lab: Lab) -> Outcome:
     """Every sampled id is one that the tokenizer knows."""
-    from worker.lab.kit.lab import PROMPTS, Outcome
+    from worker.lab.kit.lab import Outcome
 
     model = _with_smaller_tokenizer(lab)
     with lab.llm(model) as llm:
-        from vllm import SamplingParams
-
-        sampling = SamplingParams(max_tokens=100, ignore_eos=True, detokenize=False)
-        rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)
-    tokens = [token for row in rows for token in row.outputs[0].token_ids]
+        tokens = [token for row in lab.tokens_of(llm, max_tokens=100, ignore_eos=True) for token in row]
     wrong = sum(token >= _KNOWN for token in tokens)
     return Outcome(not wrong, f"of {len(tokens)} sampled ids, those that the tokenizer does not know", str(wrong), "0")
 

@@ -55,17 +55,14 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """No sampled id is the one that stands for an image."""
-    from worker.lab.kit.lab import PROMPTS, Outcome
+    from worker.lab.kit.lab import Outcome
 
     model = lab.folder / "qwen3-with-images"
     shutil.copytree(lab.checkpoint("qwen3"), model, dirs_exist_ok=True)
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     (model / "config.json").write_text(json.dumps({**config, "image_token_id": _IMAGE}), encoding="utf-8")
     with lab.llm(model) as llm:
-        from vllm import SamplingParams
-
-        sampling = SamplingParams(max_tokens=20, ignore_eos=True, logit_bias={_IMAGE: 100.0})
-        rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)
-    tokens = [found for row in rows for found in row.outputs[0].token_ids]
+        rows = lab.tokens_of(llm, max_tokens=20, ignore_eos=True, logit_bias={_IMAGE: 100.0})
+    tokens = [token for row in rows for token in row]
     wrong = tokens.count(_IMAGE)
     return Outcome(not wrong, f"of {len(tokens)} sampled ids, those that stand for an image", str(wrong), "0")

@@ -185,11 +185,15 @@ class Lab:
 
     def greedy_of(self, llm: Any) -> list[Generated]:
         """Generates greedily from `PROMPTS` with the engine that `llm` gave."""
+        return [Generated(tokens, ()) for tokens in self.tokens_of(llm, temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)]
+
+    def tokens_of(self, llm: Any, **sampling: Any) -> list[tuple[int, ...]]:
+        """Generates from `PROMPTS` with the engine that `llm` gave; the arguments are those of vLLM's ``SamplingParams``."""
         from vllm import SamplingParams
 
-        sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
-        rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)
-        return [Generated(tuple(row.outputs[0].token_ids), ()) for row in rows]
+        params = SamplingParams(detokenize=False, **sampling)
+        rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], params, use_tqdm=False)
+        return [tuple(row.outputs[0].token_ids) for row in rows]
 
     def weights(self, model: Path) -> dict[str, torch.Tensor]:
         """Reads the tensors of a checkpoint."""
