@@ -11,6 +11,8 @@ NVIDIA-NeMo/RL#3839 the trainer's own switch had no effect for a while: the cach
 What this changes: if the user set ``refit.clear_cache`` to false, the plan says what that means. Our own configuration drops
 the cache by default. ``prefix-cache-after-update`` handles prefixes that are cached for later requests in both cases.
 
+Evidence: none, because the quirk changes nothing.
+
 When it can go: never; it is a choice, not a workaround.
 """
 

@@ -52,8 +52,8 @@ def _warn(model: torch.nn.Module) -> None:
     found = [name for name, layer in model.named_modules() if _has_other_tensors(layer)]
     if found:
         _LOG.warning(
-            "load_weights was called on the running model outside of a layerwise reload: %d layers (%s, …) keep their weights in "
-            "a kernel's layout, and may now be wrong; call reload_weights, or start_weight_update before and "
+            "load_weights was called on the running model outside of a layerwise reload: %d layers (%s, …) keep their weights "
+            "in a kernel's layout, and may now be wrong; call reload_weights, or start_weight_update before and "
             "finish_weight_update after it",
             len(found),
             found[0],

@@ -9,6 +9,8 @@ What this changes: the first such call logs a warning with the number of layers 
 to use instead. Models without such layers, such as dense bfloat16 models, are loaded rightly in this way, and log nothing. The
 quirk does not change the load. On vLLM's CPU platform ``cpu-load-into-live-model`` makes the call a reload.
 
+Evidence: none, because the quirk changes no output; a test loads a model past vLLM's reload, and within it.
+
 When it can go: when vLLM's models refuse such a call, or make it a reload. The source was read in vLLM 0.26.0 to 0.33.0. There
 is no paired run: the quirk changes no output.
 """
