@@ -146,7 +146,6 @@ def sampling_params(
     seed: int | None = None,
     text: bool = False,
     coalesce: bool = False,
-    bias: Mapping[int, float] | None = None,
 ) -> Any:
     """Builds the parameters of one request, for the cheapest way to tokens and their logprobs.
 
@@ -162,7 +161,6 @@ def sampling_params(
         seed: Seed of this request alone.
         text: The caller wants text.
         coalesce: Mark the request for the quirk ``coalesced-outputs``; without that quirk the mark has no effect.
-        bias: What is added to logits, by token id.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -182,24 +180,11 @@ def sampling_params(
         flat_logprobs=True,
         detokenize=text or bool(stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
-        logit_bias=dict(bias) if bias else None,
         extra_args={_COALESCE: True} if coalesce else None,
     )
 
 
-def forbidding(ids: Sequence[int]) -> dict[int, float]:
-    """Returns the bias that keeps tokens from being sampled: the lowest that vLLM takes, a factor of e^-100."""
-    return dict.fromkeys(ids, -100.0)
-
-
-def unknown_ids(engine: Any) -> range:
-    """Returns the ids that the model has a row for and the tokenizer does not know; none without a tokenizer."""
-    config = engine.model_config
-    rows = config.get_vocab_size()
-    return range(rows if config.skip_tokenizer_init else engine.get_tokenizer().max_token_id + 1, rows)
-
-
-def encoded(tokenizer: Any, text: str, special: str | None = None) -> list[int]:
+def encoded(tokenizer: Any, text: str, special: str = "once") -> list[int]:
     """Turns a text into token ids.
 
     Args:
@@ -207,8 +192,6 @@ def encoded(tokenizer: Any, text: str, special: str | None = None) -> list[int]:
         text: The text.
         special: Whether special tokens are put around it (``tokenizer.add_special_tokens``).
     """
-    if special is None:
-        return list(tokenizer.encode(text))
     again = special == "once" and bool(bos := tokenizer.bos_token) and text.startswith(bos)
     return list(tokenizer.encode(text, add_special_tokens=special != "never" and not again))
 

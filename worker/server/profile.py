@@ -25,7 +25,6 @@ class SamplingProfile:
         fixed: A trainer learns from the samples: no request may have another distribution.
         longest: The longest sequence of the engine, prompt and generation together, in tokens.
         validation: Temperature and top-p of requests whose samples are not trained on; None if there are no such requests.
-        bias: What is added to the logits of every request, by token id.
     """
 
     def __init__(
@@ -35,10 +34,8 @@ class SamplingProfile:
         fixed: bool,
         longest: int,
         validation: Mapping[str, float] | None = None,
-        bias: Mapping[int, float] | None = None,
     ) -> None:
         self._sampling = sampling
-        self._bias = {str(token): value for token, value in (bias or {}).items()}
         self._fixed = fixed
         self._longest = longest
         self._planned = {
@@ -64,8 +61,6 @@ class SamplingProfile:
                 setattr(request, name, planned)
         self._complete_length(request)
         self._complete_stops(request)
-        if self._bias:
-            request.logit_bias = {**(request.logit_bias or {}), **self._bias}
 
     def _chosen(self, request: Any) -> Mapping[str, float]:
         """Returns the profile that a request is sampled with: the first one that agrees with all its fields."""
