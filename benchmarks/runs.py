@@ -1,0 +1,533 @@
+"""The commonest runs, with quirks and without: what is applied, what it changes, what remains.
+
+It writes ``docs/runs.json`` and the page made of it::
+
+    python benchmarks/runs.py                     # all, in 10 to 30 minutes on two CPU cores; needs the extra `demo` and peft
+    python benchmarks/runs.py "TRL colocate"      # some
+    python benchmarks/runs.py --render            # none: the page from the recorded rows
+
+Each run starts vLLM's engine with the arguments that its program gives it, in a process of its own, up to three times: without
+MODEL_QUIRKS, with it, and with it and float32 on both sides. Before it generates, a rollout gets the weights of a policy in the
+way of its trainer: one tensor after the other through ``load_weights``, then an empty prefix cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from quirks_core.base import whole_file
+from quirks_core.base.record import Record
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.serve_command import read_serve_command
+from quirks_core.configuration.slots import is_enforced
+from quirks_core.facts.packages import cpu_features, installed_version
+from quirks_core.plan.records import Plan, Status
+from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.plugins.registry import Registry
+
+DOCS = Path(__file__).parents[1] / "docs"
+#: The checkpoint that is no kind of `worker.lab.kit.checkpoints`.
+TRAINED = "SmolLM2-135M"
+#: Noise on each weight of the policy, in standard deviations of that weight: as after some steps of an optimizer.
+NOISE = 0.005
+TOKENS = 48
+_ERROR = re.compile(r"^(?:\S+ )?((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): .+)$", re.MULTILINE)
+_FLOAT32 = "engine.dtype=float32;train.dtype=float32;train.autocast=null"
+
+
+class Run(Record):
+    """One of the runs.
+
+    Attributes:
+        name: What one does.
+        model: `TRAINED`, or a kind of tiny checkpoint.
+        command: The command line of a server with the same engine, without the model: what `quirks plan` reads.
+        told: What the trainer's preset says of its weight updates, and what the user says, by slot.
+        purpose: Of the engine.
+        trainer: Whose weight update and numerics are used; empty if no trainer is there.
+        temperature: Of the samples.
+        source: Where the engine's arguments were read.
+    """
+
+    name: str
+    model: str = TRAINED
+    command: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    purpose: str = "rollout"
+    trainer: str = ""
+    temperature: float = 1.0
+    source: str = ""
+
+
+_TRL = {
+    "command": ("--distributed-executor-backend", "external_launcher", "--max-num-batched-tokens", "4096",
+                "--logprobs-mode", "processed_logprobs"),
+    "told": ("refit.scope=parameters", "refit.clear_cache=true"),
+    "trainer": "trl",
+    "source": "TRL 1.16, `trl/generation/vllm_generation.py`",
+}  # fmt: skip
+_TRL_SERVER = {
+    **_TRL,
+    "command": ("--dtype", "auto", "--kv-cache-dtype", "auto", "--weight-transfer-config", '{"backend": "nccl"}',
+                "--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"),
+    "source": "TRL 1.16, `trl/scripts/vllm_serve.py`",
+}  # fmt: skip
+_VERL = {
+    "command": ("--dtype", "bfloat16", "--load-format", "dummy", "--distributed-executor-backend", "mp",
+                "--max-num-seqs", "256", "--enable-chunked-prefill", "--max-num-batched-tokens", "8192",
+                "--enable-prefix-caching", "--logprobs-mode", "processed_logprobs"),
+    "told": ("refit.scope=state_dict", "refit.clear_cache=true"),
+    "trainer": "verl",
+    "source": "verl 1dda039, `verl/workers/rollout/vllm_rollout/vllm_async_server.py`",
+}  # fmt: skip
+_FAMILIES = {"Qwen3": "qwen3", "Qwen3-MoE": "qwen3_moe", "Llama-3": "llama", "Gemma-3": "gemma3", "gpt-oss": "gpt_oss"}
+RUNS = (
+    Run(name="TRL colocate", **_TRL),
+    Run(name="TRL colocate, LoRA", **_TRL),
+    Run(name="TRL server", **_TRL_SERVER),
+    Run(name="verl", **_VERL),
+    Run(name="vllm serve for agents", purpose="serve", temperature=0.7, command=("--enable-prefix-caching",)),
+    Run(name="LLM() for evaluation", purpose="eval", temperature=0.0),
+    *(Run(name=f"TRL colocate, {name}", model=kind, **_TRL) for name, kind in _FAMILIES.items()),
+    Run(name="TRL colocate, DeepSeek", model="deepseek_v3", **_TRL),
+)
+
+
+class Planned(Record):
+    """What a plan does."""
+
+    applied: tuple[str, ...]  #: quirks in force in the engine
+    advised: tuple[str, ...]  #: quirks whose setting only the trainer or the client can make
+    refused: tuple[str, ...] = ()  #: why the run does not start
+
+
+class Measured(Record):
+    """One engine; figures in nats."""
+
+    error: str = ""  #: why there are no figures
+    mean: float | None = None  #: mean |rollout - trainer|; None without a trainer
+    largest: float | None = None
+
+
+class Row(Record):
+    """A run, planned and measured."""
+
+    run: Run
+    cpu: Planned
+    cuda: Planned
+    off: Measured
+    on: Measured
+    float32: Measured | None = None  #: float32 on both sides; None where no trainer is there
+    equal: int = 0  #: tokens that are the same on and off, up to the first that differs
+    tokens: int = 0
+    apart: float | None = None  #: the largest difference between the logprobs of the equal tokens, on and off
+    date: str
+    versions: dict[str, str]
+
+
+class Rows(Record):
+    """All rows, in the order of `RUNS`."""
+
+    rows: tuple[Row, ...] = ()
+
+
+# ---- plans
+
+
+def config_of(run: Run, model: Path) -> GenerationConfig:
+    """Returns the configuration that ``quirks plan -- vllm serve MODEL …`` makes of a run."""
+    return read_serve_command(["vllm", "serve", str(model), *run.command]).config(purpose=run.purpose, settings=run.told)
+
+
+def planned(run: Run, model: Path, platform: str) -> Planned:
+    """Plans a run for vLLM 0.32.0 and a platform; the CPU is one with AVX-512 BF16, whatever this one is."""
+    config = config_of(run, model)
+    assume = ("vllm==0.32.0", f"platform=={platform}", "cpu==avx512_bf16")
+    return _planned(make_plan(config, PlanOptions(assume=assume), environ={}))
+
+
+def _planned(plan: Plan) -> Planned:
+    applied = [item for item in plan.adjustments if item.status is Status.APPLIED]
+    enforced = {quirk.id for item in applied if is_enforced(item.slot) for quirk in item.quirks}
+    enforced |= {patch.quirk.id for patch in plan.patches}
+    advised = {quirk.id for item in applied for quirk in item.quirks} - enforced
+    refused = tuple(sorted({quirk for refusal in plan.refusals for quirk in refusal.off}))
+    return Planned(applied=tuple(sorted(enforced)), advised=tuple(sorted(advised)), refused=refused)
+
+
+# ---- one engine, in a process of its own
+
+
+def engine(order: dict[str, Any]) -> None:
+    """Starts an engine as a program does, has it generate, and writes tokens and logprobs."""
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": order["port"]}
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(order["model"], seed=0, **order["arguments"])
+    if order["weights"]:
+        from safetensors.torch import load_file
+
+        held = llm.llm_engine.model_executor.driver_worker.model_runner.model
+        for name, tensor in load_file(order["weights"]).items():
+            held.load_weights([(name, tensor)])
+        llm.reset_prefix_cache()
+    drawn = {"temperature": order["temperature"], "max_tokens": TOKENS, "ignore_eos": True, "logprobs": 0}
+    prompts = [{"prompt_token_ids": row} for row in order["prompts"]]
+    outputs = llm.generate(prompts, [SamplingParams(**drawn, seed=seed) for seed in range(len(prompts))], use_tqdm=False)
+    rows = [output.outputs[0] for output in outputs]
+    found = [
+        (list(row.token_ids), [at[token].logprob for at, token in zip(row.logprobs, row.token_ids, strict=True)])
+        for row in rows
+    ]
+    Path(order["result"]).write_text(json.dumps(found), encoding="utf-8")
+
+
+def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -> list[Any] | str:
+    """Returns tokens and logprobs of each prompt, or the error with which the engine ended."""
+    result, log = folder / "result.json", folder / "log"
+    result.unlink(missing_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    file = folder / "order.json"
+    file.write_text(json.dumps({**order, "result": str(result), "port": port}), encoding="utf-8")
+    ours = {name: text for name, text in os.environ.items() if not name.startswith("MODEL_QUIRKS")}
+    small = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    with log.open("wb") as output:
+        command = [sys.executable, __file__, "--engine", str(file)]
+        environ = {**ours, **small, "HF_HUB_OFFLINE": "1", **variables}
+        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environ, check=False, timeout=900)  # noqa: S603
+    if result.exists():
+        return list(json.loads(result.read_text(encoding="utf-8")))
+    errors = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
+    return errors[-1] if errors else "the process ended without a result"
+
+
+# ---- the trainer
+
+
+def _policy(run: Run, model: Path) -> Any:
+    """Returns the trainer's model: float32 weights, the checkpoint's with `NOISE`, or with a LoRA adapter of that size."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    if "LoRA" in run.name:
+        from peft import LoraConfig, get_peft_model
+
+        policy = get_peft_model(policy, LoraConfig(r=16, target_modules="all-linear", init_lora_weights=False)).eval()
+        trained = [(name, row) for name, row in policy.named_parameters() if "lora_B" in name]
+    else:
+        trained = list(policy.named_parameters())
+    with torch.no_grad():
+        for name, row in trained:
+            spread = 0.01 if "lora_B" in name else float(row.std(correction=0) or row.abs().mean()) * NOISE
+            row.copy_(torch.randn_like(row) * spread) if "lora_B" in name else row.add_(torch.randn_like(row) * spread)
+    return policy
+
+
+def _sent(run: Run, policy: Any) -> dict[str, Any]:
+    """Returns what the trainer sends: TRL the parameters, with adapters merged, verl the state dict."""
+    if run.trainer == "verl":
+        tensors = dict(policy.state_dict())
+    elif hasattr(policy, "merge_adapter"):
+        policy.merge_adapter()
+        names = {
+            name: name.removeprefix("base_model.model.").replace(".base_layer", "") for name, _ in policy.named_parameters()
+        }
+        tensors = {names[name]: row.data.clone() for name, row in policy.named_parameters() if policy.prefix not in name}
+        policy.unmerge_adapter()
+    else:
+        tensors = {name: row.data for name, row in policy.named_parameters()}
+    return {name: row.clone().contiguous() for name, row in tensors.items()}  # a file has no tied tensors
+
+
+def _scored(run: Run, policy: Any, order: dict[str, Any], found: list[Any], *, float32: bool) -> Measured:
+    """Compares with the trainer: TRL under autocast, verl with its weights cast as well (FSDP), or in float32."""
+    import numpy as np
+    import torch
+
+    from worker.lab.parity.records import Sample, Scoring
+    from worker.lab.parity.scoring import logprobs
+
+    scoring = Scoring(temperature=run.temperature)
+    samples = [
+        Sample(prompt=prompt, tokens=tokens, rollout=values, scoring=scoring)
+        for prompt, (tokens, values) in zip(order["prompts"], found, strict=True)
+    ]
+    module = policy.base_model.model if hasattr(policy, "merge_adapter") else policy
+    if cast := run.trainer == "verl" and not float32:
+        held = {name: row.data.clone() for name, row in module.named_parameters()}
+        module.to(torch.bfloat16)
+    trainer = logprobs(module, samples, autocast=None if float32 else "bfloat16")
+    if cast:
+        module.to(torch.float32)
+        for name, row in module.named_parameters():
+            row.data.copy_(held[name])
+    delta = np.abs(
+        np.concatenate([np.array(sample.rollout) - np.array(row) for sample, row in zip(samples, trainer, strict=True)])
+    )
+    return Measured(mean=float(delta.mean()), largest=float(delta.max()))
+
+
+# ---- a row
+
+
+def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
+    """Plans and measures a run."""
+    from worker.lab.parity.prompts import load_prompts
+
+    with tempfile.TemporaryDirectory(prefix="quirks-runs-") as name:
+        folder = Path(name)
+        model = _checkpoint(run.model, folder)
+        config = config_of(run, model)
+        order: dict[str, Any] = {
+            "model": str(model), "temperature": run.temperature, "weights": "", "arguments": _arguments(config),
+            "prompts": load_prompts(config.model).rows,
+        }  # fmt: skip
+        policy = _policy(run, model) if run.trainer else None
+        if policy is not None:
+            from safetensors.torch import save_file
+
+            save_file(_sent(run, policy), folder / "weights.safetensors")
+            order["weights"] = str(folder / "weights.safetensors")
+        hook = {"MODEL_QUIRKS": run.purpose, **({"MODEL_QUIRKS_TRAINER": run.trainer} if run.trainer else {})}
+        engines = {"off": {"MODEL_QUIRKS": ""}, "on": hook}
+        if policy is not None:
+            engines["float32"] = {**hook, "MODEL_QUIRKS_SET": _FLOAT32}
+        found: dict[str, list[Any] | str] = {}
+        sizes: dict[str, Measured] = {}
+        for engine_name, variables in engines.items():
+            tell(f"{run.name}: {engine_name}")
+            made = found[engine_name] = _generated(order, variables, folder)
+            if isinstance(made, str):
+                sizes[engine_name] = Measured(error=made)
+            elif policy is None:
+                sizes[engine_name] = Measured()
+            else:
+                sizes[engine_name] = _scored(run, policy, order, made, float32=engine_name == "float32")
+            tell(f"  {sizes[engine_name].model_dump_json(exclude_defaults=True)}")
+        del policy
+        gc.collect()
+        return Row(
+            run=run,
+            cpu=planned(run, model, "cpu"),
+            cuda=planned(run, model, "cuda"),
+            **sizes,
+            **_alike(found["off"], found["on"]),
+            date=datetime.now(UTC).date().isoformat(),
+            versions=_versions(),
+        )
+
+
+def _alike(off: list[Any] | str, on: list[Any] | str) -> dict[str, Any]:
+    if isinstance(off, str) or isinstance(on, str):
+        return {}
+    equal, apart = 0, 0.0
+    for (tokens, values), (other, others) in zip(off, on, strict=True):
+        until = next((at for at, pair in enumerate(zip(tokens, other, strict=True)) if pair[0] != pair[1]), len(tokens))
+        equal += until
+        apart = max([apart, *(abs(a - b) for a, b in zip(values[:until], others[:until], strict=True))])
+    return {"equal": equal, "tokens": sum(len(tokens) for tokens, _ in off), "apart": apart}
+
+
+def _arguments(config: GenerationConfig) -> dict[str, Any]:
+    """Returns the arguments of `LLM`, with what a small machine needs."""
+    given = config.engine.model_dump(mode="json", include=config.engine.model_fields_set, exclude_none=True)
+    given |= config.engine.model_extra or {}
+    known = {name: value for name, value in given.items() if name not in ("runtime", "async_engine", "weight_transfer_config")}
+    if known.get("distributed_executor_backend") == "mp":
+        known["distributed_executor_backend"] = "uni"  # one process
+    return {**known, "enforce_eager": True, "max_model_len": 256, "num_gpu_blocks_override": 256}
+
+
+def _checkpoint(kind: str, folder: Path) -> Path:
+    """Returns a checkpoint in bfloat16."""
+    if kind == TRAINED:
+        from worker.lab.trained import trained_model
+
+        return trained_model()
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from worker.lab.kit.checkpoints import build
+
+    made = build(kind, folder / kind)
+    AutoModelForCausalLM.from_pretrained(made, dtype=torch.bfloat16).save_pretrained(made)
+    return made
+
+
+def _versions() -> dict[str, str]:
+    found = {"vllm": installed_version("vllm") or ""}
+    return found | {name: version(name) for name in ("torch", "transformers", "model-quirks")}
+
+
+# ---- the page
+
+_HEAD = """\
+# The commonest runs, measured
+
+Made by `python benchmarks/runs.py`; not edited by hand. Measured on {date} on a CPU ({versions}): small models, eager,
+one process. No GPU was used; what is applied there is what `quirks plan` says, and was not measured.
+[A trained model, measured](why.md#a-trained-model-measured) has figures of an H100.
+
+Each run starts vLLM's engine with the arguments that its program gives it, without `MODEL_QUIRKS` (*off*) and with it (*on*).
+Before it generates, a rollout gets the weights of a policy in its trainer's way. The figures are the mean absolute difference
+between the logprobs of the engine and those of the trainer, in nats. *Tokens equal* compares on with off: the same seeds, up to
+the first token that differs. *Float32* is *on* with `MODEL_QUIRKS_SET='{float32}'`
+and a trainer in float32.
+
+| run | model | off | on | tokens equal | float32 on both sides |
+|---|---|---|---|---|---|
+"""
+
+
+def markdown(rows: Rows) -> str:
+    """Returns the page."""
+    dates = sorted({row.date for row in rows.rows})
+    text = "; ".join(dict.fromkeys(", ".join(f"{name} {value}" for name, value in row.versions.items()) for row in rows.rows))
+    head = _HEAD.format(date=" and ".join(dict.fromkeys((dates[0], dates[-1]))), versions=text, float32=_FLOAT32)
+    return head + "\n".join([*map(_line, rows.rows), "", *_sections(rows)]) + "\n"
+
+
+def _line(row: Row) -> str:
+    model = f"{row.run.model}, trained" if row.run.model == TRAINED else f"{row.run.model}, tiny"
+    equal = f"{row.equal} of {row.tokens}" if row.tokens else "-"
+    if row.tokens and row.equal == row.tokens and row.apart == 0:
+        equal += ", logprobs to the last digit"
+    both = _size(row.float32) if row.float32 else "-"
+    return f"| {row.run.name} | {model} | {_size(row.off)} | {_size(row.on)} | {equal} | {both} |"
+
+
+def _size(found: Measured) -> str:
+    if found.error:
+        return "error"
+    return "-" if found.mean is None else f"{found.mean:.2g}"
+
+
+def _sections(rows: Rows) -> Iterator[str]:
+    for row in rows.rows:
+        yield from (f"## {row.run.name}", "", *_details(row), "")
+    used = sorted({name for row in rows.rows for plan in (row.cpu, row.cuda) for name in plan.applied})
+    yield from ("## What the quirks cost", "", "| quirk | cost while it is applied |", "|---|---|")
+    yield from (f"| {_link(name)} | {_quirks()[name].cost or 'not measured'} |" for name in used)
+
+
+def _details(row: Row) -> Iterator[str]:
+    run = row.run
+    command = " ".join(_quoted(word) for word in ("vllm", "serve", "MODEL", *run.command))
+    told = "".join(f" --set {text}" for text in run.told)
+    yield f"- Plan: `quirks plan --purpose {run.purpose}{told} -- {command}`"
+    if run.source:
+        yield f"- The arguments are those of {run.source}."
+    yield f"- Applied on this CPU: {_links(row.cpu.applied)}."
+    yield f"- Applied on a GPU: {_links(row.cuda.applied)}."
+    if row.cuda.advised or row.cpu.advised:
+        yield f"- Advised, because only the trainer or the client can set it: {_links(row.cuda.advised)}."
+    for name, found in (("Off", row.off), ("On", row.on), ("Float32", row.float32)):
+        if found is not None and found.error:
+            yield f"- {name}: `{found.error}`"
+    yield f"- {_reading(row)}"
+
+
+def _reading(row: Row) -> str:
+    """Says what a run's figures mean together."""
+    if row.off.error and row.on.error:
+        return "The engine fails with quirks and without; nothing was measured."
+    if row.off.error:
+        text = "Without quirks the run fails, with them it works."
+    elif row.equal == row.tokens and row.apart == 0:
+        text = "Changed: nothing; tokens and logprobs are equal to the last digit."
+    elif row.equal == row.tokens:
+        text = f"Changed: no token, and no logprob by more than {row.apart:.2g} nats."
+    else:
+        text = f"Changed: {row.tokens - row.equal} of {row.tokens} tokens come after one that differs."
+    if row.on.mean is None:
+        return f"{text} No trainer is there, so nothing remains to compare." if not row.on.error else text
+    text += f" Remains: {row.on.mean:.2g} nats (largest {row.on.largest:.2g})"
+    if row.float32 is None or row.float32.mean is None:
+        return f"{text}; float32 on both sides was not measured."
+    if row.float32.mean < row.on.mean / 5:
+        return (
+            f"{text}, which is rounding to bfloat16 on both sides: float32 there leaves {row.float32.mean:.2g}, for twice the "
+            "memory of the engine's weights and cache."
+        )
+    return f"{text}; float32 on both sides leaves {row.float32.mean:.2g}, so rounding is not the cause."
+
+
+def _quoted(word: str) -> str:
+    return f"'{word}'" if set(word) & set(' {"') else word
+
+
+def _links(names: Sequence[str]) -> str:
+    return ", ".join(map(_link, names)) or "none"
+
+
+def _link(name: str) -> str:
+    module = _modules().get(name)
+    return f"[{name}](../{module.replace('.', '/')}.py)" if module else name
+
+
+@cache
+def _modules() -> dict[str, str]:
+    return {item.name: item.module for item in discover()}
+
+
+@cache
+def _quirks() -> dict[str, Any]:
+    return {item.quirk.id: item.quirk for item in Registry.load().loaded}
+
+
+def read(docs: Path = DOCS) -> Rows:
+    """Reads the recorded rows."""
+    file = docs / "runs.json"
+    return Rows.model_validate_json(file.read_bytes()) if file.exists() else Rows()
+
+
+def main() -> None:
+    """Measures runs, and writes data and page after each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="*", help="names, or beginnings of them; all by default")
+    parser.add_argument("--render", action="store_true", help="measure nothing; write the page from the recorded rows")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of runs.json and runs.md (%(default)s)")
+    parser.add_argument("--engine", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.engine:
+        engine(json.loads(options.engine.read_text(encoding="utf-8")))
+        return
+    if "avx512_bf16" not in (cpu_features() or ()):
+        print("this CPU has no AVX-512 BF16: the plans of the page are those of one that has", file=sys.stderr)
+    chosen = [run for run in RUNS if not options.runs or run.name in options.runs]
+    rows = read(options.docs)
+    for run in () if options.render else chosen:
+        row = measure(run)
+        found = {one.run.name: one for one in (*read(options.docs).rows, row)}
+        rows = Rows(rows=tuple(found[one.name] for one in RUNS if one.name in found))
+        whole_file.write(options.docs / "runs.json", rows.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+        whole_file.write(options.docs / "runs.md", markdown(rows))
+    whole_file.write(options.docs / "runs.md", markdown(rows))
+
+
+if __name__ == "__main__":
+    main()
