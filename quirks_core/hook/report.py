@@ -64,7 +64,7 @@ def say_plan(
     names = typed.names - {slot.removeprefix(ENGINE) for slot in plan.context.settings.keys() - plan.context.typed}
     first += f": {', '.join(sorted(names)) or 'nothing'}"
     lines, dtypes = list(_lines(plan, only_reports=only_reports)), _dtypes(plan, trainer)
-    if lines == list(_undecided(plan)):
+    if lines == [*_plugins(plan), *_undecided(plan)]:
         say(f"{first}; {_unchanged(plan, lines, dtypes)}")
         return
     say(first)
@@ -112,9 +112,7 @@ def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
     if only_reports:
         for refusal in plan.refusals:
             yield _Line(f"would be refused: {refusal}", always=True)
-    for note in plan.notes:
-        if note.kind is NoteKind.PLUGIN:
-            yield _Line(f"warning: {note.text}", always=True)
+    yield from _plugins(plan)
     advised = list(advice(plan))
     yield from (_Line(text, always=True) for item, text in advised if item.strength is Strength.REQUIRE)
     for item in plan.adjustments:
@@ -173,11 +171,18 @@ def _dtypes(plan: Plan, trainer: Trainer | None) -> _Dtypes | None:
     return _Dtypes(f"unknown: in which dtypes {name} computes ({', '.join(unset)}; this engine: {engine}); {measures}")
 
 
-def _unchanged(plan: Plan, undecided: Sequence[_Line], dtypes: _Dtypes | None) -> str:
+def _plugins(plan: Plan) -> Iterator[_Line]:
+    """Yields a warning for each plugin that was not loaded."""
+    for note in plan.notes:
+        if note.kind is NoteKind.PLUGIN:
+            yield _Line(f"warning: {note.text}", always=True)
+
+
+def _unchanged(plan: Plan, lines: Sequence[_Line], dtypes: _Dtypes | None) -> str:
     """Says of a plan that changes nothing what was checked, and what is not known: without that it is an all-clear."""
     off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
     rest = [f"switched off: {listed(off)}"] if off else []
-    rest += [line.text for line in undecided]
+    rest += [line.text for line in lines]
     where = (
         f"vLLM {plan.context.packages.get('vllm', 'of an unknown version')} on {plan.context.platform or 'an unknown platform'}"
     )
