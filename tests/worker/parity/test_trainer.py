@@ -435,5 +435,7 @@ def test_weights_of_a_step_build_on_those_of_the_last_one_which_can_be_forgotten
     trainer.forget(OLD)
 
     assert trainer.labels == (OLD, "2")
-    apart = [sum(float((a - b).norm() ** 2) for a, b in zip(x, y, strict=True)) for x, y in ((old, one), (one, two), (old, two))]
+    apart = [
+        sum(float((a - b).norm() ** 2) for a, b in zip(x, y, strict=True)) for x, y in ((old, one), (one, two), (old, two))
+    ]
     assert apart[2] == pytest.approx(apart[0] + apart[1], rel=0.1)  # two independent steps

@@ -13,7 +13,7 @@ import transformers
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
 from worker.lab.parity.records import NEW, OLD, Sample
-from worker.lab.parity.scoring import logits, logprobs
+from worker.lab.parity.scoring import logits, logprobs, step_seconds
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -165,6 +165,16 @@ class Trainer:
         scorer = self._scorer(options)
         self._hold(scorer, OLD)
         return logits(scorer.module, sample, **options.arithmetic)
+
+    def step_seconds(self, sample: Sample, options: TrainerOptions) -> float:
+        """Returns the seconds of a forward and a backward pass over a sample with the checkpoint's weights.
+
+        Raises:
+            TrainerLoadError: Transformers cannot load the model with these options.
+        """
+        scorer = self._scorer(options)
+        self._hold(scorer, OLD)
+        return step_seconds(scorer.module, sample, **options.arithmetic)
 
     def unround(self, label: str, dtype: torch.dtype) -> None:
         """Makes further weights, as many steps in float32 leave them: rounded to a shorter dtype, they are the checkpoint's.
