@@ -128,6 +128,7 @@ class Row(Record):
     """A run, planned and measured."""
 
     run: Run
+    config: dict[str, Any]  #: the checkpoint's ``config.json``, for its plans
     cpu: Planned
     cuda: Planned
     off: Measured
@@ -332,6 +333,7 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
         gc.collect()
         return Row(
             run=run,
+            config=json.loads((model / "config.json").read_text(encoding="utf-8")),
             cpu=planned(run, model, "cpu"),
             cuda=planned(run, model, "cuda"),
             **sizes,
