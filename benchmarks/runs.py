@@ -8,7 +8,7 @@ It writes ``docs/runs.json`` and the page made of it::
 
 Each run starts vLLM's engine with the arguments that its program gives it, in a process of its own, up to three times: without
 MODEL_QUIRKS, with it, and with it and float32 on both sides. Before it generates, a rollout gets the weights of a policy in the
-way of its trainer: one tensor after the other through ``load_weights``, then an empty prefix cache.
+way of its trainer (`Update`), then an empty prefix cache.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from enum import StrEnum, auto
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -50,6 +51,14 @@ _ERROR = re.compile(r"^(?:\S+ )?((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): .+)$"
 _FLOAT32 = "engine.dtype=float32;train.dtype=float32;train.autocast=null"
 
 
+class Update(StrEnum):
+    """How weights reach the engine."""
+
+    EACH = auto()  #: TRL's colocate mode: ``load_weights`` of one tensor after the other
+    RELOAD = auto()  #: TRL's server: vLLM's own weight transfer, which reloads layer by layer; without its NCCL here
+    BUCKET = auto()  #: verl: ``load_weights`` of a bucket of tensors, then vLLM's processing after loading
+
+
 class Run(Record):
     """One of the runs.
 
@@ -59,7 +68,8 @@ class Run(Record):
         command: The command line of a server with the same engine, without the model: what `quirks plan` reads.
         told: What the trainer's preset says of its weight updates, and what the user says, by slot.
         purpose: Of the engine.
-        trainer: Whose weight update and numerics are used; empty if no trainer is there.
+        trainer: Whose facts and numerics are used; empty if no trainer is there.
+        update: How its weights reach the engine.
         temperature: Of the samples.
         source: Where the engine's arguments were read.
     """
@@ -70,6 +80,7 @@ class Run(Record):
     told: tuple[str, ...] = ()
     purpose: str = "rollout"
     trainer: str = ""
+    update: Update = Update.EACH
     temperature: float = 1.0
     source: str = ""
 
@@ -85,6 +96,7 @@ _TRL_SERVER = {
     **_TRL,
     "command": ("--dtype", "auto", "--kv-cache-dtype", "auto", "--weight-transfer-config", '{"backend": "nccl"}',
                 "--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"),
+    "update": Update.RELOAD,
     "source": "TRL 1.16, `trl/scripts/vllm_serve.py`",
 }  # fmt: skip
 _VERL = {
@@ -93,6 +105,7 @@ _VERL = {
                 "--enable-prefix-caching", "--logprobs-mode", "processed_logprobs"),
     "told": ("refit.scope=state_dict", "refit.clear_cache=true"),
     "trainer": "verl",
+    "update": Update.BUCKET,
     "source": "verl 1dda039, `verl/workers/rollout/vllm_rollout/vllm_async_server.py`",
 }  # fmt: skip
 _FAMILIES = {"Qwen3": "qwen3", "Qwen3-MoE": "qwen3_moe", "Llama-3": "llama", "Gemma-3": "gemma3", "gpt-oss": "gpt_oss"}
@@ -181,11 +194,7 @@ def engine(order: dict[str, Any]) -> None:
 
     llm = LLM(order["model"], seed=0, **order["arguments"])
     if order["weights"]:
-        from safetensors.torch import load_file
-
-        held = llm.llm_engine.model_executor.driver_worker.model_runner.model
-        for name, tensor in load_file(order["weights"]).items():
-            held.load_weights([(name, tensor)])
+        _update(llm, order)
         llm.reset_prefix_cache()
     drawn = {"temperature": order["temperature"], "max_tokens": TOKENS, "ignore_eos": True, "logprobs": 0}
     prompts = [{"prompt_token_ids": row} for row in order["prompts"]]
@@ -196,6 +205,22 @@ def engine(order: dict[str, Any]) -> None:
         for row in rows
     ]
     Path(order["result"]).write_text(json.dumps(found), encoding="utf-8")
+
+
+def _update(llm: Any, order: dict[str, Any]) -> None:
+    from safetensors.torch import load_file
+    from vllm.model_executor.model_loader.utils import process_weights_after_loading
+
+    worker = llm.llm_engine.model_executor.driver_worker.worker
+    held, weights = worker.model_runner.model, list(load_file(order["weights"]).items())
+    if order["update"] == Update.RELOAD:
+        worker.reload_weights(weights_iterator=iter(weights))
+    elif order["update"] == Update.BUCKET:
+        held.load_weights(weights)
+        process_weights_after_loading(held, llm.model_config, worker.device)
+    else:
+        for name, tensor in weights:
+            held.load_weights([(name, tensor)])
 
 
 def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -> list[Any] | str:
@@ -305,6 +330,7 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
         config = config_of(run, model)
         order: dict[str, Any] = {
             "model": str(model), "temperature": run.temperature, "weights": "", "arguments": _arguments(config),
+            "update": run.update,
             "prompts": load_prompts(config.model).rows,
         }  # fmt: skip
         policy = _policy(run, model) if run.trainer else None
@@ -441,8 +467,8 @@ def _details(row: Row) -> Iterator[str]:
     command = " ".join(_quoted(word) for word in ("vllm", "serve", "MODEL", *run.command))
     told = "".join(f" --set {text}" for text in run.told)
     yield f"- Plan: `quirks plan --purpose {run.purpose}{told} -- {command}`"
-    if run.source:
-        yield f"- The arguments are those of {run.source}."
+    if run.trainer:
+        yield f"- The arguments are those of {run.source}. {_UPDATES[run.update]}"
     yield f"- Applied on this CPU: {_links(row.cpu.applied)}."
     yield f"- Applied on a GPU: {_links(row.cuda.applied)}."
     if row.cuda.advised or row.cpu.advised:
@@ -451,6 +477,13 @@ def _details(row: Row) -> Iterator[str]:
         if found is not None and found.error:
             yield f"- {name}: `{found.error}`"
     yield f"- {_reading(row)}"
+
+
+_UPDATES = {
+    Update.EACH: "Its weights come one tensor at a time through `load_weights`.",
+    Update.RELOAD: "Its weights come through vLLM's reload, layer by layer; the transfer by NCCL is left out.",
+    Update.BUCKET: "Its weights come through `load_weights` in one bucket, then they are processed; the transfer is left out.",
+}
 
 
 def _reading(row: Row) -> str:
