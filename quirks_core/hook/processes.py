@@ -84,7 +84,7 @@ def prove(executor: Any) -> Receipt | None:
     receipt = Receipt(digest=plan.digest, host=socket.gethostname(), changes=changes, processes=tuple(rows))
     if settings.receipt is not None:
         receipts.add_engine(settings.receipt, receipt)
-    if not settings.is_quiet:
+    if not settings.is_quiet and (changes or plan.patches):
         report.say_receipt(receipt, asked(plan))
     return receipt
 

@@ -1,4 +1,4 @@
-"""The lines that the hook logs for each start of an engine: about ten, one if MODEL_QUIRKS_LOG is quiet."""
+"""The lines that the hook logs for each start of an engine: about ten, one if nothing changes or MODEL_QUIRKS_LOG is quiet."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from quirks_core.apply.receipt import Receipt
-from quirks_core.base.text import one_line
+from quirks_core.base.text import listed, one_line
 from quirks_core.configuration.slots import ENGINE, is_enforced
 from quirks_core.facts.trainers import Trainer
 from quirks_core.hook.typed import Typed
 from quirks_core.plan.advice import advice
-from quirks_core.plan.records import NoteKind, Plan, Status, Strength
+from quirks_core.plan.records import NoteKind, Plan, State, Status, Strength
 
 _LOGGER = logging.getLogger("model_quirks.hook")
 #: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.
@@ -47,7 +47,7 @@ def say_plan(
         typed: What the user typed.
         why: Why the run has its purpose.
         trainer: The trainer that starts the engine.
-        quiet: One line.
+        quiet: One line; a plan that changes nothing is one line in any case.
         only_reports: Nothing is put into force: refusals are lines, too, and no line is left out.
     """
     first = f"{'would apply' if only_reports else 'plan'} {plan.digest[:12]} to {plan.context.model.name}, purpose "
@@ -62,9 +62,14 @@ def say_plan(
         return
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
     names = typed.names - {slot.removeprefix(ENGINE) for slot in plan.context.settings.keys() - plan.context.typed}
-    say(f"{first}: {', '.join(sorted(names)) or 'nothing'}")
-    lines = list(_lines(plan, only_reports=only_reports)) or [_Line("no quirk concerns this run")]
-    lines += _mismatch(plan, trainer)
+    first += f": {', '.join(sorted(names)) or 'nothing'}"
+    lines, dtypes = list(_lines(plan, only_reports=only_reports)), _dtypes(plan, trainer)
+    if lines == [*_plugins(plan), *_undecided(plan)]:
+        say(f"{first}; {_unchanged(plan, lines, dtypes)}")
+        return
+    say(first)
+    if dtypes is not None:
+        lines.append(_Line(f"all clear, checked: {dtypes.text}" if dtypes.are_clear else dtypes.text, always=True))
     shown = lines if only_reports or len(lines) < _MOST else _folded(lines)
     for line in shown:
         say(f"  {line.text}")
@@ -107,9 +112,7 @@ def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
     if only_reports:
         for refusal in plan.refusals:
             yield _Line(f"would be refused: {refusal}", always=True)
-    for note in plan.notes:
-        if note.kind is NoteKind.PLUGIN:
-            yield _Line(f"warning: {note.text}", always=True)
+    yield from _plugins(plan)
     advised = list(advice(plan))
     yield from (_Line(text, always=True) for item, text in advised if item.strength is Strength.REQUIRE)
     for item in plan.adjustments:
@@ -130,24 +133,65 @@ def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
             yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
 
 
-def _mismatch(plan: Plan, trainer: Trainer | None) -> Iterator[_Line]:
-    """Yields what the dtypes of a rollout's two sides do to its logprobs, as far as it is known (docs/why.md has figures)."""
+class _Dtypes(NamedTuple):
+    """What the dtypes of a rollout's two sides do to its logprobs."""
+
+    text: str
+    are_clear: bool = False  #: both sides compute in float32
+
+
+def _dtypes(plan: Plan, trainer: Trainer | None) -> _Dtypes | None:
+    """Compares the dtypes of a rollout's two sides, as far as they are known (docs/why.md has figures)."""
     if plan.context.purpose != "rollout":
-        return
+        return None
+    name = trainer.name if trainer is not None else "the trainer"
     engine = plan.value("engine.dtype") or "auto"
     heads = {plan.value(f"{side}.head_dtype") or "model" for side in ("engine", "train")}
-    autocast = trainer.numerics.get("train.autocast") if trainer is not None else None
-    if "train.autocast" in plan.context.typed:
-        products = plan.value("train.autocast")
-        if engine == plan.value("train.dtype") == "float32" and products is None and heads <= {"model", "float32"}:
-            yield _Line("all clear, checked: weights, products and heads are float32 on both sides", always=True)
-    elif trainer is not None and autocast:
-        yield _Line(
-            f"{trainer.name} computes in {autocast} by autocast unless its configuration says otherwise, and this engine in "
-            f"{engine}: logprobs differ (SmolLM2-135M on an H100: by 0.036 nats, half of it from the heads; by 0.002 with "
-            f"float32 on both sides); 'quirks parity explain --trainer {trainer.name} --model …' measures your model",
-            always=True,
+    default = trainer.numerics.get("train.autocast") if trainer is not None else None
+    options = (
+        f"--trainer {trainer.name}"
+        if trainer is not None and trainer.numerics
+        else "--set train.dtype=… --set train.autocast=…"
+    )
+    measures = f"'quirks parity explain {options} --model …' measures your model"
+    unset = [f"train.{key}" for key in ("dtype", "autocast") if f"train.{key}" not in plan.context.typed]
+    if not unset:
+        weights, products = plan.value("train.dtype"), plan.value("train.autocast")
+        if engine == weights == "float32" and products is None and heads <= {"model", "float32"}:
+            return _Dtypes("weights, products and heads are float32 on both sides", are_clear=True)
+        head = f" (head: {' and '.join(sorted(heads))})" if heads != {"model"} else ""
+        computes = f"{name} computes in {products or weights}, this engine in {engine}{head}"
+        return _Dtypes(f"{computes}: logprobs differ by rounding; {measures}")
+    if default and "train.autocast" in unset:
+        return _Dtypes(
+            f"{name} computes in {default} by autocast unless its configuration says otherwise, and this engine in {engine}: "
+            "logprobs differ (SmolLM2-135M on an H100: by 0.036 nats, half of it from the heads; by 0.002 with float32 on both "
+            f"sides); {measures}"
         )
+    return _Dtypes(f"unknown: in which dtypes {name} computes ({', '.join(unset)}; this engine: {engine}); {measures}")
+
+
+def _plugins(plan: Plan) -> Iterator[_Line]:
+    """Yields a warning for each plugin that was not loaded."""
+    for note in plan.notes:
+        if note.kind is NoteKind.PLUGIN:
+            yield _Line(f"warning: {note.text}", always=True)
+
+
+def _unchanged(plan: Plan, lines: Sequence[_Line], dtypes: _Dtypes | None) -> str:
+    """Says of a plan that changes nothing what was checked, and what is not known: without that it is an all-clear."""
+    off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
+    rest = [f"switched off: {listed(off)}"] if off else []
+    rest += [line.text for line in lines]
+    where = (
+        f"vLLM {plan.context.packages.get('vllm', 'of an unknown version')} on {plan.context.platform or 'an unknown platform'}"
+    )
+    checked = f"{_counted(len(plan.verdicts) - len(off), 'quirk')} for {where}, none is in force"
+    if dtypes is not None and dtypes.are_clear:
+        checked += f"; {dtypes.text}"
+    elif dtypes is not None:
+        rest.append(dtypes.text)
+    return "; ".join([f"{'no change' if rest else 'all clear'}, checked: {checked}", *rest])
 
 
 def _undecided(plan: Plan) -> Iterator[_Line]:

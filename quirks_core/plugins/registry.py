@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 from quirks_core.base import json_values
 from quirks_core.base.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown
+from quirks_core.base.text import listed
 from quirks_core.configuration.slots import engine_doubt
 from quirks_core.declaration.quirk import Quirk, asked_of
 from quirks_core.facts.context import RunContext, is_known_fact
@@ -173,7 +174,7 @@ class Registry:
             UsageError: A switch names nothing.
         """
         switches = switches or Switches()
-        notes = [Note(kind=NoteKind.PLUGIN, text=str(row)) for row in (*self.broken, *self.skipped)]
+        notes = [Note(kind=NoteKind.PLUGIN, text=text) for text in (*map(str, self.broken), *_left_out(self.skipped))]
         notes += [Note(kind=NoteKind.SWITCH, text=text) for text in self.check_names(switches)]
         context, troubles = self._with_plugin_facts(context)
         notes += [Note(kind=NoteKind.HOOK, text=text) for text in troubles]
@@ -224,6 +225,16 @@ class Registry:
             except DeclarationError as error:
                 troubles.append(f"{who} failed: {error}")
         return answers, troubles
+
+
+def _left_out(skipped: Iterable[Skipped]) -> Iterator[str]:
+    """Yields a sentence for each switch that keeps plugins from being loaded."""
+    by_switch: dict[Switch, list[Skipped]] = {}
+    for row in skipped:
+        by_switch.setdefault(row.switch, []).append(row)
+    for switch, rows in by_switch.items():
+        names = listed((row.plugin.name for row in rows), most=3)
+        yield str(rows[0]) if len(rows) == 1 else f"{len(rows)} plugins ({names}) were not loaded: {switch}"
 
 
 def _unchecked(context: RunContext) -> Iterator[Note]:

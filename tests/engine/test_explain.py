@@ -39,8 +39,19 @@ def test_the_shares_add_up_to_the_difference(explained) -> None:
     assert remains["as it is", "as it is"] == pytest.approx(found.mean_abs_delta)
     assert remains["float32", "float32"] < 1e-4 < found.mean_abs_delta / 5
     assert len(remains) == 9
+    assert found.failed == {}
+    assert all(row.step_seconds > 0 for row in found.remains)
     assert 0 < found.whole["vocab_kl"] < 1
     assert found.whole["vocab_variation"] > 0
+
+
+def test_an_engine_that_is_refused_is_named_and_its_part_is_in_the_next_one(explained) -> None:
+    found = explained("qwen3_next", "engine.dtype=bfloat16")  # whose kernels for CPUs compute in bfloat16 alone
+
+    assert set(found.failed) == {"float32"}
+    assert "cpu-gdn-bfloat16" in found.failed["float32"]
+    assert "the engine's layers in bfloat16, against transformers" in {part.what for part in found.parts}
+    assert sum(part.share for part in found.parts) == pytest.approx(found.mean_abs_delta, rel=1e-6)
 
 
 def test_float32_on_both_sides_leaves_nothing_to_try(explained) -> None:

@@ -74,6 +74,15 @@ async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured
     assert (kept.gates, kept.level) == (False, "fail")
 
 
+async def test_every_step_of_new_weights_is_within_prime_rls_limit(measured):
+    report = await measured("qwen3", steps=3, profile=None, new_tokens=8)
+
+    assert (report.profile, report.passed) == ("prime-rl", True)
+    assert [result.scenario for result in report.results] == ["step 1", "step 2", "step 3"]
+    assert all(result.metrics["kl_k3"] < 1e-6 for result in report.results)
+    assert all(result.notes["mean |Δ logprob| of old and new weights"] > 0.01 for result in report.results)
+
+
 @pytest.fixture
 def arguments(checkpoint, tmp_path):
     """``quirks parity`` of Gemma-3 with a small engine."""

@@ -13,6 +13,12 @@ from quirks_core.hook.report import say_plan, say_receipt
 from quirks_core.hook.typed import Typed
 
 TYPED = Typed(frozenset({"dtype"}), "command line", exact=True)
+#: What is said of a rollout whose trainer is not known.
+UNKNOWN = (
+    "unknown: in which dtypes the trainer computes (train.dtype, train.autocast; this engine: auto); 'quirks parity explain "
+    "--set train.dtype=… --set train.autocast=… --model …' measures your model"
+)
+BOTH = {"engine.dtype": "float32", "train.dtype": "float32", "train.autocast": None}
 
 
 @pytest.fixture
@@ -29,10 +35,45 @@ def lines(caplog):
 
 
 def test_the_first_line_says_what_for_and_what_was_typed(lines, plan_of):
-    first, second = lines(say_plan, plan_of(), TYPED, "MODEL_QUIRKS=rollout")
+    first, *_ = lines(say_plan, plan_of(Default("engine.seed", 3)), TYPED, "MODEL_QUIRKS=rollout")
 
     assert first.endswith("to tiny-qwen3, purpose rollout (MODEL_QUIRKS=rollout); typed: known exactly (command line): dtype")
-    assert second == "  no quirk concerns this run"
+
+
+@pytest.mark.parametrize("only_reports", [False, True])
+@pytest.mark.parametrize("purpose", ["serve", "eval"])
+def test_a_plan_that_changes_nothing_is_an_all_clear_in_one_line(lines, plan_of, purpose, only_reports):
+    plan = plan_of(Default("engine.seed", 3), purpose=purpose)  # of a quirk that concerns rollouts alone
+
+    (line,) = lines(say_plan, plan, TYPED, "told", only_reports=only_reports)
+
+    assert line.endswith("; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none is in force")
+
+
+@pytest.mark.parametrize("trainer", [*TRAINERS.values(), None], ids=lambda one: one.name if one else "none")
+def test_dtypes_of_a_trainer_that_are_not_known_are_no_all_clear(lines, plan_of, trainer):
+    (line,) = lines(say_plan, plan_of(), TYPED, "told", trainer=trainer)
+
+    assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none is in force; " in line
+    assert ("unknown: in which dtypes " in line) == (trainer is None or not trainer.numerics)
+    assert "all clear" not in line
+
+
+@pytest.mark.parametrize("trainer", [*TRAINERS.values(), None], ids=lambda one: one.name if one else "none")
+def test_float32_on_both_sides_is_an_all_clear_in_one_line_for_every_trainer(lines, plan_of, trainer):
+    (line,) = lines(say_plan, plan_of(typed=BOTH), TYPED, "told", trainer=trainer)
+
+    assert line.endswith(
+        "; all clear, checked: 0 quirks for vLLM 0.32.0 on cpu, none is in force; weights, products and heads are float32 on "
+        "both sides"
+    )
+
+
+def test_what_is_switched_off_is_no_all_clear(lines, plan_of):
+    (line,) = lines(say_plan, plan_of(Default("engine.seed", 3), typed=BOTH, disable=["q0"]), TYPED, "told")
+
+    assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none is in force; weights, " in line
+    assert line.endswith("; switched off: q0")
 
 
 def test_requirements_that_nothing_enforces_come_first_then_changes_with_quirk_and_reason_then_advice(lines, plan_of):
@@ -56,7 +97,7 @@ def test_requirements_that_nothing_enforces_come_first_then_changes_with_quirk_a
 
 
 def test_a_trainer_under_autocast_is_named_with_the_command_that_measures_the_difference(lines, plan_of):
-    *_, line = lines(say_plan, plan_of(), TYPED, "told", trainer=TRAINERS["trl"])
+    *_, line = lines(say_plan, plan_of(Default("engine.seed", 3)), TYPED, "told", trainer=TRAINERS["trl"])
 
     assert line.startswith(
         "  trl computes in bfloat16 by autocast unless its configuration says otherwise, and this engine in "
@@ -64,10 +105,8 @@ def test_a_trainer_under_autocast_is_named_with_the_command_that_measures_the_di
     assert "quirks parity explain --trainer trl" in line
 
 
-def test_float32_on_both_sides_is_an_all_clear(lines, plan_of):
-    both = {"engine.dtype": "float32", "train.dtype": "float32", "train.autocast": None}
-
-    *_, line = lines(say_plan, plan_of(typed=both), TYPED, "told", trainer=TRAINERS["trl"])
+def test_float32_on_both_sides_is_all_clear_beside_what_is_applied(lines, plan_of):
+    *_, line = lines(say_plan, plan_of(Default("engine.seed", 3), typed=BOTH), TYPED, "told", trainer=TRAINERS["trl"])
 
     assert line == "  all clear, checked: weights, products and heads are float32 on both sides"
 
@@ -83,11 +122,10 @@ def test_float32_on_both_sides_is_an_all_clear(lines, plan_of):
     ids=str,
 )
 def test_anything_else_than_float32_is_no_all_clear(lines, plan_of, changed):
-    both = {"engine.dtype": "float32", "train.dtype": "float32", "train.autocast": None}
+    (line,) = lines(say_plan, plan_of(typed={**BOTH, **changed}), TYPED, "told", trainer=TRAINERS["trl"])
 
-    found = lines(say_plan, plan_of(typed={**both, **changed}), TYPED, "told", trainer=TRAINERS["trl"])
-
-    assert [line for line in found if "all clear" in line] == []
+    assert "; no change, checked: " in line
+    assert "logprobs differ by rounding" in line
 
 
 def test_weights_in_float32_are_no_all_clear_for_a_trainer_that_is_under_autocast_by_default(lines, plan_of):
@@ -95,36 +133,39 @@ def test_weights_in_float32_are_no_all_clear_for_a_trainer_that_is_under_autocas
 
     *_, line = lines(say_plan, plan_of(typed=both), TYPED, "told", trainer=TRAINERS["trl"])
 
-    assert line.startswith("  trl computes in bfloat16 by autocast unless")
+    assert "; trl computes in bfloat16 by autocast unless" in line
 
 
 def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, plan_of):
     undecided = [Advise("careful", when=setting(name).one_of("parameters")) for name in ("refit.scope", "refit.transport")]
     plan = plan_of(*undecided, untold=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
 
-    assert lines(say_plan, plan, TYPED, "told")[1:] == [
-        "  undecided without refit.scope (q0), refit.transport (q1): set MODEL_QUIRKS_SET='slot=value;…'"
-    ]
+    (line,) = lines(say_plan, plan, TYPED, "told")
+    assert "; undecided without refit.scope (q0), refit.transport (q1): set MODEL_QUIRKS_SET='slot=value;…'; unknown: " in line
 
 
 def test_advice_is_shown_whatever_its_words(lines, plan_of):
     plan = plan_of(Advise("what refit.scope means cannot be decided here"), untold=frozenset({"refit.scope"}))
 
-    assert lines(say_plan, plan, TYPED, "told")[1:] == ["  warning: q0: what refit.scope means cannot be decided here"]
+    assert lines(say_plan, plan, TYPED, "told")[1:] == [
+        "  warning: q0: what refit.scope means cannot be decided here",
+        f"  {UNKNOWN}",
+    ]
 
 
 def test_a_fact_that_the_user_cannot_set_is_missing_on_a_line_of_its_own(lines, plan_of):
     plan = plan_of(*[Advise("careful", when=package("ray", introduced="2.0"))] * 2)
 
-    assert lines(say_plan, plan, TYPED, "told")[1:] == ["  warning: undecided without packages.ray: q0, q1"]
+    (line,) = lines(say_plan, plan, TYPED, "told")
+    assert line.endswith(f"none is in force; warning: undecided without packages.ray: q0, q1; {UNKNOWN}")
 
 
 def test_more_than_nine_lines_are_cut_but_not_in_a_report_and_quiet_is_one(lines, plan_of):
     plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
 
     assert len(lines(say_plan, plan, TYPED, "told")) == 9
-    assert lines(say_plan, plan, TYPED, "told")[-1] == "  and 13 more lines, which MODEL_QUIRKS=report prints"
-    assert len(lines(say_plan, plan, TYPED, "told", only_reports=True)) == 21
+    assert lines(say_plan, plan, TYPED, "told")[-1] == "  and 14 more lines, which MODEL_QUIRKS=report prints"
+    assert len(lines(say_plan, plan, TYPED, "told", only_reports=True)) == 22
     (line,) = lines(say_plan, plan, TYPED, "told", quiet=True)
     assert "20 settings, 0 patches: q0, q1, q10" in line
 
@@ -151,9 +192,9 @@ def test_one_setting_is_one_setting(lines, plan_of):
 def test_a_value_that_leaves_its_argument_to_vllm_is_not_listed_as_typed(lines, plan_of):
     plan = plan_of(typed={"engine.seed": 3}, untyped={"engine.dtype": "auto"})
 
-    first, *_ = lines(say_plan, plan, Typed(frozenset({"dtype", "seed"}), "command line", exact=True), "told")
+    (line,) = lines(say_plan, plan, Typed(frozenset({"dtype", "seed"}), "command line", exact=True), "told")
 
-    assert first.endswith("typed: known exactly (command line): seed")
+    assert "typed: known exactly (command line): seed; no change" in line
 
 
 def test_a_report_says_what_would_be_refused(lines, plan_of):

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 import fork_server
 import pytest
 
+from quirks_core.facts.trainers import TRAINERS
+
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
 
 REFUSED = """
@@ -32,3 +34,59 @@ def test_a_script_can_catch_a_refusal_in_the_words_of_its_keywords(model, shell,
     assert "enforce_eager must be True" in found["text"]
     assert "or set enforce_eager=True (or leave it open)" in found["text"]
     assert "override: MODEL_QUIRKS_DISABLE=v1-runtime" in found["text"]
+
+
+SAID = """
+import logging
+
+found = []
+
+class Kept(logging.Handler):
+    def emit(self, record):
+        found.append(record.getMessage())
+
+logging.getLogger("model_quirks.hook").addHandler(Kept())
+from vllm import EngineArgs
+from vllm.usage.usage_lib import UsageContext
+
+EngineArgs(model=model, **arguments).create_engine_config(UsageContext[usage])
+"""
+
+
+@pytest.fixture
+def said(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
+    """Makes the configuration of an engine with no quirk in force; returns the lines that the hook logs."""
+
+    def make(usage="LLM_CLASS", variables=(), **arguments):
+        for name, text in {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": "all", **dict(variables)}.items():
+            monkeypatch.setenv(name, text)
+        return fork_server.run(SAID, model=str(model("qwen3")), usage=usage, arguments=arguments)
+
+    return make
+
+
+@pytest.mark.parametrize(("usage", "purpose"), [("OPENAI_API_SERVER", "serve"), ("LLM_CLASS", "eval")])
+def test_a_server_or_an_evaluation_without_quirks_gets_one_line(said, usage, purpose):
+    (line,) = said(usage)
+
+    assert f", purpose {purpose} (no sign of a trainer" in line
+    assert "no change, checked: 0 quirks for vLLM " in line
+    assert " plugins (apertus-xielu-bfloat16, " in line
+    assert line.endswith("were not loaded: switched off by 'all' in the environment (MODEL_QUIRKS_DISABLE)")
+    assert "dtypes" not in line
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_trainers_engine_without_quirks_gets_one_line_with_what_is_known_of_its_dtypes(said, trainer):
+    (line,) = said(variables={"MODEL_QUIRKS_TRAINER": trainer})
+
+    assert f"facts of {trainer}" in line
+    known = f"; {trainer} computes in bfloat16 by autocast unless its configuration says otherwise, and this engine in auto: "
+    unknown = f"; unknown: in which dtypes {trainer} computes (train.dtype, train.autocast; this engine: auto); "
+    assert (known if TRAINERS[trainer].numerics else unknown) in line
+
+
+def test_a_trainer_that_nobody_names_computes_in_unknown_dtypes(said):
+    (line,) = said(load_format="dummy", dtype="bfloat16", variables={"MODEL_QUIRKS_SET": "train.dtype=bfloat16"})
+
+    assert "unknown: in which dtypes the trainer computes (train.autocast; this engine: bfloat16); " in line

@@ -297,3 +297,25 @@ def test_a_headless_node_plans_for_itself_and_gets_the_plan_of_the_head(
     assert [len(one.engines) for one in found] == [1, 1]
     assert len({one.engines[0].digest for one in found}) == 1
     assert len({one.engines[0].processes[0].pid for one in found}) == 2
+
+
+PLAIN = """
+import sys
+from vllm import LLM, SamplingParams
+
+llm = LLM(model=sys.argv[1], max_model_len=128, enforce_eager=True, num_gpu_blocks_override=64)
+print("RESULT", len(llm.generate(["once upon"], SamplingParams(max_tokens=4, ignore_eos=True))[0].outputs[0].token_ids))
+"""
+
+
+def test_an_engine_that_no_quirk_changes_has_its_receipt_and_one_line(programs, checkpoint, receipts):
+    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": "cpu-seeded-chunked-prefill", "OMP_NUM_THREADS": "1"}
+    variables |= {"MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+    ended = programs.script(PLAIN, checkpoint("qwen3"), **variables)
+
+    assert ended.result() == 4
+    (line,) = ended.said
+    assert ", none is in force; switched off: cpu-seeded-chunked-prefill" in line
+    (engine,) = receipts().engines
+    assert engine.changes == {}

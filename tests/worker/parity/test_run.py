@@ -64,6 +64,12 @@ async def test_what_is_wrong_is_told_at_once(model, options, message):
         await run(configured(model, engine={"max_model_len": 80}), Options(**options))
 
 
+@pytest.mark.parametrize("steps", [0, 3])
+async def test_equality_to_the_last_bit_is_refused_where_vllm_has_no_batch_invariant_mode(model, steps):
+    with pytest.raises(UsageError, match=r"zero asks for equality to the last bit, and vLLM \S+ has no batch-invariant mode"):
+        await run(configured(model), Options(profile="zero", steps=steps))
+
+
 async def test_a_setting_that_does_not_exist_is_told_at_once(model):
     with pytest.raises(UsageError, match=r"no setting of that name: 'engine\.logprob_mode'"):
         await ablate(configured(model), Options(), settings=["engine.logprob_mode"])

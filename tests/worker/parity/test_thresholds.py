@@ -139,7 +139,7 @@ def test_all_that_is_wrong_is_in_one_error() -> None:
         chosen_thresholds("flaot32", ["kl_k3=0.1", "ess=high", "clip_rat=x"])
 
     message = str(caught.value)
-    assert "no profile 'flaot32'; known are peers, float32, bfloat16; did you mean 'float32'?" in message
+    assert "no profile 'flaot32'; known are peers, float32, bfloat16, prime-rl, zero; did you mean 'float32'?" in message
     assert "'high'" in message
     assert "'clip_rat'; did you mean 'clip_rate'?" in message
     assert "'x'" in message

@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import linear
 
 from worker.lab.kit.lab import PROMPTS, Generated, Lab
-from worker.lab.parity.records import Sample, Scoring
+from worker.lab.parity.records import OLD, Sample, Scoring
 from worker.lab.parity.scoring import distances, token_logprobs, truncated
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
@@ -422,3 +422,20 @@ def test_attention_that_is_not_installed_is_named(qwen3: Trainer) -> None:
 def test_a_sample_without_a_prompt_is_refused(qwen3: Trainer) -> None:
     with pytest.raises(ValueError, match="sample 0 has no prompt"):
         qwen3.score([Sample(prompt=(), tokens=(1,), rollout=(0.0,))])
+
+
+def test_weights_of_a_step_build_on_those_of_the_last_one_which_can_be_forgotten(checkpoint):
+    trainer = Trainer.load(checkpoint("qwen3"), FLOAT32)
+    trainer.perturb("1", scale=0.01, seed=1)
+    trainer.perturb("2", scale=0.01, since="1", seed=2)
+    one, two = ([tensor.float() for tensor in trainer._weights[label].values()] for label in "12")
+    old = [tensor.float() for tensor in trainer._weights[OLD].values()]
+
+    trainer.forget("1")
+    trainer.forget(OLD)
+
+    assert trainer.labels == (OLD, "2")
+    apart = [
+        sum(float((a - b).norm() ** 2) for a, b in zip(x, y, strict=True)) for x, y in ((old, one), (one, two), (old, two))
+    ]
+    assert apart[2] == pytest.approx(apart[0] + apart[1], rel=0.1)  # two independent steps

@@ -14,13 +14,13 @@ from quirks_core.configuration.slots import checked_value
 from quirks_core.configuration.variables import COMPILATION_SWITCHES
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan
-from quirks_core.source.vllm_source import INSTALLED
 from worker.lab.parity.records import JOINT, How
+from worker.lab.parity.thresholds import BATCH_INVARIANT, offers_batch_invariance
 
 #: Before the id of a quirk that is switched on.
 QUIRK = "quirk "
 
-_BATCH_INVARIANT = "env.VLLM_BATCH_INVARIANT"
+_BATCH_INVARIANT = f"env.{BATCH_INVARIANT}"
 #: Other names that vLLM takes for a dtype.
 _DTYPES = {"float": "float32", "half": "float16"}
 
@@ -185,7 +185,7 @@ def _scopes(now: InForce) -> list[tuple[Any, ...]]:
 
 
 def _batch_invariant(now: InForce) -> list[tuple[Any, ...]]:
-    exists = now.context.platform == "cuda" and INSTALLED.search("vllm.envs", r'"VLLM_BATCH_INVARIANT"')
+    exists = offers_batch_invariance(now.context.platform)
     return [("0" if now.value(_BATCH_INVARIANT) == "1" else "1",)] if exists else []
 
 

@@ -30,10 +30,13 @@ def add_samples(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--samples", metavar="N", type=positive, default=2, help="sampled rows from each prompt (%(default)s)")
 
 
-def add_limits(parser: argparse._ActionsContainer) -> None:
-    """Adds the thresholds."""
+def add_limits(parser: argparse._ActionsContainer, default: str | None = "peers") -> None:
+    """Adds the thresholds; no set of them is chosen where there is no default."""
     parser.add_argument(
-        "--profile", metavar="NAME", default="peers", help="set of thresholds: peers, bfloat16, float32 (%(default)s)"
+        "--profile",
+        metavar="NAME",
+        default=default,
+        help="set of thresholds: peers (the default), bfloat16, float32, prime-rl (the default of --steps), zero",
     )
     parser.add_argument(
         "--threshold", metavar="METRIC=LIMIT", action="append", default=[], help="instead of the profile's (repeatable)"

@@ -31,12 +31,13 @@ def compared(options: argparse.Namespace, a: Dump, b: Dump) -> Comparison:
     from quirks_core.plugins.registry import Registry
     from worker.lab.attribution.coverage import quirks_that_set
     from worker.lab.compare.compare import compare
+    from worker.lab.parity.thresholds import DEFAULT_PROFILE
 
     registry = Registry.load()
     return compare(
         a,
         b,
-        profile=options.profile,
+        profile=options.profile or DEFAULT_PROFILE,
         thresholds=options.threshold,
         cover=lambda slot: quirks_that_set(slot, registry, a.quirks, b.quirks),
     )

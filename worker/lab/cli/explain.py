@@ -55,7 +55,7 @@ async def _explained(options: argparse.Namespace, config: GenerationConfig, tell
 
 def show(console: Screen, found: Explanation) -> None:
     """Prints an explanation."""
-    console.say(f"engine: {line(found.engine)}; trainer: {line(found.trainer)}")
+    console.say(f"engine: {line(found.engine)}; trainer: {line(found.trainer)}; on {line(found.device)}")
     console.say(
         f"mean |rollout - trainer| {found.mean_abs_delta:.2g} nats (largest {found.max_abs_delta:.2g}), "
         f"{found.tokens} tokens at temperature {found.temperature:g}. It consists of:"
@@ -64,10 +64,14 @@ def show(console: Screen, found: Explanation) -> None:
     console.grid("part", ["share", "alone"], [(line(part.what), (f"{part.share:.2g}", f"{part.alone:.2g}")) for part in parts])
     first = found.remains[0]
     rows = [(f"{line(row.engine)}; {line(row.trainer)}", _cells(row, first)) for row in found.remains]
-    console.grid("what remains, with engine; trainer", ["mean |Δ|", "largest", "time", "memory", "scoring"], rows)
+    columns = ["mean |Δ|", "largest", "time", "memory", "scoring", "step"]
+    console.grid("what remains, with engine; trainer", columns, rows)
     console.say(
-        "relative to the first row: time of the rollouts, memory of the engine's weights and KV cache, time of the scoring"
+        "relative to the first row: time of the rollouts, memory of the engine's weights and KV cache, time of the scoring and "
+        "of a training step (forward and backward pass over one sequence)"
     )
+    for name, why in found.failed.items():
+        console.say(f"the engine {line(name)} did not start, so its part is in the next one: {line(why)}")
     console.say(f"least remains with {_setting(found.best)}")
     if found.next_best:
         console.say(f"then with {_setting(found.next_best)}")
@@ -83,4 +87,4 @@ def _setting(row: Remains) -> str:
 def _cells(row: Remains, first: Remains) -> tuple[str, ...]:
     sizes = f"{row.mean_abs_delta:.2g}", f"{row.max_abs_delta:.2g}"
     times = f"{row.seconds / first.seconds:.2f}", f"{row.memory:g}", f"{row.trainer_seconds / first.trainer_seconds:.2f}"
-    return *sizes, *times
+    return *sizes, *times, f"{row.step_seconds / first.step_seconds:.2f}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
-from quirks_core.cli.numbers import share
+from quirks_core.cli.numbers import positive, share
 from quirks_core.cli.options import installed_only, load_config, plan_options
 from quirks_core.cli.screen import Screen, line
 from worker.lab.cli.arguments import add_limits, add_prompts, add_samples, add_verbose, output_folder
@@ -36,13 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--scenario", metavar="NAME", action="append", default=[], help="only this scenario (repeatable)")
     add_prompts(what)
     what.add_argument(
+        "--steps", metavar="N", type=positive, default=0,
+        help="instead of scenarios: N times new weights and a refit, with the limit of prime-rl for each (profile prime-rl)",
+    )  # fmt: skip
+    what.add_argument(
         "--trainer",
         metavar="NAME",
         help="compute as this trainer does by default (trl), where the configuration leaves it open",
     )
     what.add_argument("--trainer-device", metavar="DEVICE", help="where the trainer computes; a GPU if there is one")
     limits = parser.add_argument_group("verdict")
-    add_limits(limits)
+    add_limits(limits, default=None)
     limits.add_argument(
         "--epsilon", metavar="E", type=share, default=0.2, help="ratios outside of 1 ± E are clipped (%(default)s)"
     )
@@ -85,6 +89,8 @@ def run_parity(options: argparse.Namespace) -> int:
         raise UsageError("--setting says which settings --attribute changes; give --attribute as well")
     if options.every_setting and not options.attribute:
         raise UsageError("--every-setting says which settings --attribute changes; give --attribute as well")
+    if options.steps and (options.attribute or options.scenario):
+        raise UsageError("--steps measures no scenarios: leave out --scenario and --attribute")
     config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
     console = Screen(stderr=options.json)
     with stages(console) as tell:
@@ -115,6 +121,7 @@ async def _measure(options: argparse.Namespace, config: GenerationConfig, state:
         new_tokens=options.tokens,
         seed=options.seed,
         profile=options.profile,
+        steps=options.steps,
         thresholds=tuple(options.threshold),
         epsilon=options.epsilon,
         trainer_device=options.trainer_device,

@@ -24,11 +24,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.planning import PlanOptions
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
+from worker.errors import EngineStartError
 from worker.lab.parity.metrics import whole_metrics
 from worker.lab.parity.prompts import Prompts, load_prompts
 from worker.lab.parity.records import Distance, ParityRecord, Sample, Tell
@@ -62,6 +64,7 @@ class Remains(ParityRecord):
     max_abs_delta: float
     seconds: float  #: that the engine took for its rollouts
     trainer_seconds: float  #: that the trainer took to score them
+    step_seconds: float  #: of its forward and backward pass over one of them
     memory: float  #: of weights and KV cache, as a multiple of the engine as it is
 
 
@@ -71,12 +74,14 @@ class Explanation(ParityRecord):
     model: str
     engine: str  #: its dtype, and that of its head
     trainer: str  #: dtypes of weights, products and head, and the attention
+    device: str  #: ``cpu``, or the name of the GPU
     temperature: float
     tokens: int
     mean_abs_delta: float
     max_abs_delta: float
     parts: tuple[Part, ...]
     remains: tuple[Remains, ...]  #: the run as it is first
+    failed: dict[str, str]  #: by name, why other engines did not start: their parts are in the next ones
     whole: dict[str, float]  #: distances of whole distributions by metric, engine against trainer
     #: further mean absolute differences in nats by what they are of: they are no parts of this difference
     beside: dict[str, float]
@@ -154,15 +159,20 @@ class Explain:
         """Starts one engine after the other, and measures.
 
         Raises:
-            RefusedError, EngineStartError: An engine cannot work or does not start.
+            RefusedError, EngineStartError: The engine as it is cannot work or does not start.
         """
         first = _Engine("as it is", {}, 1.0)
         dtype, whole = await self._measure(first, first)
-        others = self._others(dtype)
-        for engine in others:
-            await self._measure(engine, first)
+        engines, failed = [first], {}
+        for engine in self._others(dtype):
+            try:
+                await self._measure(engine, first)
+            except (EngineStartError, RefusedError) as error:
+                failed[engine.name] = words(error)
+            else:
+                engines.append(engine)
         self._tell("scoring with the trainer")
-        return await asyncio.to_thread(self._explained, [first, *others], dtype, whole)
+        return await asyncio.to_thread(self._explained, engines, failed, dtype, whole)
 
     # ---- engines
 
@@ -228,7 +238,9 @@ class Explain:
             return {"as it is": options[_FLOAT32]}
         return options if self._as_is.head_dtype != _FLOAT32 else {name: options[name] for name in ("as it is", _FLOAT32)}
 
-    def _explained(self, engines: Sequence[_Engine], dtype: str, whole: dict[str, float]) -> Explanation:
+    def _explained(
+        self, engines: Sequence[_Engine], failed: dict[str, str], dtype: str, whole: dict[str, float]
+    ) -> Explanation:
         first = engines[0]
         trainers = self._trainers()
         scored = {name: self._logprobs(first.samples, options) for name, options in trainers.items()}
@@ -242,6 +254,7 @@ class Explain:
             model=worker.plan.context.model.name,
             engine=f"{dtype}, head {self._config.engine.head_dtype or 'as the rest'}",
             trainer=_described(self._as_is),
+            device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             temperature=first.samples[0].scoring.temperature,
             tokens=len(delta),
             mean_abs_delta=float(np.abs(delta).mean()),
@@ -251,6 +264,7 @@ class Explain:
                 for what, part in steps.items()
             ),
             remains=tuple(self._remains(engines, trainers)),
+            failed=failed,
             whole=whole,
             beside=self._beside(first.samples, rollout, scored, dtype),
             versions={name: text for name, text in worker.plan.context.packages.items() if name in _PACKAGES},
@@ -267,12 +281,14 @@ class Explain:
         if "float32 head" in found:
             steps[f"the engine's head in {dtype}"] = last - found["float32 head"]
             last = found["float32 head"]
+        left = "layers" if self._config.engine.head_dtype == _FLOAT32 or "float32 head" in found else "head and layers"
+        rest = "kernels in float32" if _FLOAT32 in (*found, dtype) else f"{left} in {dtype}"
         if _FLOAT32 in found:
             weights = self._rounding(engines[0].samples, exact, dtype)
-            steps[f"the engine's layers in {dtype}"] = last - found[_FLOAT32] - weights
+            steps[f"the engine's {left} in {dtype}"] = last - found[_FLOAT32] - weights
             steps[f"the engine's weights rounded to {dtype}"] = weights
             last = found[_FLOAT32]
-        steps["the engine's kernels in float32, against transformers"] = last - exact
+        steps[f"the engine's {rest}, against transformers"] = last - exact
         products = self._as_is.autocast or self._as_is.dtype
         if "float32 head" in scored:
             steps[f"the trainer's layers in {products}"] = exact - scored["float32 head"]
@@ -292,6 +308,7 @@ class Explain:
 
     def _remains(self, engines: Sequence[_Engine], trainers: Mapping[str, TrainerOptions]) -> list[Remains]:
         found = []
+        steps = {name: self._trainer.step_seconds(engines[0].samples[0], options) for name, options in trainers.items()}
         for engine in engines:
             rollout = np.array([value for sample in engine.samples for value in sample.rollout])
             for name, options in trainers.items():
@@ -300,6 +317,7 @@ class Explain:
                 trainer_seconds = time.perf_counter() - begun
                 sizes = {"mean_abs_delta": float(delta.mean()), "max_abs_delta": float(delta.max())}
                 cost = {"seconds": engine.seconds, "trainer_seconds": trainer_seconds, "memory": engine.memory}
+                cost["step_seconds"] = steps[name]
                 found.append(Remains(engine=engine.name, trainer=name, **sizes, **cost))
         return found
 

@@ -23,8 +23,16 @@ from worker.lab.parity.measure import chosen, judged, measure
 from worker.lab.parity.prompts import load_prompts
 from worker.lab.parity.records import Attribution, ParityRecord, Report, Result, Step, Tell
 from worker.lab.parity.session import Refits, Session, running
+from worker.lab.parity.steps import measure_steps
 from worker.lab.parity.store import Store
-from worker.lab.parity.thresholds import DEFAULT_PROFILE, chosen_thresholds
+from worker.lab.parity.thresholds import (
+    BATCH_INVARIANT,
+    DEFAULT_PROFILE,
+    STEPS_PROFILE,
+    ZERO_PROFILE,
+    chosen_thresholds,
+    offers_batch_invariance,
+)
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 #: Slots whose value in force the report shows.
@@ -46,7 +54,8 @@ class Options:
     num_prompts: int | None = None  #: how many prompts to take at most
     new_tokens: int = 64  #: tokens generated from each prompt
     seed: int = 0  #: seed of the samples
-    profile: str = DEFAULT_PROFILE  #: name of the set of thresholds
+    profile: str | None = None  #: name of the set of thresholds; ``prime-rl`` for steps, else ``peers``, if None
+    steps: int = 0  #: how many steps with new weights to measure, instead of scenarios
     thresholds: tuple[str, ...] = ()  #: further ones, as ``metric=limit``; they replace the profile's for that metric
     epsilon: float = 0.2  #: ratios outside of 1 ± epsilon count as clipped
     trainer_device: str | None = None  #: where the trainer computes; a GPU if there is one, if None
@@ -69,7 +78,7 @@ async def run(config: GenerationConfig, options: Options, *, state: Path | None 
         EngineStartError: The engine died while it started.
     """
     async with ParityRun(config, options, state=state, tell=tell) as parity:
-        return parity.report(await parity.baseline())
+        return parity.report(await (parity.over_steps() if options.steps else parity.baseline()))
 
 
 class EngineValues(ParityRecord):
@@ -95,14 +104,21 @@ class ParityRun:
         """Checks everything; see `run` for arguments and errors."""
         self._options = options
         self._tell = tell
-        self._names = chosen(options.scenarios)
-        self._thresholds = chosen_thresholds(options.profile, options.thresholds)
+        self._profile = options.profile or (STEPS_PROFILE if options.steps else DEFAULT_PROFILE)
+        exact = (
+            self._profile == ZERO_PROFILE and not options.scenarios
+        )  # no trainer of another library is equal to the last bit
+        self._names = tuple(_WITHOUT_TRAINER) if exact else chosen(options.scenarios)
+        self._thresholds = chosen_thresholds(self._profile, options.thresholds)
         self._warnings: list[str] = []
         self._device = options.trainer_device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._trainer, self.config = self._load_trainer(config)
         if _WHOLE in self._names:
             self.config = self.config.overridden({"engine.max_logprobs": -1})
         worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
+        if self._profile == ZERO_PROFILE:
+            self.config = _batch_invariant(self.config, worker.plan)
+            worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
         self.plan = worker.plan
         self.registry = options.planning.registry()
         self._prompts = load_prompts(self.config.model, file=options.prompts, count=options.num_prompts, seed=options.seed)
@@ -134,6 +150,16 @@ class ParityRun:
             for result in await self._measure(session, missing, done=lambda result: self.store.put(result.scenario, result)):
                 found[result.scenario] = result
         return [found[name] for name in self._names]
+
+    async def over_steps(self) -> list[Result]:
+        """Measures the steps; an interrupted run begins again, because each step's weights build on the last one's."""
+        session = await self._start(self.config, self._options.planning)
+        found = await measure_steps(
+            session, self._options.steps, self._thresholds, epsilon=self._options.epsilon, tell=self._tell
+        )
+        reported = {item.slot: item.engine for item in session.worker.receipt.engine}
+        self.store.put(_ENGINE, EngineValues(values=reported, dtype=vllm_adapter.model_dtype(session.llm)))
+        return found
 
     async def on_another_engine(self, config: GenerationConfig, planning: PlanOptions, names: Sequence[str]) -> list[Result]:
         """Measures scenarios on an engine of another configuration."""
@@ -167,7 +193,7 @@ class ParityRun:
             settings={**self.engine.values, **_settings(self.plan)},
             active_quirks=tuple(verdict.id for verdict in self.plan.active),
             plan=self.plan.digest,
-            profile=self._options.profile,
+            profile=self._profile,
             results=tuple(results),
             steps=tuple(steps),
             attributions=tuple(attributions),
@@ -254,6 +280,21 @@ class ParityRun:
             "prompts": self._prompts.rows,
             "options": (options.new_tokens, options.seed, options.epsilon, options.trainer_device),
         }
+
+
+def _batch_invariant(config: GenerationConfig, plan: Plan) -> GenerationConfig:
+    """Returns a configuration whose engine is in vLLM's batch-invariant mode.
+
+    Raises:
+        UsageError: The installed vLLM has none on this platform.
+    """
+    platform, vllm = plan.context.platform, plan.context.packages.get("vllm")
+    if not offers_batch_invariance(platform):
+        raise UsageError(
+            f"the profile zero asks for equality to the last bit, and vLLM {vllm} has no batch-invariant mode "
+            f"({BATCH_INVARIANT}=1) on {platform}: use --profile float32, or a GPU"
+        )
+    return config.overridden({f"env.{BATCH_INVARIANT}": "1"})
 
 
 def _settings(plan: Plan) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -135,6 +136,29 @@ def logits(model: PreTrainedModel, sample: Sample, *, float32_head: bool = False
         ids = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)
         rows = model(input_ids=ids, use_cache=False).logits[0, len(sample.prompt) - 1 : -1]
     return rows.float()
+
+
+def step_seconds(model: PreTrainedModel, sample: Sample, *, float32_head: bool = False, autocast: str | None = None) -> float:
+    """Returns the seconds of a forward and a backward pass over a sample, the best of three: what a training step takes.
+
+    Args:
+        model: The model; its gradients are dropped.
+        sample: The tokens.
+        float32_head: As for `logprobs`.
+        autocast: As for `logprobs`.
+    """
+    ids = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)
+    times = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        with autocasting(model, autocast), _head(model, float32=float32_head):
+            rows = model(input_ids=ids, use_cache=False).logits
+        rows.float().log_softmax(-1).gather(-1, ids[..., None]).sum().backward()
+        if model.device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begun)
+        model.zero_grad()
+    return min(times)
 
 
 def autocasting(model: PreTrainedModel, dtype: str | None) -> AbstractContextManager[object]:

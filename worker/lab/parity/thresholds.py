@@ -11,11 +11,17 @@ from types import MappingProxyType
 from typing import Final
 
 from quirks_core.base.errors import UsageError, nearest, shown
+from quirks_core.source.vllm_source import INSTALLED
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.records import Level, Side, Verdict
 
 #: The profile that applies if none is named.
 DEFAULT_PROFILE: Final = "peers"
+#: That of ``--steps`` if none is named, and that of batch-invariant engines.
+STEPS_PROFILE: Final = "prime-rl"
+ZERO_PROFILE: Final = "zero"
+#: The variable with which vLLM's kernels give the same numbers for a token in every batch.
+BATCH_INVARIANT: Final = "VLLM_BATCH_INVARIANT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,10 @@ _PRIME_RL = (
     "ours, between the 1e-3 before and the 2 to 5 after a broken weight update in PrimeIntellect-ai/prime-rl#2714: "
     "https://github.com/PrimeIntellect-ai/prime-rl/pull/2714"
 )
+_PRIME_RL_MERGE = (
+    "prime-rl, Adding a new architecture: mean KL mismatch (its mismatch_kl) of each of 20 steps: "
+    "https://github.com/PrimeIntellect-ai/prime-rl/blob/main/docs/development.md"
+)
 _NOISE = "ours, measured on vLLM 0.32.0, CPU, tiny random models of 2 layers"
 
 _PEERS = (
@@ -74,14 +84,24 @@ _PEERS = (
     Threshold("healthy-kl", "kl_k3", 0.01, "high", "warn", _PRIME_RL),
     Threshold("broken-kl", "kl_k3", 0.1, "high", "fail", _PRIME_RL),
 )
+_NUMBERS = _PEERS[:2]
+_STEPS = (Threshold("prime-rl-step", "kl_k3", 0.015, "high", "fail", _PRIME_RL_MERGE),)
+_ZERO = (Threshold("zero", "max_abs_delta", 0, "high", "fail", f"{_OURS}: batch-invariant kernels give equal numbers"),)
 _FLOAT32 = (Threshold("float32-noise", "max_abs_delta", 1e-3, "high", "fail", f"{_NOISE}: about 1e-5"),)
 _BFLOAT16 = (Threshold("bfloat16-noise", "mean_abs_delta", 0.05, "high", "fail", f"{_NOISE}: 0.027 for qwen3 and gemma3"),)
 
 #: Sets of thresholds by name. ``peers`` has the limits of other RL frameworks; ``float32`` and ``bfloat16`` add the noise of
 #: correct engines in that dtype. A tiny mixture of experts in bfloat16 fails all of them, also against itself: where two
-#: experts are nearly equal, rounding decides. Compare it in float32.
+#: experts are nearly equal, rounding decides. Compare it in float32. ``prime-rl`` is the limit for each step of ``--steps``;
+#: ``zero`` asks for equality to the last bit, of engines in vLLM's batch-invariant mode.
 PROFILES: Mapping[str, tuple[Threshold, ...]] = MappingProxyType(
-    {DEFAULT_PROFILE: _PEERS, "float32": (*_PEERS, *_FLOAT32), "bfloat16": (*_PEERS, *_BFLOAT16)}
+    {
+        DEFAULT_PROFILE: _PEERS,
+        "float32": (*_PEERS, *_FLOAT32),
+        "bfloat16": (*_PEERS, *_BFLOAT16),
+        STEPS_PROFILE: (*_NUMBERS, *_STEPS),
+        ZERO_PROFILE: (*_NUMBERS, *_ZERO),
+    }
 )
 
 _ASSIGNMENT = re.compile(r"\s*(?P<metric>[^\s<>=]+)\s*(?P<operator><=|>=|=)\s*(?P<limit>.*?)\s*", re.DOTALL)
@@ -145,6 +165,11 @@ def chosen_thresholds(profile: str = DEFAULT_PROFILE, overrides: Iterable[str] =
     if problems:
         raise UsageError("\n".join(problems))
     return tuple(kept)
+
+
+def offers_batch_invariance(platform: str | None) -> bool:
+    """Tells whether the installed vLLM has a batch-invariant mode on a platform, which `ZERO_PROFILE` needs."""
+    return platform == "cuda" and bool(INSTALLED.search("vllm.envs", f'"{BATCH_INVARIANT}"'))
 
 
 def judge(metrics: Mapping[str, float], thresholds: Sequence[Threshold]) -> tuple[Verdict, ...]:

@@ -13,7 +13,7 @@ import transformers
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
 from worker.lab.parity.records import NEW, OLD, Sample
-from worker.lab.parity.scoring import logits, logprobs
+from worker.lab.parity.scoring import logits, logprobs, step_seconds
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -98,22 +98,29 @@ class Trainer:
         """Which weights are in use."""
         return self._live.held
 
-    def perturb(self, label: str, *, scale: float = 0.02) -> None:
-        """Makes further weights, as an optimizer's step would: the checkpoint's with noise on every floating parameter.
+    def perturb(self, label: str, *, scale: float = 0.02, since: str = OLD, seed: int = 0) -> None:
+        """Makes further weights, as an optimizer's step would: others with noise on every floating parameter.
 
         Buffers keep their values, since nothing trains them, and tied parameters stay tied. The weights in use do not change.
 
         Args:
             label: Their label; other weights with this label are replaced.
             scale: Standard deviation of the noise, in standard deviations of each parameter's own values.
+            since: Label of the weights that get the noise.
+            seed: Seed of the noise.
 
         Raises:
             ValueError: The label is that of the checkpoint.
         """
         if label == OLD:
             raise ValueError(f"{OLD!r} are the checkpoint's weights")
-        noise = torch.Generator().manual_seed(0)
-        self._derive(label, lambda tensor: _perturbed(tensor, scale, noise))
+        noise = torch.Generator().manual_seed(seed)
+        self._derive(label, lambda tensor: _perturbed(tensor, scale, noise), since)
+
+    def forget(self, label: str) -> None:
+        """Frees the memory of weights that are not used any more; the checkpoint's stay."""
+        if label != OLD:
+            self._weights.pop(label, None)
 
     def use(self, label: str) -> None:
         """Puts weights into `model`; the checkpoint's come back bit for bit, and `NEW` are made when they are first needed.
@@ -159,6 +166,16 @@ class Trainer:
         self._hold(scorer, OLD)
         return logits(scorer.module, sample, **options.arithmetic)
 
+    def step_seconds(self, sample: Sample, options: TrainerOptions) -> float:
+        """Returns the seconds of a forward and a backward pass over a sample with the checkpoint's weights.
+
+        Raises:
+            TrainerLoadError: Transformers cannot load the model with these options.
+        """
+        scorer = self._scorer(options)
+        self._hold(scorer, OLD)
+        return step_seconds(scorer.module, sample, **options.arithmetic)
+
     def unround(self, label: str, dtype: torch.dtype) -> None:
         """Makes further weights, as many steps in float32 leave them: rounded to a shorter dtype, they are the checkpoint's.
 
@@ -172,10 +189,10 @@ class Trainer:
         """Makes further weights: the checkpoint's, rounded to a shorter dtype as an engine of that dtype holds them."""
         self._derive(label, lambda tensor: tensor.to(dtype).to(tensor.dtype) if tensor.is_floating_point() else tensor)
 
-    def _derive(self, label: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def _derive(self, label: str, change: Callable[[torch.Tensor], torch.Tensor], since: str = OLD) -> None:
         if OLD not in self._weights:
             self._weights[OLD] = {name: row.detach().to("cpu", copy=True) for name, row in self.model.named_parameters()}
-        self._weights[label] = {name: change(tensor) for name, tensor in self._weights[OLD].items()}
+        self._weights[label] = {name: change(tensor) for name, tensor in self._weights[since].items()}
 
     def _scorer(self, options: TrainerOptions) -> _Scorer:
         if self._live.serves(options):

@@ -1,0 +1,295 @@
+"""The commonest runs, with quirks and without: what is applied, what it changes, what remains.
+
+It writes ``docs/runs.json`` and the page made of it::
+
+    python benchmarks/runs.py                     # all, in 10 to 30 minutes on two CPU cores; needs the extra `demo` and peft
+    python benchmarks/runs.py "TRL colocate"      # some
+    python benchmarks/runs.py --render            # none: the page from the recorded rows
+
+Each run starts vLLM's engine with the arguments that its program gives it, in a process of its own, up to three times: without
+MODEL_QUIRKS, with it, and with it and float32 on both sides. Before it generates, a rollout gets the weights of a policy in the
+way of its trainer (`Update`), then an empty prefix cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from run_page import DOCS, FLOAT32, RUNS, TRAINED, Measured, Row, Rows, Run, Update, config_of, markdown, planned, read
+
+from quirks_core.base import whole_file
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.facts.packages import cpu_features, installed_version
+
+#: Noise on each weight of the policy, in standard deviations of that weight: as after some steps of an optimizer.
+NOISE = 0.005
+TOKENS = 48
+_ERROR = re.compile(r"^(?:\S+ )?((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): .+)$", re.MULTILINE)
+
+
+# ---- one engine, in a process of its own
+
+
+def engine(order: dict[str, Any]) -> None:
+    """Starts an engine as a program does, has it generate, and writes tokens and logprobs."""
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": order["port"]}
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(order["model"], seed=0, **order["arguments"])
+    if order["weights"]:
+        _update(llm, order)
+        llm.reset_prefix_cache()
+    drawn = {"temperature": order["temperature"], "max_tokens": TOKENS, "ignore_eos": True, "logprobs": 0}
+    prompts = [{"prompt_token_ids": row} for row in order["prompts"]]
+    outputs = llm.generate(prompts, [SamplingParams(**drawn, seed=seed) for seed in range(len(prompts))], use_tqdm=False)
+    rows = [output.outputs[0] for output in outputs]
+    found = [
+        (list(row.token_ids), [at[token].logprob for at, token in zip(row.logprobs, row.token_ids, strict=True)])
+        for row in rows
+    ]
+    Path(order["result"]).write_text(json.dumps(found), encoding="utf-8")
+
+
+def _update(llm: Any, order: dict[str, Any]) -> None:
+    from safetensors.torch import load_file
+    from vllm.model_executor.model_loader.utils import process_weights_after_loading
+
+    worker = llm.llm_engine.model_executor.driver_worker.worker
+    held, weights = worker.model_runner.model, list(load_file(order["weights"]).items())
+    if order["update"] == Update.RELOAD:
+        worker.reload_weights(weights_iterator=iter(weights))
+    elif order["update"] == Update.BUCKET:
+        held.load_weights(weights)
+        process_weights_after_loading(held, llm.model_config, worker.device)
+    else:
+        for name, tensor in weights:
+            held.load_weights([(name, tensor)])
+
+
+def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -> list[Any] | str:
+    """Returns tokens and logprobs of each prompt, or the error with which the engine ended."""
+    result, log = folder / "result.json", folder / "log"
+    result.unlink(missing_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    file = folder / "order.json"
+    file.write_text(json.dumps({**order, "result": str(result), "port": port}), encoding="utf-8")
+    ours = {name: text for name, text in os.environ.items() if not name.startswith("MODEL_QUIRKS")}
+    small = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    with log.open("wb") as output:
+        command = [sys.executable, __file__, "--engine", str(file)]
+        environ = {**ours, **small, "HF_HUB_OFFLINE": "1", **variables}
+        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environ, check=False, timeout=900)  # noqa: S603
+    if result.exists():
+        return list(json.loads(result.read_text(encoding="utf-8")))
+    errors = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
+    return errors[-1] if errors else "the process ended without a result"
+
+
+# ---- the trainer
+
+
+def _policy(run: Run, model: Path) -> Any:
+    """Returns the trainer's model: float32 weights, the checkpoint's with `NOISE`, or with a LoRA adapter of that size."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    if "LoRA" in run.name:
+        from peft import LoraConfig, get_peft_model
+
+        policy = get_peft_model(policy, LoraConfig(r=16, target_modules="all-linear", init_lora_weights=False)).eval()
+        trained = [(name, row) for name, row in policy.named_parameters() if "lora_B" in name]
+    else:
+        trained = list(policy.named_parameters())
+    with torch.no_grad():
+        for name, row in trained:
+            spread = 0.01 if "lora_B" in name else float(row.std(correction=0) or row.abs().mean()) * NOISE
+            row.copy_(torch.randn_like(row) * spread) if "lora_B" in name else row.add_(torch.randn_like(row) * spread)
+    return policy
+
+
+def _sent(run: Run, policy: Any) -> dict[str, Any]:
+    """Returns what the trainer sends: TRL the parameters, with adapters merged, verl the state dict."""
+    if run.trainer == "verl":
+        tensors = dict(policy.state_dict())
+    elif hasattr(policy, "merge_adapter"):
+        policy.merge_adapter()
+        names = {
+            name: name.removeprefix("base_model.model.").replace(".base_layer", "") for name, _ in policy.named_parameters()
+        }
+        tensors = {names[name]: row.data.clone() for name, row in policy.named_parameters() if policy.prefix not in name}
+        policy.unmerge_adapter()
+    else:
+        tensors = {name: row.data for name, row in policy.named_parameters()}
+    return {name: row.clone().contiguous() for name, row in tensors.items()}  # a file has no tied tensors
+
+
+def _scored(run: Run, policy: Any, order: dict[str, Any], found: list[Any], *, float32: bool) -> Measured:
+    """Compares with the trainer: TRL under autocast, verl with its weights cast as well (FSDP), or in float32."""
+    import numpy as np
+    import torch
+
+    from worker.lab.parity.records import Sample, Scoring
+    from worker.lab.parity.scoring import logprobs
+
+    scoring = Scoring(temperature=run.temperature)
+    samples = [
+        Sample(prompt=prompt, tokens=tokens, rollout=values, scoring=scoring)
+        for prompt, (tokens, values) in zip(order["prompts"], found, strict=True)
+    ]
+    module = policy.base_model.model if hasattr(policy, "merge_adapter") else policy
+    if cast := run.trainer == "verl" and not float32:
+        held = {name: row.data.clone() for name, row in module.named_parameters()}
+        module.to(torch.bfloat16)
+    trainer = logprobs(module, samples, autocast=None if float32 else "bfloat16")
+    if cast:
+        module.to(torch.float32)
+        for name, row in module.named_parameters():
+            row.data.copy_(held[name])
+    delta = np.abs(
+        np.concatenate([np.array(sample.rollout) - np.array(row) for sample, row in zip(samples, trainer, strict=True)])
+    )
+    return Measured(mean=float(delta.mean()), largest=float(delta.max()))
+
+
+# ---- a row
+
+
+def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
+    """Plans and measures a run."""
+    from worker.lab.parity.prompts import load_prompts
+
+    with tempfile.TemporaryDirectory(prefix="quirks-runs-") as name:
+        folder = Path(name)
+        model = _checkpoint(run.model, folder)
+        config = config_of(run, model)
+        order: dict[str, Any] = {
+            "model": str(model), "temperature": run.temperature, "weights": "", "arguments": _arguments(config),
+            "update": run.update,
+            "prompts": load_prompts(config.model).rows,
+        }  # fmt: skip
+        policy = _policy(run, model) if run.trainer else None
+        if policy is not None:
+            from safetensors.torch import save_file
+
+            save_file(_sent(run, policy), folder / "weights.safetensors")
+            order["weights"] = str(folder / "weights.safetensors")
+        hook = {"MODEL_QUIRKS": run.purpose, **({"MODEL_QUIRKS_TRAINER": run.trainer} if run.trainer else {})}
+        engines = {"off": {"MODEL_QUIRKS": ""}, "on": hook}
+        if policy is not None:
+            engines["float32"] = {**hook, "MODEL_QUIRKS_SET": FLOAT32}
+        found: dict[str, list[Any] | str] = {}
+        sizes: dict[str, Measured] = {}
+        for engine_name, variables in engines.items():
+            tell(f"{run.name}: {engine_name}")
+            made = found[engine_name] = _generated(order, variables, folder)
+            if isinstance(made, str):
+                sizes[engine_name] = Measured(error=made)
+            elif policy is None:
+                sizes[engine_name] = Measured()
+            else:
+                sizes[engine_name] = _scored(run, policy, order, made, float32=engine_name == "float32")
+            tell(f"  {sizes[engine_name].model_dump_json(exclude_defaults=True)}")
+        del policy
+        gc.collect()
+        return Row(
+            run=run,
+            config=json.loads((model / "config.json").read_text(encoding="utf-8")),
+            cpu=planned(run, model, "cpu"),
+            cuda=planned(run, model, "cuda"),
+            **sizes,
+            **_alike(found["off"], found["on"]),
+            date=datetime.now(UTC).date().isoformat(),
+            versions=_versions(),
+        )
+
+
+def _alike(off: list[Any] | str, on: list[Any] | str) -> dict[str, Any]:
+    if isinstance(off, str) or isinstance(on, str):
+        return {}
+    equal, apart = 0, 0.0
+    for (tokens, values), (other, others) in zip(off, on, strict=True):
+        until = next((at for at, pair in enumerate(zip(tokens, other, strict=True)) if pair[0] != pair[1]), len(tokens))
+        equal += until
+        apart = max([apart, *(abs(a - b) for a, b in zip(values[:until], others[:until], strict=True))])
+    return {"equal": equal, "tokens": sum(len(tokens) for tokens, _ in off), "apart": apart}
+
+
+def _arguments(config: GenerationConfig) -> dict[str, Any]:
+    """Returns the arguments of `LLM`, with what a small machine needs."""
+    given = config.engine.model_dump(mode="json", include=config.engine.model_fields_set, exclude_none=True)
+    given |= config.engine.model_extra or {}
+    known = {name: value for name, value in given.items() if name not in ("runtime", "async_engine", "weight_transfer_config")}
+    if known.get("distributed_executor_backend") == "mp":
+        known["distributed_executor_backend"] = "uni"  # one process
+    return {**known, "enforce_eager": True, "max_model_len": 256, "num_gpu_blocks_override": 256}
+
+
+def _checkpoint(kind: str, folder: Path) -> Path:
+    """Returns a checkpoint in bfloat16."""
+    if kind == TRAINED:
+        from worker.lab.trained import trained_model
+
+        return trained_model()
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from worker.lab.kit.checkpoints import build
+
+    made = build(kind, folder / kind)
+    AutoModelForCausalLM.from_pretrained(made, dtype=torch.bfloat16).save_pretrained(made)
+    return made
+
+
+def _versions() -> dict[str, str]:
+    found = {"vllm": installed_version("vllm") or ""}
+    return found | {name: version(name) for name in ("torch", "transformers", "model-quirks")}
+
+
+def main() -> None:
+    """Measures runs, and writes data and page after each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="*", help="names, or beginnings of them; all by default")
+    parser.add_argument("--render", action="store_true", help="measure nothing; write the page from the recorded rows")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of runs.json and runs.md (%(default)s)")
+    parser.add_argument("--engine", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.engine:
+        engine(json.loads(options.engine.read_text(encoding="utf-8")))
+        return
+    if "avx512_bf16" not in (cpu_features() or ()):
+        print("this CPU has no AVX-512 BF16: the plans of the page are those of one that has", file=sys.stderr)
+    chosen = [run for run in RUNS if not options.runs or run.name in options.runs]
+    rows = read(options.docs)
+    for run in () if options.render else chosen:
+        row = measure(run)
+        found = {one.run.name: one for one in (*read(options.docs).rows, row)}
+        rows = Rows(rows=tuple(found[one.name] for one in RUNS if one.name in found))
+        whole_file.write(options.docs / "runs.json", rows.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+        whole_file.write(options.docs / "runs.md", markdown(rows))
+    whole_file.write(options.docs / "runs.md", markdown(rows))
+
+
+if __name__ == "__main__":
+    main()

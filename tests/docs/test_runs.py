@@ -1,0 +1,47 @@
+"""The page of the commonest runs: it is made of its data, and the plans that it names are those of today."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+_SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "run_page.py"
+
+
+def _loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("run_page", _SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["run_page"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+runs = _loaded()
+ROWS = runs.read().rows
+
+
+def test_the_page_has_every_run_and_is_made_of_its_data() -> None:
+    assert [row.run for row in ROWS] == list(runs.RUNS)
+    assert (runs.DOCS / "runs.md").read_text(encoding="utf-8") == runs.markdown(runs.read())
+
+
+@pytest.mark.usefixtures("shell")
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.run.name)
+def test_the_plan_of_a_run_is_the_one_that_the_page_names(row, platform: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(row.config), encoding="utf-8")
+
+    assert runs.planned(row.run, tmp_path, platform) == getattr(row, platform)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.run.name)
+def test_a_run_with_quirks_was_measured_and_is_no_further_from_its_trainer_than_without(row) -> None:
+    assert row.on.error == ""
+    if row.off.mean is not None:
+        assert row.on.mean <= row.off.mean * 1.25  # other samples of the same distributions
