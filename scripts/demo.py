@@ -36,10 +36,13 @@ _INTRODUCTION = (
     f"then the trainer sends it the real ones. {_SCRIPT.name} does this with a trained model, SmolLM2 with 135 million "
     "parameters, and asks both for an answer. The script imports nothing of model-quirks."
 )
-_CONCLUSION = (
+_REFIT = (
     "In run 1 the last layer kept its random weights, and vLLM reported no error. vLLM has this defect on CPUs, and others of "
-    "the kind on GPUs, for example with gpt-oss and Gemma-4 (docs/symptoms.md). Run 3 is the same on every device: without the "
-    "quirk vLLM reports the probabilities of another distribution than the one it samples from, and trainers learn from those."
+    "the kind on GPUs, for example with gpt-oss and Gemma-4 (docs/symptoms.md)."
+)
+_LOGPROBS = (
+    "Run 3 is the same on every device: without the quirk vLLM reports the probabilities of another distribution than the one it "
+    "samples from, and trainers learn from those."
 )
 _NEXT = (
     ("quirks plan --model MODEL", "what applies to your model here, and why; takes a second"),
@@ -80,7 +83,7 @@ def _demonstrate(console: Screen) -> list[dict[str, Any]]:
                 ("question", line(run["question"])),
                 ("trainer", line(run["trainer"])),
                 ("vLLM", f"{line(run['engine'])}   [bold]{'right' if run['engine'] == run['trainer'] else 'wrong'}[/]"),
-                ("probabilities", f"off by a factor of {math.exp(run['difference']):.6g} ({run['difference']:.2g} nats)"),
+                ("probabilities", f"{_factor(run['difference'])} ({run['difference']:.2g} nats per token)"),
             ],
             indent=3,
         )
@@ -89,10 +92,19 @@ def _demonstrate(console: Screen) -> list[dict[str, Any]]:
         if reasons:
             console.say(f"why: {line(reasons[0])}", indent=3, hang=5)
         console.say(f"[dim]{time.monotonic() - started:.0f} s[/]", indent=3)
-    console.say(f"\n{_CONCLUSION}\n\n[bold]Next, with your own model[/] (in .venv/bin):")
+    is_wrong = shown[0]["engine"] != shown[0]["trainer"]
+    console.say(f"\n{_REFIT if is_wrong else 'This platform does not show the defect of run 1.'} {_LOGPROBS}")
+    console.say("\n[bold]Next, with your own model[/] (in .venv/bin):")
     console.entries([(f"[bold]{line(command)}[/]", text) for command, text in _NEXT])
     console.say(f"\n[dim]{time.monotonic() - begin:.0f} s in all[/]")
     return shown
+
+
+def _factor(difference: float) -> str:
+    """Shows a difference of logprobs as what it does to a probability."""
+    factor = math.exp(difference)
+    digits = 0 if factor >= 10 else 2 if factor >= 1.01 else 6
+    return f"vLLM's and the trainer's differ by a factor of {factor:,.{digits}f}"
 
 
 def _run(model: Path, variables: dict[str, str], console: Screen) -> dict[str, Any]:
