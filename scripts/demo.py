@@ -41,8 +41,8 @@ _REFIT = (
     "the kind on GPUs, for example with gpt-oss and Gemma-4 (docs/symptoms.md)."
 )
 _LOGPROBS = (
-    "Run 3 is the same on every device: without the quirk vLLM reports the probabilities of another distribution than the one it "
-    "samples from, and trainers learn from those."
+    "Run 3 is the same on every device: without the quirk vLLM reports the probabilities of another distribution than the one "
+    "it samples from, and trainers learn from those."
 )
 _NEXT = (
     ("quirks plan --model MODEL", "what applies to your model here, and why; takes a second"),
