@@ -71,7 +71,7 @@ def main() -> None:
 def _demonstrate(console: Screen) -> list[dict[str, Any]]:
     begin = time.monotonic()
     model = trained_model(tell=lambda text: console.say(f"[dim]{line(text)}[/]"))
-    console.say(_INTRODUCTION)
+    console.say(_INTRODUCTION, hang=0)
     shown: list[dict[str, Any]] = []
     for number, (title, variables, quirk) in enumerate(_RUNS, 1):
         console.say(f"\n[bold]{number}. {title}[/]")
@@ -93,7 +93,7 @@ def _demonstrate(console: Screen) -> list[dict[str, Any]]:
             console.say(f"why: {line(reasons[0])}", indent=3, hang=5)
         console.say(f"[dim]{time.monotonic() - started:.0f} s[/]", indent=3)
     is_wrong = shown[0]["engine"] != shown[0]["trainer"]
-    console.say(f"\n{_REFIT if is_wrong else 'This platform does not show the defect of run 1.'} {_LOGPROBS}")
+    console.say(f"\n{_REFIT if is_wrong else 'This platform does not show the defect of run 1.'} {_LOGPROBS}", hang=0)
     console.say("\n[bold]Next, with your own model[/] (in .venv/bin):")
     console.entries([(f"[bold]{line(command)}[/]", text) for command, text in _NEXT])
     console.say(f"\n[dim]{time.monotonic() - begin:.0f} s in all[/]")
@@ -104,7 +104,7 @@ def _factor(difference: float) -> str:
     """Shows a difference of logprobs as what it does to a probability."""
     factor = math.exp(difference)
     digits = 0 if factor >= 10 else 2 if factor >= 1.01 else 6
-    return f"vLLM's and the trainer's differ by a factor of {factor:,.{digits}f}"
+    return f"of sampled tokens, vLLM's differ from the trainer's by a factor of {factor:,.{digits}f}"
 
 
 def _run(model: Path, variables: dict[str, str], console: Screen) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def _run(model: Path, variables: dict[str, str], console: Screen) -> dict[str, A
         console.status("vLLM starts, gets its weights and answers …"),
     ):
         answers = Path(folder) / "answers.json"
-        words = ["python", os.path.relpath(_SCRIPT), str(model), str(answers)]
+        words = [min(os.path.relpath(name), name, key=len) for name in (sys.executable, str(_SCRIPT), str(model))]
         typed = [f"{name}={value}" for name, value in variables.items()]
-        console.say(f"$ {line(' '.join([*typed, shlex.join(words[:-1])]))}", indent=3)
+        console.say(f"$ {line(' '.join([*typed, shlex.join(words)]))}", indent=3)
         try:
             ended = subprocess.run(  # noqa: S603 - our own script
-                [sys.executable, *words[1:]],
+                [*words, str(answers)],
                 env={**_ENVIRONMENT, **inherited, **variables},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
