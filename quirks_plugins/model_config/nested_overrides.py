@@ -7,7 +7,7 @@ settings of their language model in ``text_config``. vLLM sets an override on th
 (``ModelConfig._apply_dict_overrides``, ``hf_text_config``).
 
 What this changes: the quirk writes these keys into ``engine.hf_overrides.text_config`` as well. A value that the user set there
-stays. Keys that the checkpoint has at the top level are left alone.
+stays.
 
 When it can go: when vLLM applies such keys to the language model, or refuses them. vllm-project/vllm#54289 documents the
 nested form. ``_apply_dict_overrides`` sets such keys at the top level in vLLM 0.26.0 to 0.33.0; earlier releases were not read.
@@ -32,9 +32,8 @@ _GEMMA3 = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", 
 
 
 def _misses(key: str) -> Match:
-    """The user typed this key at the top level, where the checkpoint has none."""
-    typed, nested = setting(f"{_SLOT}.{key}").is_set(), setting(f"{_SLOT}.text_config.{key}").is_set()
-    return typed & ~nested & ~Fact(f"model.config.{key}").is_set()
+    """The user typed this key at the top level alone."""
+    return setting(f"{_SLOT}.{key}").is_set() & ~setting(f"{_SLOT}.text_config.{key}").is_set()
 
 
 def _nested(context: RunContext) -> dict[str, Any]:
@@ -73,7 +72,6 @@ QUIRK = Quirk(
             gives={_SLOT: {"rope_theta": 5e6, "text_config": {"sliding_window": 512, "rope_theta": 5e6}}},
         ),
         no(_GEMMA3, {_SLOT: {"text_config": {"max_position_embeddings": 2048}}}, vllm="0.32.0"),
-        no({**_GEMMA3, "rope_theta": 1e6}, {_SLOT: {"rope_theta": 5e6}}, vllm="0.32.0"),
         no({"model_type": "qwen3", "rope_theta": 1e6}, {_SLOT: {"rope_theta": 5e6}}, vllm="0.32.0"),
         no(_GEMMA3, vllm="0.32.0"),
         unknown(_GEMMA3, {_SLOT: {"max_position_embeddings": 2048}}),
