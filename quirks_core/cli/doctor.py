@@ -38,7 +38,7 @@ from quirks_core.facts.packages import (
 )
 from quirks_core.facts.trainers import find as find_trainer
 from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
-from quirks_core.plan.evaluate import matches
+from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.propose import drift_of
 from quirks_core.plan.records import State
@@ -286,7 +286,8 @@ def _probe(item: Loaded, probe: Probe) -> Finding:
 def _drift(item: Loaded, patch: Patch) -> Finding:
     if INSTALLED.module_source(patch.target.partition(":")[0]) is None:
         return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
-    if matches(item.quirk.match, Installation()).answer is Answer.NO:
+    here = Installation()
+    if Answer.NO in (matches(item.quirk.match, here).answer, affected(here, item.quirk).answer):
         return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
     if (problem := drift_of(patch, item, INSTALLED)) is None:
         return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")

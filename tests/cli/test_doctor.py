@@ -83,6 +83,18 @@ def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
     assert "no line digests were kept" in found_about(examined, "acme-patch")[0]
 
 
+def test_a_patch_for_other_versions_of_the_engine_is_not_checked(quirks, install):
+    later = DRIFTED.replace("import Patch", "import Affected, Patch").replace(
+        "severity=", 'affected=Affected("vllm", introduced="9.0"), severity='
+    )
+    install("acme-patch", later)
+
+    examined = quirks("doctor", "--json")
+
+    assert (examined.code, subjects(examined, "error")) == (0, [])
+    assert "no run on this installation needs the patch" in found_about(examined, "acme-patch")[0]
+
+
 def test_a_drifted_patch_shows_the_lines_that_are_new_if_its_distribution_keeps_a_data_file(quirks, install, site):
     package = site / "acme_patch"
     package.mkdir()
