@@ -13,7 +13,7 @@ When it can go: when vLLM has a setting for the size (vllm-project/vllm#28889 as
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import EP, EXPERT_GROUP, TP, independent, no_strategy, one_group
 from quirks_plugins.dp_ep_strategy.probes import group_spans_data_and_tensor
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -27,6 +27,7 @@ QUIRK = Quirk(
     id="ep-size",
     title="vLLM takes no expert-parallel size: it forms DP x TP, whatever the configuration calls it",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=EP.above(1) & (_not_the_group | _not_the_replica | _neither),
     adjustments=[
         Refuse(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Advise, Default, ModelFlag, Quirk, Severity, no, purpose, report, setting, yes
+from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, yes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,7 @@ QUIRK = Quirk(
     id="in-flight-update-cache",
     title="Requests that outlive a weight update attend to what the old weights left in the KV cache",
     flag=ModelFlag.KV_CACHE,
+    kind=Kind.RULE,
     match=purpose("rollout"),
     adjustments=[
         Default("refit.clear_cache", True, reason="requests in flight are computed anew, and their logprobs are one policy's"),

@@ -21,7 +21,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, fix, no, purpose, report, setting, unknown, yes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +49,7 @@ QUIRK = Quirk(
     id="fp32-head-both-sides",
     title="A float32 head in the engine or the trainer alone widens the gap between their logprobs",
     flag=ModelFlag.LM_HEAD_DTYPE,
+    kind=Kind.RULE,
     match=purpose("rollout") & (_engine_in_float32 | _trainer_in_float32),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[_required(_TRAIN, _ENGINE), _required(_ENGINE, _TRAIN)],

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Default, ModelFlag, Quirk, Severity, fix, no, report, yes
+from quirks_core import Default, Kind, ModelFlag, Quirk, Severity, fix, no, report, yes
 from quirks_plugins.conditions import one_engine, several_replicas
 from quirks_plugins.runs import parallel
 
@@ -28,6 +28,7 @@ QUIRK = Quirk(
     id="replica-seeds",
     title="Engines that share a seed return the same samples for the same prompts",
     flag=ModelFlag.RUNTIME,
+    kind=Kind.FEATURE,
     match=several_replicas & ~one_engine,
     adjustments=Default("parallel.distinct_seeds", True),
     severity=Severity.WRONG_OUTPUT,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import ModelFlag, Quirk, Refuse, Require, Severity, environment, fix, no, package, report, setting, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Require, Severity, environment, fix, no, package, report, setting, yes
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -30,6 +30,7 @@ QUIRK = Quirk(
     id="v1-runtime",
     title="The V0 runtime exists only before vLLM 0.11, and only for the synchronous engine",
     flag=ModelFlag.RUNTIME,
+    kind=Kind.RULE,
     match=_asks_for_v0,
     adjustments=[
         Require(
