@@ -23,7 +23,8 @@ from quirks_core.cli.findings import show_findings
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.screen import Screen
 from quirks_core.declaration.adjustments import Patch
-from quirks_core.declaration.probes import Probe, ask
+from quirks_core.declaration.flags import Kind
+from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts import vllm_metadata
 from quirks_core.facts.context import Installation
@@ -274,13 +275,11 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
 
 
 def _probe(item: Loaded, probe: Probe) -> Finding:
-    words = {
-        Answer.YES: ("ok", "still needed here: the source holds the bug"),
-        Answer.NO: ("ok", "no longer needed here: the source holds the fix"),
-        Answer.UNKNOWN: ("note", f"cannot be told here: {probe}"),
-    }
-    level, message = words[ask(probe)]
-    return Finding(level, item.quirk.id, message)
+    answer, kind = ask(probe), item.quirk.kind
+    if answer is Answer.UNKNOWN:
+        return Finding("note", item.quirk.id, f"cannot be decided here: {probe}")
+    needed = f"{'still' if answer is Answer.YES else 'no longer'} needed here: " if kind is Kind.WORKAROUND else ""
+    return Finding("ok", item.quirk.id, f"{needed}the source {in_words(answer, kind)}")
 
 
 def _drift(item: Loaded, patch: Patch) -> Finding:
