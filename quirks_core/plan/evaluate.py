@@ -73,6 +73,7 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
         id=item.quirk.id,
         title=item.quirk.title,
         flag=item.quirk.flag,
+        kind=item.quirk.kind,
         distribution=item.distribution,
         version=item.version,
         verdict=trace.answer,

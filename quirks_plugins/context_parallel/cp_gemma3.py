@@ -12,7 +12,7 @@ context parallelism runs in our tests, so there is no paired run.
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, model_type, no, report, unknown, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, model_type, no, report, unknown, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2
 from quirks_plugins.runs import context_parallel
 
@@ -20,6 +20,7 @@ QUIRK = Quirk(
     id="cp-gemma3",
     title="Gemma-3 passes an attention mask, which context parallelism with FSDP2 cannot take",
     flag=ModelFlag.CONTEXT_PARALLEL,
+    kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & model_type("gemma3", "gemma3_text"),
     adjustments=Refuse(
         "context parallelism replaces SDPA by a ring without attention masks, and Gemma-3 needs its mask",

@@ -17,7 +17,7 @@ Evidence: a static probe of the definition of the group in vLLM. It shows how vL
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import EP, TP, independent
 from quirks_plugins.dp_ep_strategy.probes import group_spans_data_and_tensor
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -26,6 +26,7 @@ QUIRK = Quirk(
     id="dp-independent-experts",
     title="Independent engines form expert-parallel groups of their own TP ranks only, silently",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=independent & EP.above(TP),
     adjustments=Refuse(
         "engines that share nothing cannot share experts: each would hold all of them and log EP rank 0 of 1 "

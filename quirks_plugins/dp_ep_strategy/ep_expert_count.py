@@ -15,7 +15,7 @@ When it can go: when every backend uses the offsets of the expert map; the stati
 
 from __future__ import annotations
 
-from quirks_core import Advise, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.conditions import EXPERT_GROUP, NUM_EXPERTS, TP, sharded_experts, will_be_one_group
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
@@ -32,6 +32,7 @@ QUIRK = Quirk(
     id="ep-expert-count",
     title="Experts that ranks cannot share evenly: DeepEP addresses wrong experts, and EPLB does not start",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=(
         sharded_experts
         & (

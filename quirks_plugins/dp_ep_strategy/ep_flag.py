@@ -15,7 +15,7 @@ Evidence: a static probe of the condition in vLLM. It shows how vLLM works, not 
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Require, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, no, report, yes
 from quirks_plugins.conditions import EP
 from quirks_plugins.dp_ep_strategy.probes import flag_alone_decides
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -26,6 +26,7 @@ QUIRK = Quirk(
     id="ep-flag",
     title="An expert-parallel size has no effect until vLLM's flag is on, and a size of 1 none until it is off",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=EP.is_set(),
     adjustments=[
         Require(

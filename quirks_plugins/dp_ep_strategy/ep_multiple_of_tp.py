@@ -13,7 +13,7 @@ Evidence: a static probe of vLLM's definition. It shows how vLLM works, not a de
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import EP, TP
 from quirks_plugins.dp_ep_strategy.probes import group_spans_data_and_tensor
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -22,6 +22,7 @@ QUIRK = Quirk(
     id="ep-multiple-of-tp",
     title="vLLM's expert-parallel group is made of whole replicas: its size is a multiple of TP",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=EP.above(1) & EP.indivisible_by(TP),
     adjustments=Refuse(
         "the expert-parallel group is made of all tensor-parallel ranks of every replica, so its size is a multiple of TP",

@@ -16,7 +16,7 @@ Evidence: a static probe of the definition of the group in vLLM. It shows how vL
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import EP, EXPERT_GROUP, TP, independent, no_strategy, one_group
 from quirks_plugins.dp_ep_strategy.probes import group_spans_data_and_tensor
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -30,6 +30,7 @@ QUIRK = Quirk(
     id="ep-size",
     title="vLLM takes no expert-parallel size: it forms DP x TP, whatever the configuration calls it",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=EP.above(1) & (_not_the_group | _not_the_replica | _neither),
     adjustments=[
         Refuse(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Advise, Default, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
+from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
 from quirks_plugins.conditions import checkpoint_dtype, quantized, under_autocast
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ QUIRK = Quirk(
     id="float32-checkpoint-downcast",
     title="vLLM turns a float32 checkpoint into bfloat16, and its logprobs differ from a float32 trainer's",
     flag=ModelFlag.DTYPE,
+    kind=Kind.RULE,
     match=purpose("rollout") & checkpoint_dtype("float32") & ~quantized & ~_trains_in_another,
     adjustments=[
         Default("engine.dtype", "float32", when=typed("train.dtype")),

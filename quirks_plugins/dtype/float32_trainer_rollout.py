@@ -19,7 +19,7 @@ Evidence: a test on the real engine, with a bfloat16 checkpoint that was updated
 
 from __future__ import annotations
 
-from quirks_core import Advise, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
 from quirks_plugins.conditions import half, quantized, under_autocast
 
 _BFLOAT16 = {"model_type": "qwen3", "dtype": "bfloat16"}
@@ -29,6 +29,7 @@ QUIRK = Quirk(
     id="float32-trainer-rollout",
     title="A rollout in bfloat16 or float16 has other logprobs than its trainer in float32",
     flag=ModelFlag.DTYPE,
+    kind=Kind.RULE,
     match=purpose("rollout")
     & typed("train.dtype")
     & setting("train.dtype").one_of("float32")

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from quirks_core import (
     Advise,
     Affected,
+    Kind,
     ModelFlag,
     Quirk,
     Require,
@@ -70,6 +71,7 @@ QUIRK = Quirk(
     id="fp32-head-both-sides",
     title="A float32 head in the engine or the trainer alone widens the gap between their logprobs",
     flag=ModelFlag.LM_HEAD_DTYPE,
+    kind=Kind.RULE,
     match=purpose("rollout") & (_engine_in_float32 | _trainer_in_float32 | _both_open),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[

@@ -22,7 +22,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Default, ModelFlag, Quirk, Severity, fix, no, purpose, report, yes
+from quirks_core import Default, Kind, ModelFlag, Quirk, Severity, fix, no, purpose, report, yes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +33,7 @@ QUIRK = Quirk(
     id="generation-config-leak",
     title="Requests that leave their sampling open inherit penalties, top-k and temperature from the checkpoint",
     flag=ModelFlag.LOGPROBS,
+    kind=Kind.RULE,
     match=purpose("rollout"),
     adjustments=Default("engine.generation_config", "vllm"),
     severity=Severity.WRONG_OUTPUT,

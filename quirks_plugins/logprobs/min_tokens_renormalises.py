@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import ModelFlag, Quirk, Require, Severity, no, purpose, report, setting, yes
+from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, no, purpose, report, setting, yes
 from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ QUIRK = Quirk(
     id="min-tokens-renormalises",
     title="A minimum length masks the tokens that end a sample, and the logprobs of all others are renormalised",
     flag=ModelFlag.LOGPROBS,
+    kind=Kind.RULE,
     match=purpose("rollout") & our_worker & setting("sampling.min_new_tokens").above(0) & _only_temperature_1,
     adjustments=Require(
         "engine.logprobs_mode",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -24,6 +24,7 @@ QUIRK = Quirk(
     id="rollout-logprobs-processed",
     title="vLLM reports logprobs before temperature; a trainer needs those of the distribution that was sampled from",
     flag=ModelFlag.LOGPROBS,
+    kind=Kind.RULE,
     match=purpose("rollout"),
     # Earlier engines have no such mode, or one that leaves temperature out (PrimeIntellect-ai/prime-rl#697).
     affected=Affected("vllm", introduced="0.10.2"),

@@ -16,7 +16,22 @@ the variable for its asynchronous engine.
 
 from __future__ import annotations
 
-from quirks_core import Advise, ModelFlag, Quirk, Refuse, Require, Severity, environment, fix, no, package, report, setting, yes
+from quirks_core import (
+    Advise,
+    Kind,
+    ModelFlag,
+    Quirk,
+    Refuse,
+    Require,
+    Severity,
+    environment,
+    fix,
+    no,
+    package,
+    report,
+    setting,
+    yes,
+)
 
 _v0_exists = package("vllm", fixed="0.11.0")
 _asynchronous = setting("engine.async_engine").is_true()
@@ -28,6 +43,7 @@ QUIRK = Quirk(
     id="v1-runtime",
     title="The V0 runtime exists only before vLLM 0.11, and only for the synchronous engine",
     flag=ModelFlag.RUNTIME,
+    kind=Kind.RULE,
     match=_variable | _setting,
     adjustments=[
         Require(

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
+from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ QUIRK = Quirk(
     id="coalesced-outputs",
     title="vLLM sends every token of a rollout across the process border by itself, and its logprob with it",
     flag=ModelFlag.THROUGHPUT,
+    kind=Kind.FEATURE,
     match=our_worker & purpose("rollout") & package("vllm", fixed="0.33.1"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
