@@ -36,6 +36,7 @@ QUIRK = Quirk(
     title="An engine of a hybrid model with an FP8 KV cache hangs after it was woken up",
     flag=ModelFlag.SLEEP,
     match=model_type(
+        "NemotronH_Nano_VL_V2",
         "bailing_hybrid",
         "bamba",
         "falcon_h1",

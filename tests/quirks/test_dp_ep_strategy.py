@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from quirks_core import ModelFlag, Plan, RunContext
+from quirks_core import ModelFlag, Plan, RunContext, Severity
 from quirks_core.facts.context import ModelFacts
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
@@ -162,6 +162,10 @@ def test_runs_that_work_pass_with_the_documented_strategy(rules, run, strategy):
 )
 def test_runs_that_cannot_work_are_refused_for_the_documented_reasons(rules, run, ids):
     assert refused_by(resolve(run.context(), rules)) == set(ids)
+
+
+def test_a_rule_about_the_sharing_of_experts_is_no_wrong_output_unless_a_kernel_addresses_wrong_experts(rules):
+    assert {item.quirk.id for item in rules if item.quirk.severity is Severity.WRONG_OUTPUT} == {"ep-expert-count"}
 
 
 @pytest.mark.parametrize("config", [{}, {"model_type": "acme_moe"}], ids=["nothing known", "a MoE without a number"])
