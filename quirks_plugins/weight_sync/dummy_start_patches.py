@@ -88,13 +88,13 @@ def _load_constants(model: Any, model_config: Any) -> None:
         model.load_weights(tensors())
     except NoFilesError as error:
         _LOG.warning(
-            "%s: buffers of the model stay what a dummy load made of them until a refit sends them; download the checkpoint to "
-            "this machine, or start with load_format=auto",
+            "%s: buffers and router biases of the model do not have the checkpoint's values until a refit sends them; download "
+            "the checkpoint to this machine, or start with load_format=auto",
             error,
         )
     except Exception:
         _LOG.exception(
-            "the model does not load buffers by themselves: they stay what a dummy load made of them until a refit sends them; "
+            "the model does not load buffers by themselves: they do not have the checkpoint's values until a refit sends them; "
             "start with load_format=auto"
         )
     else:

@@ -79,7 +79,6 @@ QUIRK = Quirk(
         "minimax_m3_vl",
         "nemotron_h",
         "solar_open",
-        "step3p5",
         "step3p7",
     )
     & purpose("rollout")

@@ -196,7 +196,7 @@ def test_what_the_engine_reports_counts_where_nobody_asked(in_force):
 @pytest.mark.parametrize(
     ("values", "name", "expected"),
     [
-        (_OFF, "refit.clear_cache", [True]),  # a cache that nobody asks to clear is kept
+        ({"refit": {"clear_cache": False}}, "refit.clear_cache", [True]),
         ({"refit": {"clear_cache": True}}, "refit.clear_cache", [False]),
         ({"engine": {"kv_cache_dtype": "fp8"}}, "engine.kv_cache_dtype", ["auto"]),
         ({"engine": {"kv_cache_dtype": "bfloat16"}}, "engine.kv_cache_dtype", []),  # the cache is kept in full already
