@@ -160,13 +160,13 @@ def _scored(run: Run, policy: Any, order: dict[str, Any], found: list[Any], *, f
     ]
     module = policy.base_model.model if hasattr(policy, "merge_adapter") else policy
     if cast := run.trainer == "verl" and not float32:
-        held = {name: row.data.clone() for name, row in module.named_parameters()}
-        module.to(torch.bfloat16)
+        held = {name: row.data for name, row in module.named_parameters()}
+        for row in module.parameters():  # not the buffers, as FSDP
+            row.data = row.data.to(torch.bfloat16)
     trainer = logprobs(module, samples, autocast=None if float32 else "bfloat16")
     if cast:
-        module.to(torch.float32)
         for name, row in module.named_parameters():
-            row.data.copy_(held[name])
+            row.data = held[name]
     delta = np.abs(
         np.concatenate([np.array(sample.rollout) - np.array(row) for sample, row in zip(samples, trainer, strict=True)])
     )
