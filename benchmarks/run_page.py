@@ -163,16 +163,15 @@ def _planned(plan: Plan) -> Planned:
 _HEAD = """\
 # The commonest runs, measured
 
-Made by `python benchmarks/runs.py`; not edited by hand. Measured on {date} on a CPU ({versions}): small models, eager,
-one process. No GPU was used; what is applied there is what `quirks plan` says, and was not measured.
+Made by `python benchmarks/runs.py`; not edited by hand. Measured on {date} on a CPU with small models, eager, in one process:
+{versions}. No GPU was used; what is applied there is what `quirks plan` says, and was not measured.
 [A trained model, measured](why.md#a-trained-model-measured) has figures of an H100.
 
 Each run starts vLLM's engine with the arguments that its program gives it, without `MODEL_QUIRKS` (*off*) and with it (*on*); the
-program itself is not run.
-Before it generates, a rollout gets the weights of a policy in its trainer's way. The figures are the mean absolute difference
-between the logprobs of the engine and those of the trainer, in nats. *Tokens equal* compares on with off: the same seeds, up to
-the first token that differs. *Float32* is *on* with `MODEL_QUIRKS_SET='{float32}'`
-and a trainer in float32.
+program itself is not run. Before it generates, a rollout gets the weights of a policy in its trainer's way. The figures are the
+mean absolute difference between the logprobs of the engine and those of the trainer, in nats. *Tokens equal* compares on with
+off: the same seeds, up to the first token that differs. *Float32* is *on* with a trainer in float32 and
+`MODEL_QUIRKS_SET='{float32}'`.
 
 | run | model | off | on | tokens equal | float32 on both sides |
 |---|---|---|---|---|---|
@@ -184,7 +183,10 @@ def markdown(rows: Rows) -> str:
     dates = sorted({row.date for row in rows.rows})
     text = "; ".join(dict.fromkeys(", ".join(f"{name} {value}" for name, value in row.versions.items()) for row in rows.rows))
     head = _HEAD.format(date=" and ".join(dict.fromkeys((dates[0], dates[-1]))), versions=text, float32=FLOAT32)
-    return head + "\n".join([*map(_line, rows.rows), "", *_sections(rows)]) + "\n"
+    measured = {row.run for row in rows.rows}
+    missing = [run.name for run in RUNS if run not in measured]
+    rest = [f"Not measured yet: {'; '.join(missing)}.", ""] if missing else []
+    return head + "\n".join([*map(_line, rows.rows), "", *rest, *_sections(rows)]) + "\n"
 
 
 def _line(row: Row) -> str:
