@@ -164,13 +164,14 @@ _HEAD = """\
 # The commonest runs, measured
 
 Made by `python benchmarks/runs.py`; not edited by hand. Measured on {date} on a CPU with small models, eager, in one process:
-{versions}. No GPU was used; what is applied there is what `quirks plan` says, and was not measured.
+{versions}. No GPU was used; what is applied
+there is what `quirks plan` says, and was not measured.
 [A trained model, measured](why.md#a-trained-model-measured) has figures of an H100.
 
-Each run starts vLLM's engine with the arguments that its program gives it, without `MODEL_QUIRKS` (*off*) and with it (*on*); the
-program itself is not run. Before it generates, a rollout gets the weights of a policy in its trainer's way. The figures are the
-mean absolute difference between the logprobs of the engine and those of the trainer, in nats. *Tokens equal* compares on with
-off: the same seeds, up to the first token that differs. *Float32* is *on* with a trainer in float32 and
+Each run starts vLLM's engine with the arguments that its program gives it, without `MODEL_QUIRKS` (*off*) and with it (*on*).
+The program itself is not run. Before it generates, a rollout gets the weights of a policy in its trainer's way. The figures are
+the mean absolute difference between the logprobs of the engine and those of the trainer, in nats. *Tokens equal* compares on
+with off: the same seeds, up to the first token that differs. *Float32* is *on* with a trainer in float32 and
 `MODEL_QUIRKS_SET='{float32}'`.
 
 | run | model | off | on | tokens equal | float32 on both sides |
