@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from enum import StrEnum, auto
 from functools import cache
@@ -118,6 +120,7 @@ class Row(Record):
     config: dict[str, Any]  #: the checkpoint's ``config.json``, for its plans
     cpu: Planned
     cuda: Planned
+    measured: tuple[str, ...]  #: the quirks that were in force when it was measured; the plans are renewed without that
     off: Measured
     on: Measured
     float32: Measured | None = None  #: float32 on both sides; None where no trainer is there
@@ -147,6 +150,14 @@ def planned(run: Run, model: Path, platform: str) -> Planned:
     config = config_of(run, model)
     assume = ("vllm==0.32.0", f"platform=={platform}", "cpu==avx512_bf16")
     return _planned(make_plan(config, PlanOptions(assume=assume), environ={}))
+
+
+def renewed(row: Row) -> Row:
+    """Returns a row with the plans of today."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(row.config), encoding="utf-8")
+        plans = {platform: planned(row.run, Path(folder), platform) for platform in ("cpu", "cuda")}
+    return row.model_copy(update=plans)
 
 
 def _planned(plan: Plan) -> Planned:
@@ -221,6 +232,8 @@ def _details(row: Row) -> Iterator[str]:
     if run.trainer:
         yield f"- The arguments are those of {run.source}. {_UPDATES[run.update]}"
     yield f"- Applied on this CPU: {_links(row.cpu.applied)}."
+    if later := sorted(set(row.cpu.applied) - set(row.measured)):
+        yield f"- It was measured without {_links(later)}, which came later."
     yield f"- Applied on a GPU: {_links(row.cuda.applied)}."
     if row.cuda.advised or row.cpu.advised:
         yield f"- Advised, because only the trainer or the client can set it: {_links(row.cuda.advised)}."
