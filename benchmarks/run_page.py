@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from enum import StrEnum, auto
 from functools import cache
@@ -118,6 +120,7 @@ class Row(Record):
     config: dict[str, Any]  #: the checkpoint's ``config.json``, for its plans
     cpu: Planned
     cuda: Planned
+    measured: tuple[str, ...]  #: the quirks that were in force when it was measured; the plans are renewed without that
     off: Measured
     on: Measured
     float32: Measured | None = None  #: float32 on both sides; None where no trainer is there
@@ -149,6 +152,14 @@ def planned(run: Run, model: Path, platform: str) -> Planned:
     return _planned(make_plan(config, PlanOptions(assume=assume), environ={}))
 
 
+def renewed(row: Row) -> Row:
+    """Returns a row with the plans of today."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(row.config), encoding="utf-8")
+        plans = {platform: planned(row.run, Path(folder), platform) for platform in ("cpu", "cuda")}
+    return row.model_copy(update=plans)
+
+
 def _planned(plan: Plan) -> Planned:
     applied = [item for item in plan.adjustments if item.status is Status.APPLIED]
     enforced = {quirk.id for item in applied if is_enforced(item.slot) for quirk in item.quirks}
@@ -163,15 +174,16 @@ def _planned(plan: Plan) -> Planned:
 _HEAD = """\
 # The commonest runs, measured
 
-Made by `python benchmarks/runs.py`; not edited by hand. Measured on {date} on a CPU ({versions}): small models, eager,
-one process. No GPU was used; what is applied there is what `quirks plan` says, and was not measured.
+Made by `python benchmarks/runs.py`; not edited by hand. Measured on {date} on a CPU with small models, eager, in one process:
+{versions}. No GPU was used; what is applied
+there is what `quirks plan` says, and was not measured.
 [A trained model, measured](why.md#a-trained-model-measured) has figures of an H100.
 
 Each run starts vLLM's engine with the arguments that its program gives it, without `MODEL_QUIRKS` (*off*) and with it (*on*).
-Before it generates, a rollout gets the weights of a policy in its trainer's way. The figures are the mean absolute difference
-between the logprobs of the engine and those of the trainer, in nats. *Tokens equal* compares on with off: the same seeds, up to
-the first token that differs. *Float32* is *on* with `MODEL_QUIRKS_SET='{float32}'`
-and a trainer in float32.
+The program itself is not run. Before it generates, a rollout gets the weights of a policy in its trainer's way. The figures are
+the mean absolute difference between the logprobs of the engine and those of the trainer, in nats. *Tokens equal* compares on
+with off: the same seeds, up to the first token that differs. *Float32* is *on* with a trainer in float32 and
+`MODEL_QUIRKS_SET='{float32}'`.
 
 | run | model | off | on | tokens equal | float32 on both sides |
 |---|---|---|---|---|---|
@@ -183,7 +195,10 @@ def markdown(rows: Rows) -> str:
     dates = sorted({row.date for row in rows.rows})
     text = "; ".join(dict.fromkeys(", ".join(f"{name} {value}" for name, value in row.versions.items()) for row in rows.rows))
     head = _HEAD.format(date=" and ".join(dict.fromkeys((dates[0], dates[-1]))), versions=text, float32=FLOAT32)
-    return head + "\n".join([*map(_line, rows.rows), "", *_sections(rows)]) + "\n"
+    measured = {row.run for row in rows.rows}
+    missing = [run.name for run in RUNS if run not in measured]
+    rest = [f"Not measured yet: {'; '.join(missing)}.", ""] if missing else []
+    return head + "\n".join([*map(_line, rows.rows), "", *rest, *_sections(rows)]) + "\n"
 
 
 def _line(row: Row) -> str:
@@ -217,6 +232,8 @@ def _details(row: Row) -> Iterator[str]:
     if run.trainer:
         yield f"- The arguments are those of {run.source}. {_UPDATES[run.update]}"
     yield f"- Applied on this CPU: {_links(row.cpu.applied)}."
+    if later := sorted(set(row.cpu.applied) - set(row.measured)):
+        yield f"- It was measured without {_links(later)}, which came later."
     yield f"- Applied on a GPU: {_links(row.cuda.applied)}."
     if row.cuda.advised or row.cpu.advised:
         yield f"- Advised, because only the trainer or the client can set it: {_links(row.cuda.advised)}."

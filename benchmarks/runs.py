@@ -4,7 +4,7 @@ It writes ``docs/runs.json`` and the page made of it::
 
     python benchmarks/runs.py                     # all, in 10 to 30 minutes on two CPU cores; needs the extra `demo` and peft
     python benchmarks/runs.py "TRL colocate"      # some
-    python benchmarks/runs.py --render            # none: the page from the recorded rows
+    python benchmarks/runs.py --render            # none: the recorded rows with the plans of today
 
 Each run starts vLLM's engine with the arguments that its program gives it, in a process of its own, up to three times: without
 MODEL_QUIRKS, with it, and with it and float32 on both sides. Before it generates, a rollout gets the weights of a policy in the
@@ -28,7 +28,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from run_page import DOCS, FLOAT32, RUNS, TRAINED, Measured, Row, Rows, Run, Update, config_of, markdown, planned, read
+from run_page import DOCS, FLOAT32, RUNS, TRAINED, Measured, Row, Rows, Run, Update, config_of, markdown, planned, read, renewed
 
 from quirks_core.base import whole_file
 from quirks_core.configuration.config import GenerationConfig
@@ -160,13 +160,13 @@ def _scored(run: Run, policy: Any, order: dict[str, Any], found: list[Any], *, f
     ]
     module = policy.base_model.model if hasattr(policy, "merge_adapter") else policy
     if cast := run.trainer == "verl" and not float32:
-        held = {name: row.data.clone() for name, row in module.named_parameters()}
-        module.to(torch.bfloat16)
+        held = {name: row.data for name, row in module.named_parameters()}
+        for row in module.parameters():  # not the buffers, as FSDP
+            row.data = row.data.to(torch.bfloat16)
     trainer = logprobs(module, samples, autocast=None if float32 else "bfloat16")
     if cast:
-        module.to(torch.float32)
         for name, row in module.named_parameters():
-            row.data.copy_(held[name])
+            row.data = held[name]
     delta = np.abs(
         np.concatenate([np.array(sample.rollout) - np.array(row) for sample, row in zip(samples, trainer, strict=True)])
     )
@@ -213,10 +213,12 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
             tell(f"  {sizes[engine_name].model_dump_json(exclude_defaults=True)}")
         del policy
         gc.collect()
+        cpu = planned(run, model, "cpu")
         return Row(
             run=run,
             config=json.loads((model / "config.json").read_text(encoding="utf-8")),
-            cpu=planned(run, model, "cpu"),
+            cpu=cpu,
+            measured=cpu.applied,
             cuda=planned(run, model, "cuda"),
             **sizes,
             **_alike(found["off"], found["on"]),
@@ -271,7 +273,9 @@ def main() -> None:
     """Measures runs, and writes data and page after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="*", help="names, or beginnings of them; all by default")
-    parser.add_argument("--render", action="store_true", help="measure nothing; write the page from the recorded rows")
+    parser.add_argument(
+        "--render", action="store_true", help="measure nothing; renew the plans of the recorded rows and write the page"
+    )
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of runs.json and runs.md (%(default)s)")
     parser.add_argument("--engine", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -288,6 +292,9 @@ def main() -> None:
         rows = Rows(rows=tuple(found[one.name] for one in RUNS if one.name in found))
         whole_file.write(options.docs / "runs.json", rows.model_dump_json(indent=1, exclude_defaults=True) + "\n")
         whole_file.write(options.docs / "runs.md", markdown(rows))
+    if options.render:
+        rows = Rows(rows=tuple(map(renewed, rows.rows)))
+        whole_file.write(options.docs / "runs.json", rows.model_dump_json(indent=1, exclude_defaults=True) + "\n")
     whole_file.write(options.docs / "runs.md", markdown(rows))
 
 

@@ -64,8 +64,8 @@ def say_plan(
     names = typed.names - {slot.removeprefix(ENGINE) for slot in plan.context.settings.keys() - plan.context.typed}
     first += f": {', '.join(sorted(names)) or 'nothing'}"
     lines, dtypes = list(_lines(plan, only_reports=only_reports)), _dtypes(plan, trainer)
-    if lines == [*_plugins(plan), *_undecided(plan)]:
-        say(f"{first}; {_unchanged(plan, lines, dtypes)}")
+    if not set(lines) - {*_plugins(plan), *_undecided(plan), *_set_already(plan)}:
+        say(f"{first}; {_unchanged(plan, dtypes)}")
         return
     say(first)
     if dtypes is not None:
@@ -129,8 +129,7 @@ def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
         if item.status is Status.KEPT_USER and is_enforced(item.slot):
             who = ", ".join(quirk.id for quirk in item.quirks)
             yield _Line(f"kept: {item.reason}: {item.wanted} ({who})", always=True)
-        elif item.status is Status.ALREADY_SET and is_enforced(item.slot):
-            yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
+    yield from _set_already(plan)
 
 
 class _Dtypes(NamedTuple):
@@ -178,15 +177,23 @@ def _plugins(plan: Plan) -> Iterator[_Line]:
             yield _Line(f"warning: {note.text}", always=True)
 
 
-def _unchanged(plan: Plan, lines: Sequence[_Line], dtypes: _Dtypes | None) -> str:
+def _set_already(plan: Plan) -> Iterator[_Line]:
+    """Yields what a quirk would set and the user has set."""
+    for item in plan.adjustments:
+        if item.status is Status.ALREADY_SET and is_enforced(item.slot):
+            yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
+
+
+def _unchanged(plan: Plan, dtypes: _Dtypes | None) -> str:
     """Says of a plan that changes nothing what was checked, and what is not known: without that it is an all-clear."""
     off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
     rest = [f"switched off: {listed(off)}"] if off else []
-    rest += [line.text for line in lines]
+    rest += [line.text for line in (*_plugins(plan), *_undecided(plan))]
     where = (
         f"vLLM {plan.context.packages.get('vllm', 'of an unknown version')} on {plan.context.platform or 'an unknown platform'}"
     )
-    checked = f"{_counted(len(plan.verdicts) - len(off), 'quirk')} for {where}, none is in force"
+    checked = f"{_counted(len(plan.verdicts) - len(off), 'quirk')} for {where}, none changes anything"
+    checked += "".join(f"; {line.text}" for line in _set_already(plan))
     if dtypes is not None and dtypes.are_clear:
         checked += f"; {dtypes.text}"
     elif dtypes is not None:

@@ -18,14 +18,14 @@ When it can go: never; it is a choice, not a workaround.
 
 from __future__ import annotations
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, yes
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
 
 QUIRK = Quirk(
     id="in-flight-update-cache",
     title="Requests that outlive a weight update attend to what the old weights left in the KV cache",
     flag=ModelFlag.KV_CACHE,
     kind=Kind.RULE,
-    match=purpose("rollout") & setting("refit.clear_cache").one_of(False),
+    match=purpose("rollout") & typed("refit.clear_cache") & setting("refit.clear_cache").one_of(False),
     adjustments=Advise(
         "refit.clear_cache is false: requests in flight at an update go on with keys and values of the old weights, so "
         "their later logprobs are no single policy's, and a trainer cannot compute them again; train on those that were "

@@ -47,14 +47,14 @@ def test_a_plan_that_changes_nothing_is_an_all_clear_in_one_line(lines, plan_of,
 
     (line,) = lines(say_plan, plan, TYPED, "told", only_reports=only_reports)
 
-    assert line.endswith("; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none is in force")
+    assert line.endswith("; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything")
 
 
 @pytest.mark.parametrize("trainer", [*TRAINERS.values(), None], ids=lambda one: one.name if one else "none")
 def test_dtypes_of_a_trainer_that_are_not_known_are_no_all_clear(lines, plan_of, trainer):
     (line,) = lines(say_plan, plan_of(), TYPED, "told", trainer=trainer)
 
-    assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none is in force; " in line
+    assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none changes anything; " in line
     assert ("unknown: in which dtypes " in line) == (trainer is None or not trainer.numerics)
     assert "all clear" not in line
 
@@ -64,15 +64,15 @@ def test_float32_on_both_sides_is_an_all_clear_in_one_line_for_every_trainer(lin
     (line,) = lines(say_plan, plan_of(typed=BOTH), TYPED, "told", trainer=trainer)
 
     assert line.endswith(
-        "; all clear, checked: 0 quirks for vLLM 0.32.0 on cpu, none is in force; weights, products and heads are float32 on "
-        "both sides"
+        "; all clear, checked: 0 quirks for vLLM 0.32.0 on cpu, none changes anything; weights, products and heads are "
+        "float32 on both sides"
     )
 
 
 def test_what_is_switched_off_is_no_all_clear(lines, plan_of):
     (line,) = lines(say_plan, plan_of(Default("engine.seed", 3), typed=BOTH, disable=["q0"]), TYPED, "told")
 
-    assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none is in force; weights, " in line
+    assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none changes anything; weights, " in line
     assert line.endswith("; switched off: q0")
 
 
@@ -157,7 +157,7 @@ def test_a_fact_that_the_user_cannot_set_is_missing_on_a_line_of_its_own(lines, 
     plan = plan_of(*[Advise("careful", when=package("ray", introduced="2.0"))] * 2)
 
     (line,) = lines(say_plan, plan, TYPED, "told")
-    assert line.endswith(f"none is in force; warning: undecided without packages.ray: q0, q1; {UNKNOWN}")
+    assert line.endswith(f"none changes anything; warning: undecided without packages.ray: q0, q1; {UNKNOWN}")
 
 
 def test_more_than_nine_lines_are_cut_but_not_in_a_report_and_quiet_is_one(lines, plan_of):
@@ -220,4 +220,14 @@ def test_a_receipt_is_one_line_with_every_value_that_was_read_back(lines):
     assert line == (
         "receipt: plan dddddddddddd is in force in EngineCore (7), Worker (8): 1 patch; "
         "read back: engine.dtype = float32, engine.seed = 3"
+    )
+
+
+def test_what_the_user_has_set_already_is_no_change(lines, plan_of):
+    plan = plan_of(Default("engine.seed", 3), typed={**BOTH, "engine.seed": 3})
+
+    (line,) = lines(say_plan, plan, TYPED, "told")
+    assert (
+        "; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything; set already: engine.seed = 3 (q0); "
+        in line
     )
