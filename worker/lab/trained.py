@@ -71,7 +71,7 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
         )
     if (available := psutil.virtual_memory().available) < _MEMORY:
         raise UsageError(
-            f"the conversion of {_FILE} takes {_MEMORY / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available: end "
+            f"converting {_FILE} takes {_MEMORY / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available: end "
             "other programs first"
         )
     tell(f"converting {_FILE} to a bfloat16 checkpoint in {folder}, once (a minute)")
