@@ -15,6 +15,8 @@ from contextlib import redirect_stderr, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, UsageError, words
 from worker.lab.parity.records import Tell
@@ -31,6 +33,8 @@ _NAME = "smollm2-135m-instruct"
 _PART = f"{_NAME}.part-"
 #: Bytes that the checkpoint takes, rounded up.
 _SIZE = 300_000_000
+#: Bytes of memory that the conversion takes at its peak.
+_MEMORY = 1_100_000_000
 
 
 def trained_model(*, tell: Tell = lambda _: None) -> Path:
@@ -65,6 +69,11 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
             f"{parent} has {free / 1e6:.0f} MB free, and the checkpoint takes {_SIZE / 1e6:.0f} MB: free space there, or set "
             "XDG_CACHE_HOME to another disk"
         )
+    if (available := psutil.virtual_memory().available) < _MEMORY:
+        raise UsageError(
+            f"converting {_FILE} takes {_MEMORY / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available: end "
+            "other programs first"
+        )
     tell(f"converting {_FILE} to a bfloat16 checkpoint in {folder}, once (a minute)")
     part = private_folder.make(_PART, parent)
     try:
@@ -73,8 +82,7 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
             _convert(source, made)
         except Exception as error:
             raise QuirksError(
-                f"{source} could not be converted into {parent}: {words(error)}; it takes 1.1 GB of memory and "
-                f"{_SIZE / 1e6:.0f} MB on disk"
+                f"{source} could not be converted into {parent}, which takes {_SIZE / 1e6:.0f} MB: {words(error)}"
             ) from error
         with suppress(OSError):  # another process was faster, and its checkpoint is the same
             made.rename(folder)
