@@ -8,15 +8,17 @@ from typing import NamedTuple
 
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import one_line
-from quirks_core.configuration.slots import ENGINE, is_enforced
+from quirks_core.configuration.slots import ENGINE
 from quirks_core.facts.trainers import Trainer
 from quirks_core.hook.typed import Typed
-from quirks_core.plan.advice import advice
-from quirks_core.plan.records import NoteKind, Plan, Status, Strength
+from quirks_core.plan.records import NoteKind, Plan, Status
+from quirks_core.plan.summary import Summary, in_one_line, is_done
 
 _LOGGER = logging.getLogger("model_quirks.hook")
 #: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.
 _MOST = 9
+#: How the user supplies facts, and sees everything.
+_SUPPLY = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, MODEL_QUIRKS=report lists everything"
 
 
 class _Line(NamedTuple):
@@ -53,17 +55,18 @@ def say_plan(
     first = f"{'would apply' if only_reports else 'plan'} {plan.digest[:12]} to {plan.context.model.name}, purpose "
     first += f"{plan.context.purpose} ({why}); typed: {typed}"
     if quiet:
-        ids = sorted(
-            {quirk.id for item in plan.adjustments for quirk in item.quirks} | {patch.quirk.id for patch in plan.patches}
-        )
-        changes = _counted(sum(map(is_enforced, plan.changes)), "setting")
+        summary = Summary.of(plan)
+        ids = sorted({name for entry in summary.in_force for name in entry.quirks})
+        changes = _counted(sum(is_done(plan, slot) for slot in plan.changes), "setting")
         patches = _counted(len(plan.patches), "patch", "patches")
-        say(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk concerns it'}")
+        undecided = len({name for names in summary.undecided.values() for name in names})
+        others = f"; {len(summary.advised)} advised, {undecided} undecided" if summary.advised or undecided else ""
+        say(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk'}{others}")
         return
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
     names = typed.names - {slot.removeprefix(ENGINE) for slot in plan.context.settings.keys() - plan.context.typed}
     say(f"{first}: {', '.join(sorted(names)) or 'nothing'}")
-    lines = list(_lines(plan, only_reports=only_reports)) or [_Line("no quirk concerns this run")]
+    lines = list(lines_of(plan, only_reports=only_reports)) or [_Line("no quirk concerns this run")]
     lines += _mismatch(plan, trainer)
     shown = lines if only_reports or len(lines) < _MOST else _folded(lines)
     for line in shown:
@@ -102,31 +105,30 @@ def _folded(lines: Sequence[_Line]) -> list[_Line]:
     return [line for line in lines if line.always or line in others]
 
 
-def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
-    """Yields refusals, warnings about plugins, requirements that nothing here enforces, then what is set, then the rest."""
+def lines_of(plan: Plan, *, only_reports: bool = False) -> Iterator[_Line]:
+    """Yields what a plan does: refusals in a report, what nothing enforces, what is in force, advised, undecided, the rest."""
     if only_reports:
         for refusal in plan.refusals:
             yield _Line(f"would be refused: {refusal}", always=True)
-    for note in plan.notes:
-        if note.kind is NoteKind.PLUGIN:
-            yield _Line(f"warning: {note.text}", always=True)
-    advised = list(advice(plan))
-    yield from (_Line(text, always=True) for item, text in advised if item.strength is Strength.REQUIRE)
+    notes = [note for note in plan.notes if note.kind is not NoteKind.ADVICE]
+    plugins = [note for note in notes if note.kind is NoteKind.PLUGIN]
+    yield from (_Line(f"warning: {note.text}", always=True) for note in plugins)
+    summary = Summary.of(plan)
+    required = [entry for entry in summary.advised if entry.required]
+    yield from (_Line(f"warning: nothing here enforces {entry}", always=True) for entry in required)
+    yield from (_Line(f"in force: {entry}") for entry in summary.in_force)
+    yield from (_Line(f"warning: {note.text}", always=True) for note in notes if note not in plugins)
+    advised = [entry for entry in summary.advised if not entry.required]
+    yield from (_Line(f"advised: {entry}", always=not entry.how) for entry in advised)
+    if only_reports:
+        yield from (_Line(f"undecided without {fact}: {', '.join(quirks)}") for fact, quirks in summary.undecided.items())
+    elif text := in_one_line(summary.undecided, _SUPPLY):
+        yield _Line(text, always=True)
     for item in plan.adjustments:
-        if item.status is Status.APPLIED and is_enforced(item.slot):
-            yield _Line(f"{item.wanted} ({', '.join(quirk.id for quirk in item.quirks)}: {item.quirks[0].reason})")
-    for patch in plan.patches:
-        yield _Line(f"patch {patch.target.rpartition(':')[2]} ({patch.quirk.id}: {patch.quirk.reason})")
-    for note in plan.notes:
-        if note.kind is not NoteKind.PLUGIN:
-            yield _Line(f"warning: {note.text}", always=True)
-    yield from _undecided(plan)
-    yield from (_Line(text) for item, text in advised if item.strength is not Strength.REQUIRE)
-    for item in plan.adjustments:
-        if item.status is Status.KEPT_USER and is_enforced(item.slot):
+        if item.status is Status.KEPT_USER and is_done(plan, item.slot):
             who = ", ".join(quirk.id for quirk in item.quirks)
             yield _Line(f"kept: {item.reason}: {item.wanted} ({who})", always=True)
-        elif item.status is Status.ALREADY_SET and is_enforced(item.slot):
+        elif item.status is Status.ALREADY_SET and is_done(plan, item.slot):
             yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
 
 
@@ -148,15 +150,3 @@ def _mismatch(plan: Plan, trainer: Trainer | None) -> Iterator[_Line]:
             f"float32 on both sides); 'quirks parity explain --trainer {trainer.name} --model …' measures your model",
             always=True,
         )
-
-
-def _undecided(plan: Plan) -> Iterator[_Line]:
-    """Yields a line for each missing fact, and a single one for all that the user can set."""
-    settings = []
-    for fact, quirks in plan.undecided.items():
-        if fact in plan.context.untold:
-            settings.append(f"{fact} ({', '.join(quirks)})")
-        else:
-            yield _Line(f"warning: undecided without {fact}: {', '.join(quirks)}", always=True)
-    if settings:
-        yield _Line(f"undecided without {', '.join(settings)}: set MODEL_QUIRKS_SET='slot=value;…'")
