@@ -22,10 +22,11 @@ _SUPPLY = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, MODEL_QUIRKS=re
 
 
 class _Line(NamedTuple):
-    """A line, and whether it is shown however many there are."""
+    """A line, whether it is shown however many there are, and whether it is advice."""
 
     text: str
     always: bool = False
+    advised: bool = False
 
 
 def say(text: str, *, level: int = logging.INFO) -> None:
@@ -72,7 +73,9 @@ def say_plan(
     for line in shown:
         say(f"  {line.text}")
     if left := len(lines) - len(shown):
-        say(f"  and {_counted(left, 'more line')}, which MODEL_QUIRKS=report prints")
+        advised = sum(line.advised for line in lines) - sum(line.advised for line in shown)
+        among = f" ({advised} advised)" if advised else ""
+        say(f"  and {_counted(left, 'more line')}{among}, which MODEL_QUIRKS=report prints")
 
 
 def say_receipt(receipt: Receipt, asked: Collection[str]) -> None:
@@ -119,7 +122,7 @@ def lines_of(plan: Plan, *, only_reports: bool = False) -> Iterator[_Line]:
     yield from (_Line(f"in force: {entry}") for entry in summary.in_force)
     yield from (_Line(f"warning: {note.text}", always=True) for note in notes if note not in plugins)
     advised = [entry for entry in summary.advised if not entry.required]
-    yield from (_Line(f"advised: {entry}", always=not entry.how) for entry in advised)
+    yield from (_Line(f"advised: {entry}", always=not entry.how, advised=True) for entry in advised)
     if only_reports:
         yield from (_Line(f"undecided without {fact}: {', '.join(quirks)}") for fact, quirks in summary.undecided.items())
     elif text := in_one_line(summary.undecided, _SUPPLY):

@@ -139,6 +139,12 @@ def test_more_than_nine_lines_are_cut_but_not_in_a_report_and_quiet_is_one(lines
     assert "20 settings, 0 patches: q0, q1, q10" in line
 
 
+def test_advice_that_is_cut_is_counted(lines, plan_of):
+    plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)), Default("request.timeout_s", 7.0))
+
+    assert lines(say_plan, plan, TYPED, "told")[-1] == "  and 14 more lines (1 advised), which MODEL_QUIRKS=report prints"
+
+
 def test_what_is_kept_and_what_is_warned_of_is_never_cut(lines, plan_of):
     settings = [Default(f"engine.argument_{n}", n) for n in range(12)]
     kept = {f"engine.kept_{n}": n for n in range(5)}
