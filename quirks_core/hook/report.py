@@ -113,20 +113,16 @@ def lines_of(plan: Plan, *, only_reports: bool = False) -> Iterator[_Line]:
     if only_reports:
         for refusal in plan.refusals:
             yield _Line(f"would be refused: {refusal}", always=True)
-    notes = [note for note in plan.notes if note.kind is not NoteKind.ADVICE]
-    plugins = [note for note in notes if note.kind is NoteKind.PLUGIN]
-    yield from (_Line(f"warning: {note.text}", always=True) for note in plugins)
+    yield from _plugins(plan)
     summary = Summary.of(plan)
     required = [entry for entry in summary.advised if entry.required]
     yield from (_Line(f"warning: nothing here enforces {entry}", always=True) for entry in required)
     yield from (_Line(f"in force: {entry}") for entry in summary.in_force)
-    yield from (_Line(f"warning: {note.text}", always=True) for note in notes if note not in plugins)
+    notes = [note for note in plan.notes if note.kind not in (NoteKind.ADVICE, NoteKind.PLUGIN)]
+    yield from (_Line(f"warning: {note.text}", always=True) for note in notes)
     advised = [entry for entry in summary.advised if not entry.required]
     yield from (_Line(f"advised: {entry}", always=not entry.how, advised=True) for entry in advised)
-    if only_reports:
-        yield from (_Line(f"undecided without {fact}: {', '.join(quirks)}") for fact, quirks in summary.undecided.items())
-    elif text := in_one_line(summary.undecided, _SUPPLY):
-        yield _Line(text, always=True)
+    yield from _undecided(plan, only_reports=only_reports)
     for item in plan.adjustments:
         if item.status is Status.KEPT_USER and is_done(plan, item.slot):
             who = ", ".join(quirk.id for quirk in item.quirks)
@@ -153,3 +149,18 @@ def _mismatch(plan: Plan, trainer: Trainer | None) -> Iterator[_Line]:
             f"float32 on both sides); 'quirks parity explain --trainer {trainer.name} --model …' measures your model",
             always=True,
         )
+
+
+def _plugins(plan: Plan) -> Iterator[_Line]:
+    """Yields a warning for each plugin that was not loaded."""
+    for note in plan.notes:
+        if note.kind is NoteKind.PLUGIN:
+            yield _Line(f"warning: {note.text}", always=True)
+
+
+def _undecided(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
+    """Yields one line for all that is undecided; in a report, one for each missing fact."""
+    if only_reports:
+        yield from (_Line(f"undecided without {fact}: {', '.join(quirks)}") for fact, quirks in plan.undecided.items())
+    elif text := in_one_line(plan.undecided, _SUPPLY):
+        yield _Line(text, always=True)
