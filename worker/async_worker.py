@@ -12,6 +12,7 @@ from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.config import GenerationConfig, SamplingSection
 from quirks_core.plan.records import Plan
+from quirks_core.plan.summary import messages
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions
 from worker.batch import Batch, check_encoded, check_lengths, prompts, scores, seeds, stop_strings, texts
@@ -112,7 +113,7 @@ class VllmAsyncGenerationWorker:
         )
         self.config: GenerationConfig = launch.config
         self.plan: Plan = launch.plan
-        self.warnings: list[str] = [*launch.plan.messages(), *sampling_warnings(launch.config)]
+        self.warnings: list[str] = [*messages(launch.plan), *sampling_warnings(launch.config)]
         self._launch = launch
         self._engine_rank = engine_rank
         self._running: _Running | None = None

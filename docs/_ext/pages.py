@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from words import FACTS as FACT_WORDS
+from words import sentence
+
 from quirks_core.base.errors import DeclarationError
 from quirks_core.cli.listing import counted
 from quirks_core.cli.main import make_parser
@@ -18,7 +21,7 @@ from quirks_core.cli.showing import describe
 from quirks_core.configuration.slots import SLOTS
 from quirks_core.declaration import data_file
 from quirks_core.declaration.examples import Example
-from quirks_core.declaration.flags import BUILT_IN, ModelFlag
+from quirks_core.declaration.flags import BUILT_IN, Kind, ModelFlag
 from quirks_core.declaration.match import Condition, Match
 from quirks_core.declaration.quirk import Quirk, Reference
 from quirks_core.declaration.trace import Answer
@@ -39,7 +42,11 @@ FOLDER = Path(__file__).resolve().parents[1]
 _NOTE = "<!-- Written by `make docs`; edit the declarations, not this page. -->"
 
 _SIGNS = {Answer.YES: "●", Answer.NO: "○", Answer.UNKNOWN: "?"}
+_UNEXAMINED = "·"
+_LEGEND = f"● it concerns some run on that version, ○ none, {_UNEXAMINED} not examined, ? it depends on another package."
 _HELP_WIDTH = 100
+#: What a range says of versions that were not examined; too long for a table.
+_KNOWN = re.compile(r"known from ([\d.]+), the oldest supported; earlier not examined")
 _THREAD = re.compile(r"(?<![\w`/\[.-])([\w.-]+/[\w.-]+)#(\d+)")
 
 
@@ -94,6 +101,10 @@ def affects(quirk: Quirk, version: str) -> Answer:
         found = {affected.answer(version if package == "vllm" else None) for affected in ranges}
         answers.append(next(answer for answer in (Answer.YES, Answer.UNKNOWN, Answer.NO) if answer in found))
     return next((answer for answer in (Answer.NO, Answer.UNKNOWN) if answer in answers), Answer.YES)
+
+
+def _sign(quirk: Quirk, version: str) -> str:
+    return _SIGNS[affects(quirk, version)] if quirk.is_examined("vllm", version) else _UNEXAMINED
 
 
 def models(quirk: Quirk) -> list[str]:
@@ -155,10 +166,10 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
                 ", ".join(models(quirk)),
                 record["flag"],
                 record["severity"],
-                record["affected"] if quirk.affected else "all",
+                _KNOWN.sub(r"before \1 not examined", record["affected"]),
                 _stage(item),
                 _shown_by(quirk),
-                *(_SIGNS[affects(quirk, version)] for version in ENGINES),
+                *(_sign(quirk, version) for version in ENGINES),
                 "<br>".join(f"[{reference.type}]({reference.url})" for reference in quirk.references),
             ]
         )
@@ -167,8 +178,8 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
         f"A row for every quirk: {counted(item.quirk.kind for item in loaded)}. A *workaround* cures a defect until evidence "
         "retires it, a *rule* refuses, advises or sets what a limit or definition of vLLM or a trainer asks for, and a "
         "*feature* is for speed, or is a default of our own; the [glossary](glossary.md) explains the other words.",
-        "The columns with numbers are versions of vLLM: ● some run there is affected, ○ none is, ? it depends on another "
-        f"package. *Status* is that of vLLM {ENGINES[-1]}. *Evidence* says what supports the quirk: a paired run on a "
+        f"The columns with numbers are versions of vLLM: {_LEGEND} "
+        f"*Status* is that of vLLM {ENGINES[-1]}. *Evidence* says what supports the quirk: a paired run on a "
         "platform, the source by a static probe, or the declaration alone. `quirks plan --vllm A,B` answers the same for your "
         "model and your versions.",
         f'<div id="catalogue">\n\n{_table(headings, rows)}\n\n</div>',
@@ -253,7 +264,7 @@ def _quirk(item: Loaded) -> str:
         ["flag", f"`{quirk.flag}`"],
         ["without it", f"`{quirk.severity}`"],
         ["models", ", ".join(models(quirk))],
-        ["affected", record["affected"]],
+        ["affected versions" if quirk.kind is Kind.WORKAROUND else "versions", record["affected"]],
         ["status", f"{_stage(item)} on vLLM {ENGINES[-1]}"],
         ["costs", record["cost"]],
         ["supersedes", ", ".join(f"`{name}`" for name in quirk.supersedes)],
@@ -267,23 +278,18 @@ def _quirk(item: Loaded) -> str:
         _table(("field", "value"), [row for row in fields if row[1]]),
         _prose(record["documentation"].strip()),
         "## Versions",
-        _table([f"vLLM {version}" for version in ENGINES], [[_SIGNS[affects(quirk, version)] for version in ENGINES]]),
-        "● some run on that version is affected, ○ none is, ? it depends on another package.",
+        _table([f"vLLM {version}" for version in ENGINES], [[_sign(quirk, version) for version in ENGINES]]),
+        _LEGEND,
         "## What it does",
-        "\n".join(f"- {_adjustment(text)}" for text in record["adjustments"]),
+        "\n".join(f"- {_prose(sentence(quirk, adjustment))}" for adjustment in quirk.adjustments),
         *_evidence(quirk),
         *_examples(quirk.examples),
         "## References",
         "\n".join(f"- {reference.type}: {_link(reference)}" for reference in quirk.references),
+        *_asked_for(quirk),
         "## How to switch it off",
         _off(quirk),
     )
-
-
-def _adjustment(text: str) -> str:
-    """Sets what is code as code."""
-    word, _, rest = text.partition(" ")
-    return f"{word} `{rest}`" if word in ("default", "require", "patch") else _prose(text)
 
 
 def _evidence(quirk: Quirk) -> list[str]:
@@ -311,7 +317,7 @@ def _facts(example: Example) -> Iterator[str]:
         "": {**example.defaults, **example.settings, **example.extra},
     }
     for prefix, values in nested.items():
-        yield from (f"`{prefix}{name} = {value}`" for name, value in values.items())
+        yield from (FACT_WORDS.get(name) or f"`{prefix}{name} = {value}`" for name, value in values.items())
     if example.name != "model":
         yield f"`model.name = {example.name}`"
     for name in ("platform", "cpu", "recipe"):
@@ -319,6 +325,14 @@ def _facts(example: Example) -> Iterator[str]:
             yield f"`{name} = {value}`"
     if example.purpose != "rollout":
         yield f"`purpose = {example.purpose}`"
+
+
+def _asked_for(quirk: Quirk) -> list[str]:
+    """How a feature of our worker is asked for elsewhere."""
+    if quirk.kind is not Kind.FEATURE or "engine.generate_from_dummy" not in quirk.match.facts():
+        return []
+    text = f"Our worker has it on. An engine that another program starts has it if `MODEL_QUIRKS_FORCE={quirk.id}` asks for it."
+    return ["## Where it is on", text]
 
 
 def _off(quirk: Quirk) -> str:

@@ -2,7 +2,7 @@
 (() => {
   const table = document.querySelector("#catalogue table");
   if (!table) return;
-  const selects = ["model", "flag", "severity", "status", "evidence"]; // headings of columns; a cell may list several words
+  const selects = ["kind", "model", "flag", "severity", "status", "evidence"]; // headings of columns; a cell may list several words
   const headings = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
   const rows = [...table.tBodies[0].rows];
   const words = (row, name) => row.cells[headings.indexOf(name)].textContent.split(",").map((word) => word.trim());

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from packaging.version import Version
 
@@ -14,8 +14,11 @@ from quirks_core.cli.options import plan_options
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.declaration.flags import Kind
+from quirks_core.declaration.versions import OLDEST
 from quirks_core.facts.context import RunContext
-from quirks_core.plan.records import Note, Plan, Refusal, State
+from quirks_core.plan.formats import SUPPLY
+from quirks_core.plan.records import Note, NoteKind, Plan, Refusal, State
+from quirks_core.plan.summary import in_one_line
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.registry import Registry
 
@@ -27,15 +30,26 @@ _LEGEND = {
     "unknown": ("[yellow]unknown[/]", "a fact is missing; the quirk does nothing there"),
     "disabled": ("[yellow]off[/]", "switched off"),
     "superseded": ("[yellow]replaced[/]", "another quirk supersedes it"),
+    "not examined": ("[dim]unexamined[/]", f"known from {OLDEST[ENGINE]}, the oldest supported; that version was not examined"),
     "not_matched": ("[dim].[/]", "concerns other models or configurations"),
 }
 
 
 class Cell(Record):
-    """The state of a quirk on one version, with the reason."""
+    """The state of a quirk on one version, with the reason.
+
+    Attributes:
+        examined: It is known whether the version is affected; a quirk that is dormant may concern it if not.
+    """
 
     state: State
     because: str
+    examined: bool = True
+
+    @property
+    def sign(self) -> str:
+        """The key of `_LEGEND`."""
+        return "not examined" if self.state is State.DORMANT and not self.examined else self.state
 
 
 class Row(Record):
@@ -57,12 +71,14 @@ class Column(Record):
         digest: Digest of the plan.
         refusals: Why the run is refused there; empty if it is not.
         warnings: The plan's warnings.
+        undecided: The missing facts, each with the quirks that are undecided without it.
     """
 
     version: str
     digest: str
     refusals: tuple[Refusal, ...]
     warnings: tuple[Note, ...]
+    undecided: dict[str, tuple[str, ...]]
 
 
 class Matrix(Record):
@@ -141,7 +157,11 @@ def make_matrix(registry: Registry, context: RunContext, versions: Sequence[str]
                 kind=verdict.kind,
                 distribution=f"{verdict.distribution} {verdict.version}",
                 cells={
-                    version: Cell(state=states[version][verdict.id].state, because=states[version][verdict.id].because)
+                    version: Cell(
+                        state=states[version][verdict.id].state,
+                        because=states[version][verdict.id].because,
+                        examined=registry.find(verdict.id).quirk.is_examined(ENGINE, version),
+                    )
                     for version in versions
                 },
             )
@@ -151,7 +171,7 @@ def make_matrix(registry: Registry, context: RunContext, versions: Sequence[str]
 
 
 def _column(version: str, plan: Plan) -> Column:
-    return Column(version=version, digest=plan.digest, refusals=plan.refusals, warnings=plan.warnings)
+    return Column(version=version, digest=plan.digest, refusals=plan.refusals, warnings=plan.warnings, undecided=plan.undecided)
 
 
 def _on(context: RunContext, version: str) -> RunContext:
@@ -178,26 +198,33 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
     if options.json:
         print(canonical({**matrix.model_dump(mode="json"), "notes": notes}, indent=2))
     else:
-        _show(Screen(), matrix, notes)
+        _show(Screen(), matrix, notes, verbose=options.verbose)
     return 1 if any(column.refusals for column in matrix.columns) else 0
 
 
-def _show(screen: Screen, matrix: Matrix, notes: Iterable[str]) -> None:
+def _show(screen: Screen, matrix: Matrix, notes: Iterable[str], *, verbose: bool) -> None:
     screen.say(f"{line(matrix.model)} ({line(matrix.model_type)}), purpose {line(matrix.purpose)}, by version of vLLM")
-    rows = [(line(row.id), [_LEGEND[cell.state][0] for cell in row.cells.values()]) for row in matrix.rows]
+    rows = [(line(row.id), [_LEGEND[cell.sign][0] for cell in row.cells.values()]) for row in matrix.rows]
     rows.append(("the run", ["[bold red]refused[/]" if column.refusals else "ok" for column in matrix.columns]))
     screen.grid("quirk", [line(column.version) for column in matrix.columns], rows)
-    seen = {cell.state for row in matrix.rows for cell in row.cells.values()}
-    for state in State:
-        if state in seen:
-            screen.say(f"[dim]{_LEGEND[state][0]}: {_LEGEND[state][1]}[/]")
+    seen = {cell.sign for row in matrix.rows for cell in row.cells.values()}
+    for sign, (word, meaning) in _LEGEND.items():
+        if sign in seen:
+            screen.say(f"[dim]{word}: {meaning}[/]")
     if matrix.left_out:
         screen.say(f"[dim]{matrix.left_out} other quirks concern the run on none of them (--verbose)[/]")
     for note in notes:
         screen.say(f"note: {line(note)}")
-    _show_grouped(screen, "[yellow]warning[/]", ((note.text, column) for column in matrix.columns for note in column.warnings))
+    texts = ((text, column) for column in matrix.columns for text in _warnings(column, verbose=verbose))
+    _show_grouped(screen, "[yellow]warning[/]", texts)
     refusals = ((str(refusal), column) for column in matrix.columns for refusal in column.refusals)
     _show_grouped(screen, "[bold red]refused[/]", refusals)
+
+
+def _warnings(column: Column, *, verbose: bool) -> Iterator[str]:
+    """What is undecided is one line, or one for each reason."""
+    yield from (note.text for note in column.warnings if verbose or note.kind is not NoteKind.UNDECIDED or not note.about)
+    yield from filter(None, [in_one_line({} if verbose else column.undecided, SUPPLY)])
 
 
 def _show_grouped(screen: Screen, label: str, found: Iterable[tuple[str, Column]]) -> None:

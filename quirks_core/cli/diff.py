@@ -56,7 +56,7 @@ def read_plan(name: str) -> Plan:
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise UsageError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}; {_EXPECTED}") from None
     try:
-        return Plan.model_validate_json(text)
+        return Plan.model_validate_json(text, extra="ignore")  # 'quirks plan --json' has the lists of a plan beside it
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
     if problems[0]["type"] == "json_invalid":

@@ -8,14 +8,17 @@ import sys
 from collections.abc import Iterator
 
 from quirks_core.base.errors import UsageError
+from quirks_core.base.json_values import canonical
 from quirks_core.base.text import one_line
 from quirks_core.cli.by_version import ENGINE, parse_versions, run_matrix
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.render import show_plan, show_refusal
 from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.declaration.versions import OLDEST
 from quirks_core.plan.formats import FORMATS
-from quirks_core.plan.records import Plan, State
+from quirks_core.plan.records import Plan, State, Status
+from quirks_core.plan.summary import Summary, call, is_done
 from quirks_core.plugins.planning import make_plan
 from quirks_core.plugins.registry import Registry
 
@@ -48,7 +51,7 @@ def run_plan(options: argparse.Namespace) -> int:
         return run_matrix(options, config, versions, again)
     plan = make_plan(config, plan_options(options, config))
     if options.json:
-        print(plan.to_json(indent=2))
+        print(canonical({**plan.model_dump(mode="json"), **Summary.of(plan).model_dump(mode="json")}, indent=2))
     elif options.format:
         _print_format(options.format, plan)
     else:
@@ -111,6 +114,8 @@ def run_explain(options: argparse.Namespace) -> int:
         State.DISABLED: "is switched off",
         State.SUPERSEDED: "is replaced",
     }
+    if not registry.find(options.id).quirk.is_examined(ENGINE, plan.context.packages.get(ENGINE, "")):
+        words[State.DORMANT] = f"is dormant: not examined before {ENGINE} {OLDEST[ENGINE]}, the oldest supported"
     screen = Screen()
     screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {words[verdict.state]}", hang=4)
     for text in (verdict.because, *(_effects(plan, verdict.id) if verdict.state is State.ACTIVE else ())):
@@ -125,7 +130,11 @@ def _effects(plan: Plan, quirk_id: str) -> Iterator[str]:
     """Everything that a quirk does to a run, in words; refusals are shown in full."""
     for item in plan.adjustments:
         if any(quirk.id == quirk_id for quirk in item.quirks):
-            yield f"{item.wanted} ({item.status.replace('_', ' ')}: {item.reason})"
+            if item.status is Status.APPLIED and not is_done(plan, item.slot):
+                value = plan.changes.get(item.slot, item.value)
+                yield f"{item.wanted} (advised, and not put into force here: {call(item.slot, value)})"
+            else:
+                yield f"{item.wanted} ({item.status.replace('_', ' ')}: {item.reason})"
     yield from (f"patch {patch.target}: {patch.quirk.reason}" for patch in plan.patches if patch.quirk.id == quirk_id)
     yield from (note.text for note in plan.warnings if note.quirk == quirk_id)
 

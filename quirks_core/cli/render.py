@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from quirks_core.apply.receipt import Receipt
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.plan.formats import option_for
+from quirks_core.plan.formats import SUPPLY, option_for
 from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Status, Verdict
+from quirks_core.plan.summary import Entry, Summary, in_one_line
 
+_IN_FORCE, _ADVISED = "in force", "advised"
 #: The groups of a plan in their order, each with its colour and what its heading adds to the word. Refusals come last, in full.
 _GROUPS: dict[str, tuple[str, str]] = {
-    Status.APPLIED: ("green", ""),
+    _IN_FORCE: ("green", ""),
+    _ADVISED: ("yellow", "what the trainer or the client does; nothing here puts it into force"),
     Status.ALREADY_SET: ("green", "the value is that without the quirk"),
     Status.KEPT_USER: ("yellow", "what the user typed wins"),
     Status.OUTRANKED: ("yellow", "another quirk asks for more"),
-    State.UNKNOWN: ("yellow", "a fact is missing; what depends on it does nothing"),
     State.DORMANT: ("cyan", "the installed version is not affected"),
     State.SUPERSEDED: ("cyan", "another quirk replaces it"),
     State.DISABLED: ("yellow", "switched off"),
@@ -39,42 +41,48 @@ def show_plan(screen: Screen, plan: Plan, *, title: str | None = None, verbose: 
         screen: Where.
         plan: The plan.
         title: A line above it.
-        verbose: Whatever cannot be decided has a line of its own, instead of one for each fact that is missing.
+        verbose: Whatever cannot be decided has a line of its own, instead of one for all.
     """
     if title:
         screen.say(f"[bold]{line(title)}[/]")
     screen.say(versions(plan))
     model = plan.context.model
     screen.say(f"{line(model.name)} ({line(model.model_type)}), purpose {line(plan.context.purpose)}, plan {plan.digest[:12]}")
-    entries = [entry for verdict in plan.verdicts for entry in _entries(plan, verdict)]
+    summary = Summary.of(plan)
+    entries = [*_listed(_IN_FORCE, summary.in_force), *_listed(_ADVISED, summary.advised)]
+    entries += [entry for verdict in plan.verdicts for entry in _entries(plan, verdict)]
     for group, (colour, meaning) in _GROUPS.items():
         mine = [entry for entry in entries if entry.group == group]
-        undecided = list(_undecided(plan, verbose=verbose)) if group == State.UNKNOWN else []
-        if not mine and not undecided:
+        if not mine:
             continue
         screen.say(f"\n[{colour}]{group.replace('_', ' ')}[/]{f': {meaning}' if meaning else ''}")
-        for text in undecided:
-            screen.say(text, indent=2)
         for entry in mine:
             screen.say(f"[bold]{line(entry.quirk)}[/]  {line(entry.what)}", indent=2)
             if entry.why:
                 screen.say(f"[dim]{line(entry.why)}[/]", indent=4, hang=0)
+    for text in _undecided(plan, verbose=verbose):
+        screen.say(text)
     quiet = sum(verdict.state is State.NOT_MATCHED for verdict in plan.verdicts)
     screen.say(f"\n[dim]{quiet} other quirks do not concern this run (quirks explain ID says why)[/]")
     for note in plan.warnings:
-        if note.kind is not NoteKind.UNDECIDED:
+        if note.kind not in (NoteKind.UNDECIDED, NoteKind.ADVICE):
             screen.say(f"[yellow]warning:[/] {lines(note.text)}")
     for refusal in plan.refusals:
         show_refusal(screen, refusal)
 
 
 def _undecided(plan: Plan, *, verbose: bool) -> Iterator[str]:
-    """Yields, as markup, each missing fact with the option that supplies it and the quirks that depend on it."""
-    for fact, quirks in plan.undecided.items() if not verbose else ():
-        yield f"[bold]{line(option_for(fact) or fact)}[/] decides {line(', '.join(quirks))}"
-    for note in plan.warnings if verbose else plan.notes:  # a fact that no run has cannot be supplied
-        if note.kind is NoteKind.UNDECIDED:
-            yield line(note.text)
+    """Yields, as markup, one line for all that is undecided; or a line for each missing fact, then each reason."""
+    notes = plan.warnings if verbose else plan.notes  # a fact that no run has cannot be supplied
+    reasons = [line(note.text) for note in notes if note.kind is NoteKind.UNDECIDED]
+    if not verbose:
+        yield from (f"\n[yellow]{line(text)}[/]" for text in [in_one_line(plan.undecided, SUPPLY)] if text)
+        yield from reasons
+    elif reasons:
+        yield "\n[yellow]undecided[/]: a fact is missing; what depends on it does nothing"
+        for fact, quirks in plan.undecided.items():
+            yield f"  [bold]{line(option_for(fact) or fact)}[/] decides {line(', '.join(quirks))}"
+        yield from (f"  {text}" for text in reasons)
 
 
 def versions(plan: Plan) -> str:
@@ -92,28 +100,22 @@ def show_refusal(screen: Screen, refusal: Refusal, *, indent: int = 0) -> None:
         screen.say(lines(text), indent=indent + 4)
 
 
+def _listed(group: str, entries: Iterable[Entry]) -> list[_Entry]:
+    """The entries of one of a plan's lists, by quirk."""
+    found = []
+    for entry in entries:
+        what = f"{entry.what}: {entry.how}" if entry.how else entry.what
+        found += [_Entry(group, quirk, f"required: {what}" if entry.required else what, entry.why) for quirk in entry.quirks]
+    return sorted(found, key=lambda one: one.quirk)
+
+
 def _entries(plan: Plan, verdict: Verdict) -> Iterator[_Entry]:
-    """Everything that a quirk does to a run; what is refused is shown as a refusal."""
-    if verdict.state is State.UNKNOWN:  # among what is undecided
-        return
-    if verdict.state is not State.ACTIVE:
+    """What else becomes of a quirk and of what it asks for; what is undecided or refused is shown apart."""
+    if verdict.state not in (State.ACTIVE, State.UNKNOWN):
         yield _Entry(verdict.state, verdict.id, verdict.because)
-        return
-    seen = False
     for item in plan.adjustments:
-        for quirk in item.quirks:
-            if quirk.id == verdict.id:
-                seen = True
-                yield _Entry(
-                    item.status, verdict.id, item.wanted, quirk.reason if item.status is Status.APPLIED else item.reason
-                )
-    for patch in plan.patches:
-        if patch.quirk.id == verdict.id:
-            seen = True
-            yield _Entry(Status.APPLIED, verdict.id, f"patch {patch.target.rpartition('.')[2]}", patch.quirk.reason)
-    refused = any(quirk.id == verdict.id for refusal in plan.refusals for quirk in refusal.quirks)
-    if not seen and not refused:
-        yield _Entry(Status.APPLIED, verdict.id, "a warning", verdict.title)
+        if item.status is not Status.APPLIED and any(quirk.id == verdict.id for quirk in item.quirks):
+            yield _Entry(item.status, verdict.id, item.wanted, item.reason)
 
 
 def show_receipt(screen: Screen, receipt: Receipt) -> None:

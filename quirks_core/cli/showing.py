@@ -96,7 +96,7 @@ def describe(item: Loaded) -> dict[str, Any]:
         "kind": quirk.kind.value,
         "severity": quirk.severity.value,
         "match": str(quirk.match),
-        "affected": "; ".join(f"{affected.package} {affected}" for affected in quirk.affected) or "every version",
+        "affected": quirk.versions,
         "adjustments": [_adjustment(adjustment) for adjustment in quirk.adjustments],
         "references": [f"{reference.type}: {reference.url}" for reference in quirk.references],
         "supersedes": list(quirk.supersedes),

@@ -18,9 +18,9 @@ from quirks_core.base.errors import DeclarationError, UsageError, problem_of_tex
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import Kind, ModelFlag, flag_name
-from quirks_core.declaration.match import Match
+from quirks_core.declaration.match import All, InRange, Match
 from quirks_core.declaration.probes import Probe
-from quirks_core.declaration.versions import Affected
+from quirks_core.declaration.versions import OLDEST, Affected, parse_version
 from quirks_core.facts.context import always_known
 
 #: Name of the paired run's function in the module of a declaration.
@@ -213,6 +213,39 @@ class Quirk:
         if named or not callable(getattr(module, "__dict__", {}).get(SCENARIO)):
             return named
         return (PairedRun(f"{self.location.module}:{SCENARIO}"),)
+
+    @property
+    def ranges(self) -> tuple[Affected, ...]:
+        """The ranges of versions outside of which it does nothing: `affected`, and those that its match always asks for."""
+        parts = self.match.parts if isinstance(self.match, All) else (self.match,)
+        return (*self.affected, *(part.affected for part in parts if isinstance(part, InRange)))
+
+    def is_examined(self, package: str, text: str) -> bool:
+        """Tells whether anything is known about a version of a package; if not, the quirk may concern it all the same.
+
+        Versions before the oldest that was examined (`OLDEST`) are known if a range begins at another version or ends among
+        them, or if the quirk is a rule or a feature that rests on no source of the package.
+        """
+        oldest, version = parse_version(OLDEST.get(package, "")), parse_version(text)
+        if oldest is None or version is None or version >= oldest:
+            return True
+        ranges = [item for item in self.ranges if item.package == package]
+        if not ranges:
+            return self.kind is not Kind.WORKAROUND and all(probe.package != package for probe in self.probes)
+        bounds = [(parse_version(item.introduced or ""), parse_version(item.fixed or "")) for item in ranges]
+        return any((low and low != oldest) or (high and high <= oldest) for low, high in bounds)
+
+    @property
+    def versions(self) -> str:
+        """The versions that it concerns, in words."""
+        ranges = [f"{item.package} {item}" for item in self.ranges]
+        for package, oldest in OLDEST.items():
+            if not self.is_examined(package, "0.0.1"):
+                known = f"known from {oldest}, the oldest supported; earlier not examined"
+                mine = next((n for n, item in enumerate(self.ranges) if item.package == package), None)
+                ranges = [f"{text} ({known})" if n == mine else text for n, text in enumerate(ranges)]
+                ranges += [f"{package}: {known}"] if mine is None else []
+        return "; ".join(ranges) or "every version"
 
     @property
     def probes(self) -> tuple[Probe, ...]:

@@ -15,6 +15,10 @@ from quirks_core.base.errors import DeclarationError
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.packages import distribution_of
 
+#: By package, the oldest version that was examined, and whose engines are started. A range that begins there, or has no
+#: beginning, says nothing about earlier ones.
+OLDEST = {"vllm": "0.26"}
+
 
 @lru_cache(maxsize=1024)
 def parse_version(text: str) -> Version | None:

@@ -27,10 +27,10 @@ from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
 from quirks_core.configuration.slots import ENGINE, ENV
-from quirks_core.hook import processes, receipts, seam, seams, typed
+from quirks_core.hook import processes, receipts, report, seam, seams, typed
 from quirks_core.hook.arguments import identity, put
 from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_told
-from quirks_core.plan.records import Plan, Status
+from quirks_core.plan.records import Plan
 
 #: How the name of a run's private folder begins.
 RUNS = "model-quirks-"
@@ -130,22 +130,13 @@ def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator
         process.carry_out(plan.for_processes)
         processes.install()  # for cores that run in this process, or are forked from it
         when_imported("vllm.engine.arg_utils", seam.install)  # it holds the engine's configuration against the plan
-        _log(plan)
+        for one in report.lines_of(plan):
+            _LOGGER.info("%s", one_line(one.text))
         yield PlanInForce(plan, folder, warnings)
     finally:
         _current.clear()
         seam.undo()
         private_folder.remove(folder)
-
-
-def _log(plan: Plan) -> None:
-    """One line for everything that quirks do to this run, with the place to read on."""
-    for item in plan.adjustments:
-        if item.status is Status.APPLIED:
-            who = ", ".join(f"{quirk.id} {quirk.reference}" for quirk in item.quirks)
-            _LOGGER.info("%s: %r → %r (%s)", item.slot, plan.context.value(item.slot), item.value, one_line(who))
-    for patch in plan.patches:
-        _LOGGER.info("patch %s (%s)", patch.target, one_line(f"{patch.quirk.id} {patch.quirk.reference}"))
 
 
 @contextmanager

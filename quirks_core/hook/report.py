@@ -8,22 +8,25 @@ from typing import NamedTuple
 
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import listed, one_line
-from quirks_core.configuration.slots import ENGINE, is_enforced
+from quirks_core.configuration.slots import ENGINE
 from quirks_core.facts.trainers import Trainer
 from quirks_core.hook.typed import Typed
-from quirks_core.plan.advice import advice
-from quirks_core.plan.records import NoteKind, Plan, State, Status, Strength
+from quirks_core.plan.records import NoteKind, Plan, State, Status
+from quirks_core.plan.summary import Summary, in_one_line, is_done
 
 _LOGGER = logging.getLogger("model_quirks.hook")
 #: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.
 _MOST = 9
+#: How the user supplies facts, and sees everything.
+_SUPPLY = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, MODEL_QUIRKS=report lists everything"
 
 
 class _Line(NamedTuple):
-    """A line, and whether it is shown however many there are."""
+    """A line, whether it is shown however many there are, and whether it is advice."""
 
     text: str
     always: bool = False
+    advised: bool = False
 
 
 def say(text: str, *, level: int = logging.INFO) -> None:
@@ -53,18 +56,21 @@ def say_plan(
     first = f"{'would apply' if only_reports else 'plan'} {plan.digest[:12]} to {plan.context.model.name}, purpose "
     first += f"{plan.context.purpose} ({why}); typed: {typed}"
     if quiet:
-        ids = sorted(
-            {quirk.id for item in plan.adjustments for quirk in item.quirks} | {patch.quirk.id for patch in plan.patches}
-        )
-        changes = _counted(sum(map(is_enforced, plan.changes)), "setting")
+        summary = Summary.of(plan)
+        ids = sorted({name for entry in summary.in_force for name in entry.quirks})
+        changes = _counted(sum(is_done(plan, slot) for slot in plan.changes), "setting")
         patches = _counted(len(plan.patches), "patch", "patches")
-        say(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk concerns it'}")
+        undecided = len({name for names in summary.undecided.values() for name in names})
+        others = f"; {len(summary.advised)} advised, {undecided} undecided" if summary.advised or undecided else ""
+        say(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk'}{others}")
         return
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
     names = typed.names - {slot.removeprefix(ENGINE) for slot in plan.context.settings.keys() - plan.context.typed}
     first += f": {', '.join(sorted(names)) or 'nothing'}"
-    lines, dtypes = list(_lines(plan, only_reports=only_reports)), _dtypes(plan, trainer)
-    if not set(lines) - {*_plugins(plan), *_undecided(plan), *_set_already(plan)}:
+    lines, dtypes = list(lines_of(plan, only_reports=only_reports)), _dtypes(plan, trainer)
+    # A report lists what is undecided; the log counts it.
+    undecided = [] if only_reports else _undecided(plan, only_reports=False)
+    if not set(lines) - {*_plugins(plan), *undecided, *_set_already(plan)}:
         say(f"{first}; {_unchanged(plan, dtypes)}")
         return
     say(first)
@@ -74,7 +80,9 @@ def say_plan(
     for line in shown:
         say(f"  {line.text}")
     if left := len(lines) - len(shown):
-        say(f"  and {_counted(left, 'more line')}, which MODEL_QUIRKS=report prints")
+        advised = sum(line.advised for line in lines) - sum(line.advised for line in shown)
+        among = f" ({advised} advised)" if advised else ""
+        say(f"  and {_counted(left, 'more line')}{among}, which MODEL_QUIRKS=report prints")
 
 
 def say_receipt(receipt: Receipt, asked: Collection[str]) -> None:
@@ -107,26 +115,23 @@ def _folded(lines: Sequence[_Line]) -> list[_Line]:
     return [line for line in lines if line.always or line in others]
 
 
-def _lines(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
-    """Yields refusals, warnings about plugins, requirements that nothing here enforces, then what is set, then the rest."""
+def lines_of(plan: Plan, *, only_reports: bool = False) -> Iterator[_Line]:
+    """Yields what a plan does: refusals in a report, what nothing enforces, what is in force, advised, undecided, the rest."""
     if only_reports:
         for refusal in plan.refusals:
             yield _Line(f"would be refused: {refusal}", always=True)
     yield from _plugins(plan)
-    advised = list(advice(plan))
-    yield from (_Line(text, always=True) for item, text in advised if item.strength is Strength.REQUIRE)
+    summary = Summary.of(plan)
+    required = [entry for entry in summary.advised if entry.required]
+    yield from (_Line(f"warning: nothing here enforces {entry}", always=True) for entry in required)
+    yield from (_Line(f"in force: {entry}") for entry in summary.in_force)
+    notes = [note for note in plan.notes if note.kind not in (NoteKind.ADVICE, NoteKind.PLUGIN)]
+    yield from (_Line(f"warning: {note.text}", always=True) for note in notes)
+    advised = [entry for entry in summary.advised if not entry.required]
+    yield from (_Line(f"advised: {entry}", always=not entry.how, advised=True) for entry in advised)
+    yield from _undecided(plan, only_reports=only_reports)
     for item in plan.adjustments:
-        if item.status is Status.APPLIED and is_enforced(item.slot):
-            yield _Line(f"{item.wanted} ({', '.join(quirk.id for quirk in item.quirks)}: {item.quirks[0].reason})")
-    for patch in plan.patches:
-        yield _Line(f"patch {patch.target.rpartition(':')[2]} ({patch.quirk.id}: {patch.quirk.reason})")
-    for note in plan.notes:
-        if note.kind is not NoteKind.PLUGIN:
-            yield _Line(f"warning: {note.text}", always=True)
-    yield from _undecided(plan)
-    yield from (_Line(text) for item, text in advised if item.strength is not Strength.REQUIRE)
-    for item in plan.adjustments:
-        if item.status is Status.KEPT_USER and is_enforced(item.slot):
+        if item.status is Status.KEPT_USER and is_done(plan, item.slot):
             who = ", ".join(quirk.id for quirk in item.quirks)
             yield _Line(f"kept: {item.reason}: {item.wanted} ({who})", always=True)
     yield from _set_already(plan)
@@ -180,7 +185,7 @@ def _plugins(plan: Plan) -> Iterator[_Line]:
 def _set_already(plan: Plan) -> Iterator[_Line]:
     """Yields what a quirk would set and the user has set."""
     for item in plan.adjustments:
-        if item.status is Status.ALREADY_SET and is_enforced(item.slot):
+        if item.status is Status.ALREADY_SET and is_done(plan, item.slot):
             yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
 
 
@@ -188,7 +193,7 @@ def _unchanged(plan: Plan, dtypes: _Dtypes | None) -> str:
     """Says of a plan that changes nothing what was checked, and what is not known: without that it is an all-clear."""
     off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
     rest = [f"switched off: {listed(off)}"] if off else []
-    rest += [line.text for line in (*_plugins(plan), *_undecided(plan))]
+    rest += [line.text for line in (*_plugins(plan), *_undecided(plan, only_reports=False))]
     where = (
         f"vLLM {plan.context.packages.get('vllm', 'of an unknown version')} on {plan.context.platform or 'an unknown platform'}"
     )
@@ -201,13 +206,9 @@ def _unchanged(plan: Plan, dtypes: _Dtypes | None) -> str:
     return "; ".join([f"{'no change' if rest else 'all clear'}, checked: {checked}", *rest])
 
 
-def _undecided(plan: Plan) -> Iterator[_Line]:
-    """Yields a line for each missing fact, and a single one for all that the user can set."""
-    settings = []
-    for fact, quirks in plan.undecided.items():
-        if fact in plan.context.untold:
-            settings.append(f"{fact} ({', '.join(quirks)})")
-        else:
-            yield _Line(f"warning: undecided without {fact}: {', '.join(quirks)}", always=True)
-    if settings:
-        yield _Line(f"undecided without {', '.join(settings)}: set MODEL_QUIRKS_SET='slot=value;…'")
+def _undecided(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
+    """Yields one line for all that is undecided; in a report, one for each missing fact."""
+    if only_reports:
+        yield from (_Line(f"undecided without {fact}: {', '.join(quirks)}") for fact, quirks in plan.undecided.items())
+    elif text := in_one_line(plan.undecided, _SUPPLY):
+        yield _Line(text, always=True)

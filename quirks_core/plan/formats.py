@@ -25,7 +25,7 @@ from quirks_core.configuration.slots import (
     is_engine_argument,
     problem_of_name,
 )
-from quirks_core.plan import advice
+from quirks_core.plan import summary
 from quirks_core.plan.records import Plan
 from quirks_core.source.serve_options import Shape
 from quirks_core.source.vllm_source import INSTALLED
@@ -33,6 +33,8 @@ from quirks_core.source.vllm_source import INSTALLED
 _OVERRIDES = "hf_overrides"
 #: The variable that has vLLM's processes apply a plan, patches included.
 _HOOK = "MODEL_QUIRKS"
+#: How our command line supplies facts, and shows what is undecided.
+SUPPLY = "--set SLOT=VALUE (or --assume PACKAGE==VERSION) supplies a fact, --verbose lists everything"
 #: An engine argument in a sentence, with keys below it and its value, if they follow: ``engine.load_format: auto``.
 _ARGUMENT = re.compile(r"\bengine\.(\w+)((?:\.\w+)*)(?:(?:=|: )([\w-]+(?:\.[\w-]+)*))?")
 
@@ -175,11 +177,11 @@ def _notes(plan: Plan) -> Iterator[str]:
         if slot in NOT_ARGUMENTS - {HEAD_DTYPE}:
             yield f"{slot} = {_json(value)}: a choice of model-quirks' worker, no argument of vLLM"
         elif not is_enforced(slot):
-            yield f"{slot} = {_json(value)}: {advice.call(slot, value)}"
+            yield f"{slot} = {_json(value)}: {summary.call(slot, value)}"
     for patch in plan.patches:
         hook = f"{_HOOK}={plan.context.purpose}"
         yield f"{patch.quirk.id} patches {patch.target}; no option does that, {hook} does: {patch.quirk.reason}"
-    yield from (f"warning: {text}" for text in plan.messages(option_for))
+    yield from (f"warning: {text}" for text in summary.messages(plan, SUPPLY))
 
 
 def _json(value: Any) -> str:

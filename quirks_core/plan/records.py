@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from enum import StrEnum, auto
 from typing import Any
 
@@ -353,17 +352,6 @@ class Plan(Record):
     def notes(self) -> tuple[Note, ...]:
         """The warnings that `undecided` does not cover."""
         return tuple(note for note in self.warnings if note.kind is not NoteKind.UNDECIDED or not note.about)
-
-    def messages(self, option: Callable[[str], str] = lambda _: "") -> Iterator[str]:
-        """Yields the warnings as sentences; what is undecided is one for each missing fact.
-
-        Args:
-            option: Returns what supplies a fact in the user's program; an empty string if nothing does.
-        """
-        yield from (note.text for note in self.notes)
-        for fact, quirks in self.undecided.items():
-            how = option(fact)
-            yield f"undecided because {fact} is unknown: {', '.join(quirks)}{f' ({how} decides)' if how else ''}"
 
     @property
     def for_processes(self) -> ProcessPlan:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from quirks_core.base.json_values import canonical
 from quirks_core.configuration.slots import is_enforced
-from quirks_core.plan import advice
+from quirks_core.plan import summary
 from quirks_core.plan.diff import QuirkChange, diff
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal, State, Status
 from quirks_core.plugins.lifecycle import Stage, lifecycle
@@ -83,7 +83,7 @@ def _state(change: QuirkChange, after: OnRelease, registry: Registry) -> Iterato
             value = after.plan.changes.get(slot, item.value)
             message = f"{change.id} asks for it, and nothing in the engine can do it"
             yield Finding(
-                section=Section.QUIRKS, level=Level.CHANGE, subject=slot, message=message, paste=advice.call(slot, value)
+                section=Section.QUIRKS, level=Level.CHANGE, subject=slot, message=message, paste=summary.call(slot, value)
             )
 
 

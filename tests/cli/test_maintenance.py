@@ -53,7 +53,7 @@ def test_what_is_broken_cannot_be_locked_nor_a_lock_be_written_where_nothing_can
 def test_any_stage_lists_every_quirk_with_its_evidence(quirks):
     audited, shown = quirks("list", "--stage", "any", "--json"), quirks("list", "--stage", "any")
 
-    keys = {"id", "distribution", "version", "entry_point", "title", "flag", "stage", "evidence"}
+    keys = {"id", "distribution", "version", "entry_point", "title", "flag", "kind", "stage", "evidence"}
     rows = {row["id"]: row for row in audited.json}
     dormant = rows["gemma-normalizer-dummy-load"]
     assert (audited.code, shown.code) == (0, 0)

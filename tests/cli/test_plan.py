@@ -30,10 +30,13 @@ def test_the_json_has_the_keys_that_are_promised(quirks, model):
 
     adjustment = find(plan["adjustments"], slot="engine.load_format")
     verdict = find(plan["verdicts"], id="gemma-normalizer-dummy-load")
-    assert plan.keys() == {"digest", "context", "changes", "adjustments", "verdicts", "refusals", "warnings", "patches"}
+    assert plan.keys() == {
+        "digest", "context", "changes", "adjustments", "verdicts", "refusals", "warnings", "patches",
+        "in_force", "advised", "undecided",
+    }  # fmt: skip
     assert {"slot", "value", "strength", "flag", "status", "quirks"} <= adjustment.keys()
     assert {"id", "distribution", "version", "location", "reason"} <= adjustment["quirks"][0].keys()
-    assert {"id", "verdict", "trace"} <= verdict.keys()
+    assert {"id", "kind", "verdict", "trace"} <= verdict.keys()
     assert {"fact", "wanted", "got"} <= verdict["trace"][0].keys()
     assert len(plan["digest"]) == 64
 
@@ -65,15 +68,18 @@ def test_what_applies_what_sleeps_and_what_is_off_are_groups_below_the_versions(
     first, *groups, last = planned.out.split("\n\n")
     found = {group.partition("\n")[0].partition(":")[0]: group for group in groups}
     assert first.startswith("vllm 0.32.0 (assumed), torch ")
-    assert list(found) == ["applied", "dormant", "disabled"]
-    assert "\n  async-rollout-timeout  request.timeout_s ≥ 600.0\n" in found["applied"]
+    assert list(found) == ["in force", "dormant", "disabled"]
+    assert "\n  async-rollout-timeout  request.timeout_s ≥ 600.0\n" in found["in force"]
     assert "\n  gemma-normalizer-dummy-load  packages.vllm: wanted < 0.9.2, got 0.32.0" in found["dormant"]
     assert "\n  rollout-logprobs-processed  switched off by 'logprobs'" in found["disabled"]
     assert "other quirks do not concern this run" in last
 
 
-def test_each_missing_fact_is_one_line_with_its_option_and_the_quirks_that_depend_on_it(quirks, model):
-    arguments = ("plan", "--purpose", "rollout", "--", "vllm", "serve", model())
+SERVE = ("plan", "--purpose", "rollout", "--", "vllm", "serve")
+
+
+def test_what_is_undecided_is_one_line_that_names_the_missing_facts_and_verbose_gives_each_reason(quirks, model):
+    arguments = (*SERVE, model())
 
     short, whole = quirks(*arguments).out, quirks("plan", "--verbose", *arguments[1:]).out
     planned = quirks("plan", "--json", *arguments[1:]).json
@@ -81,12 +87,26 @@ def test_each_missing_fact_is_one_line_with_its_option_and_the_quirks_that_depen
     unknown = [verdict["id"] for verdict in planned["verdicts"] if verdict["state"] == "unknown"]
     assert {"cp-sequence-packing", "fp32-head-both-sides"} <= set(unknown)
     undecided = [note for note in planned["warnings"] if note["kind"] == "undecided"]
-    facts = {fact for note in undecided for fact in note["about"]}
     assert set(unknown) <= {note["quirk"] for note in undecided}
-    assert {fact: short.count(f"--set {fact}=…") for fact in facts} == dict.fromkeys(facts, 1)
-    assert "\n  --set train.head_dtype=… decides fp32-head-both-sides\n" in short
-    assert [whole.count(note["text"]) for note in undecided] == [1] * len(undecided)
+    assert planned["undecided"].keys() == {fact for note in undecided for fact in note["about"]}
+    (line,) = [line for line in short.splitlines() if "undecided" in line]
+    number = len({note["quirk"] for note in undecided})
+    assert line.startswith(f"undecided: {number} quirks, without {', '.join(planned['undecided'])}; --set SLOT=VALUE")
     assert "cannot be decided" not in short
+    assert [whole.count(note["text"]) for note in undecided] == [1] * len(undecided)
+    assert "\n  --set train.head_dtype=… decides fp32-head-both-sides\n" in whole
+
+
+def test_what_the_hook_cannot_put_into_force_is_advised_and_what_our_worker_does_is_in_force(quirks, model):
+    hook = quirks("plan", "--json", *SERVE[1:], model())
+    ours = quirks("plan", "--json", "--model", model(), "--set", "train.sequence_packing=true")
+
+    asked = {"request.timeout_s = 600.0", "refit.clear_cache = true"}
+    assert asked <= {entry["what"] for entry in hook.json["advised"]}
+    assert {entry["what"] for entry in hook.json["in_force"] if entry["what"].startswith(("request.", "refit."))} == set()
+    assert {"request.timeout_s ≥ 600.0", "refit.clear_cache = True"} <= {entry["what"] for entry in ours.json["in_force"]}
+    assert [entry["what"] for entry in ours.json["advised"]] == ["train.attn_implementation = flash_attention_2"]
+    assert all(entry.keys() == {"quirks", "what", "why", "how", "required"} for entry in hook.json["in_force"])
 
 
 def test_a_refused_plan_shows_every_reason_with_remedy_and_switch(quirks, model):

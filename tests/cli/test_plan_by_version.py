@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from quirks_core.cli.by_version import make_matrix
@@ -37,7 +39,42 @@ def test_every_version_gets_the_state_that_its_own_plan_has(quirks, model):
         plan = quirks("plan", "--model", model(GEMMA), "--assume", f"vllm=={column['version']}", "--json").json
         assert (column["digest"], column["warnings"]) == (plan["digest"], plan["warnings"])
         alone = {verdict["id"]: {"state": verdict["state"], "because": verdict["because"]} for verdict in plan["verdicts"]}
-        assert {row["id"]: row["cells"][column["version"]] for row in outcome.json["rows"]} == alone
+        cells = {row["id"]: row["cells"][column["version"]] for row in outcome.json["rows"]}
+        assert {name: {key: cell[key] for key in ("state", "because")} for name, cell in cells.items()} == alone
+
+
+KNOWN = """
+from quirks_core import *
+QUIRK = Quirk(
+    id="acme-known", title="t", flag="runtime", match=purpose("rollout"), affected=Affected("vllm", introduced="0.26.0"),
+    severity=Severity.NOISE, adjustments=Advise("careful"), references=report("https://example.org"),
+)
+"""
+
+
+def test_a_version_that_was_not_examined_is_not_called_unaffected(quirks, model, install):
+    install("acme-known", KNOWN)
+    install("acme-later", KNOWN.replace("0.26.0", "0.30.0").replace("acme-known", "acme-later"))
+
+    shown = quirks("plan", "--model", model(), "--vllm", "0.11.0,0.32.0").out
+    old = ("--model", model(), "--assume", "vllm==0.11.0")
+    explained = {name: quirks("explain", name, *old).out for name in ("acme-known", "acme-later")}
+
+    assert re.search(r"^acme-known +unexamined +active$", shown, re.M)
+    assert re.search(r"^acme-later +dormant +active$", shown, re.M)
+    assert "unexamined: known from 0.26, the oldest supported; that version was not examined\n" in shown
+    assert "is dormant: not examined before vllm 0.26, the oldest supported\n" in explained["acme-known"]
+    assert "is dormant: the installed version is not affected\n" in explained["acme-later"]
+
+
+def test_what_is_undecided_is_one_warning_for_the_versions_that_share_it(quirks, model):
+    arguments = ("--purpose", "rollout", "--vllm", "0.31,0.32", "--", "vllm", "serve", model())
+
+    short, whole = quirks("plan", *arguments).out, quirks("plan", "--verbose", *arguments).out
+
+    assert short.count("undecided: ") == 1
+    assert "cannot be decided" not in short
+    assert whole.count("fp32-head-both-sides cannot be decided and does nothing") == 1
 
 
 def test_one_version_makes_the_plan_that_assumes_it(quirks, model):

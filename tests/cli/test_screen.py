@@ -197,7 +197,7 @@ def test_a_terminal_gets_colours_and_with_no_color_no_emphasis_of_any_kind(model
 
     coloured, plain = _on_a_terminal("plan", "--model", folder), _on_a_terminal("plan", "--model", folder, NO_COLOR="1")
 
-    assert "\x1b[32mapplied" in coloured
+    assert "\x1b[32min force" in coloured
     assert "\x1b" not in plain
     assert max(len(row) for row in plain.split("\r\n") if " " in row.strip()) <= 80
 

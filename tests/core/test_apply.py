@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -58,6 +59,18 @@ def test_a_block_in_which_a_plan_is_in_force_leaves_nothing_behind(plan, tmp_pat
         assert (os.environ[VARIABLE], os.environ["NAME"], applied.folder.is_dir()) == ("0", "value", True)
 
     assert (dict(os.environ), list(tmp_path.glob("model-quirks-*"))) == (before, [])
+
+
+def test_the_log_of_a_block_has_the_lines_of_the_hook(plan_of, caplog):
+    plan = plan_of(Default("engine.seed", 1, reason="it is better"), Default("request.timeout_s", 7.0, reason="it may hang"))
+
+    with caplog.at_level(logging.INFO, "model_quirks"), in_force(plan):
+        pass
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "in force: engine.seed = 1 (q0: it is better)",
+        "advised: request.timeout_s = 7.0: OpenAI(timeout=7), or asyncio.timeout(7) around engine.generate (q1: it may hang)",
+    ]
 
 
 def test_one_block_at_a_time_has_a_plan_in_force(plan, make_plan):

@@ -281,3 +281,23 @@ def test_an_example_may_name_the_model_type_alone_and_what_it_leaves_out_is_open
     assert [example.answer for example in (yes(), no(), unknown())] == [Answer.YES, Answer.NO, Answer.UNKNOWN]
     assert no("gemma3").context().fact("model.model_type") == "gemma3"
     assert [condition.trace(context).answer for condition in conditions] == ["no", "no", "unknown", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "kind", "text", "examined"),
+    [
+        (Affected("vllm", introduced="0.26.0"), Kind.WORKAROUND,
+         "vllm >= 0.26.0 (known from 0.26, the oldest supported; earlier not examined)", False),
+        (Affected("vllm", fixed="0.30"), Kind.WORKAROUND,
+         "vllm < 0.30 (known from 0.26, the oldest supported; earlier not examined)", False),
+        ((), Kind.WORKAROUND, "vllm: known from 0.26, the oldest supported; earlier not examined", False),
+        ((), Kind.RULE, "every version", True),
+        (Affected("vllm", introduced="0.29.0"), Kind.WORKAROUND, "vllm >= 0.29.0", True),
+        (Affected("vllm", introduced="0.16.0"), Kind.WORKAROUND, "vllm >= 0.16.0", True),
+        (Affected("vllm", fixed="0.9.2"), Kind.WORKAROUND, "vllm < 0.9.2", True),
+    ],
+)  # fmt: skip
+def test_a_range_that_begins_where_the_examination_does_says_so(make_quirk, ranges, kind, text, examined):
+    quirk = make_quirk(affected=ranges, kind=kind)
+
+    assert (quirk.versions, quirk.is_examined("vllm", "0.11.0"), quirk.is_examined("vllm", "0.26.0")) == (text, examined, True)

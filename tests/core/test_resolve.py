@@ -10,6 +10,7 @@ from quirks_core.declaration.probes import Probe
 from quirks_core.declaration.trace import Answer, Leaf, Trace
 from quirks_core.plan.records import NoteKind, RefusedError, State, Status
 from quirks_core.plan.resolve import resolve
+from quirks_core.plan.summary import messages
 
 SLOT, EAGER = "engine.load_format", "engine.enforce_eager"
 OTHERS = model_type("gemma3")
@@ -140,10 +141,9 @@ def test_what_is_undecided_is_folded_by_the_fact_that_is_missing(make_plan, make
     )
 
     assert plan.undecided == {"refit.scope": ("part", "whole"), "train.dtype": ("whole",)}
-    assert list(plan.messages(lambda fact: f"--set {fact}=…")) == [
+    assert list(messages(plan, "set them")) == [
         "mistaken cannot be decided and does nothing: weather: wanted true, got unknown (no fact has that name)",
-        "undecided because refit.scope is unknown: part, whole (--set refit.scope=… decides)",
-        "undecided because train.dtype is unknown: whole (--set train.dtype=… decides)",
+        "undecided: 2 quirks, without refit.scope, train.dtype; set them",
     ]
 
 

@@ -14,6 +14,7 @@ from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plan.records import Plan
+from quirks_core.plan.summary import messages
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import launch
@@ -96,7 +97,7 @@ class WorkerGroup:
         ranks = self.plan.value("engine.data_parallel_size")
         self.strategy: Strategy = self.plan.value("parallel.dp_strategy") or "independent"
         engines = 1 if self.strategy == "engine" else ranks
-        self.warnings: list[str] = [*self.plan.messages(), *launch.sampling_warnings(self.config)]
+        self.warnings: list[str] = [*messages(self.plan), *launch.sampling_warnings(self.config)]
         model_ranks = self.config.engine.tensor_parallel_size * self.config.engine.pipeline_parallel_size
         self._ranks = Ranks(
             self.config.cluster,

@@ -88,11 +88,11 @@ def test_requirements_that_nothing_enforces_come_first_then_changes_with_quirk_a
 
     found = lines(say_plan, plan, TYPED, "told")[1:]
 
-    assert found[1] == "  engine.enforce_eager = True (q0: it is better)"
+    assert found[1] == "  in force: engine.enforce_eager = True (q0: it is better)"
     assert found[0].startswith("  warning: nothing here enforces refit.scope = state_dict: send model.state_dict() instead of ")
-    assert found[0].endswith("(q2: buffers get lost); without it: Something goes wrong")
-    assert found[2].startswith("  advice: refit.clear_cache = true: await engine.pause_generation(clear_cache=True)")
-    assert found[3] == "  advice: sampling.top_k = 5: SamplingParams(top_k=5), or 'top_k' in the request (q3: five)"
+    assert found[0].endswith("(q2: buffers get lost; without it: Something goes wrong)")
+    assert found[2].startswith("  advised: refit.clear_cache = true: await engine.pause_generation(clear_cache=True)")
+    assert found[3] == "  advised: sampling.top_k = 5: SamplingParams(top_k=5), or 'top_k' in the request (q3: five)"
     assert found[4].startswith("  kept: the user typed 4, which wins over a default: engine.seed = 3 (q4)")
 
 
@@ -141,23 +141,30 @@ def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, p
     plan = plan_of(*undecided, untold=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
 
     (line,) = lines(say_plan, plan, TYPED, "told")
-    assert "; undecided without refit.scope (q0), refit.transport (q1): set MODEL_QUIRKS_SET='slot=value;…'; unknown: " in line
+    assert "; undecided: 2 quirks, without refit.scope, refit.transport; MODEL_QUIRKS_SET='slot=value;…' supplies" in line
+    assert lines(say_plan, plan, TYPED, "told", only_reports=True)[1:3] == [
+        "  undecided without refit.scope: q0",
+        "  undecided without refit.transport: q1",
+    ]
 
 
 def test_advice_is_shown_whatever_its_words(lines, plan_of):
     plan = plan_of(Advise("what refit.scope means cannot be decided here"), untold=frozenset({"refit.scope"}))
 
     assert lines(say_plan, plan, TYPED, "told")[1:] == [
-        "  warning: q0: what refit.scope means cannot be decided here",
+        "  advised: q0: what refit.scope means cannot be decided here",
         f"  {UNKNOWN}",
     ]
 
 
-def test_a_fact_that_the_user_cannot_set_is_missing_on_a_line_of_its_own(lines, plan_of):
-    plan = plan_of(*[Advise("careful", when=package("ray", introduced="2.0"))] * 2)
+def test_a_quiet_log_counts_what_is_advised_and_undecided(lines, plan_of):
+    plan = plan_of(
+        Advise("careful", when=package("ray", introduced="2.0")), Default("request.timeout_s", 7.0), Default("engine.seed", 3)
+    )
 
-    (line,) = lines(say_plan, plan, TYPED, "told")
-    assert line.endswith(f"none changes anything; warning: undecided without packages.ray: q0, q1; {UNKNOWN}")
+    (line,) = lines(say_plan, plan, TYPED, "told", quiet=True)
+
+    assert line.endswith("; 1 setting, 0 patches: q2; 1 advised, 1 undecided")
 
 
 def test_more_than_nine_lines_are_cut_but_not_in_a_report_and_quiet_is_one(lines, plan_of):
@@ -168,6 +175,12 @@ def test_more_than_nine_lines_are_cut_but_not_in_a_report_and_quiet_is_one(lines
     assert len(lines(say_plan, plan, TYPED, "told", only_reports=True)) == 22
     (line,) = lines(say_plan, plan, TYPED, "told", quiet=True)
     assert "20 settings, 0 patches: q0, q1, q10" in line
+
+
+def test_advice_that_is_cut_is_counted(lines, plan_of):
+    plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)), Default("request.timeout_s", 7.0))
+
+    assert lines(say_plan, plan, TYPED, "told")[-1] == "  and 15 more lines (1 advised), which MODEL_QUIRKS=report prints"
 
 
 def test_what_is_kept_and_what_is_warned_of_is_never_cut(lines, plan_of):

@@ -37,6 +37,15 @@ if __name__ == "__main__":
 """
 
 
+THROUGHPUT = {"patch.vllm.v1.core.kv_cache_manager:KVCacheManager.allocate_slots"}
+
+
+def patched(found):
+    """The patches of the engine core of the only engine."""
+    (engine,) = found.engines
+    return {effect.slot for effect in engine.processes[0].effects if effect.slot.startswith("patch.")}
+
+
 def test_a_script_with_llm_has_the_plan_and_engines_with_other_patches_come_one_after_the_other(programs, checkpoint, receipts):
     variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file)}
 
@@ -53,6 +62,8 @@ def test_a_script_with_llm_has_the_plan_and_engines_with_other_patches_come_one_
         assert {one.digest for one in (*engine.processes, front_end)} == {engine.digest}
         assert len({one.pid for one in (*engine.processes, front_end)}) == processes
     assert before.engines[0].digest != after.engines[0].digest
+    assert patched(after) != set()
+    assert THROUGHPUT & patched(after) == set()  # a rollout, and nobody forced them
     assert "purpose eval (no sign of a trainer, and no server)" in ended.said[0]
     assert "typed: by value (what LLM got as **kwargs exactly)" in ended.said[0]
     assert ended.said[0].endswith("enforce_eager, logprobs_mode, max_model_len, max_num_seqs, num_gpu_blocks_override")
@@ -76,8 +87,9 @@ print("RESULT", len(outputs[0].outputs[0].token_ids), flush=True)
 """
 
 
-def test_forked_processes_have_the_plan(programs, checkpoint, receipts):
+def test_forked_processes_have_the_plan_with_the_throughput_patches_that_are_forced(programs, checkpoint, receipts):
     variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file), "OMP_NUM_THREADS": "1"}
+    variables["MODEL_QUIRKS_FORCE"] = "throughput"
 
     ended = programs.script(FORKED, checkpoint("qwen3"), **variables)
 
@@ -87,6 +99,7 @@ def test_forked_processes_have_the_plan(programs, checkpoint, receipts):
     assert {one.digest for one in (*engine.processes, front_end)} == {engine.digest}
     assert len({one.pid for one in (*engine.processes, front_end)}) == len(engine.processes) + 1
     assert engine.processes[-1].engine["engine.logprobs_mode"] == "processed_logprobs"
+    assert patched(receipts()) >= THROUGHPUT
 
 
 DOOR = """

@@ -79,6 +79,8 @@ def test_a_server_is_planned_proven_and_answers(programs, vllm, quirks_run, chec
     assert len(lines) <= 10
     assert "purpose rollout (MODEL_QUIRKS_SET); typed: known exactly (command line): enforce_eager, max_model_len, " in lines[0]
     assert any("plugin 'acme-broken' of acme 1.2" in line for line in lines)
+    assert len([line for line in lines if line.startswith("  undecided: ")]) == 1
+    assert any(line.startswith("  in force: engine.") for line in lines)
     assert any(line.startswith("receipt: plan") and "engine.logprobs_mode = processed_logprobs" in line for line in lines)
     assert code in (0, 128 + signal.SIGTERM)
 

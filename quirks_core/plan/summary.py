@@ -1,0 +1,138 @@
+"""What a plan comes to, in three lists that every rendering uses: what is in force, what is advised, what is undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from quirks_core.base.record import Record
+from quirks_core.configuration.slots import is_enforced
+from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Status, Strength
+
+#: By slot, the call or option that does it.
+_CALLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
+    {
+        "refit.clear_cache": lambda value: (
+            "await engine.pause_generation(clear_cache=True), or llm.reset_prefix_cache() after each update"
+            if value
+            else "await engine.pause_generation(clear_cache=False) before an update"
+        ),
+        "refit.scope": lambda value: (
+            "send model.state_dict() instead of model.named_parameters()"
+            if value == "state_dict"
+            else "send model.named_parameters()"
+        ),
+        "request.timeout_s": lambda value: f"OpenAI(timeout={value:g}), or asyncio.timeout({value:g}) around engine.generate",
+    }
+)
+
+
+class Entry(Record):
+    """One thing that quirks do to a run, or ask of the trainer or the client.
+
+    Attributes:
+        quirks: Ids of the quirks.
+        what: What it is: ``engine.seed = 3``, ``patch Scheduler.schedule``; a sentence of advice.
+        why: The reason.
+        how: The call or option with which the trainer or the client does it; empty where the engine does, and for a sentence.
+        required: Correctness needs it.
+    """
+
+    quirks: tuple[str, ...]
+    what: str
+    why: str = ""
+    how: str = ""
+    required: bool = False
+
+    def __str__(self) -> str:
+        who = ", ".join(self.quirks)
+        text = f"{self.what}: {self.how}" if self.how else self.what
+        return f"{text} ({who}: {self.why})" if self.why else f"{who}: {text}"
+
+
+class Summary(Record):
+    """The three lists.
+
+    Attributes:
+        in_force: What the engine, or our worker, does; values that were set already are not among it.
+        advised: What the trainer or the client has to do, and advice; what correctness requires comes first.
+        undecided: The missing facts, each with the quirks that do nothing, wholly or in part, without it.
+    """
+
+    in_force: tuple[Entry, ...]
+    advised: tuple[Entry, ...]
+    undecided: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Summary:
+        """Sorts what a plan holds into the lists."""
+        applied = [item for item in plan.adjustments if item.status is Status.APPLIED]
+        done = [item for item in applied if is_done(plan, item.slot)]
+        asked = [_asked(plan, item) for item in applied if not is_done(plan, item.slot)]
+        notes = [note for note in plan.warnings if note.kind is NoteKind.ADVICE]
+        asked += [Entry(quirks=(note.quirk or "",), what=note.text.removeprefix(f"{note.quirk}: ")) for note in notes]
+        patches = [
+            Entry(quirks=(patch.quirk.id,), what=f"patch {patch.target.rpartition(':')[2]}", why=patch.quirk.reason)
+            for patch in plan.patches
+        ]
+        return cls(
+            in_force=(*(Entry(quirks=_ids(item), what=item.wanted, why=item.quirks[0].reason) for item in done), *patches),
+            advised=tuple(sorted(asked, key=lambda entry: not entry.required)),
+            undecided=plan.undecided,
+        )
+
+
+def in_one_line(undecided: Mapping[str, Collection[str]], remedy: str) -> str:
+    """Returns one line for all that is undecided; empty if nothing is.
+
+    Args:
+        undecided: The missing facts, as `Plan.undecided` gives it.
+        remedy: How the user supplies facts, and how to see everything.
+    """
+    quirks = {name for names in undecided.values() for name in names}
+    who = f"{len(quirks)} quirks" if len(quirks) > 1 else "".join(quirks)
+    return f"undecided: {who}, without {', '.join(undecided)}; {remedy}" if quirks else ""
+
+
+def messages(plan: Plan, remedy: str = "'quirks plan --verbose' lists everything") -> Iterator[str]:
+    """Yields the warnings of a plan as sentences; what is undecided is one, with how the user supplies facts."""
+    yield from (note.text for note in plan.notes)
+    yield from filter(None, [in_one_line(plan.undecided, remedy)])
+
+
+def is_done(plan: Plan, slot: str) -> bool:
+    """Tells whether a slot is put into force: by the engine, or by our worker, which does all but the trainer's part."""
+    of_our_worker = plan.context.settings.get("engine.generate_from_dummy") is not None
+    return is_enforced(slot) or (of_our_worker and not slot.startswith("train."))
+
+
+def call(slot: str, value: Any) -> str:
+    """Returns the call or option with which the trainer or the client sets a slot."""
+    if slot in _CALLS:
+        return _CALLS[slot](value)
+    section, _, key = slot.partition(".")
+    if section == "sampling":
+        return f"SamplingParams({key}={value!r}), or {key!r} in the request"
+    if section == "train":
+        return f"set it in the trainer ({key} = {_shown(value)})"
+    return "set it where the engine is started from"
+
+
+def _asked(plan: Plan, item: PlannedAdjustment) -> Entry:
+    value = plan.changes.get(item.slot, item.value)
+    required = item.strength is Strength.REQUIRE
+    why = item.quirks[0].reason
+    if required:
+        title = next(verdict.title for verdict in plan.verdicts if verdict.id == item.quirks[0].id)
+        why += f"; without it: {title}" if title != why else ""
+    how = call(item.slot, value)
+    return Entry(quirks=_ids(item), what=f"{item.slot} = {_shown(value)}", why=why, how=how, required=required)
+
+
+def _ids(item: PlannedAdjustment) -> tuple[str, ...]:
+    return tuple(quirk.id for quirk in item.quirks)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,66 @@
+"""A quirk's page is in words: what it does, when, on which versions, and what its examples are."""
+
+from __future__ import annotations
+
+import re
+
+import pages
+import pytest
+from words import condition, sentence
+
+from quirks_core import Default, Fact, Require, model_type, package, setting, typed
+from quirks_core.plugins.registry import Registry
+
+SCOPE = typed("refit.scope") & setting("refit.scope").one_of("parameters")
+QUIRK = Registry.load().find("gemma4-layer-scalar").quirk
+every_page = pytest.mark.parametrize(("name", "page"), pages.quirk_pages().items(), ids=lambda value: str(value)[:40])
+
+
+@pytest.mark.parametrize(
+    ("match", "words"),
+    [
+        (SCOPE, "the user sets `refit.scope` and `refit.scope` is `parameters`"),
+        (~SCOPE, "the user leaves `refit.scope` open, or `refit.scope` is not `parameters`"),
+        (~(SCOPE | Fact("model.is_moe").is_true()),
+         "(the user leaves `refit.scope` open, or `refit.scope` is not `parameters`) and the model is dense"),
+        (model_type("llama", "gemma3"), "the model is of type `llama` or `gemma3`"),
+        (package("vllm", introduced="0.27"), "the version of vLLM is >= 0.27"),
+        (setting("parallel.expert_parallel_size").above(Fact("parallel.replica_size")),
+         "`parallel.expert_parallel_size` is above `parallel.replica_size`"),
+        (setting("engine.generate_from_dummy").is_set(), "the engine is our worker's"),
+        (~setting("engine.data_parallel_size").above(1), "`engine.data_parallel_size` is at most `1`"),
+    ],
+    ids=lambda value: str(value)[:30],
+)  # fmt: skip
+def test_a_condition_is_said_in_words_and_a_negation_by_its_contrary(match, words):
+    assert condition(match) == words
+
+
+def test_an_adjustment_is_a_sentence_that_says_what_becomes_of_the_users_own_value():
+    sentences = [
+        sentence(QUIRK, Default("engine.seed", 3, when=typed("engine.dtype"))),
+        sentence(QUIRK, Require("engine.load_format", "auto", instead_of="dummy")),
+        sentence(QUIRK, Require("engine.max_num_seqs", at_most=8)),
+    ]
+
+    assert sentences == [
+        "If the user sets `engine.dtype`: sets `engine.seed` to `3`, unless the user sets it.",
+        "Sets `engine.load_format` to `auto`; a run in which the user sets it to `dummy` is refused.",
+        "Limits `engine.max_num_seqs` to `8`; a run in which the user sets it otherwise is refused.",
+    ]
+
+
+@every_page
+def test_no_page_shows_the_notation_of_a_condition_or_a_setting_of_our_worker_alone(name, page):
+    done = page.partition("## What it does")[2].partition("\n## ")[0]
+
+    assert re.search(r"\((true|false|a value|no value|other than .*|[<>]=? .*)\)|not \(|\(context\)", done) is None, name
+    assert "generate_from_dummy" not in page
+
+
+def test_a_range_in_the_match_of_a_feature_is_the_range_of_its_page():
+    for name in ("coalesced-outputs", "decode-slots"):
+        assert (
+            "| versions | vllm >= 0.26.0, < 0.33.1 (known from 0.26, the oldest supported; earlier not examined) |"
+            in (pages.quirk_pages()[f"{name}.md"])
+        )
