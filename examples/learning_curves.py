@@ -43,6 +43,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quirks_core.base.errors import QuirksError
 from quirks_core.facts.packages import installed_version
 
 _CAPITALS = (
@@ -468,6 +469,10 @@ def main() -> int:
     options = parser.parse_args()
     options.prompts, options.group = (4, 4) if options.tiny else (8, 8)
     options.steps = options.steps or (6 if options.tiny else 40)
+    if options.model and not (options.model / "config.json").is_file():
+        parser.error(f"--model: {options.model} is no checkpoint: it has no config.json")
+    if options.jobs < 1 or options.steps < 1:
+        parser.error("--jobs and --steps must be at least 1")
     options.out.mkdir(parents=True, exist_ok=True)
     if options.run:
         train(options.run[0], int(options.run[1]), options)
@@ -476,10 +481,12 @@ def main() -> int:
     if not options.draw:
         import torch
 
-        if options.model is None:
-            from worker.lab.trained import trained_model
+        from worker.lab.trained import trained_model
 
-            options.model = trained_model(tell=print)
+        try:
+            options.model = options.model or trained_model(tell=print)
+        except QuirksError as error:
+            parser.error(str(error))
         names = options.arms or (["worker", "worker-raw"] if options.tiny else list(ARMS))
         seeds = options.seeds or (1 if options.tiny else 3)
         wanted = [(name, seed) for seed in range(seeds) for name in names]

@@ -189,3 +189,22 @@ def test_the_figure_is_drawn_from_the_runs_files_alone(curves, options):
         "trl", "trl-raw", "worker", "worker-base"
     }  # fmt: skip
     assert (options.out / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "nowhere"], "--model: nowhere is no checkpoint: it has no config.json"),
+        (["--jobs", "0"], "--jobs and --steps must be at least 1"),
+        (["--arms", "trl-rw"], "invalid choice: 'trl-rw'"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_written(curves, tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["learning_curves.py", *arguments])
+
+    with pytest.raises(SystemExit, match="2"):
+        curves.main()
+
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
