@@ -33,6 +33,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -310,7 +311,7 @@ async def train_with_worker(arm: Arm, seed: int, options: argparse.Namespace, fi
             await worker.refit_async(sent, version=str(step))
             add(file, step=step, **found)
         differing = await worker.verify_refit_async(policy.model)
-        add(file, differing=len(differing), of=len(list(policy.model.parameters())))
+        add(file, differing=len(differing))
     finally:
         await worker.shutdown()
 
@@ -324,14 +325,8 @@ def train(name: str, seed: int, options: argparse.Namespace) -> None:
     file.unlink(missing_ok=True)
     size = {"prompts": options.prompts, "group": options.group}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    add(
-        file,
-        arm=name,
-        seed=seed,
-        **size,
-        device=device,
-        versions={name: installed_version(name) for name in PACKAGES},
-    )
+    versions = {package: installed_version(package) for package in PACKAGES}
+    add(file, arm=name, seed=seed, **size, device=device, versions=versions)
     if name.startswith("trl"):
         train_with_trl(ARMS[name], seed, options, file)
     else:
@@ -355,6 +350,7 @@ def command(options: argparse.Namespace, name: str, seed: int) -> list[str]:
 def run_all(options: argparse.Namespace, wanted: Sequence[tuple[str, int]], *, on_gpu: bool) -> list[str]:
     """Makes the runs that are not complete, `jobs` at a time, until the time is over; returns what is missing then, and why."""
     until = time.monotonic() + options.minutes * 60
+    running: set[subprocess.Popen[bytes]] = set()
     left = [run for run in wanted if not is_complete(file_of(options.out, *run), options.steps)]
     print(f"{len(wanted) - len(left)} of {len(wanted)} runs are complete", flush=True)
 
@@ -366,18 +362,26 @@ def run_all(options: argparse.Namespace, wanted: Sequence[tuple[str, int]], *, o
                 return f"{file.stem}: no time left"
             with file.with_suffix(".log").open("w", encoding="utf-8") as log:
                 process = subprocess.Popen(command(options, *run), stdout=log, stderr=log, env=environment)  # noqa: S603
+                running.add(process)
                 try:
                     process.wait(seconds)
                 except subprocess.TimeoutExpired:
                     process.kill()  # its engine notices, and ends
                     process.wait()
+                running.remove(process)
             if process.returncode == 0:
                 print(f"{file.stem}: done", flush=True)
                 return ""
         return f"{file.stem}: {file.with_suffix('.log')} says why it ended"
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        return list(filter(None, pool.map(make, left)))
+        try:
+            return list(filter(None, pool.map(make, left)))
+        except KeyboardInterrupt:
+            until = 0
+            for process in running:
+                process.kill()
+            raise
 
 
 # ---- the figure
@@ -395,18 +399,20 @@ def collect(folder: Path) -> dict[str, Any]:
                 continue
             about = {key: head[key] for key in ("device", "versions", "prompts", "group")}
             run = {key: [round(line[key], 5) for line in steps] for key in METRICS}
-            run |= {key: line[key] for line in lines for key in ("differing", "of") if key in line}
+            run |= {key: line[key] for line in lines for key in ("differing",) if key in line}
             arms.setdefault(name, {})[str(head["seed"])] = run
     return {**about, "arms": arms}
 
 
 def band(runs: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
-    """Returns smallest value, mean and largest over the seeds, at each step that all of them have.
+    """Returns smallest value, mean and largest over the runs at each step; a run that was cut off is left out.
 
     Each run is smoothed before: the mean of WINDOW steps, of fewer at the beginning.
     """
-    smooth = [[sum(run[max(0, at - WINDOW + 1) : at + 1]) / min(at + 1, WINDOW) for at in range(len(run))] for run in runs]
-    return [(min(values), sum(values) / len(values), max(values)) for values in zip(*smooth, strict=False)]
+    steps = range(max(map(len, runs)))
+    whole = [run for run in runs if len(run) == len(steps)]
+    smooth = [[sum(run[max(0, at - WINDOW + 1) : at + 1]) / min(at + 1, WINDOW) for at in steps] for run in whole]
+    return [(min(values), sum(values) / len(values), max(values)) for values in zip(*smooth, strict=True)]
 
 
 def draw(data: dict[str, Any], file: Path) -> None:
@@ -424,7 +430,7 @@ def draw(data: dict[str, Any], file: Path) -> None:
                     continue
                 low, mean, high = zip(*band([run[metric] for run in seeds.values()]), strict=True)
                 steps = range(1, len(mean) + 1)
-                (line,) = axis.plot(steps, mean, label=f"{ARMS[name].label}, {len(seeds)} seeds")
+                (line,) = axis.plot(steps, mean, label=ARMS[name].label)
                 axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
             axis.set(title=title if row == 0 else "", ylabel=unit if column == 0 else "", xlabel="step" if row else "")
             if row:
@@ -474,6 +480,7 @@ def main() -> int:
     if options.jobs < 1 or options.steps < 1:
         parser.error("--jobs and --steps must be at least 1")
     options.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no run outlives this process
     if options.run:
         train(options.run[0], int(options.run[1]), options)
         return 0
