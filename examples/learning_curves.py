@@ -80,6 +80,7 @@ METRICS = {
     "ratio": "sampling/importance_sampling_ratio/mean",
     "grad_norm": "grad_norm",
 }
+TRAINERS = {"trl": "TRL", "worker": "our worker"}
 PACKAGES = ("vllm", "torch", "transformers", "trl")
 BEGUN = time.perf_counter()
 
@@ -398,7 +399,7 @@ def collect(folder: Path) -> dict[str, Any]:
             if not steps:
                 continue
             about = {key: head[key] for key in ("device", "versions", "prompts", "group")}
-            run = {key: [round(line[key], 5) for line in steps] for key in METRICS}
+            run = {key: [float(f"{line[key]:.4g}") for line in steps] for key in METRICS}
             run |= {key: line[key] for line in lines for key in ("differing",) if key in line}
             arms.setdefault(name, {})[str(head["seed"])] = run
     return {**about, "arms": arms}
@@ -419,23 +420,26 @@ def draw(data: dict[str, Any], file: Path) -> None:
     """Draws reward and logprob difference of each trainer's arms: the mean over the seeds, in a band from least to most."""
     from matplotlib.figure import Figure
 
-    trainers = {"trl": "TRL", "worker": "our worker"}
-    figure = Figure(figsize=(12, 8), layout="constrained")
-    axes = figure.subplots(2, 2, sharex=True, sharey="row", squeeze=False)
-    for column, (trainer, title) in enumerate(trainers.items()):
+    trainers = {
+        trainer: {name: runs for name, runs in data["arms"].items() if name.startswith(trainer)} for trainer in TRAINERS
+    }
+    trainers = {trainer: arms for trainer, arms in trainers.items() if arms}
+    figure = Figure(figsize=(6 * len(trainers), 8), layout="constrained")
+    axes = figure.subplots(2, len(trainers), sharex=True, sharey="row", squeeze=False)
+    for column, (trainer, arms) in enumerate(trainers.items()):
         for row, (metric, unit) in enumerate((("reward", "mean reward"), ("difference", "|rollout - trainer| logprob, nats"))):
             axis = axes[row][column]
-            for name, seeds in data["arms"].items():
-                if name.partition("-")[0] != trainer:
-                    continue
+            for name, seeds in arms.items():
                 low, mean, high = zip(*band([run[metric] for run in seeds.values()]), strict=True)
                 steps = range(1, len(mean) + 1)
                 (line,) = axis.plot(steps, mean, label=ARMS[name].label)
                 axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-            axis.set(title=title if row == 0 else "", ylabel=unit if column == 0 else "", xlabel="step" if row else "")
+            axis.set(
+                title=TRAINERS[trainer] if row == 0 else "", ylabel=unit if column == 0 else "", xlabel="step" if row else ""
+            )
             if row:
                 axis.set_yscale("log")
-            elif axis.lines:
+            else:
                 axis.legend(fontsize="small")
     figure.savefig(file, format=file.suffix[1:], dpi=100)
 

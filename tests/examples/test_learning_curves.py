@@ -192,7 +192,7 @@ def test_the_data_have_each_seed_of_each_arm_and_what_verification_found(curves,
 
     assert {name: list(seeds) for name, seeds in data["arms"].items()} == {"worker": ["0", "1"], "worker-base": ["0"]}
     assert data["arms"]["worker"]["1"]["reward"] == [0.3, 0.4]
-    assert data["arms"]["worker-base"]["0"]["reward"] == [0.12346]
+    assert data["arms"]["worker-base"]["0"]["reward"] == [0.1235]
     assert data["arms"]["worker-base"]["0"]["differing"] == 3
     assert (data["device"], data["prompts"], data["group"]) == ("cpu", 8, 8)
 
