@@ -49,23 +49,22 @@ from quirks_core.facts.packages import installed_version
 
 _CAPITALS = (
     "France Paris, Japan Tokyo, Italy Rome, Spain Madrid, Germany Berlin, England London, Russia Moscow, China Beijing, "
-    "Egypt Cairo, Greece Athens, Austria Vienna, Portugal Lisbon, Ireland Dublin, Poland Warsaw, Norway Oslo, Cuba Havana"
+    "Egypt Cairo, Greece Athens, Austria Vienna, Portugal Lisbon, Ireland Dublin, Poland Warsaw, Norway Oslo, Cuba Havana, "
+    "Sweden Stockholm, Denmark Copenhagen, Finland Helsinki, Hungary Budapest, Turkey Ankara, Thailand Bangkok, Canada Ottawa, "
+    "Australia Canberra, Peru Lima, Kenya Nairobi, Iran Tehran, Belgium Brussels"
 )
-_OPPOSITES = "hot cold, big small, up down, day night, left right, good bad, happy sad, open closed"
-_SUMS = "1 1 2, 2 2 4, 2 3 5, 3 3 6, 4 5 9, 5 5 10, 6 2 8, 10 10 20"
+_OPPOSITES = (
+    "hot cold, up down, day night, left right, happy sad, open closed, black white, fast slow, high low, wet dry, full empty, "
+    "true false"
+)
 #: By question, the answer: one word.
 QUESTIONS = {
-    **{"What is the capital of {}?".format(*pair.split()): pair.split()[1] for pair in _CAPITALS.split(", ")},
-    **{"What is the opposite of {}?".format(*pair.split()): pair.split()[1] for pair in _OPPOSITES.split(", ")},
-    **{"What is {} plus {}?".format(*row.split()): row.split()[2] for row in _SUMS.split(", ")},
-    "What colour is the sky?": "blue",
-    "What colour is grass?": "green",
-    "What colour is snow?": "white",
-    "What colour is a banana?": "yellow",
-    "Which planet do we live on?": "Earth",
-    "Which animal barks?": "dog",
-    "Which day comes after Monday?": "Tuesday",
-    "Which month comes after May?": "June",
+    question.format(*pair.split()): pair.split()[1]
+    for question, pairs in (
+        ("What is the capital of {}? Answer in one word.", _CAPITALS),
+        ("What is the opposite of {}? Answer in one word.", _OPPOSITES),
+    )
+    for pair in pairs.split(", ")
 }
 TEMPERATURE = 0.7  # not 1, so that logprobs before temperature differ from those of what was sampled
 LEARNING_RATE = 2e-5
