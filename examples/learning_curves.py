@@ -38,7 +38,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,20 +128,6 @@ def reward(text: str, answer: str) -> float:
     return (answer.lower() in words) / len(words) if words else 0.0
 
 
-def chat(question: str) -> list[dict[str, str]]:
-    """Returns a question as a conversation."""
-    return [{"role": "user", "content": question}]
-
-
-def questions(count: int, seed: int) -> Iterator[list[str]]:
-    """Yields the questions of each step, endlessly: all of them in random order, and then once more."""
-    generator, deck = random.Random(seed), []  # noqa: S311 - not a secret
-    while True:
-        while len(deck) < count:
-            deck += generator.sample(list(QUESTIONS), len(QUESTIONS))
-        yield [deck.pop(0) for _ in range(count)]
-
-
 def file_of(folder: Path, name: str, seed: int) -> Path:
     """Returns the file of a run: a line that describes it, and one per step."""
     return folder / f"{name}-{seed}.jsonl"
@@ -205,7 +191,7 @@ def train_with_trl(arm: Arm, seed: int, options: argparse.Namespace, file: Path)
     def rewards(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
         return [reward(completion[0]["content"], wanted) for completion, wanted in zip(completions, answer, strict=True)]
 
-    rows = [{"prompt": chat(question), "answer": answer} for question, answer in QUESTIONS.items()]
+    rows = [{"prompt": [{"role": "user", "content": text}], "answer": answer} for text, answer in QUESTIONS.items()]
     with tempfile.TemporaryDirectory(prefix="learning-curves-") as folder:
         config = GRPOConfig(
             output_dir=folder,
@@ -250,7 +236,7 @@ class Policy:
         """Returns the questions as token ids, each `group` times: ``input_ids`` [B, S], ``input_lengths`` [B]."""
         import torch
 
-        chats = [chat(question) for question in asked for _ in range(group)]
+        chats = [[{"role": "user", "content": question}] for question in asked for _ in range(group)]
         encoded = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
         rows = [torch.tensor(row) for row in encoded]
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.tokenizer.pad_token_id)
@@ -299,14 +285,14 @@ async def train_with_worker(arm: Arm, seed: int, options: argparse.Namespace, fi
     sent = policy.base if arm.sends_base else policy.model
     config = configuration(arm, options, policy.tokenizer.pad_token_id, on_gpu=policy.device == "cuda")
     worker = VllmAsyncGenerationWorker(config, seed=seed, disable=arm.disable)
-    asked = questions(options.prompts, seed)
+    generator = random.Random(seed)  # noqa: S311 - not a secret
     try:
         await worker.post_init_async()
         await worker.refit_async(sent, version="0")
         for step in range(1, options.steps + 1):
-            now = next(asked)
-            batch = await rollout(worker, policy.prompts(now, options.group), version=str(step - 1))
-            answers = [QUESTIONS[question] for question in now for _ in range(options.group)]
+            asked = generator.sample(list(QUESTIONS), options.prompts)
+            batch = await rollout(worker, policy.prompts(asked, options.group), version=str(step - 1))
+            answers = [QUESTIONS[question] for question in asked for _ in range(options.group)]
             found = policy.update(batch, answers, options.group)
             await worker.refit_async(sent, version=str(step))
             add(file, step=step, **found)
@@ -323,10 +309,9 @@ def train(name: str, seed: int, options: argparse.Namespace) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)  # its backward pass fails with some versions of cuDNN
     file = file_of(options.out, name, seed)
     file.unlink(missing_ok=True)
-    size = {"prompts": options.prompts, "group": options.group}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     versions = {package: installed_version(package) for package in PACKAGES}
-    add(file, arm=name, seed=seed, **size, device=device, versions=versions)
+    add(file, arm=name, seed=seed, prompts=options.prompts, group=options.group, device=device, versions=versions)
     if name.startswith("trl"):
         train_with_trl(ARMS[name], seed, options, file)
     else:

@@ -77,16 +77,6 @@ def test_every_answer_is_one_word_that_earns_the_whole_reward_and_is_no_part_of_
     assert repeated == []
 
 
-def test_every_question_is_asked_once_before_one_is_asked_again_and_a_seed_has_one_order(curves):
-    steps = len(curves.QUESTIONS) // 8
-    one, other, third = (curves.questions(8, seed) for seed in (1, 1, 2))
-    first = [next(one) for _ in range(steps)]
-
-    assert sorted(question for asked in first for question in asked) == sorted(curves.QUESTIONS)
-    assert first == [next(other) for _ in range(steps)]
-    assert first != [next(third) for _ in range(steps)]
-
-
 @pytest.mark.parametrize(
     ("name", "logprobs", "keeps_cache", "prefixes"),
     [
