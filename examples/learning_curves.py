@@ -105,7 +105,8 @@ class Arm:
     sends_base: bool = False
 
 
-_FLOAT32 = "train.dtype=float32;engine.dtype=float32"
+_TRAINER = "train.dtype=float32;train.autocast=null"
+_FLOAT32 = f"{_TRAINER};engine.dtype=float32"
 _RAW = "rollout-logprobs-processed"
 ARMS = {
     "trl": Arm("no fault (float32 on both sides)", told=_FLOAT32),
@@ -118,7 +119,7 @@ ARMS = {
     ),
     "worker-kept": Arm("the same setting, with the quirk", settings={"refit": {"clear_cache": False}}),
     "trl-default": Arm("TRL's defaults (autocast, engine in bfloat16)", bf16=True, told="", disable=("all",)),
-    "trl-mixed": Arm("float32 trainer, engine in bfloat16", told="train.dtype=float32", disable=("float32-trainer-rollout",)),
+    "trl-mixed": Arm("float32 trainer, engine in bfloat16", told=_TRAINER, disable=("float32-trainer-rollout",)),
 }
 
 

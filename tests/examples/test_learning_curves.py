@@ -221,3 +221,24 @@ def test_wrong_arguments_are_refused_before_anything_is_written(curves, tmp_path
 
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_of_the_trl_arms_the_dtypes_agree_except_where_that_is_the_fault(curves, options):
+    options.model.mkdir()
+    (options.model / "config.json").write_text('{"model_type": "llama", "dtype": "bfloat16"}', encoding="utf-8")
+
+    def advised(name):
+        """Whether the quirk about dtypes concerns the arm, if it is not switched off."""
+        told = HookSettings.read(curves.variables(curves.ARMS[name], jobs=1, on_gpu=False)).told
+        values = {"model": str(options.model), "purpose": "rollout"}
+        for slot, value in told.items():
+            section, _, key = slot.partition(".")
+            values.setdefault(section, {})[key] = value
+        plan = make_plan(GenerationConfig.parse(values), PlanOptions.gather(environ={}), environ={})
+        return "float32-trainer-rollout" in {verdict.id for verdict in plan.active}
+
+    assert {name: advised(name) for name in ("trl", "trl-raw", "trl-mixed")} == {
+        "trl": False,
+        "trl-raw": False,
+        "trl-mixed": True,
+    }
