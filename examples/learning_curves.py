@@ -1,7 +1,7 @@
 """Learning curves of a trained model, with faults between rollout and trainer and without: GRPO, several seeds, one figure.
 
-SmolLM2-135M-Instruct learns to answer short questions with the answer alone. The reward is the share of the words that are the
-answer, so "The capital of France is Paris." earns 1/6, "Paris." earns 1, and "Paris Paris" 1/2. Each run is one arm with one
+SmolLM2-135M-Instruct learns to answer short questions with the answer alone, after one example in the prompt. The reward is the
+share of the words that are the answer, so "The capital of France is Paris." earns 1/6, "Paris." earns 1, and "Paris Paris" 1/2. Each run is one arm with one
 seed, in a process of its own, and writes a JSON line per step; a run whose file is complete is not repeated::
 
     python examples/learning_curves.py --out curves --jobs 9     # on a GPU; the figure is curves/learning_curves.png
@@ -61,14 +61,16 @@ _OPPOSITES = (
 QUESTIONS = {
     question.format(*pair.split()): pair.split()[1]
     for question, pairs in (
-        ("What is the capital of {}? Answer in one word.", _CAPITALS),
-        ("What is the opposite of {}? Answer in one word.", _OPPOSITES),
+        ("What is the capital of {}?", _CAPITALS),
+        ("What is the opposite of {}?", _OPPOSITES),
     )
     for pair in pairs.split(", ")
 }
+#: Comes before each question: without it the model hardly ever says the answer alone, and cannot learn what it never tries.
+EXAMPLE = ({"role": "user", "content": "What is the capital of Chile?"}, {"role": "assistant", "content": "Santiago"})
 TEMPERATURE = 0.7  # not 1, so that logprobs before temperature differ from those of what was sampled
 LEARNING_RATE = 2e-5
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 LENGTH = 128  # of a prompt with its response, in tokens
 CACHE_BYTES = 1 << 30  # of an engine's KV cache, of a fixed size because runs share a GPU
 WINDOW = 5  # steps that a point of the figure is the mean of
@@ -127,6 +129,11 @@ def reward(text: str, answer: str) -> float:
     """Returns the share of the words that are the answer, which counts once; 0 for a text without it."""
     words = re.findall(r"\w+", text.lower())
     return (answer.lower() in words) / len(words) if words else 0.0
+
+
+def chat(question: str) -> list[dict[str, str]]:
+    """Returns the conversation that asks a question."""
+    return [*EXAMPLE, {"role": "user", "content": question}]
 
 
 def file_of(folder: Path, name: str, seed: int) -> Path:
@@ -192,7 +199,7 @@ def train_with_trl(arm: Arm, seed: int, options: argparse.Namespace, file: Path)
     def rewards(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
         return [reward(completion[0]["content"], wanted) for completion, wanted in zip(completions, answer, strict=True)]
 
-    rows = [{"prompt": [{"role": "user", "content": text}], "answer": answer} for text, answer in QUESTIONS.items()]
+    rows = [{"prompt": chat(question), "answer": answer} for question, answer in QUESTIONS.items()]
     with tempfile.TemporaryDirectory(prefix="learning-curves-") as folder:
         config = GRPOConfig(
             output_dir=folder,
@@ -237,7 +244,7 @@ class Policy:
         """Returns the questions as token ids, each `group` times: ``input_ids`` [B, S], ``input_lengths`` [B]."""
         import torch
 
-        chats = [[{"role": "user", "content": question}] for question in asked for _ in range(group)]
+        chats = [chat(question) for question in asked for _ in range(group)]
         encoded = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
         rows = [torch.tensor(row) for row in encoded]
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.tokenizer.pad_token_id)
