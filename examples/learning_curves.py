@@ -1,8 +1,9 @@
 """Learning curves of a trained model, with faults between rollout and trainer and without: GRPO, several seeds, one figure.
 
 SmolLM2-135M-Instruct learns to answer short questions with the answer alone, after one example in the prompt. The reward is the
-share of the words that are the answer, so "The capital of France is Paris." earns 1/6, "Paris." earns 1, and "Paris Paris" 1/2. Each run is one arm with one
-seed, in a process of its own, and writes a JSON line per step; a run whose file is complete is not repeated::
+share of the words that are the answer, so "The capital of France is Paris." earns 1/6, "Paris." earns 1, and "Paris Paris" 1/2.
+Each run is one arm with one seed, in a process of its own, and writes a JSON line per step; a run whose file is complete is not
+repeated::
 
     python examples/learning_curves.py --out curves --jobs 9     # on a GPU; the figure is curves/learning_curves.png
     python examples/learning_curves.py --out curves --draw       # the figure again, from what is there
@@ -13,8 +14,8 @@ Two trainers: TRL, unmodified (``GRPOTrainer``, vLLM in colocate mode under the 
 
 - ``trl-default``: TRL's defaults. Weights in float32 under bfloat16 autocast, the engine in the checkpoint's bfloat16.
 - ``trl-mixed``: ``GRPOConfig(bf16=False)``, and the engine stays in bfloat16. The quirk ``float32-trainer-rollout`` names it.
-- ``trl-raw``: the engine reports logprobs before temperature, vLLM's default and TRL's own setting before huggingface/trl#4159
-  was fixed, and importance weights are computed from them. ``MODEL_QUIRKS_SET`` sets it, because TRL has no option for it.
+- ``trl-raw``: the engine reports logprobs before temperature, which is vLLM's default, and was TRL's until huggingface/trl#4159
+  was fixed. TRL computes importance weights from them. ``MODEL_QUIRKS_SET`` sets it, because TRL has no option for it.
 - ``worker-raw``: the same with our worker, by switching off ``rollout-logprobs-processed``.
 - ``worker-stale``: ``refit.clear_cache: false`` without ``prefix-cache-after-update``: prefixes keep the keys and values of the
   weights that computed them first. ``worker-kept`` is the same setting with the quirk.
