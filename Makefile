@@ -1,6 +1,7 @@
 # make demo     a trained model, with and without quirks  make test   lint, types and every test
 # make example  a GRPO loop on two CPU cores            make check  lint, types and the tests that start no engine
 # make eval     pass@k of a tiny model                  make prove  every quirk's evidence, run anew
+# make curves   a trained model learns, with a fault and without: two runs of six steps, some minutes
 # make upgrade-check TO=0.33   which quirks need work on that vLLM (TO=latest: on the newest release)
 # make sweep    every decoder architecture through two refits, tiny (KINDS="gemma cohere": these alone)
 # make generate MODEL=FOLDER PROMPT=TEXT   a real engine, with its plan and its receipt
@@ -25,7 +26,7 @@ KINDS ?=
 MODEL ?=
 PROMPT ?= Once upon a time
 
-.PHONY: demo generate example eval test check records lint setup docs bench prove sweep upgrade-check clean
+.PHONY: demo generate example curves eval test check records lint setup docs bench prove sweep upgrade-check clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -36,6 +37,9 @@ generate: $(STAMP)
 
 example: $(STAMP)
 	$(VENV)/bin/python examples/grpo_tiny.py --output grpo_tiny.png
+
+curves: $(STAMP)
+	$(VENV)/bin/python examples/learning_curves.py --tiny --out build/curves
 
 eval: $(STAMP)
 	@mkdir -p build

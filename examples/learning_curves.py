@@ -1,8 +1,9 @@
 """Learning curves of a trained model, with faults between rollout and trainer and without: GRPO, several seeds, one figure.
 
-SmolLM2-135M-Instruct learns to answer short questions with the answer alone. The reward is the share of the words that are the
-answer, so "The capital of France is Paris." earns 1/6, "Paris." earns 1, and "Paris Paris" 1/2. Each run is one arm with one
-seed, in a process of its own, and writes a JSON line per step; a run whose file is complete is not repeated::
+SmolLM2-135M-Instruct learns to answer short questions with the answer alone, after one example in the prompt. The reward is the
+share of the words that are the answer, so "The capital of France is Paris." earns 1/6, "Paris." earns 1, and "Paris Paris" 1/2.
+Each run is one arm with one seed, in a process of its own, and writes a JSON line per step; a run whose file is complete is not
+repeated::
 
     python examples/learning_curves.py --out curves --jobs 9     # on a GPU; the figure is curves/learning_curves.png
     python examples/learning_curves.py --out curves --draw       # the figure again, from what is there
@@ -13,8 +14,8 @@ Two trainers: TRL, unmodified (``GRPOTrainer``, vLLM in colocate mode under the 
 
 - ``trl-default``: TRL's defaults. Weights in float32 under bfloat16 autocast, the engine in the checkpoint's bfloat16.
 - ``trl-mixed``: ``GRPOConfig(bf16=False)``, and the engine stays in bfloat16. The quirk ``float32-trainer-rollout`` names it.
-- ``trl-raw``: the engine reports logprobs before temperature, vLLM's default and TRL's own setting before huggingface/trl#4159
-  was fixed, and importance weights are computed from them. ``MODEL_QUIRKS_SET`` sets it, because TRL has no option for it.
+- ``trl-raw``: the engine reports logprobs before temperature, which is vLLM's default, and was TRL's until huggingface/trl#4159
+  was fixed. TRL computes importance weights from them. ``MODEL_QUIRKS_SET`` sets it, because TRL has no option for it.
 - ``worker-raw``: the same with our worker, by switching off ``rollout-logprobs-processed``.
 - ``worker-stale``: ``refit.clear_cache: false`` without ``prefix-cache-after-update``: prefixes keep the keys and values of the
   weights that computed them first. ``worker-kept`` is the same setting with the quirk.
@@ -33,41 +34,44 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quirks_core.base.errors import QuirksError
 from quirks_core.facts.packages import installed_version
 
 _CAPITALS = (
     "France Paris, Japan Tokyo, Italy Rome, Spain Madrid, Germany Berlin, England London, Russia Moscow, China Beijing, "
-    "Egypt Cairo, Greece Athens, Austria Vienna, Portugal Lisbon, Ireland Dublin, Poland Warsaw, Norway Oslo, Cuba Havana"
+    "Egypt Cairo, Greece Athens, Austria Vienna, Portugal Lisbon, Ireland Dublin, Poland Warsaw, Norway Oslo, Cuba Havana, "
+    "Sweden Stockholm, Denmark Copenhagen, Finland Helsinki, Hungary Budapest, Turkey Ankara, Thailand Bangkok, Canada Ottawa, "
+    "Australia Canberra, Peru Lima, Kenya Nairobi, Iran Tehran, Belgium Brussels"
 )
-_OPPOSITES = "hot cold, big small, up down, day night, left right, good bad, happy sad, open closed"
-_SUMS = "1 1 2, 2 2 4, 2 3 5, 3 3 6, 4 5 9, 5 5 10, 6 2 8, 10 10 20"
+_OPPOSITES = (
+    "hot cold, up down, day night, left right, happy sad, open closed, black white, fast slow, high low, wet dry, full empty, "
+    "true false"
+)
 #: By question, the answer: one word.
 QUESTIONS = {
-    **{"What is the capital of {}?".format(*pair.split()): pair.split()[1] for pair in _CAPITALS.split(", ")},
-    **{"What is the opposite of {}?".format(*pair.split()): pair.split()[1] for pair in _OPPOSITES.split(", ")},
-    **{"What is {} plus {}?".format(*row.split()): row.split()[2] for row in _SUMS.split(", ")},
-    "What colour is the sky?": "blue",
-    "What colour is grass?": "green",
-    "What colour is snow?": "white",
-    "What colour is a banana?": "yellow",
-    "Which planet do we live on?": "Earth",
-    "Which animal barks?": "dog",
-    "Which day comes after Monday?": "Tuesday",
-    "Which month comes after May?": "June",
+    question.format(*pair.split()): pair.split()[1]
+    for question, pairs in (
+        ("What is the capital of {}?", _CAPITALS),
+        ("What is the opposite of {}?", _OPPOSITES),
+    )
+    for pair in pairs.split(", ")
 }
+#: Comes before each question: without it the model hardly ever says the answer alone, and cannot learn what it never tries.
+EXAMPLE = ({"role": "user", "content": "What is the capital of Chile?"}, {"role": "assistant", "content": "Santiago"})
 TEMPERATURE = 0.7  # not 1, so that logprobs before temperature differ from those of what was sampled
 LEARNING_RATE = 2e-5
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 LENGTH = 128  # of a prompt with its response, in tokens
 CACHE_BYTES = 1 << 30  # of an engine's KV cache, of a fixed size because runs share a GPU
 WINDOW = 5  # steps that a point of the figure is the mean of
@@ -78,6 +82,7 @@ METRICS = {
     "ratio": "sampling/importance_sampling_ratio/mean",
     "grad_norm": "grad_norm",
 }
+TRAINERS = {"trl": "TRL", "worker": "our worker"}
 PACKAGES = ("vllm", "torch", "transformers", "trl")
 BEGUN = time.perf_counter()
 
@@ -103,7 +108,8 @@ class Arm:
     sends_base: bool = False
 
 
-_FLOAT32 = "train.dtype=float32;engine.dtype=float32"
+_TRAINER = "train.dtype=float32;train.autocast=null"
+_FLOAT32 = f"{_TRAINER};engine.dtype=float32"
 _RAW = "rollout-logprobs-processed"
 ARMS = {
     "trl": Arm("no fault (float32 on both sides)", told=_FLOAT32),
@@ -116,7 +122,7 @@ ARMS = {
     ),
     "worker-kept": Arm("the same setting, with the quirk", settings={"refit": {"clear_cache": False}}),
     "trl-default": Arm("TRL's defaults (autocast, engine in bfloat16)", bf16=True, told="", disable=("all",)),
-    "trl-mixed": Arm("float32 trainer, engine in bfloat16", told="train.dtype=float32", disable=("float32-trainer-rollout",)),
+    "trl-mixed": Arm("float32 trainer, engine in bfloat16", told=_TRAINER, disable=("float32-trainer-rollout",)),
 }
 
 
@@ -127,17 +133,8 @@ def reward(text: str, answer: str) -> float:
 
 
 def chat(question: str) -> list[dict[str, str]]:
-    """Returns a question as a conversation."""
-    return [{"role": "user", "content": question}]
-
-
-def questions(count: int, seed: int) -> Iterator[list[str]]:
-    """Yields the questions of each step, endlessly: all of them in random order, and then once more."""
-    generator, deck = random.Random(seed), []  # noqa: S311 - not a secret
-    while True:
-        while len(deck) < count:
-            deck += generator.sample(list(QUESTIONS), len(QUESTIONS))
-        yield [deck.pop(0) for _ in range(count)]
+    """Returns the conversation that asks a question."""
+    return [*EXAMPLE, {"role": "user", "content": question}]
 
 
 def file_of(folder: Path, name: str, seed: int) -> Path:
@@ -297,19 +294,19 @@ async def train_with_worker(arm: Arm, seed: int, options: argparse.Namespace, fi
     sent = policy.base if arm.sends_base else policy.model
     config = configuration(arm, options, policy.tokenizer.pad_token_id, on_gpu=policy.device == "cuda")
     worker = VllmAsyncGenerationWorker(config, seed=seed, disable=arm.disable)
-    asked = questions(options.prompts, seed)
+    generator = random.Random(seed)  # noqa: S311 - not a secret
     try:
         await worker.post_init_async()
         await worker.refit_async(sent, version="0")
         for step in range(1, options.steps + 1):
-            now = next(asked)
-            batch = await rollout(worker, policy.prompts(now, options.group), version=str(step - 1))
-            answers = [QUESTIONS[question] for question in now for _ in range(options.group)]
+            asked = generator.sample(list(QUESTIONS), options.prompts)
+            batch = await rollout(worker, policy.prompts(asked, options.group), version=str(step - 1))
+            answers = [QUESTIONS[question] for question in asked for _ in range(options.group)]
             found = policy.update(batch, answers, options.group)
             await worker.refit_async(sent, version=str(step))
             add(file, step=step, **found)
         differing = await worker.verify_refit_async(policy.model)
-        add(file, differing=len(differing), of=len(list(policy.model.parameters())))
+        add(file, differing=len(differing))
     finally:
         await worker.shutdown()
 
@@ -321,16 +318,9 @@ def train(name: str, seed: int, options: argparse.Namespace) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)  # its backward pass fails with some versions of cuDNN
     file = file_of(options.out, name, seed)
     file.unlink(missing_ok=True)
-    size = {"prompts": options.prompts, "group": options.group}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    add(
-        file,
-        arm=name,
-        seed=seed,
-        **size,
-        device=device,
-        versions={name: installed_version(name) for name in PACKAGES},
-    )
+    versions = {package: installed_version(package) for package in PACKAGES}
+    add(file, arm=name, seed=seed, prompts=options.prompts, group=options.group, device=device, versions=versions)
     if name.startswith("trl"):
         train_with_trl(ARMS[name], seed, options, file)
     else:
@@ -354,6 +344,7 @@ def command(options: argparse.Namespace, name: str, seed: int) -> list[str]:
 def run_all(options: argparse.Namespace, wanted: Sequence[tuple[str, int]], *, on_gpu: bool) -> list[str]:
     """Makes the runs that are not complete, `jobs` at a time, until the time is over; returns what is missing then, and why."""
     until = time.monotonic() + options.minutes * 60
+    running: set[subprocess.Popen[bytes]] = set()
     left = [run for run in wanted if not is_complete(file_of(options.out, *run), options.steps)]
     print(f"{len(wanted) - len(left)} of {len(wanted)} runs are complete", flush=True)
 
@@ -365,18 +356,26 @@ def run_all(options: argparse.Namespace, wanted: Sequence[tuple[str, int]], *, o
                 return f"{file.stem}: no time left"
             with file.with_suffix(".log").open("w", encoding="utf-8") as log:
                 process = subprocess.Popen(command(options, *run), stdout=log, stderr=log, env=environment)  # noqa: S603
+                running.add(process)
                 try:
                     process.wait(seconds)
                 except subprocess.TimeoutExpired:
                     process.kill()  # its engine notices, and ends
                     process.wait()
+                running.remove(process)
             if process.returncode == 0:
                 print(f"{file.stem}: done", flush=True)
                 return ""
         return f"{file.stem}: {file.with_suffix('.log')} says why it ended"
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        return list(filter(None, pool.map(make, left)))
+        try:
+            return list(filter(None, pool.map(make, left)))
+        except KeyboardInterrupt:
+            until = 0
+            for process in running:
+                process.kill()
+            raise
 
 
 # ---- the figure
@@ -393,42 +392,47 @@ def collect(folder: Path) -> dict[str, Any]:
             if not steps:
                 continue
             about = {key: head[key] for key in ("device", "versions", "prompts", "group")}
-            run = {key: [round(line[key], 5) for line in steps] for key in METRICS}
-            run |= {key: line[key] for line in lines for key in ("differing", "of") if key in line}
+            run = {key: [float(f"{line[key]:.4g}") for line in steps] for key in METRICS}
+            run |= {key: line[key] for line in lines for key in ("differing",) if key in line}
             arms.setdefault(name, {})[str(head["seed"])] = run
     return {**about, "arms": arms}
 
 
 def band(runs: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
-    """Returns smallest value, mean and largest over the seeds, at each step that all of them have.
+    """Returns smallest value, mean and largest over the runs at each step; a run that was cut off is left out.
 
     Each run is smoothed before: the mean of WINDOW steps, of fewer at the beginning.
     """
-    smooth = [[sum(run[max(0, at - WINDOW + 1) : at + 1]) / min(at + 1, WINDOW) for at in range(len(run))] for run in runs]
-    return [(min(values), sum(values) / len(values), max(values)) for values in zip(*smooth, strict=False)]
+    steps = range(max(map(len, runs)))
+    whole = [run for run in runs if len(run) == len(steps)]
+    smooth = [[sum(run[max(0, at - WINDOW + 1) : at + 1]) / min(at + 1, WINDOW) for at in steps] for run in whole]
+    return [(min(values), sum(values) / len(values), max(values)) for values in zip(*smooth, strict=True)]
 
 
 def draw(data: dict[str, Any], file: Path) -> None:
     """Draws reward and logprob difference of each trainer's arms: the mean over the seeds, in a band from least to most."""
     from matplotlib.figure import Figure
 
-    trainers = {"trl": "TRL", "worker": "our worker"}
-    figure = Figure(figsize=(12, 8), layout="constrained")
-    axes = figure.subplots(2, 2, sharex=True, sharey="row", squeeze=False)
-    for column, (trainer, title) in enumerate(trainers.items()):
+    trainers = {
+        trainer: {name: runs for name, runs in data["arms"].items() if name.startswith(trainer)} for trainer in TRAINERS
+    }
+    trainers = {trainer: arms for trainer, arms in trainers.items() if arms}
+    figure = Figure(figsize=(6 * len(trainers), 8), layout="constrained")
+    axes = figure.subplots(2, len(trainers), sharex=True, sharey="row", squeeze=False)
+    for column, (trainer, arms) in enumerate(trainers.items()):
         for row, (metric, unit) in enumerate((("reward", "mean reward"), ("difference", "|rollout - trainer| logprob, nats"))):
             axis = axes[row][column]
-            for name, seeds in data["arms"].items():
-                if name.partition("-")[0] != trainer:
-                    continue
+            for name, seeds in arms.items():
                 low, mean, high = zip(*band([run[metric] for run in seeds.values()]), strict=True)
                 steps = range(1, len(mean) + 1)
-                (line,) = axis.plot(steps, mean, label=f"{ARMS[name].label}, {len(seeds)} seeds")
+                (line,) = axis.plot(steps, mean, label=ARMS[name].label)
                 axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-            axis.set(title=title if row == 0 else "", ylabel=unit if column == 0 else "", xlabel="step" if row else "")
+            axis.set(
+                title=TRAINERS[trainer] if row == 0 else "", ylabel=unit if column == 0 else "", xlabel="step" if row else ""
+            )
             if row:
                 axis.set_yscale("log")
-            elif axis.lines:
+            else:
                 axis.legend(fontsize="small")
     figure.savefig(file, format=file.suffix[1:], dpi=100)
 
@@ -468,7 +472,12 @@ def main() -> int:
     options = parser.parse_args()
     options.prompts, options.group = (4, 4) if options.tiny else (8, 8)
     options.steps = options.steps or (6 if options.tiny else 40)
+    if options.model and not (options.model / "config.json").is_file():
+        parser.error(f"--model: {options.model} is no checkpoint: it has no config.json")
+    if options.jobs < 1 or options.steps < 1:
+        parser.error("--jobs and --steps must be at least 1")
     options.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no run outlives this process
     if options.run:
         train(options.run[0], int(options.run[1]), options)
         return 0
@@ -476,10 +485,12 @@ def main() -> int:
     if not options.draw:
         import torch
 
-        if options.model is None:
-            from worker.lab.trained import trained_model
+        from worker.lab.trained import trained_model
 
-            options.model = trained_model(tell=print)
+        try:
+            options.model = options.model or trained_model(tell=print)
+        except QuirksError as error:
+            parser.error(str(error))
         names = options.arms or (["worker", "worker-raw"] if options.tiny else list(ARMS))
         seeds = options.seeds or (1 if options.tiny else 3)
         wanted = [(name, seed) for seed in range(seeds) for name in names]
