@@ -26,7 +26,7 @@ KINDS ?=
 MODEL ?=
 PROMPT ?= Once upon a time
 
-.PHONY: demo generate example curves eval test check records lint setup docs bench prove sweep upgrade-check clean
+.PHONY: demo generate example curves eval test check records lint setup docs bench prove sweep upgrade-check upgrade-options clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -77,6 +77,11 @@ prove: $(STAMP)
 
 sweep: $(STAMP)
 	$(VENV)/bin/python -m worker.lab.sweep $(KINDS)
+
+# Every option and nested key of 0.29 to 0.33 against each release's own parser; `make test` has a sample.
+upgrade-options: export MODEL_QUIRKS_TESTS_OPTIONS = all
+upgrade-options: $(STAMP)
+	$(VENV)/bin/python -m pytest -q -s tests/core/upgrade/test_every_option.py
 
 upgrade-check: $(STAMP)
 	$(VENV)/bin/quirks upgrade --catalogue --to $(TO) $(if $(FROM),--from $(FROM))

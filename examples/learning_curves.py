@@ -1,9 +1,8 @@
 """Learning curves of a trained model, with faults between rollout and trainer and without: GRPO, several seeds, one figure.
 
-SmolLM2-135M-Instruct learns to answer short questions with the answer alone, after one example in the prompt. The reward is the
-share of the words that are the answer, so "The capital of France is Paris." earns 1/6, "Paris." earns 1, and "Paris Paris" 1/2.
-Each run is one arm with one seed, in a process of its own, and writes a JSON line per step; a run whose file is complete is not
-repeated::
+SmolLM2-135M-Instruct learns to answer short questions with the answer alone. The reward is the share of the words that are the
+answer, so "The capital of France is Paris." earns 1/6, "Paris." earns 1, and "Paris Paris" 1/2. Each run is one arm with one
+seed, in a process of its own, and writes a JSON line per step; a run whose file is complete is not repeated::
 
     python examples/learning_curves.py --out curves --jobs 9     # on a GPU; the figure is curves/learning_curves.png
     python examples/learning_curves.py --out curves --draw       # the figure again, from what is there
@@ -39,7 +38,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,28 +49,27 @@ from quirks_core.facts.packages import installed_version
 
 _CAPITALS = (
     "France Paris, Japan Tokyo, Italy Rome, Spain Madrid, Germany Berlin, England London, Russia Moscow, China Beijing, "
-    "Egypt Cairo, Greece Athens, Austria Vienna, Portugal Lisbon, Ireland Dublin, Poland Warsaw, Norway Oslo, Cuba Havana, "
-    "Sweden Stockholm, Denmark Copenhagen, Finland Helsinki, Hungary Budapest, Turkey Ankara, Thailand Bangkok, Canada Ottawa, "
-    "Australia Canberra, Peru Lima, Kenya Nairobi, Iran Tehran, Belgium Brussels"
+    "Egypt Cairo, Greece Athens, Austria Vienna, Portugal Lisbon, Ireland Dublin, Poland Warsaw, Norway Oslo, Cuba Havana"
 )
-_OPPOSITES = (
-    "hot cold, up down, day night, left right, happy sad, open closed, black white, fast slow, high low, wet dry, full empty, "
-    "true false"
-)
+_OPPOSITES = "hot cold, big small, up down, day night, left right, good bad, happy sad, open closed"
+_SUMS = "1 1 2, 2 2 4, 2 3 5, 3 3 6, 4 5 9, 5 5 10, 6 2 8, 10 10 20"
 #: By question, the answer: one word.
 QUESTIONS = {
-    question.format(*pair.split()): pair.split()[1]
-    for question, pairs in (
-        ("What is the capital of {}?", _CAPITALS),
-        ("What is the opposite of {}?", _OPPOSITES),
-    )
-    for pair in pairs.split(", ")
+    **{"What is the capital of {}?".format(*pair.split()): pair.split()[1] for pair in _CAPITALS.split(", ")},
+    **{"What is the opposite of {}?".format(*pair.split()): pair.split()[1] for pair in _OPPOSITES.split(", ")},
+    **{"What is {} plus {}?".format(*row.split()): row.split()[2] for row in _SUMS.split(", ")},
+    "What colour is the sky?": "blue",
+    "What colour is grass?": "green",
+    "What colour is snow?": "white",
+    "What colour is a banana?": "yellow",
+    "Which planet do we live on?": "Earth",
+    "Which animal barks?": "dog",
+    "Which day comes after Monday?": "Tuesday",
+    "Which month comes after May?": "June",
 }
-#: Comes before each question: without it the model hardly ever says the answer alone, and cannot learn what it never tries.
-EXAMPLE = ({"role": "user", "content": "What is the capital of Chile?"}, {"role": "assistant", "content": "Santiago"})
 TEMPERATURE = 0.7  # not 1, so that logprobs before temperature differ from those of what was sampled
 LEARNING_RATE = 2e-5
-NEW_TOKENS = 16
+NEW_TOKENS = 24
 LENGTH = 128  # of a prompt with its response, in tokens
 CACHE_BYTES = 1 << 30  # of an engine's KV cache, of a fixed size because runs share a GPU
 WINDOW = 5  # steps that a point of the figure is the mean of
@@ -133,8 +131,17 @@ def reward(text: str, answer: str) -> float:
 
 
 def chat(question: str) -> list[dict[str, str]]:
-    """Returns the conversation that asks a question."""
-    return [*EXAMPLE, {"role": "user", "content": question}]
+    """Returns a question as a conversation."""
+    return [{"role": "user", "content": question}]
+
+
+def questions(count: int, seed: int) -> Iterator[list[str]]:
+    """Yields the questions of each step, endlessly: all of them in random order, and then once more."""
+    generator, deck = random.Random(seed), []  # noqa: S311 - not a secret
+    while True:
+        while len(deck) < count:
+            deck += generator.sample(list(QUESTIONS), len(QUESTIONS))
+        yield [deck.pop(0) for _ in range(count)]
 
 
 def file_of(folder: Path, name: str, seed: int) -> Path:
@@ -294,14 +301,14 @@ async def train_with_worker(arm: Arm, seed: int, options: argparse.Namespace, fi
     sent = policy.base if arm.sends_base else policy.model
     config = configuration(arm, options, policy.tokenizer.pad_token_id, on_gpu=policy.device == "cuda")
     worker = VllmAsyncGenerationWorker(config, seed=seed, disable=arm.disable)
-    generator = random.Random(seed)  # noqa: S311 - not a secret
+    asked = questions(options.prompts, seed)
     try:
         await worker.post_init_async()
         await worker.refit_async(sent, version="0")
         for step in range(1, options.steps + 1):
-            asked = generator.sample(list(QUESTIONS), options.prompts)
-            batch = await rollout(worker, policy.prompts(asked, options.group), version=str(step - 1))
-            answers = [QUESTIONS[question] for question in asked for _ in range(options.group)]
+            now = next(asked)
+            batch = await rollout(worker, policy.prompts(now, options.group), version=str(step - 1))
+            answers = [QUESTIONS[question] for question in now for _ in range(options.group)]
             found = policy.update(batch, answers, options.group)
             await worker.refit_async(sent, version=str(step))
             add(file, step=step, **found)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 
 from quirks_core.base.errors import UsageError, words
@@ -32,6 +32,7 @@ class Command:
         add_arguments: Adds its arguments.
         describes_run: It takes the options that describe a run.
         streams: Its standard output is another program's, also with ``--json``; otherwise it is what `run` prints.
+        error_codes: Its own exit codes for errors, by the usual ones.
     """
 
     help: str
@@ -39,6 +40,7 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None] = _no_arguments
     describes_run: bool = False
     streams: bool = False
+    error_codes: Mapping[int, int] = field(default_factory=dict)
 
 
 #: The commands that need no engine, in the order of the help, each with where it is; a module is imported when it is used.

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from typing import Any, NoReturn
@@ -93,8 +93,10 @@ def _run(words: list[str]) -> int:
     own = words[: words.index("--")] if "--" in words else words  # what follows is another program's
     as_json = "--json" in own  # known also where the arguments cannot be read
     place = ""
+    codes: Mapping[int, int] = {}
     try:
         options = _parsed(words)
+        codes = options.error_codes
         as_json, place = as_json or options.json, options.run.__module__
         if options.json and not options.streams:
             with _only_prints() as text:
@@ -106,6 +108,8 @@ def _run(words: list[str]) -> int:
         sys.stdout.flush()
         raise
     except QuirksError as error:
+        if isinstance(error, _WrongArgumentsError):
+            codes = error.parser.get_default("error_codes") or {}
         code = _failed(error, as_json=as_json)
     except OSError as error:
         if error.errno not in _WRONG_NAME or error.filename is None:
@@ -115,8 +119,11 @@ def _run(words: list[str]) -> int:
         if (problem := what_is_missing(error, place)) is None:
             raise
         code = _failed(UsageError(f"this command cannot run here: {problem}"), as_json=as_json)
+    else:
+        sys.stdout.flush()
+        return code
     sys.stdout.flush()
-    return code
+    return codes.get(code, code)
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:
@@ -210,7 +217,7 @@ def _add(commands: argparse._SubParsersAction[_Parser], name: str, command: Comm
     parents = [output, _run_options()] if command.describes_run else [output]
     parser = commands.add_parser(name, description=one_line(command.help), parents=parents)
     command.add_arguments(parser)
-    parser.set_defaults(run=command.run, streams=command.streams, parser=parser)
+    parser.set_defaults(run=command.run, streams=command.streams, parser=parser, error_codes=command.error_codes)
 
 
 def _run_options() -> _Parser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
@@ -40,19 +41,24 @@ def add_server_command(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def load_server_command(options: argparse.Namespace, source: VllmSource = INSTALLED) -> tuple[ServeCommand, GenerationConfig]:
+def load_server_command(
+    options: argparse.Namespace,
+    source: VllmSource = INSTALLED,
+    read: Callable[[Sequence[str], VllmSource], ServeCommand] = read_serve_command,
+) -> tuple[ServeCommand, GenerationConfig]:
     """Reads the command line of a server, and the configuration that it stands for.
 
     Args:
         options: Parsed arguments with ``cmd``, ``config``, ``model``, ``set`` and ``purpose``.
         source: The vLLM that the command is for.
+        read: How it is read.
 
     Raises:
         UsageError: Something is wrong with it, or other options describe the run as well.
     """
     if options.model or options.config:
         raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
-    command = read_serve_command(options.cmd, source)
+    command = read(options.cmd, source)
     return command, command.config(purpose=options.purpose or "serve", settings=options.set)
 
 

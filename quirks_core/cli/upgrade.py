@@ -6,17 +6,20 @@ import argparse
 import io
 import json
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quirks_core.base.errors import UsageError
+from quirks_core.base.errors import QuirksError, UsageError, shown, words
 from quirks_core.base.json_values import canonical
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.screen import Screen, line
 from quirks_core.cli.upgrade_view import catalogue_markdown, markdown, plain, show, show_catalogue, show_steps, steps_markdown
+from quirks_core.configuration.serve_command import ask_for_serve_command, read_serve_command
 from quirks_core.hook.seams import NEWEST
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
@@ -26,6 +29,9 @@ from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.release import Release, find_release, installed_release, releases_between
 from quirks_core.upgrade.report import Upgrade
 from quirks_core.upgrade.steps import Crossing, Steps, find_crossing, find_steps
+
+#: Exit codes beside those of verdicts.
+_USAGE, _FAILED = 4, 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +64,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files in that folder: a second verdict. With --find: which release is the first that crosses a limit. It starts "
         "engines, and installs versions that are not there",
     )  # fmt: skip
+    what.add_argument(
+        "--read-only", action="store_true",
+        help="run no code of a release, not even isolated: read its source alone. What only its parser can decide is unknown",
+    )  # fmt: skip
     what.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
     add_server_command(parser)
 
 
 def run_upgrade(options: argparse.Namespace) -> int:
-    """Compares two releases for a run: 0 go, 1 go with changes, 2 stop."""
+    """Compares two releases for a run: 0 go, 1 go with changes, 2 stop, 3 unknown, 4 usage, 5 the comparison failed.
+
+    Raises:
+        UsageError: The options do not fit together, or one of the releases cannot be read.
+        QuirksError: The comparison failed.
+    """
+    try:
+        return _run(options)
+    except QuirksError:
+        raise
+    except OSError as error:
+        if error.filename is None:  # of the output, for example
+            raise
+        raise UsageError(f"{shown(str(error.filename), 100)}: {error.strerror}") from None
+    except Exception as error:  # a release is foreign text and code: a traceback would look like a verdict (exit code 1)
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise QuirksError(f"the comparison failed, at {Path(place.filename).name}:{place.lineno}: {words(error)}") from error
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.json and options.markdown:
         raise UsageError("--json and --markdown are two forms of one report; choose one of them")
     if options.measure and (options.catalogue or options.cmd):
@@ -124,17 +153,21 @@ def _preferred(options: argparse.Namespace, before: Release | None) -> str | Non
 
 def _upgrade(options: argparse.Namespace, before: Release) -> Upgrade:
     """Reads the run; a command line is read with the options of the release that it is for."""
-    server: tuple[str, ...] = ()
+    command, tell = None, _tell(options)
     if options.cmd:
+        ask = partial(ask_for_serve_command, tell=tell)
         try:
-            command, config = load_server_command(options, before.source)
+            command, config = load_server_command(options, before.source, read_serve_command if options.read_only else ask)
         except UsageError as error:
             raise UsageError(f"as {before.name} reads it: {error}") from None
-        server = command.server
     else:
         config = load_config(options)
     making = plan_options(options, config)
-    return Upgrade(config, making, making.registry(), Form(is_command=bool(options.cmd)), server)
+    return Upgrade(
+        config, making, making.registry(), Form(is_command=command is not None),
+        server=command.server if command else (), words=command.words if command else None,
+        read_only=options.read_only, tell=tell,
+    )  # fmt: skip
 
 
 def _tell(options: argparse.Namespace) -> Callable[[str], None]:
@@ -212,7 +245,7 @@ def _find(options: argparse.Namespace) -> int:
         _show_crossing(options, crossing)
     if crossing and crossing.version:
         return Verdict.STOP.exit_code
-    return 1 if steps.steps else 0
+    return steps.verdict.exit_code
 
 
 def _crossing(options: argparse.Namespace, versions: Sequence[str], steps: Steps, before: Release) -> Crossing:
@@ -260,6 +293,6 @@ def _catalogue(options: argparse.Namespace) -> int:
 
 
 COMMAND = Command(
-    "tell what another version of vLLM changes for a run: go, go with changes, or stop", run_upgrade, add_arguments,
-    describes_run=True,
+    "tell what another version of vLLM changes for a run: go, go with changes, stop, or unknown", run_upgrade, add_arguments,
+    describes_run=True, error_codes={1: _FAILED, 2: _USAGE, 3: _FAILED, 5: _FAILED},
 )  # fmt: skip

@@ -11,7 +11,7 @@ from quirks_core.upgrade.finding import TITLES, Finding, Level, Report, Section,
 from quirks_core.upgrade.steps import Steps
 
 _COLOURS = {Level.STOP: "bold red", Level.CHANGE: "yellow", Level.UNKNOWN: "magenta", Level.NOTE: "cyan"}
-_OF_VERDICTS = {Verdict.GO: "green", Verdict.CHANGES: "yellow", Verdict.STOP: "bold red"}
+_OF_VERDICTS = {Verdict.GO: "green", Verdict.CHANGES: "yellow", Verdict.STOP: "bold red", Verdict.UNKNOWN: "magenta"}
 
 
 def show(screen: Screen, report: Report) -> None:
@@ -41,9 +41,15 @@ def _head(report: Report) -> str:
 
 def _verdict(report: Report) -> str:
     unknown = len(report.of(Level.UNKNOWN))
-    also = f" ({unknown} {'thing' if unknown == 1 else 'things'} could not be told, see below)" if unknown else ""
-    because = ", because" if report.verdict is Verdict.STOP else ""
-    return f"{report.verdict}{because}{also}{':' if report.verdict is not Verdict.GO else ''}"
+    count = f"{unknown} {'thing is' if unknown == 1 else 'things are'} not decided, see below" if unknown else ""
+    match report.verdict:
+        case Verdict.UNKNOWN:
+            return f"{report.verdict}: {count}"
+        case Verdict.GO:
+            return report.verdict
+        case verdict:
+            because = ", because" if verdict is Verdict.STOP else ""
+            return f"{verdict}{because}{f' ({count})' if count else ''}:"
 
 
 def _pasted(report: Report) -> Iterator[str]:

@@ -1,8 +1,10 @@
-"""Reads the command line of a vLLM server and returns the configuration that it stands for. Nothing of vLLM is imported.
+"""Reads the command line of a vLLM server and returns the configuration that it stands for.
 
-The options come from the source of vLLM (`quirks_core.source.serve_options`), and are read as vLLM's parser
-reads them: dashes or underscores, ``--flag value`` and ``--flag=value``, ``--no-flag``, short names, unambiguous beginnings,
-JSON or ``--option.key value``, ``--config FILE``; of an option that is typed twice the last one counts.
+There are two ways. `read_serve_command` imports nothing of vLLM: the options come from its source
+(`quirks_core.source.serve_options`), and are read as vLLM's parser reads them: dashes or underscores, ``--flag value`` and
+``--flag=value``, ``--no-flag``, short names, unambiguous beginnings, JSON or ``--option.key value``, ``--config FILE``; the
+last one of two equal options counts. Plans are made with it, because an import of vLLM takes eleven seconds of a CPU for each
+new command line, and a whole plan one. `ask_for_serve_command` lets vLLM's own parser read the line, for upgrades.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, NoReturn, get_args, get_origin
@@ -22,6 +25,7 @@ from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.slots import ENGINE, problem_of_name
 from quirks_core.configuration.yaml_file import lay_over, read_yaml
 from quirks_core.source.engine_arguments import EngineArguments
+from quirks_core.source.engine_parser import Outcome, Run, judge
 from quirks_core.source.serve_options import ServeOption, Shape, members
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
@@ -53,12 +57,14 @@ class ServeCommand:
         environment: Variables that were set before the command.
         server: The options of the server alone that were typed, by their first long name.
         source: The vLLM that the options are read from.
+        words: The words after ``vllm serve``.
     """
 
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
     server: tuple[str, ...] = ()
     source: VllmSource = INSTALLED
+    words: tuple[str, ...] = ()
 
     @property
     def model(self) -> str:
@@ -127,7 +133,47 @@ def read_serve_command(words: Sequence[str], source: VllmSource = INSTALLED) -> 
     if tag := arguments.pop(_TAG, None):
         arguments["model"] = tag
     server = tuple(sorted(name.removeprefix(_SERVER) for name in vars(found) if name.startswith(_SERVER)))
-    return ServeCommand(arguments, environment, server, source)
+    return ServeCommand(arguments, environment, server, source, tuple(typed))
+
+
+def ask_for_serve_command(
+    words: Sequence[str], source: VllmSource, *, tell: Callable[[str], None] = lambda _: None
+) -> ServeCommand:
+    """Reads a command line with the parser of the vLLM that it is for, whose code runs (`quirks_core.source.engine_parser`).
+
+    Where that vLLM cannot be imported here, its source is read instead.
+
+    Args:
+        words: As for `read_serve_command`.
+        source: The vLLM that the command is for.
+        tell: Called before its code runs.
+
+    Raises:
+        UsageError: It starts no server of vLLM's, or that vLLM's parser refuses it.
+    """
+    environment, rest = _assignments(words)
+    typed, _ = _after_program(rest)
+    run = Run(words=tuple(typed), environment=environment, model=_model_among(typed))
+    answer = judge(source, [run], tell=tell)
+    if not answer.lines:
+        return read_serve_command(words, source)
+    found = answer.lines[0]
+    if found.outcome is Outcome.REFUSED and found.stage == "options":
+        raise UsageError(f"vllm serve: {found.message}")
+    arguments = {name: value for name, value in found.typed.items() if name in (source.arguments.names() or ())}
+    if tag := found.typed.get(_TAG):
+        arguments["model"] = tag
+    server = tuple(sorted(f"--{name.replace('_', '-')}" for name in found.typed if name not in {*arguments, _TAG, "config"}))
+    return ServeCommand(arguments, environment, server, source, tuple(typed))
+
+
+def _model_among(words: Iterable[str]) -> dict[str, Any] | None:
+    """The ``config.json`` of the first word that is a model's folder: the answer then serves for the comparison as well."""
+    for word in words:
+        with suppress(OSError, ValueError):
+            found = json.loads((Path(word) / "config.json").read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) else None
+    return None
 
 
 # ---- which program
@@ -258,7 +304,10 @@ def _parser(options: Iterable[ServeOption], arguments: EngineArguments, *, with_
     if with_tag:
         parser.add_argument(_TAG, nargs="?")
     for option in options:
-        parser.add_argument(*option.names, dest=option.argument or f"{_SERVER}{option.name}", **_shape(option, arguments))
+        destination = option.argument or f"{_SERVER}{option.name}"
+        parser.add_argument(*option.names, dest=destination, **_shape(option, arguments))
+        if option.inverse:
+            parser.add_argument(*option.inverse, dest=destination, action="store_false")
     return parser
 
 
@@ -279,10 +328,18 @@ def _shape(option: ServeOption, arguments: EngineArguments) -> dict[str, Any]:
 
 
 def _unknown(words: Sequence[str], options: Iterable[ServeOption]) -> str:
-    names = [name for option in options for name in option.names]
+    names = [name for option in options for name in (*option.names, *option.inverse)]
     wrong = [word.partition("=")[0] for word in words if word.startswith("-")] or list(words)
-    listed = ", ".join(f"{name}{nearest(name, names)}" for name in wrong)
-    return f"the installed vLLM's serve has no option or argument {listed}"
+    listed = ", ".join(f"{name}{_near(name, names)}" for name in wrong)
+    return f"this vLLM's serve has no option or argument {listed}"
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    """The nearest option, unless it says the contrary."""
+    near = nearest(name, names)
+    pairs = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
+    is_contrary = any(name.startswith(one) and f"'{other}" in near for one, other in pairs)
+    return "" if is_contrary else near
 
 
 def _reader(type_: Any) -> Callable[[str], Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -18,6 +18,8 @@ from quirks_core.source.engine_arguments import EngineArguments
 _ENGINE = "vllm.engine.arg_utils"
 #: Where the server's own options are: since vLLM 0.33, since 0.29, and before.
 _SERVER = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+#: What makes a flag of vLLM's parser pair ``--enable-x`` with ``--disable-x``.
+_PAIRS = "vllm.utils.argparse_utils:EnableDisableAction"
 _ADD, _FRONTEND = "add_argument", "FrontendArgs"
 _FUNCTIONS = ("add_cli_args", "make_arg_parser")
 
@@ -41,12 +43,14 @@ class ServeOption:
         argument: The engine argument that it sets; None for an option of the server alone.
         type: What its value is; ``Any`` if the source does not tell.
         shape: How many words it takes.
+        inverse: Further names that say the contrary: ``--disable-x`` of ``--enable-x``, since vLLM 0.33.
     """
 
     names: tuple[str, ...]
     argument: str | None
     type: Any
     shape: Shape
+    inverse: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -66,7 +70,14 @@ def read_options(arguments: EngineArguments) -> tuple[ServeOption, ...] | None:
     for module in (_ENGINE, *_SERVER):
         for option in (*_added(module, arguments), *(_fields(module, arguments) if module in _SERVER else ())):
             found.setdefault(option.name, option)
-    return tuple(found.values())
+    with_inverse = arguments.source.statement(_PAIRS) is not None
+    return tuple(_with_inverse(option) if with_inverse else option for option in found.values())
+
+
+def _with_inverse(option: ServeOption) -> ServeOption:
+    pairs = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
+    found = [other + name.removeprefix(one) for name in option.names for one, other in pairs if name.startswith(one)]
+    return replace(option, inverse=tuple(found)) if option.shape is Shape.FLAG else option
 
 
 def members(type_: Any) -> tuple[Any, ...]:

@@ -53,7 +53,7 @@ class SourceTree:
         source = self.module_source(module)
         try:
             return ast.parse(source) if source is not None else None
-        except (SyntaxError, ValueError):  # a template, or source for another version of Python
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # a template, or source for another version of Python
             return None
 
     def is_readable(self, module: str) -> bool:
@@ -213,7 +213,12 @@ def _found_by_lines(lines: list[str], path: list[str]) -> str | None:
     text = textwrap.dedent("\n".join(found))
     try:
         (node,) = ast.parse(text).body
-    except (SyntaxError, ValueError):  # it goes on behind a line without indentation, as in a long text
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # it goes on behind a line without indentation, as in a long text
         return None
     return "\n".join(text.splitlines()[_first_line(node) - 1 : node.end_lineno])
 

@@ -1,27 +1,45 @@
-"""Engine arguments that are gone, renamed, of another type or with other choices, or, left open, with another default.
+"""Engine arguments and server options that the source of a release no longer has, with what replaces them.
 
-Configurations inside of arguments count as well: ``compilation_config.pass_config.enable_sp``.
+The source suggests; whether a release takes a run is decided by its own parser (`judged`), unless only source may be read.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from quirks_core.configuration.slots import ENGINE, Slot, is_engine_argument
-from quirks_core.source.engine_arguments import UNREAD, EngineArgument
-from quirks_core.source.serve_options import members
+from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
 
-_CLOSE = 0.75
+_CLOSE, _SAME_HELP = 0.75, 0.8
 _MOST_SHOWN = 160
+#: What vLLM says of options that do nothing, or will go.
+DEPRECATED = re.compile(r"deprecat|no effect|no longer|will be removed|is ignored|are ignored|ignoring", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change of the run that the source suggests.
+
+    Attributes:
+        path: The argument that is used, with dots for what is in it; of the server, the option.
+        instead: The argument that takes its place; empty if it is to be left out.
+        finding: What the report says of it.
+    """
+
+    path: str
+    instead: str
+    finding: Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +65,8 @@ def _arguments(source: VllmSource) -> _Arguments | None:
     return _Arguments(fields, nested)
 
 
-def argument_changes(before: OnRelease, after: OnRelease, form: Form, server: tuple[str, ...] = ()) -> Iterator[Finding]:
-    """Yields what changes in the arguments that a run sets, and in the defaults of those that it leaves open.
+def suggestions(before: OnRelease, after: OnRelease, form: Form, server: tuple[str, ...] = ()) -> Iterator[Suggestion]:
+    """Yields the changes that the run needs because an argument is gone or renamed.
 
     Args:
         before: The run on the release that it uses.
@@ -58,26 +76,77 @@ def argument_changes(before: OnRelease, after: OnRelease, form: Form, server: tu
     """
     old, new = _arguments(before.release.source), _arguments(after.release.source)
     if old is None or new is None:
-        which = before.release.name if old is None else after.release.name
-        message = f"the source of {which} has no vllm.engine.arg_utils that could be read"
-        yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="engine arguments", message=message)
         return
-    server_options = [option for option in after.release.source.options() or () if option.argument is None]
-    options = {name for option in server_options for name in option.names}
+    options = {name for option in after.release.source.options() or () for name in (*option.names, *option.inverse)}
+    for path, value in sorted(dict(_typed(before)).items()):
+        is_option = form.is_command and f"--{path.replace('_', '-')}" in options
+        if (was := old.find(path)) is not None and new.find(path) is None and not is_option:
+            yield _gone(path, value, was, old, new, form, before)
+    for name in server if options else ():
+        if name not in options:
+            message = f"'vllm serve' of {after.release.label} has no such option"
+            yield Suggestion(name, "", _change(name, message, f"leave out {name}"))
+
+
+def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
+    """Yields what no parser of a release can tell: arguments that a quirk sets there, and source that cannot be read.
+
+    Args:
+        before: The run on the release that it uses.
+        after: The run on the release in question.
+    """
+    for side in (before, after):
+        if _arguments(side.release.source) is None:
+            message = f"the source of {side.release.name} has no vllm.engine.arg_utils that could be read"
+            yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="engine arguments", message=message)
+            return
+    known = after.release.source.arguments.names() or frozenset()
+    quirks = {slot.removeprefix(ENGINE) for slot in after.plan.changes if is_engine_argument(slot)}
+    for name in sorted(quirks - dict(_typed(before)).keys() - known):
+        message = f"a quirk sets it, and {after.release.label} has no such argument"
+        yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"{ENGINE}{name}", message=message)
+
+
+def deprecated(before: OnRelease, after: OnRelease) -> dict[str, str]:
+    """Returns the arguments of a run that the release in question is the first to call deprecated, with what it says of them.
+
+    Args:
+        before: The run on the release that it uses.
+        after: The run on the release in question.
+    """
+    old, new = _arguments(before.release.source), _arguments(after.release.source)
+    found = {}
+    for path, _ in _typed(before):
+        was, now = old.find(path) if old else None, new.find(path) if new else None
+        if was is None or now is None or DEPRECATED.search(was.help):
+            continue
+        text = now.help or after.release.source.arguments.help_of(was.owner, was.attribute)
+        if DEPRECATED.search(text):
+            found[path] = text
+    return found
+
+
+def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Finding]:
+    """Yields what source alone tells of the values of a run, and that it does not tell more.
+
+    Args:
+        before: The run on the release that it uses.
+        after: The run on the release in question.
+        why: Why the parser of the release is not asked.
+    """
+    new = _arguments(after.release.source)
     typed = dict(_typed(before))
-    for path, value in sorted(typed.items()):
-        if form.is_command and new.find(path) is None and f"--{path.replace('_', '-')}" in options:
-            message = f"is an option of the server on {after.release.label}, and an argument of the engine no longer"
-            yield Finding(section=Section.ARGUMENTS, level=Level.NOTE, subject=f"{ENGINE}{path}", message=message)
-        else:
-            yield from _typed_change(path, value, old, new, form)
-    quirks = {slot.removeprefix(ENGINE): value for slot, value in after.plan.changes.items() if is_engine_argument(slot)}
-    for name in sorted(quirks.keys() - typed.keys()):
-        if name not in new.fields:
-            message = f"a quirk sets it, and {after.release.label} has no such argument"
-            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"{ENGINE}{name}", message=message)
-    yield from _defaults(old, new, {*typed, *quirks}, form)
-    yield from _server(server, after.release)
+    for path, value in sorted(typed.items()) if new else ():
+        now = new.find(path) if new else None
+        if now is not None and (problem := Slot(f"{ENGINE}{path}", now.type).problem(value)):
+            lines = (_line(now),)
+            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"{ENGINE}{path}", message=problem, lines=lines)
+        elif now is None and "." not in path and path not in (before.release.source.arguments.names() or ()):
+            message = "neither release has such an argument"
+            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"{ENGINE}{path}", message=message)
+    message = f"{why}: whether {after.release.label} takes the values of this run, alone and together, and what it makes of "
+    message += "those that are left open"
+    yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="values", message=message)
 
 
 def _typed(side: OnRelease) -> Iterator[tuple[str, Any]]:
@@ -94,119 +163,122 @@ def _paths(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _paths(f"{path}.{key}", inner)
 
 
-def _typed_change(path: str, value: Any, old: _Arguments, new: _Arguments, form: Form) -> Iterator[Finding]:
-    slot, was, now = f"{ENGINE}{path}", old.find(path), new.find(path)
-    if was is None and now is None:
-        if "." not in path:
-            message = "neither release has such an argument"
-            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=slot, message=message)
-        return  # a key of a mapping that is no configuration: hf_overrides, for example
-    if now is None and was is not None:
-        yield _gone(path, value, was, old, new, form)
-        return
-    if now is None:
-        return
-    if problem := Slot(slot, now.type).problem(value):
-        message = f"{problem} ({_line(now)})"
-        yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=slot, message=message)
-    elif was is not None and was.type != now.type:
-        lost, won = _choices(was.type, now.type)
-        if lost or won or not _same_kinds(was.type, now.type):
-            message = f"its type changes from {was.annotation} to {now.annotation}; {_shown(value)} is still taken"
-            lines = tuple(line for line in (f"gone: {lost}" if lost else "", f"new: {won}" if won else "") if line)
-            yield Finding(section=Section.ARGUMENTS, level=Level.NOTE, subject=slot, message=message, lines=lines)
-
-
-def _gone(path: str, value: Any, was: EngineArgument, old: _Arguments, new: _Arguments, form: Form) -> Finding:
+def _gone(
+    path: str, value: Any, was: EngineArgument, old: _Arguments, new: _Arguments, form: Form, before: OnRelease
+) -> Suggestion:
     """An argument that is used and that the other release does not have, with the one that took its place if that is told."""
     slot = f"{ENGINE}{path}"
     fresh = {name: found for name, found in (*new.fields.items(), *new.nested.items()) if old.find(name) is None}
     same_home = [
         name for name, found in fresh.items() if was.owner and (found.owner, found.attribute) == (was.owner, was.attribute)
     ]
-    lines = (_line(was),)
     if len(same_home) == 1:
-        message = f"is now called {same_home[0]} (both set {was.owner}.{was.attribute})"
-        return Finding(
-            section=Section.ARGUMENTS, level=Level.CHANGE, subject=slot, message=message, lines=lines,
-            paste=f"{form.set(f'{ENGINE}{same_home[0]}', value)}   # instead of {path}",
-        )  # fmt: skip
+        why, instead = f"both set {was.owner}.{was.attribute}", same_home[0]
+    else:
+        why, instead = "its description is nearly the same", _by_help(was, fresh)
+    if instead:
+        paste = f"{form.set(f'{ENGINE}{instead}', value)}   # instead of {path}"
+        return Suggestion(path, instead, _change(slot, f"is now called {instead} ({why})", paste, _line(was)))
     close = difflib.get_close_matches(path, fresh, n=1, cutoff=_CLOSE)
     near = f"; new there, and of a similar name: {close[0]}" if close else ""
     message = f"is gone{near}; the source does not say what replaces it"
-    return Finding(
-        section=Section.ARGUMENTS, level=Level.CHANGE, subject=slot, message=message, lines=lines, paste=form.leave_out(slot)
-    )
+    return Suggestion(path, "", _change(slot, message, _left_out(path, form, before), _line(was)))
 
 
-def _defaults(old: _Arguments, new: _Arguments, used: set[str], form: Form) -> Iterator[Finding]:
-    for path in sorted({*old.fields, *old.nested} & {*new.fields, *new.nested} - used):
-        was, now = old.find(path), new.find(path)
-        if was is None or now is None or was.default_text == now.default_text or _is_out_of_use(path, old, new, used):
+def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
+    """The one new argument of the same type whose description is nearly the same; empty if there is none."""
+    same = [
+        name
+        for name, found in fresh.items()
+        if "." not in name
+        and was.type == found.type
+        and len(was.help) > 20
+        and difflib.SequenceMatcher(None, was.help, found.help, autojunk=False).ratio() > _SAME_HELP
+    ]
+    return same[0] if len(same) == 1 else ""
+
+
+def _left_out(path: str, form: Form, before: OnRelease) -> str:
+    """How to leave an argument out; of a mapping that was typed as a whole, the mapping without it."""
+    top, dot, _ = path.partition(".")
+    if not dot or not form.is_command:
+        return form.leave_out(f"{ENGINE}{path}")
+    left = without(dict(_typed(before))[top], path.split(".")[1:])
+    return form.set(f"{ENGINE}{top}", left) if left else form.leave_out(f"{ENGINE}{top}")
+
+
+def without(value: Any, keys: Sequence[str]) -> Any:
+    """Returns a mapping without what a path of keys leads to; mappings that this leaves empty go as well."""
+    if not isinstance(value, dict) or keys[0] not in value:
+        return value
+    rest = {key: inner for key, inner in value.items() if key != keys[0]}
+    if len(keys) > 1 and (inner := without(value[keys[0]], keys[1:])):
+        rest[keys[0]] = inner
+    return rest
+
+
+# ---- the run with the changes
+
+
+def changed_arguments(arguments: Mapping[str, Any], found: Sequence[Suggestion]) -> dict[str, Any]:
+    """Returns engine arguments with the suggested changes."""
+    left = dict(arguments)
+    for one in found:
+        top, *keys = one.path.split(".")
+        if not keys:
+            value = left.pop(top, None)
+            if one.instead:
+                left[one.instead] = value
+        elif top in left and (rest := without(left[top], keys)):
+            left[top] = rest
+        else:
+            left.pop(top, None)
+    return left
+
+
+def changed_words(words: Sequence[str], found: Sequence[Suggestion], before: Release) -> tuple[str, ...]:
+    """Returns the words after ``vllm serve`` with the suggested changes."""
+    left = list(words)
+    for one in found:
+        top, *keys = one.path.removeprefix("--").split(".")
+        option = before.source.option_of(top.replace("-", "_"))
+        names = set(option.names) if option else {f"--{top.replace('_', '-')}"}
+        left = list(_changed(left, names, keys, one.instead))
+    return tuple(left)
+
+
+def _changed(words: Sequence[str], names: set[str], keys: Sequence[str], instead: str) -> Iterator[str]:
+    """Words in which one option is left out, renamed, or has a key less."""
+    number = 0
+    while number < len(words):
+        word, number = words[number], number + 1
+        head, equals, value = word.partition("=")
+        name, *inner = (head.replace("_", "-") if head.startswith("--") else head).split(".")
+        is_it = name in names or name.replace("--no-", "--", 1) in names
+        if not is_it or (inner and [key.removesuffix("+") for key in inner][: len(keys)] != list(keys)):
+            yield word
             continue
-        message = f"left open, and its default changes from {_shown_text(was)} to {_shown_text(now)}"
-        keep = ""
-        if was.default is not UNREAD and was.default is not None:
-            keep = f"; {form.set(f'{ENGINE}{path}', was.default)} keeps what was" if "." not in path else ""
-        yield Finding(
-            section=Section.ARGUMENTS,
-            level=Level.NOTE,
-            subject=f"{ENGINE}{path}",
-            message=f"{message}{keep}",
-            lines=(_line(now),),
-        )
+        values = [value] if equals else []
+        while not equals and number < len(words) and not words[number].startswith("-"):
+            values, number = [*values, words[number]], number + 1
+        if keys and not inner and values:
+            if left := without(_json(values[0]), keys):
+                yield from (name, json.dumps(left))
+        elif instead:
+            yield from (f"--{instead.replace('_', '-')}", *values)
 
 
-def _is_out_of_use(path: str, old: _Arguments, new: _Arguments, used: set[str]) -> bool:
-    """Tells whether a field is in a configuration that the run leaves out: its argument is None unless somebody sets it."""
-    top = path.partition(".")[0]
-    if top == path or top in used:
-        return False
-    return all(side.fields[top].default is None for side in (old, new) if top in side.fields)
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
-def _server(server: tuple[str, ...], after: Release) -> Iterator[Finding]:
-    """Options of the server that were typed and are gone."""
-    options = after.source.options() or ()
-    if server and not any(option.argument is None for option in options):
-        message = f"the source of {after.label} does not tell which options its server has"
-        yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="vllm serve", message=message)
-        return
-    known = {name for option in options for name in option.names}
-    for name in server:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)
-            message = f"'vllm serve' of {after.label} has no such option" + (f"; it has {close[0]}" if close else "")
-            yield Finding(
-                section=Section.ARGUMENTS, level=Level.CHANGE, subject=name, message=message, paste=f"leave out {name}"
-            )
-
-
-def _choices(was: Any, now: Any) -> tuple[str, str]:
-    """The values that are gone, and those that are new."""
-    old, new = (
-        {value for kind in members(one) if get_origin(kind) is Literal for value in get_args(kind)} for one in (was, now)
-    )
-    return ", ".join(sorted(map(str, old - new))), ", ".join(sorted(map(str, new - old)))
-
-
-def _same_kinds(was: Any, now: Any) -> bool:
-    return {kind for kind in members(was) if get_origin(kind) is not Literal} == {
-        kind for kind in members(now) if get_origin(kind) is not Literal
-    }
+def _change(subject: str, message: str, paste: str, *lines: str) -> Finding:
+    return Finding(section=Section.ARGUMENTS, level=Level.CHANGE, subject=subject, message=message, lines=lines, paste=paste)
 
 
 def _line(argument: EngineArgument) -> str:
-    return _cut(f"{argument.place}: {argument.help}" if argument.help else argument.place)
-
-
-def _shown_text(argument: EngineArgument) -> str:
-    return _cut(argument.default_text) or "nothing"
-
-
-def _shown(value: Any) -> str:
-    return _cut(repr(value))
-
-
-def _cut(text: str) -> str:
+    text = f"{argument.place}: {argument.help}" if argument.help else argument.place
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

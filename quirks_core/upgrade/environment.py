@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 
 from quirks_core.configuration.slots import ENV
@@ -14,6 +15,8 @@ from quirks_core.upgrade.run import OnRelease
 
 #: Variables of vLLM's; others are read by what it rests on, whose source is not compared.
 _PREFIX = "VLLM_"
+#: Names of variables that limit something, and defaults with which they do not.
+_LIMIT, _NO_LIMIT = re.compile(r"_MAX_|_LIMIT|_TIMEOUT"), ("None", "0", "-1", "False", "''")
 
 
 def variable_changes(before: OnRelease, after: OnRelease, form: Form) -> Iterator[Finding]:
@@ -46,20 +49,34 @@ def variable_changes(before: OnRelease, after: OnRelease, form: Form) -> Iterato
                 )
 
 
-def variable_defaults(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
-    """Yields the variables that nobody sets and whose default changes, without those of other platforms.
+def variable_defaults(before: OnRelease, after: OnRelease, *, is_server: bool) -> Iterator[Finding]:
+    """Yields the variables that nobody sets: new limits in one finding, and those whose default changes in another.
+
+    Those of other platforms are left out, and those of media for a model that takes none.
 
     Args:
         before: The run on the release that it uses.
         after: The run on the release in question.
+        is_server: The run is a server, which limits concern.
     """
     old, new = _defaults(before.release), _defaults(after.release)
     used = {*after.context.environment, *(slot.removeprefix(ENV) for slot in after.plan.changes if slot.startswith(ENV))}
     others = [f"_{name.upper()}_" for name in PLATFORMS if name != after.context.platform]
-    for name in sorted(old.keys() & new.keys() - used):
-        if old[name] != new[name] and not (after.context.platform and any(mark in name for mark in others)):
-            message = f"nobody sets it, and its default changes from {old[name]} to {new[name]}"
-            yield _finding(Level.NOTE, name, message)
+    open_ = [
+        name for name in sorted(new.keys() - used) if not (after.context.platform and any(mark in name for mark in others))
+    ]
+    limits = [
+        f"{name}={new[name]}"
+        for name in open_
+        if name not in old and _LIMIT.search(name) and new[name] not in _NO_LIMIT
+        if "MEDIA" not in name or after.context.model.is_multimodal
+    ]
+    if is_server and old and limits:
+        message = f"{after.release.label} has limits that {before.release.label} does not have: {', '.join(limits)}"
+        yield _finding(Level.NOTE, "new limits", message)
+    if changed := [f"{name}: {old[name]} → {new[name]}" for name in open_ if name in old and old[name] != new[name]]:
+        message = f"{len(changed)} that nobody sets have another default: {'; '.join(changed)}"
+        yield _finding(Level.NOTE, "defaults", message)
 
 
 def _defaults(release: Release) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum, auto
 
 from quirks_core.base.record import Record
@@ -70,11 +71,19 @@ class Verdict(StrEnum):
     GO = "go"
     CHANGES = "go, with these changes"
     STOP = "stop"
+    UNKNOWN = "unknown"
 
     @property
     def exit_code(self) -> int:
         """What the command line returns for it."""
         return list(Verdict).index(self)
+
+
+def verdict_of(findings: Iterable[Finding]) -> Verdict:
+    """Returns what findings mean together: what stops the run decides, then what has to be changed, then what is unknown."""
+    levels = {finding.level for finding in findings}
+    order = (Level.STOP, Verdict.STOP), (Level.CHANGE, Verdict.CHANGES), (Level.UNKNOWN, Verdict.UNKNOWN)
+    return next((verdict for level, verdict in order if level in levels), Verdict.GO)
 
 
 class Side(Record):
@@ -116,9 +125,8 @@ class Report(Record):
 
     @property
     def verdict(self) -> Verdict:
-        """The gravest finding decides; what is unknown does not, and is said beside the verdict."""
-        levels = {finding.level for finding in self.findings}
-        return Verdict.STOP if Level.STOP in levels else Verdict.CHANGES if Level.CHANGE in levels else Verdict.GO
+        """What the gravest finding means."""
+        return verdict_of(self.findings)
 
     def of(self, level: Level) -> tuple[Finding, ...]:
         """Returns the findings of one level."""

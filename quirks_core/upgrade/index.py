@@ -49,6 +49,8 @@ _INSTEAD = "give a wheel or a source tree by its path instead (--to PATH)"
 class IndexUnreachableError(UsageError):
     """No index answers, so that versions cannot be named."""
 
+    exit_code = 5
+
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:

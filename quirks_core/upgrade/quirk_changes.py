@@ -37,7 +37,7 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
             changed.add(change.id)
     if undecided := _undecided(before.plan, after.plan):
         message = f"{len(undecided)} quirks are undecided on both releases: a fact is missing"
-        yield Finding(section=Section.QUIRKS, level=Level.UNKNOWN, subject="undecided", message=message, lines=tuple(undecided))
+        yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="undecided", message=message, lines=tuple(undecided))
     for slot in found.slots:
         if slot.slot not in told and (slot.a.value, slot.a.who) != (slot.b.value, slot.b.who):
             message = f"{_value(slot.a.value)} ({', '.join(slot.a.who) or 'nobody'}) becomes {_value(slot.b.value)} "
@@ -52,6 +52,8 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
             message = f"{before.release.label} refuses the run, and {after.release.label} does not: {refusal.reason}"
             yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=who, message=message)
     for note in found.warnings.b:
+        if note.kind is NoteKind.UNLISTED:  # the release itself says whether it takes the value
+            continue
         if note.kind is not NoteKind.UNDECIDED or note.quirk not in changed:  # that it becomes undecided is a finding already
             yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="warning", message=note.text)
 

@@ -7,9 +7,9 @@ a process that ended before is removed.
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from email import message_from_string
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
+from typing import Any
 
 from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -30,7 +30,7 @@ from quirks_core.base.json_values import sha256
 from quirks_core.facts.packages import PACKAGES
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.index import IndexFile, IndexUnreachableError, PackageIndex
-from quirks_core.upgrade.wheel import fetch, unpack
+from quirks_core.upgrade.wheel import UnreadableReleaseError, fetch, unpack
 
 PACKAGE = "vllm"
 #: Names the newest release that is no pre-release.
@@ -245,6 +245,7 @@ def _provide(
         fetch(index, file, PACKAGE, folder, tell=tell)
         yanked = all(item.yanked for item in files)
         record = {"version": str(version), "file": file.filename, "yanked": yanked, "lacking": list(lacking)}
+        record["content"] = _content(folder / PACKAGE)
         (folder / "release.json").write_text(json.dumps(record), encoding="utf-8")
 
 
@@ -275,22 +276,23 @@ def _new_folder(name: str) -> Iterator[Path]:
         folder.mkdir()
         yield folder
         try:
+            if (parent / name).is_dir() and _record(parent / name) is None:
+                (parent / name).rename(part / "not whole")
             folder.rename(parent / name)
         except OSError as error:
-            if not (parent / name / "release.json").is_file():  # another process was faster
+            if _record(parent / name) is None:  # another process was not faster
                 raise UsageError(f"{parent / name} cannot be written: {words(error)}") from None
     finally:
         private_folder.remove(part)
 
 
 def _kept(name: str, version: Version, names: Sequence[str]) -> Release | None:
-    """The release in the cache; None if it is not there."""
+    """The release in the cache; None if it is not there, or not whole."""
     folder = sources_folder() / f"{name}-{version}"
     for other in [folder] if folder.is_dir() else _same_version(name, version):
-        if (other / "release.json").is_file() and (other / PACKAGE / "__init__.py").is_file():
-            record = json.loads((other / "release.json").read_text(encoding="utf-8"))
-            text = record["version"]
-            lacking = tuple(record.get("lacking", ()))
+        record = _record(other)
+        if record is not None and (text := _version(record.get("version"))) is not None:
+            lacking = tuple(map(str, record.get("lacking") or ()))
             note = _ANOTHER if names[0] in lacking else _OTHER
             notes = () if name == names[0] else (note.format(wanted=names[0], name=name, version=text),)
             if record.get("yanked"):
@@ -300,12 +302,27 @@ def _kept(name: str, version: Version, names: Sequence[str]) -> Release | None:
     return None
 
 
+def _record(folder: Path) -> dict[str, Any] | None:
+    """What is kept beside a release of the cache; None if the release is not whole."""
+    try:
+        record = json.loads((folder / "release.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    is_whole = isinstance(record, dict) and record.get("content") == _content(folder / PACKAGE)
+    return record if is_whole else None
+
+
+def _content(folder: Path) -> str:
+    """A digest of the names and sizes of the Python files of a release."""
+    return sha256(sorted([str(file.relative_to(folder)), file.stat().st_size] for file in folder.rglob("*.py")))
+
+
 def _same_version(name: str, version: Version) -> Iterator[Path]:
     """Folders of the cache with the same version in other words: 0.33 and 0.33.0."""
     if sources_folder().is_dir():
         for folder in sorted(sources_folder().iterdir()):
             head, _, text = folder.name.rpartition("-")
-            if head == name and re.match(r"\d", text) and Version(text) == version:
+            if head == name and (found := _version(text)) is not None and Version(found) == version:
                 yield folder
 
 
@@ -322,21 +339,20 @@ def _of_path(path: Path) -> Release:
         raise UsageError(f"{path} does not exist; give a version, a wheel, or a folder with the source of vLLM")
     name = f"archive-{_digest(path)}"
     place = sources_folder() / name
-    if not (place / "release.json").is_file():
+    if _record(place) is None:
         with _new_folder(name) as folder:
             unpack(path, PACKAGE, folder)
-            (folder / "release.json").write_text(json.dumps({"file": path.name}), encoding="utf-8")
+            record = {"file": path.name, "content": _content(folder / PACKAGE)}
+            (folder / "release.json").write_text(json.dumps(record), encoding="utf-8")
     return _of_folder(place, place / PACKAGE, name=str(path))
 
 
 def _digest(path: Path) -> str:
-    """What a wheel holds, by names and checksums; of another archive, its name, size and time."""
     try:
-        with ZipFile(path) as archive:
-            return sha256([[item.filename, item.CRC] for item in archive.infolist()])[:16]
-    except (OSError, BadZipFile):
-        found = path.stat()
-        return sha256([str(path.resolve()), found.st_size, found.st_mtime_ns])[:16]
+        with path.open("rb") as archive:
+            return hashlib.file_digest(archive, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise UnreadableReleaseError(f"{path} cannot be read: {words(error)}") from None
 
 
 def _of_folder(root: Path, folder: Path, *, name: str = "", notes: tuple[str, ...] = ()) -> Release:
@@ -373,7 +389,7 @@ def _declared_version(folder: Path) -> str | None:
     for file in (folder / "_version.py", folder / "version.py"):
         try:
             tree = ast.parse(file.read_text(encoding="utf-8", errors="replace"))
-        except (OSError, SyntaxError, ValueError):
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

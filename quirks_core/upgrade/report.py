@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.slots import ENGINE, is_engine_argument
 from quirks_core.facts import trainers
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
-from quirks_core.upgrade.arguments import argument_changes
-from quirks_core.upgrade.computed import computed_defaults
+from quirks_core.source.engine_parser import Answer, Run, judge
+from quirks_core.upgrade.arguments import (
+    Suggestion,
+    changed_arguments,
+    changed_words,
+    deprecated,
+    read_findings,
+    source_findings,
+    suggestions,
+)
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
 from quirks_core.upgrade.finding import Finding, Report, Section, Side
+from quirks_core.upgrade.judged import Judged, failed, judged_findings
 from quirks_core.upgrade.known import elsewhere, known_changes
 from quirks_core.upgrade.model import model_changes
 from quirks_core.upgrade.paste import Form
@@ -34,6 +45,9 @@ class Upgrade:
         registry: The quirks.
         form: How changes are written.
         server: Options of the server alone that were typed.
+        words: The words after ``vllm serve``; None for a configuration.
+        read_only: No code of a release runs; its source alone is read.
+        tell: Called with what is done.
     """
 
     config: GenerationConfig
@@ -41,6 +55,9 @@ class Upgrade:
     registry: Registry
     form: Form = field(default_factory=lambda: Form(is_command=False))
     server: tuple[str, ...] = ()
+    words: tuple[str, ...] | None = None
+    read_only: bool = False
+    tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
     _known: dict[Release, OnRelease] = field(default_factory=dict, repr=False, compare=False)
 
     def on(self, release: Release) -> OnRelease:
@@ -73,14 +90,59 @@ class Upgrade:
     def _findings(self, a: OnRelease, b: OnRelease, form: Form) -> Iterable[Finding]:
         yield from quirk_changes(a, b, self.registry, form)
         yield from seam_changes(a, b)
-        yield from argument_changes(a, b, form, self.server)
-        yield from computed_defaults(a, b)
+        yield from source_findings(a, b)
+        yield from self._arguments(a, b, form)
         yield from variable_changes(a, b, form)
-        yield from variable_defaults(a, b)
+        yield from variable_defaults(a, b, is_server=form.is_command)
         yield from model_changes(a, b)
         yield from known_changes(a, b)
         yield from requirement_changes(a, b)
         yield from trainer_windows(b, trainers.find(os.environ, ()))
+
+    def _arguments(self, a: OnRelease, b: OnRelease, form: Form) -> Iterator[Finding]:
+        """What the two releases make of the run; what their source tells, where they cannot be asked."""
+        suggested = tuple(suggestions(a, b, form, self.server))
+        why = "not decided, because no code of it runs (--read-only)"
+        if not self.read_only:
+            before, after = self._asked(a, b, suggested)
+            why = failed(before, a.release.label) or failed(after, b.release.label)
+            if not why:
+                changed = after.lines[1] if suggested else None
+                names = a.release.label, b.release.label
+                judged = Judged(before.lines[0], after.lines[0], changed, names, b.context.platform)
+                yield from judged_findings(judged, suggested, form, deprecated(a, b))
+                return
+        yield from (one.finding for one in suggested)
+        yield from read_findings(a, b, why)
+
+    def _asked(self, a: OnRelease, b: OnRelease, suggested: tuple[Suggestion, ...]) -> tuple[Answer, Answer]:
+        run = engine_run(a, self.words, self.config.env)
+        runs = [run]
+        if suggested and self.words is not None:
+            runs.append(replace(run, words=changed_words(self.words, suggested, a.release)))
+        elif suggested:
+            runs.append(replace(run, arguments=changed_arguments(run.arguments, suggested)))
+        with ThreadPoolExecutor(2) as pool:
+            before = pool.submit(judge, a.release.source, [run], tell=self.tell)
+            after = judge(b.release.source, runs, tell=self.tell)
+            return before.result(), after
+
+
+def engine_run(side: OnRelease, words: tuple[str, ...] | None, environment: Mapping[str, str]) -> Run:
+    """Returns the run as a release's own parser takes it.
+
+    Args:
+        side: The run on a release.
+        words: The words after ``vllm serve``; None for a configuration.
+        environment: Variables that the run sets.
+    """
+    context = side.context
+    model = dict(context.model.config) or None
+    if words is not None:
+        return Run(words=words, environment=environment, model=model)
+    typed = {slot: context.value(slot) for slot in sorted(context.typed) if is_engine_argument(slot)}
+    arguments = {slot.removeprefix(ENGINE): value for slot, value in typed.items()}
+    return Run(arguments=arguments, environment=environment, model=model)
 
 
 def _side(release: Release) -> Side:

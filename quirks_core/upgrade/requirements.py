@@ -14,12 +14,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from quirks_core.base.text import listed
 from quirks_core.facts.packages import PACKAGES
 from quirks_core.facts.trainers import Trainer
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import PACKAGE, Release
-from quirks_core.upgrade.run import OnRelease, requirements
+from quirks_core.upgrade.run import OnRelease, holds, requirements
 
 #: The major version of CUDA in the name or an extra of a requirement.
 _CUDA = re.compile(r"(?<![a-z])cu(1\d)(?!\d)|cu(1\d)\d\b")
@@ -36,26 +37,23 @@ def requirement_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding
     yield from _python(release)
     if release.requires is None:
         message = "its source names no requirements, so they are not held against what is installed"
-        yield _finding(Level.UNKNOWN, release.name, message)
+        yield _finding(Level.NOTE, release.name, message)
         return
     installed = _installed()
     needs = requirements(release)
     if after.context.platform == "cpu" and release.distribution == PACKAGE and release.source != INSTALLED:
         message = f"the requirements of a CPU build of {release.label} are unknown; these are those of {release.name}, for CUDA"
-        yield _finding(Level.UNKNOWN, "vllm-cpu", message)
-    missing = []
-    for need in needs:
-        name = canonicalize_name(need.name)
-        if name not in installed:
-            missing.append(str(need))
-        elif not _is_met(need, installed):
-            words = f"{release.name} requires {need}, but you have {need.name} {installed[name].version} which is incompatible"
-            yield _finding(Level.NOTE, name, words)
-    if missing:
-        message = f"{release.name} requires {len(missing)} packages that are not installed"
-        yield Finding(
-            section=Section.REQUIREMENTS, level=Level.NOTE, subject="not installed", message=message, lines=tuple(missing)
-        )
+        yield _finding(Level.NOTE, "vllm-cpu", message)
+    missing = [_short(need) for need in needs if canonicalize_name(need.name) not in installed]
+    others = [
+        f"{_short(need)} ({installed[canonicalize_name(need.name)].version} here)"
+        for need in needs
+        if canonicalize_name(need.name) in installed and not _is_met(need, installed)
+    ]
+    parts = [f"other versions than those here of {', '.join(others)}"] if others else []
+    parts += [f"{len(missing)} packages that are not here ({listed(missing)})"] if missing else []
+    if parts:
+        yield _finding(Level.NOTE, "packages", f"{release.name} requires {'; and '.join(parts)}")
     yield from _broken_by(needs, installed, release)
     yield from _cuda(before.release, after)
 
@@ -70,7 +68,7 @@ def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Findi
     version = after.release.version
     if version is None:
         message = "the release has no version, so that it cannot be held against the versions that other packages support"
-        yield Finding(section=Section.TRAINERS, level=Level.UNKNOWN, subject=after.release.name, message=message)
+        yield Finding(section=Section.TRAINERS, level=Level.NOTE, subject=after.release.name, message=message)
         return
     told = set()
     for name, item in sorted(_installed().items()):
@@ -102,7 +100,7 @@ def _python(release: Release) -> Iterator[Finding]:
     try:
         is_met = SpecifierSet(release.requires_python).contains(here, prereleases=True)
     except InvalidSpecifier:
-        yield _finding(Level.UNKNOWN, "Python", f"{release.name} requires {release.requires_python!r}, which cannot be read")
+        yield _finding(Level.NOTE, "Python", f"{release.name} requires {release.requires_python!r}, which cannot be read")
         return
     if not is_met:
         words = f"package {release.name} requires a different Python: {here} not in '{release.requires_python}'"
@@ -122,11 +120,11 @@ def _broken_by(needs: list[Requirement], installed: Mapping[str, _Installed], re
             continue
         for need in item.needs:
             pin = pins.get(canonicalize_name(need.name))
-            if pin is None or (need.marker is not None and not need.marker.evaluate({"extra": ""})):
+            if pin is None or not holds(need):
                 continue
             if not need.specifier.contains(pin, prereleases=True):
                 words = f"{item.name} {item.version} requires {need}, but {release.name} brings {need.name} {pin}"
-                yield _finding(Level.UNKNOWN, name, f"{words}; whether another version of it takes that cannot be told here")
+                yield _finding(Level.NOTE, name, f"{words}; whether another version of it takes that cannot be told here")
 
 
 def _cuda(before: Release, after: OnRelease) -> Iterator[Finding]:
@@ -136,7 +134,7 @@ def _cuda(before: Release, after: OnRelease) -> Iterator[Finding]:
     old, new = (_cuda_of(release) for release in (before, after.release))
     if not new:
         message = f"the requirements of {after.release.name} name no version of CUDA; its build of torch decides"
-        yield _finding(Level.UNKNOWN, "CUDA", message)
+        yield _finding(Level.NOTE, "CUDA", message)
     elif old != new:
         names = ", ".join(sorted(new)), ", ".join(sorted(old)) or "none"
         message = f"the requirements name CUDA {names[0]}, and those of {before.name} {names[1]}"
@@ -185,6 +183,11 @@ def _needs(texts: Iterable[str]) -> Iterator[Requirement]:
 def _is_met(need: Requirement, installed: Mapping[str, _Installed]) -> bool:
     found = installed.get(canonicalize_name(need.name))
     return found is not None and need.specifier.contains(found.version, prereleases=True)
+
+
+def _short(need: Requirement) -> str:
+    """A requirement without its marker, which holds here."""
+    return f"{need.name}{need.specifier}"
 
 
 def _finding(level: Level, subject: str, message: str) -> Finding:

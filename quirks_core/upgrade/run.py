@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -99,6 +100,14 @@ def requirements(release: Release) -> list[Requirement]:
             need = Requirement(text)
         except InvalidRequirement:
             continue
-        if need.marker is None or need.marker.evaluate({"extra": ""}):
+        if holds(need):
             found.append(need)
     return found
+
+
+def holds(need: Requirement) -> bool:
+    """Tells whether the marker of a requirement holds in this environment; true for a marker that makes no sense."""
+    try:
+        return need.marker is None or need.marker.evaluate({"extra": ""})
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return True

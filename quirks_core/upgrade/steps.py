@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quirks_core.base.record import Record
-from quirks_core.upgrade.finding import Finding, Report, Section
+from quirks_core.upgrade.finding import Finding, Report, Section, Verdict, verdict_of
 
 #: What changes from release to release without a change of behaviour.
 _LEFT_OUT = frozenset({Section.REQUIREMENTS, Section.TRAINERS})
@@ -39,6 +39,11 @@ class Steps(Record):
     bad: str
     looked_at: tuple[str, ...]
     steps: tuple[Step, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the gravest finding means."""
+        return verdict_of(finding for step in self.steps for finding in step.findings)
 
 
 def find_steps(versions: Sequence[str], compare: Callable[[str], Report]) -> Steps:

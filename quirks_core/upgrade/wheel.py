@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import lzma
 import tarfile
 import zipfile
 import zlib
@@ -22,10 +23,30 @@ _GAP = 1 << 18
 #: Bytes before a file's content besides its name, at most.
 _HEADER = 512
 _CONNECTIONS = 4
-_BROKEN = (OSError, EOFError, HTTPException, zipfile.BadZipFile, zlib.error, tarfile.TarError, NotImplementedError, ValueError)
+#: Bytes of Python in a release, at most: vLLM has 60 MiB. More is no release, but a file made to fill memory or disk.
+_MOST = 512 << 20
+_BROKEN = (
+    OSError,
+    EOFError,
+    HTTPException,
+    zipfile.BadZipFile,
+    zlib.error,
+    tarfile.TarError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    lzma.LZMAError,
+    MemoryError,
+)
 
 
-class NoSourcesError(UsageError):
+class UnreadableReleaseError(UsageError):
+    """A release that cannot be read."""
+
+    exit_code = 5
+
+
+class NoSourcesError(UnreadableReleaseError):
     """An archive that holds no Python files of the package."""
 
 
@@ -49,7 +70,7 @@ def unpack(archive: Path, package: str, folder: Path) -> None:
             with tarfile.open(archive) as packed:
                 _write_tar(packed, package, folder)
     except _BROKEN as error:
-        raise UsageError(f"{archive} is no complete wheel or source archive: {words(error)}") from None
+        raise UnreadableReleaseError(f"{archive} is no complete wheel or source archive: {words(error)}") from None
     _check(folder, package, str(archive))
 
 
@@ -74,7 +95,7 @@ def fetch(index: PackageIndex, file: IndexFile, package: str, folder: Path, *, t
         if not (file.is_wheel and _fetch_ranges(index, file, package, folder, tell)):
             _fetch_whole(index, file, package, folder, tell)
     except _BROKEN as error:
-        raise UsageError(f"{file.filename} cannot be fetched, and nothing of it is kept: {words(error)}") from None
+        raise UnreadableReleaseError(f"{file.filename} cannot be fetched, and nothing of it is kept: {words(error)}") from None
     _check(folder, package, file.filename)
 
 
@@ -180,7 +201,14 @@ def _spans(files: Iterable[zipfile.ZipInfo], size: int) -> Iterator[tuple[int, i
 
 
 def _wanted(files: Iterable[zipfile.ZipInfo], package: str) -> list[zipfile.ZipInfo]:
-    return [item for item in files if _place(item.filename, package) is not None]
+    found = [item for item in files if _place(item.filename, package) is not None]
+    _check_size(sum(item.file_size for item in found))
+    return found
+
+
+def _check_size(size: int) -> None:
+    if size > _MOST:
+        raise ValueError(f"it has more than {_MOST >> 20} MiB of Python, which no release has")
 
 
 def _write_zip(archive: zipfile.ZipFile, package: str, folder: Path) -> None:
@@ -190,9 +218,12 @@ def _write_zip(archive: zipfile.ZipFile, package: str, folder: Path) -> None:
 
 
 def _write_tar(archive: tarfile.TarFile, package: str, folder: Path) -> None:
+    size = 0
     for item in archive:
         inner = item.name.partition("/")[2]  # a source archive has one folder
         place = _place(inner.removeprefix("src/"), package)
+        size += item.size if place is not None else 0
+        _check_size(size)
         if place is not None and item.isfile() and (source := archive.extractfile(item)) is not None:
             _write(folder / place, source.read())
 

@@ -66,12 +66,12 @@ def checkpoint(tmp_path):
 
 @pytest.fixture
 def upgrade(checkpoint, shell):  # noqa: ARG001 - nothing of the developer's environment counts
-    """Makes the run of a model with settings, on the CPU platform."""
+    """Makes the run of a model with settings, on the CPU platform, for which source alone is read."""
 
     def make(model, *settings, **config):
         run = GenerationConfig.load(None, model=str(checkpoint(model, **config)), settings=settings)
         making = PlanOptions.gather(run, assume=["platform==cpu"])
-        return Upgrade(run, making, making.registry())
+        return Upgrade(run, making, making.registry(), read_only=True)
 
     return make
 

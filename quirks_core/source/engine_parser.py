@@ -1,0 +1,243 @@
+"""What a vLLM itself says of a command line: its Python files are imported in a process of their own, without an engine.
+
+This runs code of that vLLM, so the process is shut off: no network, no plugins, no credentials, no home folder, a limit on
+time. Requirements that are not installed here are stubbed if the import needs them, and named. Answers are kept in the user's
+cache, by everything that they depend on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from quirks_core.base import child_process, private_folder, whole_file
+from quirks_core.base.errors import shortened
+from quirks_core.base.json_values import sha256
+from quirks_core.source.source_tree import SourceTree
+
+_PROGRAM = Path(__file__).with_name("engine_parser_program.py")
+#: Guards against a hang only; an import takes ten seconds on an idle machine.
+LIMIT_S = 600.0
+#: Variables of this process that the other one gets. None of them holds a secret.
+_KEPT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
+_SET = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_PLUGINS": "",
+}
+#: Packages whose version decides what an import gives.
+_BESIDE = ("torch", "transformers", "pydantic")
+_MODEL = "model"
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
+
+
+class Outcome(StrEnum):
+    """What a vLLM makes of a run."""
+
+    ACCEPTED = auto()  #: every stage that was reached takes it
+    REFUSED = auto()  #: it does not start
+    PLATFORM = auto()  #: the CPU platform, which stands in for another one, does not take it
+    UNDECIDED = auto()  #: something that is missing here keeps it from being read further
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a vLLM makes of one run.
+
+    Attributes:
+        outcome: Whether it takes it.
+        stage: How far it came: options, server, engine arguments, configuration, all.
+        message: Why it does not go further; empty if it does.
+        place: File and line of that in vLLM.
+        typed: What was typed, by destination, as its parser reads it; empty for engine arguments.
+        server: Options of the server alone with their values, defaults included.
+        engine: Engine arguments with their values, defaults included.
+        config: The configuration of the engine, nested; empty if it was not reached.
+        warnings: What vLLM logs.
+    """
+
+    outcome: Outcome
+    stage: str
+    message: str = ""
+    place: str = ""
+    typed: Mapping[str, Any] = field(default_factory=dict)
+    server: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the process of a vLLM answers.
+
+    Attributes:
+        failure: Why it could not be imported; empty if it was.
+        version: Its version.
+        stubs: Requirements that are not installed here and were stubbed.
+        lines: One judgement for each run, in their order.
+        description: Options, registries, configurations and variables; empty unless they were wanted.
+    """
+
+    failure: str = ""
+    version: str = ""
+    stubs: tuple[str, ...] = ()
+    lines: tuple[Judgement, ...] = ()
+    description: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to be judged: a command line, or engine arguments.
+
+    Attributes:
+        words: The words after ``vllm serve``; None for engine arguments.
+        arguments: The engine arguments.
+        environment: Variables that are set for it, beside those of this process; vLLM's own count.
+        model: The content of the model's ``config.json``; None if it is not known.
+    """
+
+    words: tuple[str, ...] | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    model: Mapping[str, Any] | None = None
+
+
+def judge(
+    source: SourceTree, runs: Sequence[Run], *, describe: bool = False, tell: Callable[[str], None] = lambda _: None
+) -> Answer:
+    """Lets a vLLM read runs with its own parser, dataclasses and checks.
+
+    Args:
+        source: The vLLM. Its code runs.
+        runs: The runs.
+        describe: Return what it has as well.
+        tell: Called before its code runs.
+
+    Returns:
+        The judgements, or why there are none.
+    """
+    root = _folder(source)
+    if root is None:
+        return Answer(failure="there is no vLLM")
+    request = {"lines": [_written(run) for run in runs], "describe": describe}
+    kept = private_folder.user_cache() / "judgements" / f"{sha256([_digest(root), request])[:32]}.json"
+    if (known := _read(kept)) is None:
+        tell(f"importing the Python files of {root} in an isolated process (--read-only does not)")
+        known = _run(str(root.parent) if source.folder is not None else None, request, runs)
+        if "failure" not in known:
+            _keep(kept, known)
+    lines = tuple(_judgement(row) for row in known.get("lines", ()))
+    return Answer(
+        str(known.get("failure", "")), str(known.get("version", "")), tuple(known.get("stubs", ())), lines,
+        known.get("description", {}),
+    )  # fmt: skip
+
+
+def _folder(source: SourceTree) -> Path | None:
+    if source.folder is not None:
+        return source.folder.absolute()
+    return next(
+        (file.parent for file in source.package_files("vllm") if file.name == "__init__.py" and file.parent.name == "vllm"),
+        None,
+    )
+
+
+def _written(run: Run) -> dict[str, Any]:
+    words = {"words": list(run.words)} if run.words is not None else {"arguments": dict(run.arguments)}
+    environment = {name: value for name, value in {**os.environ, **run.environment}.items() if _is_given(name)}
+    return {**words, "environment": environment, "model": run.model}
+
+
+def _is_given(name: str) -> bool:
+    """Whether a variable is vLLM's and holds no secret."""
+    return name.startswith("VLLM_") and name not in _SET and not _SECRET.search(name)
+
+
+def _digest(root: Path) -> str:
+    """What an answer depends on beside the request: every Python file by size and time, this program, and what it imports."""
+    files = sorted((str(file.relative_to(root)), file.stat().st_size, file.stat().st_mtime_ns) for file in root.rglob("*.py"))
+    return sha256([str(root), files, _PROGRAM.read_text(encoding="utf-8"), sys.version, [_version(name) for name in _BESIDE]])
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(whole_file.read(file))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("lines"), list) else None
+
+
+def _keep(file: Path, found: dict[str, Any]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        whole_file.write(file, json.dumps(found))
+    except OSError:
+        return  # next time it takes as long again
+
+
+def _run(tree: str | None, request: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
+    stubs: list[str] = []
+    while True:
+        with tempfile.TemporaryDirectory(prefix="quirks-parser-") as name:
+            folder = Path(name)
+            lines = [
+                _with_model(row, run, folder / f"{_MODEL}-{n}")
+                for n, (row, run) in enumerate(zip(request["lines"], runs, strict=True))
+            ]
+            asked, answer = folder / "request.json", folder / "answer.json"
+            asked.write_text(
+                json.dumps({**request, "lines": lines, "tree": tree, "path": sys.path, "stubs": stubs}), encoding="utf-8"
+            )
+            output: list[str] = []
+            command = [sys.executable, "-I", str(_PROGRAM), str(asked), str(answer)]
+            code = child_process.run(command, environ=_environment(folder), output=output.append, limit_s=LIMIT_S)
+            if code is None:
+                return {"failure": f"its import took longer than {LIMIT_S:.0f} s"}
+            if code != 0 or not answer.is_file():
+                return {"failure": f"its import ended with {code}: {shortened(' '.join(output[-3:]), 200)}"}
+            found: dict[str, Any] = json.loads(
+                re.sub(rf"{re.escape(name)}/{_MODEL}-\d+", _MODEL, answer.read_text(encoding="utf-8"))
+            )
+        if "missing" not in found:
+            return found
+        stubs.append(found["missing"])
+
+
+def _with_model(row: dict[str, Any], run: Run, folder: Path) -> dict[str, Any]:
+    """Gives a run a folder for its model: vLLM looks a name up in the network, which is not there."""
+    folder.mkdir()
+    if run.model is not None:
+        (folder / "config.json").write_text(json.dumps(run.model), encoding="utf-8")
+    return {**row, "folder": str(folder)}
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    kept = {name: value for name in _KEPT if (value := os.environ.get(name)) is not None}
+    home = {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), "HF_HOME": str(folder / "hf")}
+    return {**kept, **home, **_SET}
+
+
+def _judgement(row: dict[str, Any]) -> Judgement:
+    known = {name: row[name] for name in ("message", "place", "typed", "server", "engine", "config") if name in row}
+    return Judgement(Outcome(row["outcome"]), row["stage"], warnings=tuple(row.get("warnings", ())), **known)

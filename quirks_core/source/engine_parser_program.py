@@ -1,0 +1,490 @@
+"""The program that `engine_parser` runs: it imports one vLLM and lets that vLLM read command lines. It is no module of ours.
+
+It runs in a process of its own (``python -I``), so only the standard library and vLLM's requirements are imported. The CPU
+platform stands in for every other one, so neither kernels nor a GPU are needed. ``argv``: the file with the request and the
+file for the answer, both JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import dataclasses
+import enum
+import importlib
+import importlib.machinery
+import inspect
+import io
+import json
+import logging
+import os
+import re
+import sys
+import traceback
+import types
+import typing
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+#: Where ``make_arg_parser`` is: since vLLM 0.33, since 0.29, and before.
+_PARSERS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+_SERVERS = (*_PARSERS[:1], "vllm.entrypoints.launchers.launcher", "vllm.entrypoints.openai.api_server")
+#: Audit events that reach the network or start programs.
+_FORBIDDEN = (
+    "socket.connect",
+    "socket.getaddrinfo",
+    "socket.gethostby",
+    "subprocess.Popen",
+    "os.system",
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+)
+#: What an argument or a configuration is refused with; other exceptions come from what is missing here.
+_REFUSALS = (ValueError, TypeError, KeyError, AssertionError, NotImplementedError, argparse.ArgumentError)
+_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+#: Lines between a question about the platform and the refusal that depends on it, at most.
+_NEAR = 12
+_MOST_STUBS = 24
+_LONGEST = 1500
+#: Fields of configurations that differ from process to process, or belong to the model's own files.
+_LEFT_OUT = (
+    "instance_id",
+    "engine_id",
+    "hf_config",
+    "hf_text_config",
+    "hf_image_processor_config",
+    "compile_factors",
+    "placement_group",
+)
+
+
+def main() -> None:
+    """Reads the request, answers it."""
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    sys.path[:] = [*([request["tree"]] if request["tree"] else []), *request["path"]]
+    _stub(request["stubs"])
+    answer: dict[str, Any] = {"stubs": request["stubs"]}
+    _without_network()
+    try:
+        release = Release(request["tree"])
+        answer["version"] = release.version
+        answer["lines"] = [release.judge(item) for item in request["lines"]]
+        if request["describe"]:
+            answer["description"] = release.describe()
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        if missing and missing not in ("vllm", *request["stubs"]) and len(request["stubs"]) < _MOST_STUBS:
+            answer["missing"] = missing
+        else:
+            answer["failure"] = _words(error)
+    except Exception as error:  # the release's own code
+        answer["failure"] = _words(error)
+    Path(sys.argv[2]).write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _without_network() -> None:
+    """Takes the network away, where the kernel lets it; sockets and programs are refused in any case."""
+    with contextlib.suppress(Exception):
+        import ctypes
+
+        ctypes.CDLL(None).unshare(_NEW_USER | _NEW_NETWORK)
+
+    def refuse(event: str, _: Any) -> None:
+        if event.startswith(_FORBIDDEN):
+            raise PermissionError(f"{event} is not allowed here")
+
+    sys.addaudithook(refuse)
+
+
+class _Stub(types.ModuleType):
+    """Stands for a requirement that is not installed; its names are classes that nothing is an instance of."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__, self.__version__ = [], "0"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+def _stub(names: list[str]) -> None:
+    class Finder:
+        def find_spec(self, name: str, *_: Any) -> Any:
+            return importlib.machinery.ModuleSpec(name, self) if name.partition(".")[0] in names else None  # type: ignore[arg-type]
+
+        def create_module(self, spec: Any) -> types.ModuleType:
+            return _Stub(spec.name)
+
+        def exec_module(self, module: types.ModuleType) -> None:
+            """There is nothing in it."""
+
+    sys.meta_path.append(Finder())
+
+
+class _Log:
+    """Keeps the warnings that vLLM logs, each once; a handler would go when vLLM configures its logging."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._make = logging.getLogRecordFactory()
+        logging.setLogRecordFactory(self._keep)
+
+    def _keep(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self._make(*args, **kwargs)
+        if record.levelno >= logging.WARNING and record.name.startswith("vllm"):
+            with contextlib.suppress(Exception):
+                if (text := record.getMessage()[:_LONGEST]) not in self.texts:
+                    self.texts.append(text)
+        return record
+
+
+class Release:
+    """One vLLM, imported with the CPU platform."""
+
+    def __init__(self, tree: str | None) -> None:
+        vllm = importlib.import_module("vllm")
+        if tree is not None and not str(vllm.__file__).startswith(tree):
+            raise ValueError(f"{tree} was asked for, and {vllm.__file__} is imported")
+        self.root = str(Path(str(vllm.__file__)).parent)
+        self.version = str(vllm.__version__)
+        self.asked: set[tuple[types.CodeType, int]] = set()
+        self._force_platform()
+        self.log = _Log()
+        self.flexible = _first("FlexibleArgumentParser", ("vllm.utils.argparse_utils", "vllm.utils"))
+        self.module = next(module for name in _PARSERS if (module := _module(name)) and hasattr(module, "make_arg_parser"))
+        self.arg_utils = importlib.import_module("vllm.engine.arg_utils")
+        self.full = self._parser()
+        self.bare = self._parser()
+        for action in self.bare[1]._actions:
+            action.default = argparse.SUPPRESS
+        self.fields = [item.name for item in dataclasses.fields(self.arg_utils.AsyncEngineArgs)]
+
+    def _force_platform(self) -> None:
+        platforms: Any = importlib.import_module("vllm.platforms")
+        cpu = importlib.import_module("vllm.platforms.cpu").CpuPlatform
+        asked = self.asked
+
+        class StandIn(cpu):  # type: ignore[misc, valid-type]
+            """The CPU platform; it notes where it is asked what it is."""
+
+            def __getattribute__(self, name: str) -> Any:
+                frame = sys._getframe(1)
+                asked.add((frame.f_code, frame.f_lineno))
+                return super().__getattribute__(name)
+
+        platforms._current_platform = StandIn()
+
+    def _parser(self) -> tuple[Any, Any]:
+        root = self.flexible(prog="vllm")
+        serve = root.add_subparsers(dest="subparser", required=True).add_parser("serve")
+        return root, self.module.make_arg_parser(serve)
+
+    # ---- one command line, or one set of engine arguments
+
+    def judge(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Lets this vLLM read a command line (``words``) or engine arguments (``arguments``), as far as it goes."""
+        self.log.texts.clear()
+        self.asked.clear()
+        for name in ("print_warning_once", "_print_warning_once"):
+            with contextlib.suppress(Exception):
+                getattr(importlib.import_module("vllm.logger"), name).cache_clear()
+        found: dict[str, Any] = {"stage": "options"}
+        environment = {**item.get("environment", {})}
+        with (
+            _variables(environment),
+            warnings.catch_warnings(record=True) as caught,
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()) as text,
+        ):
+            warnings.simplefilter("always")
+            try:
+                self._judge(item, found)
+                found["outcome"] = "accepted"
+            except SystemExit:
+                found |= {"outcome": "refused", "message": _argparse_words(text.getvalue())}
+            except Exception as error:
+                found |= self._outcome(error, found["stage"])
+        warned = [str(one.message)[:_LONGEST] for one in caught if one.filename.startswith(self.root)]
+        found["warnings"] = list(dict.fromkeys([*self.log.texts, *warned]))
+        return found
+
+    def _judge(self, item: dict[str, Any], found: dict[str, Any]) -> None:
+        if "words" in item:
+            words = ["serve", *item["words"]]
+            typed = vars(self.bare[0].parse_args(words))
+            found["typed"] = {name: _plain(_given(value)) for name, value in typed.items() if name != "subparser"}
+            args = argparse.Namespace(**copy.deepcopy(vars(self.full[0].parse_args(words))))  # defaults are shared, and changed
+            if getattr(args, "model_tag", None) is not None:
+                args.model = args.model_tag
+            found["server"] = _plain({k: v for k, v in vars(args).items() if k not in (*self.fields, "model_tag", "subparser")})
+            args.model, args.tokenizer = item["folder"], None
+            found["stage"] = "server"
+            self.module.validate_parsed_serve_args(args)
+            self._registered(args)
+            found["stage"] = "engine arguments"
+            engine = self.arg_utils.AsyncEngineArgs.from_cli_args(args)
+        else:
+            found["stage"] = "engine arguments"
+            given = {**item["arguments"], "model": item["folder"]}
+            engine = self.arg_utils.AsyncEngineArgs(**{name: value for name, value in given.items() if name != "tokenizer"})
+            self._registered(engine)
+        found["engine"] = _plain({name: getattr(engine, name) for name in self.fields})
+        found["stage"] = "configuration"
+        if item["model"] is not None:
+            found["config"] = self._config(engine)
+            found["stage"] = "all"
+        else:
+            self._without_model(engine)
+
+    def _registered(self, args: Any) -> None:
+        """Looks names up in the registries that vLLM looks them up in only when the server runs."""
+        given = dict(vars(args))
+        if not given.get("tool_parser_plugin") and (name := given.get("tool_call_parser")):
+            known = _first("ToolParserManager", ("vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")).list_registered()
+            _check("tool call parser", name, known)
+        outputs = given.get("structured_outputs_config")
+        name = given.get("reasoning_parser") or getattr(outputs, "reasoning_parser", None)
+        if not given.get("reasoning_parser_plugin") and name:
+            _check("reasoning parser", name, importlib.import_module("vllm.reasoning").ReasoningParserManager.list_registered())
+        mode = given.get("tokenizer_mode")
+        registry = _module("vllm.tokenizers.registry")
+        if mode not in (None, "auto") and registry is not None:
+            known = registry.TokenizerRegistry.tokenizers
+            # "slow" and the like were ways to use the tokenizer of transformers.
+            if mode not in known and not re.search(
+                rf"tokenizer_mode == [\"']{re.escape(str(mode))}[\"']", inspect.getsource(registry)
+            ):
+                raise ValueError(f"No tokenizer registered for tokenizer_mode={mode!r}")
+
+    def _config(self, engine: Any) -> dict[str, Any]:
+        """Makes the configuration of the engine; the model has its config.json here, and no tokenizer."""
+        reasoning: Any = _module("vllm.config.reasoning")
+        if reasoning is not None and hasattr(reasoning.ReasoningConfig, "initialize_token_ids"):
+            reasoning.ReasoningConfig.initialize_token_ids = lambda *_: None
+        registry: Any = importlib.import_module("vllm.model_executor.models.registry")
+        if hasattr(registry, "_run_in_subprocess"):
+            registry._run_in_subprocess = lambda function: function()  # it starts another Python, without this platform
+        found: dict[str, Any] = _plain(engine.create_engine_config())
+        return found
+
+    def _without_model(self, engine: Any) -> None:
+        """Makes the configurations that need no model."""
+        config = importlib.import_module("vllm.config")
+        method = engine.speculative_config
+        if getattr(engine, "spec_method", None):
+            method = {**(method or {}), "method": engine.spec_method}
+        if method:
+            kind = getattr(config.SpeculativeConfig, "__pydantic_validator__", None)
+            for key, value in method.items():
+                if key.replace("-", "_") not in {item.name for item in dataclasses.fields(config.SpeculativeConfig)}:
+                    raise ValueError(f"speculative_config has no key {key!r}")
+                if kind is not None:
+                    _check_field(config.SpeculativeConfig, key.replace("-", "_"), value)
+
+    def _outcome(self, error: Exception, stage: str) -> dict[str, Any]:
+        """Tells a refusal from what this process cannot do."""
+        where = "undecided"
+        causes = [error, *_inner(error)]
+        frames = [frame for cause in causes for frame in _frames(cause)]
+        inside = [(code, line) for code, line in frames if code.co_filename.startswith(self.root)]
+        names = [code.co_filename[len(self.root) + 1 :] for code, _ in inside]
+        if isinstance(error, _REFUSALS) and not any(isinstance(one, ImportError | OSError) for one in causes):
+            last = inside[-1] if inside else None
+            asked = last is not None and any(code is last[0] and 0 <= last[1] - line <= _NEAR for code, line in self.asked)
+            by_model = any(name.startswith(("model_executor/", "transformers_utils/")) for name in names)
+            if asked or any(name.startswith("platforms/") for name in names):
+                where = "platform"
+            elif by_model and stage == "configuration":
+                where = "undecided"
+            else:
+                where = "refused"
+        place = f"{names[-1]}:{inside[-1][1]}" if inside else ""
+        return {"outcome": where, "message": _words(error), "place": place}
+
+    # ---- what there is
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the options, registries, configurations and variables of this vLLM."""
+        envs = importlib.import_module("vllm.envs")
+        managers = {
+            "tool_call_parser": ("ToolParserManager", ("vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")),
+            "reasoning_parser": ("ReasoningParserManager", ("vllm.reasoning",)),
+        }
+        registries = {name: sorted(_first(*where).list_registered()) for name, where in managers.items()}
+        if (tokenizers := _module("vllm.tokenizers.registry")) is not None:
+            registries["tokenizer_mode"] = sorted(tokenizers.TokenizerRegistry.tokenizers)
+        with contextlib.suppress(Exception):
+            backends = importlib.import_module("vllm.v1.attention.backends.registry").AttentionBackendEnum
+            registries["attention_backend"] = sorted(member.name for member in backends)
+        with contextlib.suppress(Exception):
+            quantization = importlib.import_module("vllm.model_executor.layers.quantization")
+            registries["quantization"] = sorted(quantization.QUANTIZATION_METHODS)
+        return {
+            "options": [_option(action, self.fields) for action in self.full[1]._actions if action.option_strings],
+            "registries": registries,
+            "configurations": self._configurations(),
+            "variables": {name: _value(read) for name, read in envs.environment_variables.items()},
+        }
+
+    def _configurations(self) -> dict[str, Any]:
+        config = importlib.import_module("vllm.config")
+        kinds = {name: kind for name in dir(config) if dataclasses.is_dataclass(kind := getattr(config, name))}
+        return {
+            name: {item.name: {"type": str(item.type), "default": _default(item)} for item in dataclasses.fields(kind)}
+            for name, kind in kinds.items()
+        }
+
+
+# ---- helpers
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("vllm"):
+            return None
+        raise
+
+
+def _first(attribute: str, modules: tuple[str, ...]) -> Any:
+    return next(getattr(module, attribute) for name in modules if (module := _module(name)) and hasattr(module, attribute))
+
+
+def _check(what: str, name: str, known: Any) -> None:
+    if name not in known:
+        raise KeyError(f"invalid {what}: {name} (registered: {', '.join(sorted(known))})")
+
+
+def _check_field(kind: Any, name: str, value: Any) -> None:
+    """Holds a value against the type of a field; no other field is looked at."""
+    from pydantic import TypeAdapter
+
+    hint = typing.get_type_hints(kind, include_extras=True).get(name)
+    if hint is not None and "Config" not in str(hint):
+        TypeAdapter(hint).validate_python(value)
+
+
+@contextlib.contextmanager
+def _variables(values: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _inner(error: BaseException) -> list[BaseException]:
+    """The exceptions inside of one: what pydantic collects, causes and contexts."""
+    found: list[BaseException] = []
+    with contextlib.suppress(Exception):
+        rows = error.errors(include_url=False)  # type: ignore[attr-defined]
+        inner = [(row.get("ctx") or {}).get("error") for row in rows]
+        found += [one for one in inner if isinstance(one, BaseException)]
+    for one in (error.__cause__, error.__context__):
+        if one is not None and one is not error:
+            found += [one, *_inner(one)]
+    return found
+
+
+def _frames(error: BaseException) -> list[tuple[types.CodeType, int]]:
+    return [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+
+
+def _words(error: BaseException) -> str:
+    """What an exception says, without what is only for those who debug pydantic."""
+    with contextlib.suppress(Exception):
+        rows = error.errors(include_url=False)  # type: ignore[attr-defined]
+        parts = [f"{'.'.join(map(str, row['loc']))}: {row['msg']}" if row["loc"] else str(row["msg"]) for row in rows]
+        return f"{type(error).__name__}: {'; '.join(parts)}"[:_LONGEST]
+    text = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
+    return f"{type(error).__name__}: {text}"[:_LONGEST]
+
+
+def _argparse_words(text: str) -> str:
+    """The sentence behind the usage that argparse prints."""
+    return " ".join(text.rpartition("error: ")[2].split())[:_LONGEST]
+
+
+def _given(value: Any) -> Any:
+    """What was typed of a configuration: the fields that are not as it makes them itself."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    default: Any
+    again: Any
+    try:
+        default, again = type(value)(), type(value)()
+    except Exception:  # it has a field without a default
+        default = again = None
+    names = [item.name for item in dataclasses.fields(value) if not item.name.startswith("_")]
+    made = {name: (getattr(default, name, None), getattr(again, name, None)) for name in names}
+    random = {name for name, (one, other) in made.items() if one != other}  # an id that each object gets
+    given = {name: getattr(value, name, None) for name in names if name not in random}
+    return {name: _given(one) for name, one in given.items() if default is None or one != made[name][0]}
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value as JSON can hold it; objects that are no configurations by their type's name alone."""
+    if depth > 8:
+        return "…"
+    if isinstance(value, enum.Enum):
+        return value.name
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [
+            item.name for item in dataclasses.fields(value) if not item.name.startswith("_") and item.name not in _LEFT_OUT
+        ]
+        return {name: _plain(getattr(value, name, None), depth + 1) for name in names}
+    if isinstance(value, dict):
+        return {str(_plain(key)): _plain(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(one, depth + 1) for one in value), key=str)
+    if isinstance(value, list | tuple):
+        return [_plain(one, depth + 1) for one in value]
+    if isinstance(value, type) or callable(value):
+        return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
+    text = str(value)
+    return f"<{type(value).__qualname__}>" if " object at 0x" in text or len(text) > _LONGEST else text
+
+
+def _option(action: argparse.Action, fields: list[str]) -> dict[str, Any]:
+    kinds: dict[Any, str] = {None: "value", "?": "optional", 0: "switch"}
+    shape = "flag" if isinstance(action, argparse.BooleanOptionalAction) else kinds.get(action.nargs, "values")
+    return {
+        "names": list(getattr(action, "negative_option_strings", ())) + list(action.option_strings),
+        "dest": action.dest,
+        "shape": shape,
+        "default": _plain(action.default),
+        "choices": None if action.choices is None else sorted(map(str, action.choices)),
+        "help": (action.help or "")[:300],
+        "engine": action.dest in fields,
+    }
+
+
+def _default(item: Any) -> Any:
+    if item.default is not dataclasses.MISSING:
+        return _plain(item.default)
+    if item.default_factory is not dataclasses.MISSING:
+        with contextlib.suppress(Exception):
+            return _plain(item.default_factory())
+    return "…"
+
+
+def _value(read: Any) -> Any:
+    try:
+        return _plain(read())
+    except Exception as error:
+        return _words(error)
+
+
+if __name__ == "__main__":
+    main()

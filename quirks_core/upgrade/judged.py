@@ -1,0 +1,199 @@
+"""What the parsers, dataclasses and checks of two releases make of one run, held against each other."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from quirks_core.base.errors import shortened
+from quirks_core.source.engine_parser import Answer, Judgement, Outcome
+from quirks_core.upgrade.arguments import DEPRECATED, Suggestion
+from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.paste import Form
+
+_STAGES = ("options", "server", "engine arguments", "configuration", "all")
+#: A list of everything that would be taken.
+_CHOICES = re.compile(r"(?:choose from|registered:|Input should be) .*")
+_LONGEST = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The judgements of two releases.
+
+    Attributes:
+        before: Of the release that the run uses.
+        after: Of the release in question.
+        changed: Of the release in question, on the run with the suggested changes; None if there are none.
+        names: The two releases, as the report calls them.
+        platform: The platform of the run; None if it is not known.
+    """
+
+    before: Judgement
+    after: Judgement
+    changed: Judgement | None
+    names: tuple[str, str]
+    platform: str | None
+
+    def refuses(self, found: Judgement) -> bool:
+        """Whether the release refuses it: on the CPU platform only if that is the platform of the run."""
+        return found.outcome is Outcome.REFUSED or (found.outcome is Outcome.PLATFORM and self.platform == "cpu")
+
+
+def judged_findings(
+    judged: Judged, suggested: Sequence[Suggestion], form: Form, deprecated: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Finding]:
+    """Yields what changes between two releases, as they say themselves.
+
+    Args:
+        judged: What they say.
+        suggested: The changes that the source suggests; they count only if the release refuses the run without them.
+        form: How changes are written.
+        deprecated: Arguments of the run that the release calls deprecated, with what its source says of them.
+    """
+    before, after = judged.before, judged.after
+    if judged.refuses(after):
+        last = after
+        if suggested and judged.changed is not None and _is_further(judged.changed, after):
+            yield from (one.finding for one in suggested)
+            last = judged.changed
+        if judged.refuses(last):
+            yield _refusal(judged, last)
+            return
+        after = last
+    if after.outcome in (Outcome.PLATFORM, Outcome.UNDECIDED):
+        yield _unknown(judged, after)
+    elif judged.refuses(before):
+        yield _finding(
+            Level.NOTE, "the run", f"{judged.names[0]} does not take it ({before.message}), and {judged.names[1]} does"
+        )
+    if after is judged.after:
+        yield from _read_as_another(before, after, suggested, judged.names)
+    changed = {one.path.partition(".")[0] for one in suggested} if after is not judged.after else set()
+    yield from _read_otherwise(before, after, changed, judged.names)
+    yield from _server_defaults(before, after, form, judged.names)
+    yield from _effects(before, after)
+    yield from _logged(before, after, deprecated, judged.names)
+
+
+def failed(answer: Answer, name: str) -> str:
+    """Says why a release gave no judgement; empty if it gave one."""
+    return f"the files of {name} cannot be imported here ({answer.failure})" if answer.failure else ""
+
+
+def _is_further(one: Judgement, other: Judgement) -> bool:
+    return (
+        one.outcome is Outcome.ACCEPTED or _STAGES.index(one.stage) > _STAGES.index(other.stage) or one.message != other.message
+    )
+
+
+def _refusal(judged: Judged, found: Judgement) -> Finding:
+    said = _CHOICES.sub(lambda match: shortened(match[0], _LONGEST), found.message)
+    message = f"{judged.names[1]} refuses it: {said}"
+    if judged.refuses(judged.before) and judged.before.message == found.message:
+        message = f"neither {judged.names[0]} nor {judged.names[1]} takes it: {said}"
+    lines = (f"{found.place} ({found.stage})",) if found.place else ()
+    return _finding(Level.STOP, "the run", message, lines)
+
+
+def _unknown(judged: Judged, found: Judgement) -> Finding:
+    if found.outcome is Outcome.PLATFORM:
+        message = f"the CPU platform, which stands in for another one here, does not take it: {found.message}"
+    else:
+        message = f"{judged.names[1]} cannot be asked further than its {found.stage}: {found.message}"
+    return _finding(Level.UNKNOWN, "values together", message, (found.place,) if found.place else ())
+
+
+def _read_as_another(
+    before: Judgement, after: Judgement, suggested: Sequence[Suggestion], names: tuple[str, str]
+) -> Iterator[Finding]:
+    """Options that the release takes for others: the beginning of a name is enough for argparse."""
+    others = ", ".join(map(_option, sorted(after.typed.keys() - before.typed.keys())))
+    for name in sorted(before.typed.keys() - after.typed.keys()) if after.typed else ():
+        found = next((one.finding for one in suggested if one.path.removeprefix("--").replace("-", "_") == name), None)
+        message = f"{names[1]} takes it for {others or 'nothing'}"
+        if found is not None:
+            yield found.model_copy(update={"message": f"{message}: it {found.message}"})
+        else:
+            yield _finding(Level.NOTE, _option(name), message)
+
+
+def _read_otherwise(before: Judgement, after: Judgement, changed: set[str], names: tuple[str, str]) -> Iterator[Finding]:
+    """Values that were typed and mean something else; not of arguments that a suggestion changes."""
+    for name in sorted((before.typed.keys() & after.typed.keys()) - changed):
+        was, now = before.typed[name], after.typed[name]
+        if was != now:
+            message = f"{names[0]} reads it as {_shown(was)}, and {names[1]} as {_shown(now)}"
+            yield _finding(Level.CHANGE, _option(name), message)
+
+
+def _server_defaults(before: Judgement, after: Judgement, form: Form, names: tuple[str, str]) -> Iterator[Finding]:
+    """Options of the server that are left open and have another default: its clients see that."""
+    for name in sorted(before.server.keys() & after.server.keys() - after.typed.keys()):
+        was, now = before.server[name], after.server[name]
+        if was != now:
+            text = was if isinstance(was, str) else json.dumps(was)
+            paste = (
+                f"{_option(name)} {shlex.quote(text)}"
+                if was is not None and form.is_command and not isinstance(was, bool)
+                else ""
+            )
+            message = f"left open, and its default changes from {_shown(was)} to {_shown(now)}"
+            keeps = f"{paste}   # keeps what {names[0]} did" if paste else ""
+            level = Level.NOTE if now is None else Level.CHANGE  # None leaves the choice to the server
+            yield _finding(level, _option(name), message, paste=keeps if level is Level.CHANGE else "")
+
+
+def _effects(before: Judgement, after: Judgement) -> Iterator[Finding]:
+    """Values of the engine's configuration that differ, in one finding."""
+    if not before.config or not after.config:
+        return
+    old, new = dict(_flat(before.config)), dict(_flat(after.config))
+    lines = [
+        f"{path}: {_shown(old[path])} → {_shown(new[path])}"
+        for path in sorted(old.keys() & new.keys())
+        if old[path] != new[path]
+    ]
+    if lines:
+        subject, message = (
+            "the engine's configuration",
+            "values that differ, as both releases make them on the CPU platform",
+        )
+        yield _finding(Level.NOTE, subject, message, tuple(lines))
+
+
+def _logged(before: Judgement, after: Judgement, deprecated: Mapping[str, str], names: tuple[str, str]) -> Iterator[Finding]:
+    """Options that do nothing or will go, as the release in question is the first to log, or to write in its source."""
+    logged = [text for text in after.warnings if text not in before.warnings and DEPRECATED.search(text)]
+    for text in logged:
+        yield _finding(Level.NOTE, "deprecated", f"{names[1]} logs: {' '.join(text.split())}")
+    for path, text in deprecated.items():
+        if not any(path in one.replace("-", "_") for one in logged):
+            yield _finding(Level.NOTE, "deprecated", f"{path}: {text}")
+
+
+def _flat(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        here = f"{path}.{key}" if path else key
+        if isinstance(inner, dict) and inner:
+            yield from _flat(inner, here)
+        else:
+            yield here, inner
+
+
+def _option(destination: str) -> str:
+    return f"--{destination.replace('_', '-')}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _finding(level: Level, subject: str, message: str, lines: tuple[str, ...] = (), paste: str = "") -> Finding:
+    return Finding(section=Section.ARGUMENTS, level=level, subject=subject, message=message, lines=lines, paste=paste)

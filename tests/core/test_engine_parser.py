@@ -1,0 +1,75 @@
+"""The process in which a vLLM reads a run: what it is shut off from, and what it says if that vLLM cannot be imported."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from quirks_core.source.engine_parser import Run, judge
+from quirks_core.source.vllm_source import VllmSource
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Makes a vLLM whose import runs some code."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def make(code):
+        folder = tmp_path / "tree" / "vllm"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "__init__.py").write_text(f"__version__ = '0.99'\n{code}\n")
+        return VllmSource(folder)
+
+    return make
+
+
+def failure_of(source):
+    """Why the import ends."""
+    return judge(source, [Run(words=("M",))]).failure
+
+
+def test_code_of_a_release_reaches_no_server(tree):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = failure_of(tree(f"import socket; socket.create_connection(('127.0.0.1', {port}))"))
+
+    assert "is not allowed here" in found
+
+
+@pytest.mark.parametrize("code", ["subprocess.run(['true'])", "os.system('true')", "os.fork()"])
+def test_code_of_a_release_starts_no_program(tree, code):
+    assert "is not allowed here" in failure_of(tree(f"import os, subprocess; {code}"))
+
+
+def test_code_of_a_release_gets_no_secrets_and_no_plugins(tree, monkeypatch):
+    for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "VLLM_API_KEY", "MODEL_QUIRKS", "PYTHONPATH"):
+        monkeypatch.setenv(name, "hush")
+
+    found = failure_of(tree("import os; raise ValueError(f'{dict(os.environ)}')"))
+
+    assert "hush" not in found
+    assert "'VLLM_PLUGINS': ''" in found
+
+
+def test_a_requirement_that_the_import_needs_is_stubbed_and_named(tree):
+    answer = judge(
+        tree("import no_such_requirement.part; raise ValueError(no_such_requirement.part.Name)"), [Run(words=("M",))]
+    )
+
+    assert answer.stubs == ("no_such_requirement",)
+    assert "Name" in answer.failure
+
+
+def test_a_name_that_an_installed_requirement_lacks_is_a_failure(tree):
+    assert "cannot import name 'no_such_name'" in failure_of(tree("from json import no_such_name"))
+
+
+def test_an_import_that_does_not_end_is_a_failure(tree, monkeypatch):
+    monkeypatch.setattr("quirks_core.source.engine_parser.LIMIT_S", 1.0)
+
+    assert failure_of(tree("import time; time.sleep(600)")) == "its import took longer than 1 s"
+
+
+def test_an_import_that_ends_the_process_is_a_failure(tree):
+    assert failure_of(tree("import os; os._exit(7)")).startswith("its import ended with 7")

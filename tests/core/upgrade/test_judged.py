@@ -1,0 +1,195 @@
+"""Verdicts on command lines of servers: what the real releases make of them with their own parser, dataclasses and checks."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from quirks_core.source.engine_parser import Answer, Judgement, Outcome, Run, judge
+from quirks_core.upgrade.arguments import Suggestion
+from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.judged import Judged, judged_findings
+from quirks_core.upgrade.paste import Form
+from quirks_core.upgrade.release import installed_release
+
+from .conftest import MODELS
+
+_MODEL = MODELS["qwen3_moe"]
+#: Command lines after the model. The releases read all of them in one process each.
+PLAIN = ""
+MEDUSA = "--spec-method medusa"
+MEDUSA_JSON = """--speculative-config '{"method": "medusa", "model": "x", "num_speculative_tokens": 2}'"""
+NONSENSE = """--speculative-config '{"method": "nonsense", "no_such_key": 1}'"""
+SLOW = "--tokenizer-mode slow"
+PARSERS = "--enable-auto-tool-choice --tool-call-parser qwen3_json --reasoning-parser minicpmv"
+BACKEND = "--attention-backend ROCM_SEGMENTED_ATTN"
+LORA = "--enable-lora --moe-backend deep_gemm_mega_moe"
+NO_EFFECT = "--mamba-cache-mode align --disable-cascade-attn"
+DISABLE = "--disable-prefix-caching"
+DISABLED = "--no-enable-prefix-caching"
+MAMBA = "--enable-mamba-fine-grained-prefix-cache"
+MAMBA_NOW = "--enable-mamba-shared-prefix-checkpoint"
+RANK_NOW = """--kv-transfer-config '{"kv_connector": "ExampleConnector", "kv_role": "kv_both"}'"""
+RANK = RANK_NOW.replace("}", ', "kv_rank": 0}')
+LINES = (
+    PLAIN, MEDUSA, MEDUSA_JSON, NONSENSE, SLOW, PARSERS, BACKEND, LORA, NO_EFFECT, DISABLE, DISABLED, MAMBA, MAMBA_NOW, RANK,
+    RANK_NOW,
+)  # fmt: skip
+READ = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
+
+
+@pytest.fixture(scope="module")
+def sources(releases):
+    """The releases that are asked, by version."""
+    here = installed_release()
+    if here is None or not (here.version or "").startswith("0.32.0"):
+        pytest.skip("the installed vLLM is not 0.32.0")
+    return {version: here.source if version == "0.32.0" else releases[version].source for version in READ}
+
+
+@pytest.fixture(scope="module")
+def answers(sources, tmp_path_factory):
+    """What each release says of every line."""
+    assert tmp_path_factory
+    found = {}
+    for source in sources.values():
+        answer = judge(source, [Run(words=("M", *shlex.split(line)), model=_MODEL) for line in LINES])
+        assert not answer.failure
+        found[source] = dict(zip((tuple(shlex.split(line)) for line in LINES), answer.lines, strict=True))
+    return found
+
+
+@pytest.fixture
+def verdict(quirks, checkpoint, answers, tmp_path, monkeypatch):
+    """Runs the command for a line between two releases, with the answers that their processes gave."""
+
+    def known(source, runs, **_):
+        return Answer(lines=tuple(answers[source][tuple(run.words[1:])] for run in runs))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("quirks_core.upgrade.report.judge", known)
+    monkeypatch.setattr("quirks_core.configuration.serve_command.judge", known)
+
+    def run(before, after, line, **config):
+        checkpoint("M", **_MODEL, **config)
+        words = ("vllm", "serve", "M", *shlex.split(line))
+        return quirks("upgrade", "--from", before, "--to", after, "--assume", "platform==cpu", "--", *words)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "words"),
+    [
+        ("0.32.0", "0.33.0", MEDUSA, "invalid choice: 'medusa'"),
+        ("0.32.0", "0.33.0", MEDUSA_JSON, "ValidationError: method: Input should be"),
+        ("0.32.0", "0.33.0", NONSENSE, "ValidationError: method: Input should be"),
+        ("0.30.0", "0.31.0", SLOW, "No tokenizer registered for tokenizer_mode='slow'"),
+        ("0.33.0", "0.31.0", PARSERS, "KeyError: invalid tool call parser: qwen3_json"),
+        ("0.32.0", "0.31.0", BACKEND, "Unknown attention backend: 'ROCM_SEGMENTED_ATTN'"),
+        ("0.32.0", "0.33.0", LORA, "LoRA is not supported with moe_backend='deep_gemm_mega_moe'"),
+    ],
+)
+def test_what_a_release_refuses_stops_in_its_own_words(verdict, before, after, line, words):
+    outcome = verdict(before, after, line)
+
+    assert outcome.code == 2
+    assert words in " ".join(outcome.out.split())
+
+
+def test_a_default_of_the_server_that_clients_see_is_a_change_with_what_keeps_it(verdict):
+    outcome = verdict("0.31.0", "0.32.0", PLAIN)
+
+    assert outcome.code == 1
+    assert "\n  --allowed-origins '[\"*\"]'   # keeps what 0.31.0 did\n" in outcome.out
+
+
+@pytest.mark.parametrize(("before", "after"), [("0.31.0", "0.32.0"), ("0.32.0", "0.33.0")])
+def test_an_option_without_effect_is_never_a_remedy(verdict, before, after):
+    outcome = verdict(before, after, PLAIN)
+
+    assert "cascade" not in outcome.out
+    assert "mamba" not in outcome.out
+
+
+def test_an_option_that_loses_its_effect_is_named_once(verdict):
+    outcome = verdict("0.31.0", "0.33.0", NO_EFFECT)
+
+    said = [line for line in outcome.out.splitlines() if line.startswith("  note deprecated")]
+    assert [("mamba" in line, "cascade" in line) for line in said] == [(True, False), (False, True)]
+
+
+def test_a_run_that_nothing_concerns_is_a_clean_go(verdict):
+    outcome = verdict("0.30.0", "0.31.0", PLAIN)
+
+    assert outcome.code == 0
+    assert "\ngo\n" in outcome.out
+
+
+def test_spellings_are_those_of_the_release_that_reads_them(verdict):
+    up, down = verdict("0.32.0", "0.33.0", DISABLED), verdict("0.33.0", "0.32.0", DISABLE)
+
+    assert up.code == 0
+    assert down.code == 2
+    assert "unrecognized arguments: --disable-prefix-caching" in down.out
+
+
+def test_an_argument_with_the_same_description_takes_the_place_of_one_that_is_gone(verdict):
+    outcome = verdict("0.30.0", "0.31.0", MAMBA)
+
+    assert outcome.code == 1
+    assert "\n  --enable-mamba-shared-prefix-checkpoint   # instead of enable_mamba_fine_grained_prefix_cache\n" in outcome.out
+
+
+def test_a_key_of_a_mapping_is_left_out_of_what_was_typed(verdict):
+    outcome = verdict("0.31.0", "0.32.0", RANK)
+
+    assert outcome.code == 1
+    assert f"\n  {RANK_NOW}\n" in outcome.out
+
+
+def test_an_option_that_the_release_takes_for_another_by_its_beginning_is_a_change():
+    gone = Finding(section=Section.ARGUMENTS, level=Level.CHANGE, subject="--seed", message="is gone", paste="leave out --seed")
+    before = Judgement(Outcome.ACCEPTED, "all", typed={"seed": 1})
+    after = Judgement(Outcome.ACCEPTED, "all", typed={"seed_of_sampling": 1})
+    judged = Judged(before, after, None, ("A", "B"), "cpu")
+
+    (found,) = judged_findings(judged, [Suggestion("seed", "", gone)], Form(is_command=True))
+
+    assert (found.level, found.message) == (Level.CHANGE, "B takes it for --seed-of-sampling: it is gone")
+
+
+@pytest.mark.parametrize(("platform", "level"), [("cpu", Level.STOP), ("cuda", Level.UNKNOWN), (None, Level.UNKNOWN)])
+def test_a_refusal_of_the_cpu_platform_decides_about_runs_on_that_platform_alone(platform, level):
+    before, after = Judgement(Outcome.ACCEPTED, "all"), Judgement(Outcome.PLATFORM, "configuration", "no such kernel")
+
+    (found,) = judged_findings(Judged(before, after, None, ("A", "B"), platform), (), Form(is_command=True))
+
+    assert found.level is level
+
+
+def test_what_cannot_be_read_to_its_end_is_unknown():
+    before, after = Judgement(Outcome.ACCEPTED, "all"), Judgement(Outcome.UNDECIDED, "configuration", "no tokenizer")
+
+    (found,) = judged_findings(Judged(before, after, None, ("A", "B"), "cpu"), (), Form(is_command=True))
+
+    assert (found.level, "B cannot be asked further than its configuration" in found.message) == (Level.UNKNOWN, True)
+
+
+def test_new_limits_are_one_note_and_those_of_media_concern_models_that_take_media(verdict):
+    text = verdict("0.32.0", "0.33.0", DISABLED)
+    media = verdict("0.32.0", "0.33.0", DISABLED, vision_config={"hidden_size": 8})
+
+    assert "note new limits: 0.33.0 has limits that 0.32.0 does not have: VLLM_HTTP_MAX_REQUEST_BODY_SIZE" in text.out
+    assert "MEDIA" not in text.out
+    assert "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB=256" in "".join(media.out.split())
+
+
+def test_the_same_question_needs_no_second_import(sources, answers, monkeypatch):
+    monkeypatch.setattr("quirks_core.base.child_process.run", lambda *_, **__: pytest.fail("imported again"))
+    source = sources["0.33.0"]
+
+    again = judge(source, [Run(words=("M", *shlex.split(line)), model=_MODEL) for line in LINES])
+
+    assert again.lines == tuple(answers[source].values())
