@@ -4,7 +4,8 @@ What happens: after an update in which one tensor comes twice (``q, q, k, v``), 
 updates come from trainers that send tied or shared modules under one name more than once, repeat a bucket after a retry, or
 read a folder whose files overlap. vLLM's layerwise reload counts the elements that arrive for a layer, and takes the layer for
 complete when the count reaches its size: with q counted twice, that is before v. ``online_process_loader`` then drops v with a
-message at the level DEBUG ("Excessive loading"), and v holds whatever was in the memory that the reload allocated.
+message at the level DEBUG ("Excessive loading"), and v holds whatever was in the memory that the reload allocated. On vLLM's
+CPU platform, which packs weights, the update fails half-way instead: "'Parameter' object has no attribute 'weight_loader'".
 
 What this changes: a tensor that comes again replaces the first one, and is counted once; one warning says so. As in a plain
 load, the last value wins while the layer is incomplete. If a tensor comes again after its layer is complete, vLLM drops it,
@@ -64,10 +65,15 @@ async def scenario(lab: Lab) -> Outcome:
     A program starts its own engine here, because our worker refuses such a refit: plain vLLM and its own ``reload_weights``,
     with the plan from the library door.
     """
+    from worker.lab.kit.lab import Outcome
+
     model, second = lab.checkpoint("qwen3"), lab.checkpoint("qwen3", seed=1)
     files, expected = _overlapping(lab, second), lab.reference(second)
     with lab.llm(model) as llm:
-        llm.collective_rpc("reload_weights", kwargs={"weights_path": str(files)})
+        try:
+            llm.collective_rpc("reload_weights", kwargs={"weights_path": str(files)})
+        except Exception as error:  # on the CPU platform; the engine is half-way between two policies
+            return Outcome(False, "an update with q in two files", str(error)[:100], "taken")
         return lab.same_tokens(lab.greedy_of(llm), expected)
 
 
