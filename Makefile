@@ -1,4 +1,4 @@
-# make demo     see quirks at work on a real engine     make test   lint, types and every test
+# make demo     a trained model, with and without quirks  make test   lint, types and every test
 # make example  a GRPO loop on two CPU cores            make check  lint, types and the tests that start no engine
 # make eval     pass@k of a tiny model                  make prove  every quirk's evidence, run anew
 # make upgrade-check TO=0.33   which quirks need work on that vLLM (TO=latest: on the newest release)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quirks_core.declaration.adjustments import Advise, Default, Patch, Refuse, Require
     from quirks_core.declaration.examples import no, unknown, yes
-    from quirks_core.declaration.flags import ModelFlag
+    from quirks_core.declaration.flags import Kind, ModelFlag
     from quirks_core.declaration.match import (
         Fact,
         Match,
@@ -37,7 +37,7 @@ _HOMES = {
     "declaration.adjustments": ("Advise", "Default", "Patch", "Refuse", "Require"),
     "declaration.examples": ("no", "unknown", "yes"),
     "facts.context": ("RunContext",),
-    "declaration.flags": ("ModelFlag",),
+    "declaration.flags": ("Kind", "ModelFlag"),
     "hook.door": ("AppliedQuirks", "quirks_for"),
     "plugins.hookspecs": ("hookimpl",),
     "declaration.match": (
@@ -57,6 +57,7 @@ __all__ = [
     "Default",
     "Fact",
     "FingerprintProbe",
+    "Kind",
     "Match",
     "ModelFlag",
     "PairedRun",

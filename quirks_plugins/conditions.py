@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Fact, setting, typed
+from quirks_core import Fact, environment, package, platform, setting, typed
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
@@ -33,12 +33,19 @@ def checkpoint_dtype(name: str, keys: tuple[str, ...] = _DTYPE_KEYS) -> Match:
 _dtype = setting("engine.dtype")
 _float16 = _dtype.one_of("float16", "half") | (~_dtype.one_of("bfloat16", "float32", "float") & checkpoint_dtype("float16"))
 _bfloat16 = _dtype.one_of("bfloat16") | (~_dtype.one_of(*NOT_BFLOAT16) & checkpoint_dtype("bfloat16"))
+#: The engine computes in bfloat16 or float16, as far as the settings and ``config.json`` say.
+half = _dtype.one_of("bfloat16", "float16", "half") | (
+    (~_dtype.is_set() | _dtype.one_of("auto")) & (checkpoint_dtype("bfloat16") | checkpoint_dtype("float16"))
+)
 #: VLLM's CPU platform keeps linear weights as they are loaded, because oneDNN has no product of this dtype for this CPU. It has
 #: one of float32 for every CPU (seen in vLLM 0.32.0 with oneDNN limited to AVX2, to AVX-512 and not at all). Some CPUs with
 #: AVX-VNNI have AVX-NE-CONVERT, which Linux does not list and with which oneDNN has both (``cpu/platform.cpp``).
 unpacked_on_cpu = Fact("platform.cpu.avx_vnni").one_of(False) & (
     (_bfloat16 & Fact("platform.cpu.avx512").one_of(False)) | (_float16 & Fact("platform.cpu.avx512_fp16").one_of(False))
 )
+
+#: VLLM's V1 model runner may be in use. On CUDA the V2 runner is the default for all models from 0.29.0 on.
+v1_model_runner = ~platform("cuda") | environment("VLLM_USE_V2_MODEL_RUNNER").one_of("0") | package("vllm", fixed="0.29.0")
 
 #: The trainer was declared to compute in a shorter dtype than that of its weights, by torch's autocast.
 under_autocast = typed("train.autocast") & setting("train.autocast").one_of("bfloat16", "float16")
@@ -55,6 +62,8 @@ NUM_EXPERTS = Fact("model.num_experts")
 
 several_replicas = DP.above(1)
 mixture = Fact("model.is_moe").is_true()
+#: As the engine loads it: ``hf_overrides`` may have emptied the checkpoint's ``quantization_config``.
+quantized = Fact("model.is_quantized").is_true()
 #: Multi-head latent attention; of a multimodal model, in its language model.
 latent_attention = Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set()
 dense = Fact("model.is_moe").one_of(False)

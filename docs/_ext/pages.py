@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from quirks_core.base.errors import DeclarationError
+from quirks_core.cli.listing import counted
 from quirks_core.cli.main import make_parser
 from quirks_core.cli.showing import describe
 from quirks_core.configuration.slots import SLOTS
@@ -125,9 +126,9 @@ def _stage(item: Loaded) -> str:
 
 
 def _shown_by(quirk: Quirk) -> str:
-    """On which platforms a paired run has shown that a quirk is needed; else what there is."""
-    needed = [item for item in data_file.proved(quirk) if item.conclusion == "NEEDED"]
-    if runs := sorted({item.place for item in needed if item.by == "paired run"}):
+    """On which platforms a paired run has shown that a quirk is needed, or holds; else what there is."""
+    shown = [item for item in data_file.proved(quirk) if item.decided]
+    if runs := sorted({item.place for item in shown if item.by == "paired run"}):
         return ", ".join(f"run on {platform}" for platform in runs)
     return "source" if quirk.probes else "run to come" if quirk.paired_runs else "declaration"
 
@@ -142,7 +143,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _catalogue(loaded: Sequence[Loaded]) -> str:
-    headings = ["quirk", "model", "flag", "severity", "affected", "status", "evidence", *ENGINES, "links"]
+    headings = ["quirk", "kind", "model", "flag", "severity", "affected", "status", "evidence", *ENGINES, "links"]
     rows = []
     for item in loaded:
         quirk = item.quirk
@@ -150,6 +151,7 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
         rows.append(
             [
                 f"[{quirk.id}](../{quirk.location.file})<br>{_prose(quirk.title)}",
+                record["kind"],
                 ", ".join(models(quirk)),
                 record["flag"],
                 record["severity"],
@@ -162,10 +164,13 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
         )
     return _page(
         "Catalogue of built-in quirks",
-        "A row for every quirk; the words are explained in the [glossary](glossary.md). The columns with numbers are versions "
-        "of vLLM: ● some run there is affected, ○ none is, ? it depends on another package. *Status* is that of "
-        f"vLLM {ENGINES[-1]}. *Evidence* says what shows the need: a paired run on a platform, the source by a static probe, "
-        "or the declaration alone. `quirks plan --vllm A,B` answers the same for your model and your versions.",
+        f"A row for every quirk: {counted(item.quirk.kind for item in loaded)}. A *workaround* cures a defect until evidence "
+        "retires it, a *rule* refuses, advises or sets what a limit or definition of vLLM or a trainer asks for, and a "
+        "*feature* is for speed, or is a default of our own; the [glossary](glossary.md) explains the other words.",
+        "The columns with numbers are versions of vLLM: ● some run there is affected, ○ none is, ? it depends on another "
+        f"package. *Status* is that of vLLM {ENGINES[-1]}. *Evidence* says what supports the quirk: a paired run on a "
+        "platform, the source by a static probe, or the declaration alone. `quirks plan --vllm A,B` answers the same for your "
+        "model and your versions.",
         f'<div id="catalogue">\n\n{_table(headings, rows)}\n\n</div>',
     )
 
@@ -244,6 +249,7 @@ def _help(parser: argparse.ArgumentParser) -> str:
 def _quirk(item: Loaded) -> str:
     quirk, record = item.quirk, describe(item)
     fields = [
+        ["kind", record["kind"]],
         ["flag", f"`{quirk.flag}`"],
         ["without it", f"`{quirk.severity}`"],
         ["models", ", ".join(models(quirk))],
@@ -283,7 +289,7 @@ def _adjustment(text: str) -> str:
 def _evidence(quirk: Quirk) -> list[str]:
     lines = [f"- paired run: `quirks prove {quirk.id}` runs `{run.scenario}`" for run in quirk.paired_runs]
     lines += [f"- static probe: `{probe}`" for probe in quirk.probes]
-    found = [item for item in data_file.proved(quirk) if item.conclusion != "INCONCLUSIVE"]
+    found = [item for item in data_file.proved(quirk) if item.decided is not None]
     lines += [f"- {item.conclusion} on {item.place}, vLLM {item.versions.get('vllm', '?')}, by {item.by}" for item in found]
     pages = "[evidence on the CPU](../evidence.md), [on an H200](../evidence-h200.md)"
     return ["## Evidence", "\n".join(lines), f"What was seen: {pages}."] if lines else []

@@ -13,6 +13,7 @@ from quirks_core.base.record import Record
 from quirks_core.cli.options import plan_options
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.declaration.flags import Kind
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Note, Plan, Refusal, State
 from quirks_core.plan.switches import Switches
@@ -43,6 +44,7 @@ class Row(Record):
     id: str
     title: str
     flag: str
+    kind: Kind
     distribution: str
     cells: dict[str, Cell]
 
@@ -136,6 +138,7 @@ def make_matrix(registry: Registry, context: RunContext, versions: Sequence[str]
                 id=verdict.id,
                 title=verdict.title,
                 flag=verdict.flag,
+                kind=verdict.kind,
                 distribution=f"{verdict.distribution} {verdict.version}",
                 cells={
                     version: Cell(state=states[version][verdict.id].state, because=states[version][verdict.id].because)

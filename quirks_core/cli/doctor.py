@@ -23,7 +23,8 @@ from quirks_core.cli.findings import show_findings
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.screen import Screen
 from quirks_core.declaration.adjustments import Patch
-from quirks_core.declaration.probes import Probe, ask
+from quirks_core.declaration.flags import Kind
+from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts import vllm_metadata
 from quirks_core.facts.context import Installation
@@ -38,7 +39,7 @@ from quirks_core.facts.packages import (
 )
 from quirks_core.facts.trainers import find as find_trainer
 from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
-from quirks_core.plan.evaluate import matches
+from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.propose import drift_of
 from quirks_core.plan.records import State
@@ -274,19 +275,18 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
 
 
 def _probe(item: Loaded, probe: Probe) -> Finding:
-    words = {
-        Answer.YES: ("ok", "still needed here: the source holds the bug"),
-        Answer.NO: ("ok", "no longer needed here: the source holds the fix"),
-        Answer.UNKNOWN: ("note", f"cannot be told here: {probe}"),
-    }
-    level, message = words[ask(probe)]
-    return Finding(level, item.quirk.id, message)
+    answer, kind = ask(probe), item.quirk.kind
+    if answer is Answer.UNKNOWN:
+        return Finding("note", item.quirk.id, f"cannot be decided here: {probe}")
+    needed = f"{'still' if answer is Answer.YES else 'no longer'} needed here: " if kind is Kind.WORKAROUND else ""
+    return Finding("ok", item.quirk.id, f"{needed}the source {in_words(answer, kind)}")
 
 
 def _drift(item: Loaded, patch: Patch) -> Finding:
     if INSTALLED.module_source(patch.target.partition(":")[0]) is None:
         return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
-    if matches(item.quirk.match, Installation()).answer is Answer.NO:
+    here = Installation()
+    if matches(item.quirk.match, here).answer is Answer.NO or affected(here, item.quirk).answer is not Answer.YES:
         return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
     if (problem := drift_of(patch, item, INSTALLED)) is None:
         return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")

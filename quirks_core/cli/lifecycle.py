@@ -19,16 +19,17 @@ _STAGES = {
 }
 
 
-def list_stages(wanted: str, *, as_json: bool) -> int:
+def list_stages(wanted: str, kind: str | None = None, *, as_json: bool) -> int:
     """Lists quirks by their stage, with the evidence; 1 if an expired one is listed.
 
     Args:
         wanted: A stage, or "any".
+        kind: The quirks of this kind; all if None.
         as_json: Print JSON.
     """
     registry = Registry.load(switches=Switches.gather())
     every = [(item, lifecycle(item)) for item in registry.loaded]
-    stages = [(item, found) for item, found in every if wanted in ("any", found.stage)]
+    stages = [(item, found) for item, found in every if wanted in ("any", found.stage) and kind in (None, item.quirk.kind)]
     if as_json:
         rows = [
             {
@@ -38,6 +39,7 @@ def list_stages(wanted: str, *, as_json: bool) -> int:
                 "entry_point": item.entry_point,
                 "title": item.quirk.title,
                 "flag": item.quirk.flag,
+                "kind": item.quirk.kind,
                 "stage": found.stage.value,
                 "evidence": found.evidence,
             }
@@ -55,7 +57,7 @@ def _show(screen: Screen, stages: Iterable[tuple[Loaded, Lifecycle]]) -> None:
         if mine:
             screen.say(f"[{colour}]{stage}[/]: {meaning}")
         for item, found in mine:
-            screen.say(f"[bold]{line(item.quirk.id)}[/]", indent=2)
+            screen.say(f"[bold]{line(item.quirk.id)}[/] [dim]({item.quirk.kind})[/]", indent=2)
             for text in found.evidence or ("every version is affected, and no evidence is declared",):
                 screen.say(line(text), indent=4)
     floors = ", ".join(f"{package} {version}" for package, version in SUPPORTED_FLOOR.items())

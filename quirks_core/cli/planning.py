@@ -112,7 +112,7 @@ def run_explain(options: argparse.Namespace) -> int:
         State.SUPERSEDED: "is replaced",
     }
     screen = Screen()
-    screen.say(f"[bold]{line(verdict.id)}[/] {words[verdict.state]}", hang=4)
+    screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {words[verdict.state]}", hang=4)
     for text in (verdict.because, *(_effects(plan, verdict.id) if verdict.state is State.ACTIVE else ())):
         screen.say(lines(text), indent=2)
     for refusal in plan.refusals:

@@ -40,7 +40,7 @@ def _show_quirk(options: argparse.Namespace) -> int:
         return 0
     screen = Screen()
     screen.say(f"[bold]{line(record['id'])}[/]  {line(record['title'])}")
-    keys = ("flag", "severity", "match", "affected", "supersedes", "cost", "since", "distribution", "location")
+    keys = ("kind", "flag", "severity", "match", "affected", "supersedes", "cost", "since", "distribution", "location")
     single = [(key, ", ".join(record[key]) if key == "supersedes" else str(record[key])) for key in keys if record[key]]
     listed = [(key.removesuffix("s"), text) for key in ("adjustments", "references", "evidence") for text in record[key]]
     screen.entries([(key, lines(text, 0)) for key, text in (*single, *listed)])
@@ -93,6 +93,7 @@ def describe(item: Loaded) -> dict[str, Any]:
         "id": quirk.id,
         "title": quirk.title,
         "flag": str(quirk.flag),
+        "kind": quirk.kind.value,
         "severity": quirk.severity.value,
         "match": str(quirk.match),
         "affected": "; ".join(f"{affected.package} {affected}" for affected in quirk.affected) or "every version",
@@ -129,7 +130,7 @@ def _what(adjustment: Adjustment) -> str:
 
 
 def _name(function: object) -> str:
-    """Of an object that is called like a function, its type's."""
+    """For a callable object, the signature of its type."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 

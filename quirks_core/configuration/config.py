@@ -144,15 +144,12 @@ class SamplingSection(Section):
 
 
 class TokenizerSection(Section):
-    """How texts become tokens, and which tokens may be sampled."""
+    """How texts become tokens."""
 
-    add_special_tokens: Literal["always", "never", "once"] | None = Field(
-        None,
+    add_special_tokens: Literal["always", "never", "once"] = Field(
+        "once",
         description="special tokens around a text prompt: always, never, or once, which is not again around a text that begins "
-        "with BOS already; as the tokenizer does by itself if left open",
-    )
-    only_known_ids: bool | None = Field(
-        None, description="sample none of the ids above those that the tokenizer knows, rows that only pad the embedding"
+        "with BOS already",
     )
 
 
@@ -191,8 +188,10 @@ class ParallelSection(Section):
         ge=1,
         description="ranks that share the experts of a MoE model; the engine's flag and sizes decide if left open",
     )
-    distinct_seeds: bool | None = Field(
-        None, description="every engine of a group has a seed of its own: engine.seed + its rank"
+    distinct_seeds: bool = Field(
+        True,
+        description="every engine of a group has a seed of its own, engine.seed + its rank; with one seed, engines return "
+        "the same samples for the same prompts",
     )
 
 
@@ -219,8 +218,8 @@ class RefitSection(Section):
     transport: Literal["ipc_zmq", "collective", "file"] = Field(
         "ipc_zmq", description="how refit_async and verify_refit_async send a model of this process"
     )
-    clear_cache: bool | None = Field(
-        None, description="drop the KV cache at a refit: requests in flight are computed anew under the new weights"
+    clear_cache: bool = Field(
+        True, description="drop the KV cache at a refit: requests in flight are computed again under the new weights"
     )
     timeout_s: float = Field(120.0, gt=0, description="seconds to wait for the trainer at each step of a transfer")
     buffer_mb: int = Field(

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.declaration.adjustments import Patch
+from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.probes import FingerprintProbe
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.packages import distribution_of, installed_version
@@ -48,7 +49,8 @@ class Proved(BaseModel):
         cpu: Kind of CPU (`quirks_core.facts.packages.CPU_KINDS`), for a quirk that depends on it.
         versions: Versions of the packages that evidence can depend on.
         by: ``paired run`` or ``static probe``.
-        conclusion: ``NEEDED``, ``NOT NEEDED`` or ``INCONCLUSIVE``.
+        conclusion: ``NEEDED`` or ``NOT NEEDED`` of a workaround, ``HOLDS`` or ``DOES NOT HOLD`` of a rule or feature, or
+            ``INCONCLUSIVE``.
         date: The day, UTC.
     """
 
@@ -65,6 +67,11 @@ class Proved(BaseModel):
     def place(self) -> str:
         """The platform, with the kind of CPU where the quirk depends on it."""
         return f"{self.platform} ({self.cpu})" if self.cpu else self.platform
+
+    @property
+    def decided(self) -> bool | None:
+        """The evidence speaks for the quirk, or against it; None if it is inconclusive."""
+        return None if self.conclusion == "INCONCLUSIVE" else Kind.WORKAROUND.conclusion(self.conclusion) == "NEEDED"
 
     @property
     def installation(self) -> tuple[str, str, str]:
@@ -134,8 +141,14 @@ def since(quirk: Quirk, release: str) -> str:
 
 
 def proved(quirk: Quirk) -> tuple[Proved, ...]:
-    """Returns what the evidence of a quirk said wherever it was recorded."""
-    return read_for(quirk).proved.get(quirk.id, ())
+    """Returns what the evidence of a quirk said wherever it was recorded, in the words of the quirk's kind."""
+    return _proved_of(quirk, read_for(quirk))
+
+
+def _proved_of(quirk: Quirk, known: DataFile) -> tuple[Proved, ...]:
+    """What was recorded of a quirk, in the words of its kind, which may have changed since."""
+    found = known.proved.get(quirk.id, ())
+    return tuple(item.model_copy(update={"conclusion": quirk.kind.conclusion(item.conclusion)}) for item in found)
 
 
 def with_proved(known: DataFile, found: Mapping[str, Proved]) -> DataFile:
@@ -181,7 +194,7 @@ def updated(
             for target, wanted in _expected(quirks)
             if (found := _sources(known, target, wanted, versions, source))
         },
-        proved={quirk.id: known.proved[quirk.id] for quirk in quirks if quirk.id in known.proved},
+        proved={quirk.id: _proved_of(quirk, known) for quirk in quirks if quirk.id in known.proved},
     )
 
 

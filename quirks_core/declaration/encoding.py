@@ -44,13 +44,13 @@ def encode(value: Any) -> Any:
 
 
 def digest(declared: Quirk) -> str:
-    """Returns the SHA-256 of a declaration and of the functions that it names, without its examples, which change no run.
+    """Returns the SHA-256 of a declaration and of the functions that it names, without kind and examples: they change no run.
 
     Raises:
         DeclarationError: Something in it is neither data nor a function.
     """
     code = [INSTALLED.fingerprint(item.source) for item in declared.adjustments if isinstance(item, Patch)]
-    parts = {name: part for name, part in encode(declared).items() if name != "examples"}
+    parts = {name: part for name, part in encode(declared).items() if name not in ("examples", "kind")}
     return sha256([parts, code])
 
 

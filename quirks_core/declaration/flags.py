@@ -1,4 +1,4 @@
-"""The names of the behaviours that quirks adjust."""
+"""What a quirk is filed under: its kind, and the behaviour that it adjusts."""
 
 from __future__ import annotations
 
@@ -41,6 +41,25 @@ class ModelFlag(StrEnum):
     WEIGHT_SYNC = auto()
 
 
+class Kind(StrEnum):
+    """What a quirk is."""
+
+    WORKAROUND = auto()  #: it cures a defect, in a range of versions, until evidence retires it
+    RULE = auto()  #: it follows a limit or definition of vLLM or a trainer, and refuses, advises or sets what works
+    FEATURE = auto()  #: throughput, or a default of our own configuration
+
+    def conclusion(self, word: str) -> str:
+        """Returns what evidence of this kind of quirk concludes: a workaround is NEEDED, a rule or feature HOLDS.
+
+        Args:
+            word: The conclusion, in the words of any kind.
+        """
+        ours, others = (0, 1) if self is Kind.WORKAROUND else (1, 0)
+        return {pair[others]: pair[ours] for pair in _CONCLUSIONS}.get(word, word)
+
+
+#: The conclusions of workarounds, each with that of rules and features.
+_CONCLUSIONS = (("NEEDED", "HOLDS"), ("NOT NEEDED", "DOES NOT HOLD"))
 _NAMES = frozenset(flag.value for flag in ModelFlag)
 #: A third party may name a behaviour of its own as ``distribution:name``.
 _OWN_FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:[a-z0-9_]+")

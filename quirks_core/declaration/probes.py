@@ -1,4 +1,4 @@
-"""Evidence from the source of an installed package, read without importing it: does it have the bug, or the fix?
+"""Evidence from the source of an installed package, read without importing it: does the quirk apply to it?
 
 A probe also decides whether a source build (``0.1.dev…``) is affected; a version number cannot.
 """
@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from quirks_core.base.errors import DeclarationError
+from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.packages import distribution_of
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
@@ -26,7 +27,7 @@ class Probe(ABC):
 
     @abstractmethod
     def answer(self, source: VllmSource) -> Answer:
-        """Yes: the bug is in the source. No: the fix is. Unknown: there is no such module, or it says neither."""
+        """Yes: the source has the defect, or is as a rule says. No: it is not. Unknown: no such module, or it shows neither."""
 
     @property
     def package(self) -> str:
@@ -41,7 +42,7 @@ class StaticProbe(Probe):
     Attributes:
         module: Dotted name of the module.
         pattern: The regular expression.
-        found_means_affected: True if the pattern's presence shows the bug; False if it shows the fix.
+        found_means_affected: True if the quirk applies where the pattern is found; False if it applies where it is not.
     """
 
     module: str
@@ -55,8 +56,8 @@ class StaticProbe(Probe):
             raise DeclarationError(f"StaticProbe of {self.module}: {self.pattern!r} is no pattern: {error}") from None
 
     def __str__(self) -> str:
-        shows = "bug" if self.found_means_affected else "fix"
-        return f"/{self.pattern}/ in the source of {self.module} shows the {shows}"
+        has = "has" if self.found_means_affected else "lacks"
+        return f"applies while the source of {self.module} {has} /{self.pattern}/"
 
     def source(self) -> str:
         """The module."""
@@ -76,14 +77,14 @@ class SymbolProbe(Probe):
 
     Attributes:
         target: ``package.module`` or ``package.module:Class.attribute``.
-        present_means_affected: True if its presence shows the bug; False if it shows the fix.
+        present_means_affected: True if the quirk applies where it is present; False if it applies where it is not.
     """
 
     target: str
     present_means_affected: bool
 
     def __str__(self) -> str:
-        return f"the presence of {self.target} shows the {'bug' if self.present_means_affected else 'fix'}"
+        return f"applies while there is {'a' if self.present_means_affected else 'no'} {self.target}"
 
     def source(self) -> str:
         """The target's module."""
@@ -148,6 +149,20 @@ def ask(probe: Probe, package: str | None = None, source: VllmSource = INSTALLED
     except (Exception, SystemExit):  # unknown: the quirk is then unknown too, and plans warn
         return Answer.UNKNOWN
     return answer if isinstance(answer, Answer) else Answer.UNKNOWN
+
+
+def in_words(answer: Answer, kind: Kind) -> str:
+    """Says what a probe found in a source, as the rest of a sentence that begins with the source.
+
+    What a workaround is about is a bug; a rule or a feature rests on how the source defines something.
+    """
+    bug = kind is Kind.WORKAROUND
+    words = {
+        Answer.YES: "has the bug" if bug else "is as declared",
+        Answer.NO: "has the fix" if bug else "is not as declared",
+        Answer.UNKNOWN: "does not tell",
+    }
+    return words[answer]
 
 
 def _yes(value: bool) -> Answer:

@@ -17,7 +17,7 @@ from quirks_core.base import json_values
 from quirks_core.base.errors import DeclarationError, UsageError, problem_of_text, shown
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.examples import Example
-from quirks_core.declaration.flags import ModelFlag, flag_name
+from quirks_core.declaration.flags import Kind, ModelFlag, flag_name
 from quirks_core.declaration.match import Match
 from quirks_core.declaration.probes import Probe
 from quirks_core.declaration.versions import Affected
@@ -103,12 +103,13 @@ _ADJUSTMENTS = (Default, Require, Refuse, Advise, Patch)
 
 @dataclass(frozen=True, init=False)
 class Quirk:
-    """A workaround or correctness setting for one model, engine version or configuration.
+    """A workaround, rule or feature for one model, engine version or configuration.
 
     Attributes:
         id: Stable name, never reused: ``words-with-dashes``; a third party's may be ``distribution/words``.
         title: What goes wrong, and for which models, in one sentence.
         flag: The behaviour it adjusts.
+        kind: Workaround, rule or feature.
         match: When it concerns a run.
         adjustments: What it asks for.
         affected: The version ranges that have the problem. Ranges of one package are alternatives; different packages must
@@ -127,6 +128,7 @@ class Quirk:
     id: str
     title: str
     flag: str
+    kind: Kind
     match: Match
     adjustments: tuple[Adjustment, ...]
     affected: tuple[Affected, ...]
@@ -152,6 +154,7 @@ class Quirk:
         affected: Affected | Sequence[Affected] = (),
         evidence: Probe | PairedRun | Sequence[Probe | PairedRun] = (),
         examples: Example | Sequence[Example] = (),
+        kind: Kind = Kind.WORKAROUND,
         supersedes: str | Sequence[str] = (),
         cost: str = "",
         crash: str = "",
@@ -165,6 +168,7 @@ class Quirk:
             "id": id,
             "title": title,
             "flag": flag,
+            "kind": kind,
             "match": match,
             "adjustments": _as_tuple(adjustments),
             "affected": _as_tuple(affected),
@@ -234,6 +238,8 @@ class Quirk:
             flag_name(str(self.flag))
         except UsageError as error:
             yield str(error)
+        if not isinstance(self.kind, Kind):
+            yield f"{shown(self.kind)} is not a kind: Kind.WORKAROUND, Kind.RULE or Kind.FEATURE"
         if not isinstance(self.match, Match):
             yield f"match must be made by quirks_core.declaration.match, not {shown(self.match)}"
         if not self.adjustments:

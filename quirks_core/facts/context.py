@@ -24,11 +24,12 @@ from quirks_core.configuration import variables
 from quirks_core.configuration.config import GenerationConfig, Purpose
 from quirks_core.configuration.slots import ENGINE, ENV, SLOTS, engine_problem, is_engine_argument, is_slot, slot_around
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
-from quirks_core.facts.model_config import config_file, read_config
+from quirks_core.facts.model_config import QUANTIZATION_KEYS, config_file, overridden, read_config
 from quirks_core.facts.packages import (
     CPU_FEATURES,
     cpu_features,
     distribution_of,
+    gpu_capability,
     installed_platform,
     installed_version,
     installed_versions,
@@ -40,8 +41,10 @@ from quirks_core.source.vllm_source import INSTALLED, VllmSource
 #: Variables with these prefixes are facts of every run; others only if a quirk asks for them or the configuration sets them.
 _FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+_OVERRIDES = "engine.hf_overrides"
 #: Prefix of the facts about the features of the CPU.
 _CPU = "platform.cpu."
+_GPU = "platform.gpu.capability"
 _MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
 
 
@@ -158,6 +161,11 @@ class ModelFacts(Record):
         return given if isinstance(given, int) else width // heads if isinstance(width, int) else None
 
     @property
+    def is_quantized(self) -> bool:
+        """The weights are quantised: the configuration, or that of the language model, says how."""
+        return any(part.get(key) for part in (self.config, self.text_config) for key in QUANTIZATION_KEYS)
+
+    @property
     def is_multimodal(self) -> bool:
         """The model accepts image or audio input."""
         return any(self.config.get(key) for key in _MEDIA)
@@ -178,6 +186,7 @@ class RunContext(Record):
         assumed: The packages whose version was assumed (``--assume``) rather than read.
         platform: Platform of the installed engine; None if it is unknown.
         cpu: The CPU's features (`quirks_core.facts.packages.CPU_FEATURES`), on the CPU platform; None elsewhere, or if unknown.
+        gpu: Compute capability of the GPUs, times ten, if a quirk asks for it; None elsewhere, or if it is unknown.
         environment: The user's environment variables that quirks may match on.
         extra: Facts that plugins added, by ``distribution.name``.
     """
@@ -192,6 +201,7 @@ class RunContext(Record):
     assumed: frozenset[str] = frozenset()
     platform: str | None = None
     cpu: frozenset[str] | None = None
+    gpu: int | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
 
@@ -201,9 +211,10 @@ class RunContext(Record):
 
     @model_serializer(mode="wrap")
     def _without_what_is_rare(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out `untold` where it is empty: the digests of plans that were made before there was one stay."""
+        """Leaves out `untold` and `gpu` where they are empty: plans that were made before they existed keep their digests."""
         found: dict[str, Any] = serialize(self)
-        return found if self.untold else {key: value for key, value in found.items() if key != "untold"}
+        rare = {"untold": self.untold, "gpu": self.gpu}
+        return {key: value for key, value in found.items() if rare.get(key, True)}
 
     @field_serializer("typed", "untold", "assumed", "cpu", when_used="json")
     def _in_order(self, names: frozenset[str] | None) -> list[str] | None:
@@ -251,6 +262,7 @@ class RunContext(Record):
             assumed=frozenset(assumed.versions),
             platform=platform,
             cpu=(cpu_features() if assumed.cpu is None else assumed.cpu) if platform == "cpu" else None,
+            gpu=gpu_capability() if platform == "cuda" and _GPU in asked else None,
             environment=_variables(config, asked, os.environ if environ is None else environ),
         )
         place = config.model
@@ -281,7 +293,7 @@ class RunContext(Record):
             case "packages":
                 return self.packages.get(distribution_of(rest), UNKNOWN)
             case "model" if rest.startswith("config."):
-                return _walk(self.model.config, rest.split(".")[1:])
+                return _walk(self.loaded.config, rest.split(".")[1:])
             case "engine" if is_slot(name):
                 # An argument that the installed vLLM does not have is not the same as an argument that is not set.
                 is_there = not self.source_known("vllm") or rest in (self.source.arguments.names() or (rest,))
@@ -289,6 +301,14 @@ class RunContext(Record):
             case "engine" if (slot := slot_around(name)) != name:
                 return _walk(self.fact(slot), name.removeprefix(f"{slot}.").split("."))
         return UNKNOWN
+
+    @property
+    def loaded(self) -> ModelFacts:
+        """The model as the engine loads it: with ``engine.hf_overrides`` as the user typed them."""
+        changes = self.settings.get(_OVERRIDES)
+        if not changes or not isinstance(changes, dict):
+            return self.model
+        return self.model.model_copy(update={"config": overridden(self.model.config, changes)})
 
     @property
     def source(self) -> VllmSource:
@@ -384,7 +404,7 @@ def _feature(features: frozenset[str] | None, name: str) -> Any:
 
 
 def _is_moe(context: RunContext) -> Any:
-    return UNKNOWN if context.model.num_experts is UNKNOWN else context.model.is_moe
+    return UNKNOWN if context.loaded.num_experts is UNKNOWN else context.loaded.is_moe
 
 
 _NO_TYPE = "config.json gives no model_type"
@@ -417,22 +437,33 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 )
                 for feature in CPU_FEATURES
             ),
+            FactSpec(
+                _GPU,
+                "compute capability of the NVIDIA GPUs, times ten (Hopper: 90); on the CUDA platform",
+                lambda run: _known(run.gpu),
+                "another platform, no GPU in the process that plans, or GPUs of several kinds",
+            ),
             FactSpec("model.name", "hub id or folder name", lambda run: run.model.name),
-            FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.model.model_type), _NO_TYPE),
-            FactSpec("model.architectures", "architectures of config.json", lambda run: run.model.architectures),
+            FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.loaded.model_type), _NO_TYPE),
+            FactSpec("model.architectures", "architectures of config.json", lambda run: run.loaded.architectures),
             FactSpec("model.is_moe", "the model has more than one expert", _is_moe, _NO_COUNT),
             FactSpec(
                 "model.num_experts",
                 "routed experts of a MoE layer, the most of any",
-                lambda run: run.model.num_experts,
+                lambda run: run.loaded.num_experts,
                 _NO_COUNT,
             ),
             FactSpec(
                 "model.head_size",
                 "width of an attention head: head_dim, or hidden_size / num_attention_heads; absent without such heads",
-                lambda run: run.model.head_size,
+                lambda run: run.loaded.head_size,
             ),
-            FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.model.is_multimodal),
+            FactSpec(
+                "model.is_quantized",
+                "the weights are quantised: quantization_config of config.json, and not emptied by engine.hf_overrides",
+                lambda run: run.loaded.is_quantized,
+            ),
+            FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.loaded.is_multimodal),
             *(
                 FactSpec(name, help_, _of_checkpoint(name), _NO_FILE[name.partition(".")[0]])
                 for name, (help_, _) in CHECKPOINT_FACTS.items()
@@ -460,11 +491,11 @@ FAMILIES = (
     FactSpec("env.", "an environment variable that the user set, in the shell or in the configuration's section env"),
     FactSpec(
         "engine.",
-        "an argument of vLLM that the user typed; of one that is a mapping also a key in it, nested ones with dots",
+        "an argument of vLLM that the user typed; also a key in its value, nested ones with dots; of a list, that of each item",
         unknown="the installed vLLM has no such argument",
     ),
     FactSpec("packages.", "the installed version of a distribution", unknown="it is not installed"),
-    FactSpec("model.config.", "a key of config.json, nested ones with dots"),
+    FactSpec("model.config.", "a key of config.json, nested ones with dots, after engine.hf_overrides as typed"),
 )
 
 
@@ -514,5 +545,8 @@ def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[st
 
 def _walk(value: Any, keys: list[str]) -> Any:
     for key in keys if value is not UNKNOWN else ():
-        value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, list):  # the value of each of its mappings
+            value = [item[key] for item in value if isinstance(item, dict) and key in item] or None
+        else:
+            value = value.get(key) if isinstance(value, dict) else None
     return value

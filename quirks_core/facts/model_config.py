@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.base.json_values import DEEPEST, is_too_deep
 
+#: Where a configuration says how its weights are quantised.
+QUANTIZATION_KEYS = ("quantization_config", "compression_config")
 _TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
@@ -126,6 +129,35 @@ def read_config(file: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UsageError(f"{file} must hold a JSON object, not a {type(config).__name__}")
     return config
+
+
+def overridden(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a model's configuration with ``engine.hf_overrides`` in it, as vLLM's ``ModelConfig`` applies them.
+
+    A mapping is merged into a configuration inside of the configuration (``text_config``), and replaces any other value.
+
+    Args:
+        config: The content of ``config.json``.
+        changes: The overrides.
+    """
+    merged = {
+        key: _merged(config[key], value)
+        for key, value in changes.items()
+        if key.endswith("_config")
+        and key not in QUANTIZATION_KEYS
+        and isinstance(value, dict)
+        and isinstance(config.get(key), dict)
+    }
+    return {**config, **changes, **merged}
+
+
+def _merged(target: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {
+        key: _merged(target[key], value)
+        for key, value in changes.items()
+        if isinstance(value, dict) and isinstance(target.get(key), dict)
+    }
+    return {**target, **changes, **inner}
 
 
 def require_weights(model: str) -> None:

@@ -1,7 +1,8 @@
-"""What is installed and what it runs on: versions from metadata, the platform, and the features of the CPU; imports nothing."""
+"""What is installed and what it runs on: versions from metadata, the platform, its CPU or GPU; imports nothing."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -102,6 +103,29 @@ def cpu_kind(features: frozenset[str] | None) -> str:
     """Returns the last of `CPU_KINDS` whose features a CPU has; empty if they are unknown."""
     kinds = [] if features is None else [name for name, wanted in CPU_KINDS.items() if wanted <= features]
     return kinds[-1] if kinds else ""
+
+
+@lru_cache(maxsize=1)
+def gpu_capability() -> int | None:
+    """Returns the compute capability of this machine's NVIDIA GPUs times ten (90 is Hopper); None if it is not one number.
+
+    NVML answers, the library of the driver, and creates no CUDA context.
+    """
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    if nvml.nvmlInit_v2() != 0:
+        return None
+    found: set[int] = set()
+    count, gpu, major, minor = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    for index in range(count.value):
+        nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu))
+        if nvml.nvmlDeviceGetCudaComputeCapability(gpu, ctypes.byref(major), ctypes.byref(minor)) == 0:
+            found.add(10 * major.value + minor.value)
+    nvml.nvmlShutdown()
+    return found.pop() if len(found) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

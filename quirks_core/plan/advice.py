@@ -12,7 +12,6 @@ from quirks_core.plan.records import Plan, PlannedAdjustment, Status, Strength
 #: By slot, the call or option that does it.
 _CALLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
     {
-        "parallel.distinct_seeds": lambda _: "start each engine with a seed of its own (--seed, or LLM(seed=…))",
         "refit.clear_cache": lambda value: (
             "await engine.pause_generation(clear_cache=True), or llm.reset_prefix_cache() after each update"
             if value
@@ -24,8 +23,6 @@ _CALLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
             else "send model.named_parameters()"
         ),
         "request.timeout_s": lambda value: f"OpenAI(timeout={value:g}), or asyncio.timeout({value:g}) around engine.generate",
-        "tokenizer.add_special_tokens": lambda _: "send token ids, or add_special_tokens=False with text that begins with BOS",
-        "tokenizer.only_known_ids": lambda _: "SamplingParams(logit_bias={id: -100.0, …}), or 'logit_bias' in the request",
     }
 )
 

@@ -73,6 +73,7 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
         id=item.quirk.id,
         title=item.quirk.title,
         flag=item.quirk.flag,
+        kind=item.quirk.kind,
         distribution=item.distribution,
         version=item.version,
         verdict=trace.answer,
@@ -149,7 +150,7 @@ def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
         types = quirk.model_types
     except (Exception, SystemExit):  # a third party's own kind of match; its evaluation reports the error
         types = None
-    if types is not None and (model_type := context.model.model_type) is not None and model_type not in types:
+    if types is not None and (model_type := context.loaded.model_type) is not None and model_type not in types:
         return Trace.of(Leaf("model.model_type", " or ".join(sorted(types)), model_type, Answer.NO)), _NOTHING
     return matches(quirk.match, context), affected(context, quirk)
 

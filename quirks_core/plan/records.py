@@ -14,7 +14,7 @@ from quirks_core.base.record import Record
 from quirks_core.base.text import indented
 from quirks_core.configuration.slots import find_slot
 from quirks_core.declaration.adjustments import Relation
-from quirks_core.declaration.flags import flag_name
+from quirks_core.declaration.flags import Kind, flag_name
 from quirks_core.declaration.trace import Answer, Leaf
 from quirks_core.facts.context import RunContext
 
@@ -184,6 +184,7 @@ class Verdict(Record):
     id: str
     title: str
     flag: str
+    kind: Kind = Kind.WORKAROUND
     distribution: str
     version: str
     verdict: Answer

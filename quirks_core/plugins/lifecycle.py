@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum, auto
 
-from quirks_core.declaration.probes import ask
+from quirks_core.declaration.probes import ask, in_words
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.declaration.versions import Affected, parse_version
@@ -58,17 +58,10 @@ def lifecycle(item: Loaded, installed: Mapping[str, str] | None = None) -> Lifec
     found = {name: facts.fact(f"packages.{name}") for name in _packages(quirk)}
     evidence += [f"installed: {name} {version}" for name, version in found.items() if version is not UNKNOWN]
     probed = [(probe, ask(probe)) for probe in (quirk.probes if installed is None else ())]
-    evidence += [f"{_WORDS[answer]}: {probe}" for probe, answer in probed]
+    evidence += [f"the installed source {in_words(answer, quirk.kind)}: {probe}" for probe, answer in probed]
     evidence += [f"paired run: {run.scenario}" for run in quirk.paired_runs]
     is_fixed = affected(facts, quirk).answer is Answer.NO
     return Lifecycle(Stage.DORMANT if is_fixed else Stage.ACTIVE, tuple(evidence))
-
-
-_WORDS = {
-    Answer.YES: "the installed source has the bug",
-    Answer.NO: "the installed source has the fix",
-    Answer.UNKNOWN: "the installed source does not tell",
-}
 
 
 def _expired(quirk: Quirk) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ class Standing(StrEnum):
     """What supports a quirk, the strongest first."""
 
     PROVEN = "proven by a paired run with exactly these versions"
-    REFUTED = "not needed: a paired run with exactly these versions passed without it"
+    REFUTED = "refuted: a paired run with exactly these versions passed without it"
     ELSEWHERE = "proven by a paired run with other versions"
-    SOURCE = "not run, but the installed source shows the bug"
+    SOURCE = "not run, but the installed source is as declared"
     RANGE = "by its range of versions only"
     UNTESTED = "tested by nobody"
 
@@ -36,13 +36,13 @@ def standing(
         cpu: Kind of CPU; empty if it is unknown.
         source: The installed source is that of these versions, so that probes can be asked.
     """
-    runs = [item for item in data_file.proved(quirk) if item.by == _RUN and item.conclusion != "INCONCLUSIVE"]
+    runs = [item for item in data_file.proved(quirk) if item.by == _RUN and item.decided is not None]
     for item in runs:
         here = item.platform == platform and (item.cpu == cpu or not quirk.depends_on_cpu)
         if here and all(versions.get(name) == text for name, text in item.versions.items()):
-            return (Standing.PROVEN if item.conclusion == "NEEDED" else Standing.REFUTED), str(item.date)
-    if needed := [item for item in runs if item.conclusion == "NEEDED"]:
-        return Standing.ELSEWHERE, "; ".join(f"{item.place}: {_listed(item.versions)}" for item in needed)
+            return (Standing.PROVEN if item.decided else Standing.REFUTED), str(item.date)
+    if proven := [item for item in runs if item.decided]:
+        return Standing.ELSEWHERE, "; ".join(f"{item.place}: {_listed(item.versions)}" for item in proven)
     if source and any(ask(probe) is Answer.YES for probe in quirk.probes):
         return Standing.SOURCE, ""
     if quirk.affected:

@@ -15,9 +15,10 @@ from packaging.utils import canonicalize_name
 from quirks_core.base.errors import QuirksError, nearest, words
 from quirks_core.base.text import listed
 from quirks_core.configuration.slots import SLOTS, engine_problem, is_engine_argument, slot_around
-from quirks_core.declaration.adjustments import Advise, Patch, Refuse, same
+from quirks_core.declaration.adjustments import Advise, Patch, Refuse, Require, same
 from quirks_core.declaration.encoding import encode
 from quirks_core.declaration.examples import Example
+from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import FACTS, Installation, is_known_fact
@@ -167,6 +168,16 @@ def reasons(item: Loaded) -> Iterator[Problem]:
             )
 
 
+def kinds(item: Loaded) -> Iterator[Problem]:
+    """A rule never patches, and a feature leaves the user every value: what the user sets switches it off."""
+    quirk = item.quirk
+    for adjustment in quirk.adjustments:
+        if quirk.kind is Kind.RULE and isinstance(adjustment, Patch):
+            yield _error(item, f"a rule never patches ({adjustment.target}): what cures a defect is a workaround")
+        elif quirk.kind is Kind.FEATURE and isinstance(adjustment, Require):
+            yield _error(item, f"a feature never requires a value ({adjustment.slot}): take Default, over which users win")
+
+
 def data(item: Loaded) -> Iterator[Problem]:
     """It is data: it can be written as JSON."""
     try:
@@ -207,6 +218,7 @@ LAWS: tuple[Callable[[Loaded], Iterable[Problem]], ...] = (
     facts,
     slots,
     reasons,
+    kinds,
     data,
     expiry,
     patches,

@@ -88,6 +88,10 @@ class QuirkContract:
         """A refusal has a reason and a remedy, a patch a reason."""
         _accept(validate.reasons(self._item()))
 
+    def test_it_does_what_its_kind_may(self) -> None:
+        """A rule never patches, and a feature leaves the user every value."""
+        _accept(validate.kinds(self._item()))
+
     def test_what_it_supersedes_exists(self) -> None:
         """Another quirk's id."""
         if self._item().quirk.supersedes:

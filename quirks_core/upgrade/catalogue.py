@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum, auto
+from functools import partial
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -13,7 +14,7 @@ from quirks_core.base.record import Record
 from quirks_core.configuration.slots import ENGINE, is_engine_argument
 from quirks_core.declaration import data_file
 from quirks_core.declaration.adjustments import Default, Patch, Require
-from quirks_core.declaration.probes import Probe, ask
+from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import Installation
 from quirks_core.facts.packages import installed_versions
@@ -140,7 +141,7 @@ def _items(loaded: Loaded, before: Release, after: Release) -> Iterator[Item]:
     elif old is Answer.NO and new is Answer.YES:
         yield item(Kind.BEGINS, f"{after.label} is affected, and {before.label} is not ({ranges})")
     for probe in quirk.probes:
-        yield from _probe(probe, before, after, new, item)
+        yield from _probe(probe, before, after, new, item, partial(in_words, kind=quirk.kind))
     facts = Installation(_versions(after))
     needed = new is not Answer.NO and matches(quirk.match, facts).answer is not Answer.NO
     names = after.source.arguments.names() or frozenset()
@@ -160,14 +161,18 @@ def _is_gone(slot: str, names: frozenset[str]) -> bool:
 
 
 def _probe(
-    probe: Probe, before: Release, after: Release, in_range: Answer, item: Callable[[Kind, str], Item]
+    probe: Probe,
+    before: Release,
+    after: Release,
+    in_range: Answer,
+    item: Callable[[Kind, str], Item],
+    says: Callable[[Answer], str],
 ) -> Iterator[Item]:
     """What a probe says of both releases, held against the versions."""
     if probe.package != PACKAGE:
         return
     old, new = (ask(probe, source=release.source) for release in (before, after))
-    words = {Answer.YES: "the bug is there", Answer.NO: "the fix is there", Answer.UNKNOWN: "it cannot be told"}
-    told = f"{probe}: {words[old]} on {before.label}, {words[new]} on {after.label}"
+    told = f"{probe}: {before.label} {says(old)}, {after.label} {says(new)}"
     if Answer.UNKNOWN not in (in_range, new) and in_range is not new:
         range_says = "affected" if in_range is Answer.YES else "not affected"
         yield item(Kind.CONTRADICTION, f"the versions say that {after.label} is {range_says}, but {told}")

@@ -12,7 +12,7 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Require, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, no, report, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2, fsdp2, sequence_packing
 from quirks_plugins.runs import context_parallel
 
@@ -22,6 +22,7 @@ QUIRK = Quirk(
     id="cp-attention-implementation",
     title="Context parallelism needs SDPA, sequence packing needs flash-attention-2",
     flag=ModelFlag.ATTENTION,
+    kind=Kind.RULE,
     match=context_parallel_on_fsdp2 | (fsdp2 & sequence_packing),
     adjustments=[
         Require(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from quirks_core import (
     Affected,
     Fact,
+    Kind,
     ModelFlag,
     PairedRun,
     Quirk,
@@ -65,6 +66,7 @@ QUIRK = Quirk(
     id="cpu-head-size",
     title="vLLM's CPU platform has attention kernels for some widths of heads only, and finds out at the first request",
     flag=ModelFlag.ATTENTION,
+    kind=Kind.RULE,
     # The heads of latent attention have other widths than the configuration's.
     match=platform("cpu")
     & (

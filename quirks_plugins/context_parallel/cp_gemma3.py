@@ -1,17 +1,18 @@
 """Gemma-3 cannot be trained with context parallelism on FSDP2.
 
-What happens: Gemma-3 passes an explicit attention mask, for its sliding windows. PyTorch's context parallelism replaces SDPA
-by a ring that knows only the causal mask and does not accept this one. ``gemma3_text`` is the same model without the vision
-tower, so the rule holds for it as well.
+What happens: PyTorch's context parallelism replaces SDPA by a ring that knows only the causal mask. Gemma-3 passes an explicit
+mask even where it masks nothing, and the ring does not accept it. ``gemma3_text`` is the same model without the vision tower,
+so the rule holds for it as well.
 
 What this changes: the run is refused.
 
-Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
+Evidence: the rule is NeMo RL's, which refuses ``gemma3`` and names ``Gemma3ForCausalLM`` in its message; no trainer with
+context parallelism runs in our tests, so there is no paired run.
 """
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, model_type, no, report, unknown, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, model_type, no, report, unknown, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2
 from quirks_plugins.runs import context_parallel
 
@@ -19,6 +20,7 @@ QUIRK = Quirk(
     id="cp-gemma3",
     title="Gemma-3 passes an attention mask, which context parallelism with FSDP2 cannot take",
     flag=ModelFlag.CONTEXT_PARALLEL,
+    kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & model_type("gemma3", "gemma3_text"),
     adjustments=Refuse(
         "context parallelism replaces SDPA by a ring without attention masks, and Gemma-3 needs its mask",

@@ -10,7 +10,7 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2, sequence_packing
 from quirks_plugins.runs import context_parallel
 
@@ -18,6 +18,7 @@ QUIRK = Quirk(
     id="cp-sequence-packing",
     title="Context parallelism needs SDPA and sequence packing needs flash-attention-2: not both with FSDP2",
     flag=ModelFlag.CONTEXT_PARALLEL,
+    kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & sequence_packing,
     adjustments=Refuse(
         "context parallelism works by replacing SDPA, sequence packing needs flash-attention-2",

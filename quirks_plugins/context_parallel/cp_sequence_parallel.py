@@ -10,7 +10,7 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, setting, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, setting, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2
 from quirks_plugins.runs import context_parallel
 
@@ -18,6 +18,7 @@ QUIRK = Quirk(
     id="cp-sequence-parallel",
     title="Context parallelism and sequence parallelism both shard the sequence: not both with FSDP2 at TP > 1",
     flag=ModelFlag.CONTEXT_PARALLEL,
+    kind=Kind.RULE,
     match=(
         context_parallel_on_fsdp2
         & setting("train.sequence_parallel").is_true()

@@ -11,7 +11,7 @@ Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our
 
 from __future__ import annotations
 
-from quirks_core import Fact, ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Fact, Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2
 from quirks_plugins.runs import context_parallel
 
@@ -21,6 +21,7 @@ QUIRK = Quirk(
     id="cp-vlm",
     title="Context parallelism shards the sequence before media features are in it: not with multimodal models on FSDP2",
     flag=ModelFlag.CONTEXT_PARALLEL,
+    kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & Fact("model.is_multimodal").is_true(),
     adjustments=Refuse(
         "the sequence is sharded before image and audio features are put in, so they land on the wrong ranks",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import actors, dense, several_replicas
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
@@ -27,6 +27,7 @@ QUIRK = Quirk(
     id="dp-dense-group",
     title="Dense models share nothing, and vLLM refuses external data parallelism for them",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=several_replicas & actors & dense,
     adjustments=Refuse(
         "with external load balancing, vLLM takes only MoE models as ranks of a data-parallel group, and this one is dense",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, environment, no, report, setting, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, environment, no, report, setting, yes
 from quirks_plugins.runs import parallel
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ QUIRK = Quirk(
     id="dp-environment",
     title="VLLM_DP_* variables make the asynchronous engine a rank of a group that nobody forms",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=setting("engine.async_engine").is_true() & _any_is_set,
     adjustments=Refuse(
         "VLLM_DP_* variables are for synchronous engines: an asynchronous one takes itself for a rank of a group without a "

@@ -21,7 +21,7 @@ failures that it avoids.
 
 from __future__ import annotations
 
-from quirks_core import Default, ModelFlag, Quirk, Severity, fix, no, report, typed, yes
+from quirks_core import Default, Kind, ModelFlag, Quirk, Severity, fix, no, report, typed, yes
 from quirks_plugins.conditions import (
     beyond_one_replica,
     one_engine,
@@ -36,6 +36,7 @@ QUIRK = Quirk(
     id="dp-strategy",
     title="Data-parallel ranks that share experts must form one group, and ranks that share nothing should not",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.FEATURE,
     match=several_replicas & (~one_engine | typed(_SLOT)),
     adjustments=[
         Default(

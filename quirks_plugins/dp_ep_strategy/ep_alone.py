@@ -8,11 +8,13 @@ What this changes: nothing; the plan says that the flag has no effect. It is no 
 one rank and many.
 
 When it can go: when vLLM itself warns about it.
+
+Evidence: a static probe of vLLM's definition. It shows how vLLM works, not a defect.
 """
 
 from __future__ import annotations
 
-from quirks_core import Advise, ModelFlag, Quirk, Severity, no, report, unknown, yes
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, report, unknown, yes
 from quirks_plugins.conditions import TP, expert_flag, independent, mixture, several_replicas
 from quirks_plugins.dp_ep_strategy.probes import flag_alone_decides
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -21,6 +23,7 @@ QUIRK = Quirk(
     id="ep-alone",
     title="Expert parallelism over one rank is silently none",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=expert_flag & mixture & ~TP.above(1) & (~several_replicas | independent),
     adjustments=Advise(
         "engine.enable_expert_parallel has no effect: each engine is one rank, and holds all experts; "

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import dense, sharded_experts
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
@@ -25,6 +25,7 @@ QUIRK = Quirk(
     id="ep-dense",
     title="A dense model has no experts to share, and vLLM refuses to start",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=sharded_experts & dense,
     adjustments=Refuse(
         "expert parallelism was asked for, and the model is dense: it has no experts",

@@ -1,21 +1,21 @@
-"""If the number of experts is no multiple of the expert-parallel ranks, some kernels address the wrong experts.
+"""DeepEP addresses wrong experts, and EPLB does not start, if the experts are no multiple of the expert-parallel ranks.
 
 What happens: the result depends on the backend. The high-throughput and v2 dispatch of DeepEP compute a rank's first expert as
 the rank times the number of experts *of that rank*: with 10 experts on 4 ranks, rank 2 starts at expert 4, where the expert
-map says 6. DeepEP's low-latency dispatch gets the number of experts rounded down. EPLB raises a ValueError, some models stop
-while they load (vllm-project/vllm#52435), and MoonEP raises NotImplementedError. vLLM's expert map itself supports such
-numbers: it gives the first ranks one expert more (vllm-project/vllm#21497). Where a run does work, the ranks with one expert
-more have less room for the KV cache, and all others wait for them in every MoE layer.
+map says 6. DeepEP's low-latency dispatch gets the number of experts rounded down. EPLB raises a ValueError, MoonEP raises
+NotImplementedError, and DeepSeek-V4 stops while it loads (vllm-project/vllm#52435). The default backend,
+``allgather_reducescatter``, uses vLLM's expert map, which supports such numbers: it gives the first ranks one expert more
+(vllm-project/vllm#21497). These ranks have less room for the KV cache, and all others wait for them in every MoE layer.
 
-What this changes: the run is refused, whatever kernels are in use. The layout depends on the backend, and no backend gains
-from it.
+What this changes: the run is refused with DeepEP, MoonEP or EPLB. With any other backend the plan advises.
 
-When it can go: when every backend uses the offsets of the expert map; the static probe looks at the best known place.
+When it can go: when every backend uses the offsets of the expert map; the static probe looks at DeepEP's. It was read in vLLM
+0.15.1 to 0.33.0; no run with DeepEP was made.
 """
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.conditions import EXPERT_GROUP, NUM_EXPERTS, TP, sharded_experts, will_be_one_group
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
@@ -24,10 +24,15 @@ def _experts(count: int) -> dict[str, object]:
     return {**QWEN3_MOE, "num_experts": count}
 
 
+_BACKEND, _EPLB = "engine.all2all_backend", "engine.enable_eplb"
+_DEEPEP = {_BACKEND: "deepep_high_throughput"}
+_needs_even = setting(_BACKEND).matches("^(deepep|moonep)") | setting(_EPLB).is_true()
+
 QUIRK = Quirk(
     id="ep-expert-count",
-    title="Experts that ranks cannot share evenly break expert-parallel kernels, EPLB and balance",
+    title="Experts that ranks cannot share evenly: DeepEP addresses wrong experts, and EPLB does not start",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=(
         sharded_experts
         & (
@@ -35,12 +40,20 @@ QUIRK = Quirk(
             | (~will_be_one_group & NUM_EXPERTS.indivisible_by(TP))
         )
     ),
-    adjustments=Refuse(
-        "the ranks that share the experts cannot have equally many: some expert-parallel kernels then address the wrong "
-        "experts, EPLB and some models do not start, and every layer waits for the fullest rank",
-        "choose engine.data_parallel_size and engine.tensor_parallel_size so that the number of experts is a multiple of "
-        "DP x TP (of TP for independent engines), or set engine.enable_expert_parallel: false",
-    ),
+    adjustments=[
+        Refuse(
+            "the ranks that share the experts cannot have equally many: DeepEP then addresses the wrong experts, and EPLB and "
+            "MoonEP do not start",
+            "choose engine.data_parallel_size and engine.tensor_parallel_size so that the number of experts is a multiple of "
+            "DP x TP (of TP for independent engines), or leave engine.all2all_backend and engine.enable_eplb open",
+            when=_needs_even,
+        ),
+        Advise(
+            "the ranks that share the experts cannot have equally many: every MoE layer waits for the fullest rank, which also "
+            "has the least room for the KV cache",
+            when=~_needs_even,
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/vllm-project/vllm/issues/52435"),
@@ -52,7 +65,10 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(_experts(8), parallel(dp=3, tp=1, flag=True), refuses="engine.enable_expert_parallel: false"),
+        yes(_experts(8), {**parallel(dp=3, tp=1, flag=True), **_DEEPEP}, refuses="engine.all2all_backend"),
+        yes(_experts(8), {**parallel(dp=3, tp=1, flag=True), _EPLB: True}, refuses="EPLB"),
+        yes(_experts(160), parallel(dp=12, flag=True), advises="the fullest rank"),
+        yes(_experts(8), {**parallel(dp=3, flag=True), _BACKEND: "allgather_reducescatter"}, advises="the fullest rank"),
         yes(_experts(6), parallel(dp=2, tp=2, ep=4)),
         yes(_experts(10), parallel(dp=2, tp=4, flag=True, strategy="independent")),
         no(_experts(8), parallel(dp=2, tp=2, flag=True)),

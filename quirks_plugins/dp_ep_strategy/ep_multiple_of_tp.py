@@ -7,11 +7,13 @@ NeMo RL asserts the same.
 What this changes: such a size is refused with this reason. ``ep-size`` compares the size with the group that vLLM will form.
 
 When it can go: when vLLM has a separate size for expert parallelism (vllm-project/vllm#28889 asks for it).
+
+Evidence: a static probe of vLLM's definition. It shows how vLLM works, not a defect.
 """
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import EP, TP
 from quirks_plugins.dp_ep_strategy.probes import group_spans_data_and_tensor
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -20,6 +22,7 @@ QUIRK = Quirk(
     id="ep-multiple-of-tp",
     title="vLLM's expert-parallel group is made of whole replicas: its size is a multiple of TP",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=EP.above(1) & EP.indivisible_by(TP),
     adjustments=Refuse(
         "the expert-parallel group is made of all tensor-parallel ranks of every replica, so its size is a multiple of TP",

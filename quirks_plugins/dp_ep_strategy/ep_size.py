@@ -1,19 +1,22 @@
 """vLLM ignores an expert-parallel size that differs from the group that it forms.
 
 What happens: a configuration whose expert-parallel size is ``4`` where DP x TP is 2 runs without a message, with twice the
-expert weights per rank that its author expected. vLLM has no expert-parallel size of its own. With the flag on, the ranks of
-an engine's data-parallel group times their tensor-parallel ranks share the experts, whatever size the configuration names.
+expert weights per rank that its author expected; the outputs are right. vLLM has no expert-parallel size of its own. With the
+flag on, the ranks of an engine's data-parallel group times their tensor-parallel ranks share the experts, whatever size the
+configuration names.
 
 What this changes: a size above 1 is refused if it differs from the group that will be formed. The group has DP x TP ranks for
 the strategies ``actors`` and ``engine``, and TP ranks for ``independent``. If no strategy is set, the size must be one of the
 two. ``dp-independent-experts`` handles a size above TP with ``independent``.
 
 When it can go: when vLLM has a setting for the size (vllm-project/vllm#28889 asks for it).
+
+Evidence: a static probe of the definition of the group in vLLM. It shows how vLLM works, not a defect.
 """
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import EP, EXPERT_GROUP, TP, independent, no_strategy, one_group
 from quirks_plugins.dp_ep_strategy.probes import group_spans_data_and_tensor
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -27,6 +30,7 @@ QUIRK = Quirk(
     id="ep-size",
     title="vLLM takes no expert-parallel size: it forms DP x TP, whatever the configuration calls it",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=EP.above(1) & (_not_the_group | _not_the_replica | _neither),
     adjustments=[
         Refuse(
@@ -48,7 +52,7 @@ QUIRK = Quirk(
             when=_neither,
         ),
     ],
-    severity=Severity.WRONG_OUTPUT,
+    severity=Severity.SLOW,
     references=[
         report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),
         report("https://github.com/vllm-project/vllm/issues/28889"),

@@ -14,7 +14,7 @@ Evidence: the rule is NeMo RL's; no synchronous worker runs here, so there is no
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import PP, synchronous
 from quirks_plugins.runs import parallel
 
@@ -22,6 +22,7 @@ QUIRK = Quirk(
     id="pp-needs-async",
     title="Pipeline parallelism with the synchronous engine is refused, or leaves stages idle",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=PP.above(1) & synchronous,
     adjustments=Refuse(
         "pipeline stages are kept busy by requests that keep coming, which is what the asynchronous engine is for; "

@@ -14,7 +14,7 @@ over several nodes. No test has several nodes with GPUs.
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import (
     GPUS_PER_NODE,
     NUM_RANKS,
@@ -37,6 +37,7 @@ QUIRK = Quirk(
     id="replica-on-one-node",
     title="An engine's ranks are processes of one node: they must fit its GPUs",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=_replica_too_large | _engine_too_large,
     adjustments=[
         Refuse(

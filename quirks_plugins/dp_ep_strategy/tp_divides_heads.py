@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, Fact, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Fact, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import TP
 from quirks_plugins.runs import parallel
 
@@ -30,6 +30,7 @@ QUIRK = Quirk(
     id="tp-divides-heads",
     title="vLLM shards whole attention heads: their number is a multiple of the tensor-parallel size",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=_heads,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Refuse(

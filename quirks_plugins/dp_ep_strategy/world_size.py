@@ -13,7 +13,7 @@ Evidence: arithmetic. NeMo RL asserts that the GPUs are a multiple of a replica'
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
 from quirks_plugins.conditions import NUM_GPUS, NUM_RANKS, REPLICA
 from quirks_plugins.runs import parallel
 
@@ -25,6 +25,7 @@ QUIRK = Quirk(
     id="world-size",
     title="The cluster's GPUs are no multiple of a replica's, or too few for all replicas",
     flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=_left_over | _too_few,
     adjustments=[
         Refuse(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
+    Kind,
     ModelFlag,
     Quirk,
     Require,
@@ -39,6 +40,7 @@ QUIRK = Quirk(
     id="cpu-gdn-bfloat16",
     title="The gated delta net of Qwen3-Next and Qwen3.5 needs bfloat16 on vLLM's CPU platform",
     flag=ModelFlag.DTYPE,
+    kind=Kind.RULE,
     match=platform("cpu") & model_type("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(

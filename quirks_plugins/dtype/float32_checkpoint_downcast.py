@@ -1,4 +1,4 @@
-"""Rollouts of a float32 checkpoint: vLLM's ``dtype=auto`` computes in bfloat16, while the trainer computes in float32.
+"""Rollouts of a float32 checkpoint: vLLM's ``dtype=auto`` computes in bfloat16, while the trainer may compute in float32.
 
 What happens: a trainer that computes in float32 gets logprobs of rounded weights. On a tiny model they differ from the
 trainer's own by 0.02 to 0.05 nats on average; those of the same engine in float32 differ by 1e-5. vLLM's ``auto`` uses the
@@ -6,11 +6,12 @@ checkpoint's dtype, except for float32, which it replaces by the platform's pref
 (float16 before vLLM 0.9.1). vLLM logs that at the level INFO. Trainers that build their engine without a dtype, as TRL's
 colocate mode does, give no way to set it.
 
-What this changes: the default of ``engine.dtype`` becomes float32 for a checkpoint whose ``config.json`` says float32. The
-quirk reads it where vLLM does: ``dtype`` (or its older name ``torch_dtype``), then that of ``text_config``. The quirk does not
-change three kinds of runs: a checkpoint that names no dtype there (vLLM then looks into the weight files, this quirk does
-not), a quantized checkpoint, and a run whose trainer is known to compute in another dtype. Set ``train.autocast=bfloat16`` for
-a trainer that computes in bfloat16 by autocast.
+What this changes: for a checkpoint whose ``config.json`` says float32, the default of ``engine.dtype`` becomes float32 if the
+trainer is known to compute in float32 (``train.dtype=float32``, no autocast). If nobody said what the trainer computes in, the
+plan advises, because float32 doubles the memory for weights and KV cache, and many trainers compute in bfloat16 by autocast.
+The quirk reads the checkpoint's dtype where vLLM does: ``dtype`` (or its older name ``torch_dtype``), then that of
+``text_config``. It does not concern a checkpoint that names no dtype there (vLLM then looks into the weight files, this quirk
+does not), and a quantized checkpoint.
 
 When it can go: when vLLM's ``auto`` keeps float32 for a float32 checkpoint.
 """
@@ -19,22 +20,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
-from quirks_plugins.conditions import checkpoint_dtype, under_autocast
+from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
+from quirks_plugins.conditions import checkpoint_dtype, quantized, under_autocast
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
-_quantized = Fact("model.config.quantization_config").is_set()
 # As typed: in an engine that a trainer starts by itself, nobody may have said what the trainer computes in.
 _trains_in_another = (typed("train.dtype") & setting("train.dtype").differs_from("float32")) | under_autocast
+_dtype = setting("engine.dtype")
+_FLOAT32 = {"model_type": "qwen3", "dtype": "float32"}
+_TOLD = {"train.dtype": "float32"}
 
 QUIRK = Quirk(
     id="float32-checkpoint-downcast",
     title="vLLM turns a float32 checkpoint into bfloat16, and its logprobs differ from a float32 trainer's",
     flag=ModelFlag.DTYPE,
-    match=purpose("rollout") & checkpoint_dtype("float32") & ~_quantized & ~_trains_in_another,
-    adjustments=Default("engine.dtype", "float32"),
+    kind=Kind.RULE,
+    match=purpose("rollout") & checkpoint_dtype("float32") & ~quantized & ~_trains_in_another,
+    adjustments=[
+        Default("engine.dtype", "float32", when=typed("train.dtype")),
+        Advise(
+            "the checkpoint is float32, and vLLM computes in a shorter dtype: if the trainer computes in float32, set "
+            "train.dtype: float32, and the engine does so too, at twice the memory; else set train.dtype or train.autocast to "
+            "what it computes in",
+            when=~typed("train.dtype") & (~_dtype.is_set() | _dtype.one_of("auto")),
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/18751"),
     evidence=StaticProbe(
@@ -43,19 +55,20 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes({"model_type": "qwen3", "dtype": "float32"}, gives={"engine.dtype": "float32"}),
-        yes({"model_type": "qwen3", "dtype": "float32"}, defaults={"engine.dtype": "auto"}, gives={"engine.dtype": "float32"}),
-        yes({"model_type": "qwen3", "dtype": "float32"}, {"engine.dtype": "bfloat16"}, gives={}),
-        yes({"model_type": "qwen3", "dtype": None, "torch_dtype": "float32"}),
-        yes({"model_type": "gemma3", "text_config": {"dtype": "float32"}}),
-        yes({"model_type": "qwen3", "dtype": "float32"}, {"train.dtype": "float32"}),
+        yes(_FLOAT32, _TOLD, gives={"engine.dtype": "float32"}),
+        yes(_FLOAT32, _TOLD, defaults={"engine.dtype": "auto"}, gives={"engine.dtype": "float32"}),
+        yes(_FLOAT32, {**_TOLD, "engine.dtype": "bfloat16"}, gives={}),
+        yes(_FLOAT32, advises="at twice the memory"),
+        yes(_FLOAT32, {"engine.dtype": "bfloat16"}, gives={}),
+        yes({"model_type": "qwen3", "dtype": None, "torch_dtype": "float32"}, _TOLD, gives={"engine.dtype": "float32"}),
+        yes({"model_type": "gemma3", "text_config": {"dtype": "float32"}}, _TOLD, gives={"engine.dtype": "float32"}),
         no({"model_type": "qwen3", "dtype": "bfloat16", "torch_dtype": "float32"}),
         no({"model_type": "qwen3", "dtype": "float16"}),
-        no({"model_type": "qwen3", "dtype": "float32", "quantization_config": {"quant_method": "fp8"}}),
+        no({**_FLOAT32, "quantization_config": {"quant_method": "fp8"}}),
         no({"model_type": "gemma3", "dtype": "bfloat16", "text_config": {"dtype": "float32"}}),
-        no({"model_type": "qwen3", "dtype": "float32"}, {"train.dtype": "bfloat16"}),
-        no({"model_type": "qwen3", "dtype": "float32"}, {"train.dtype": "float32", "train.autocast": "bfloat16"}),
-        no({"model_type": "qwen3", "dtype": "float32"}, purpose="serve"),
+        no(_FLOAT32, {"train.dtype": "bfloat16"}),
+        no(_FLOAT32, {"train.dtype": "float32", "train.autocast": "bfloat16"}),
+        no(_FLOAT32, purpose="serve"),
         no("qwen3"),
     ],
     cost="twice the memory for weights and KV cache, and products at float32's rate",
@@ -65,6 +78,7 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """The logprobs of a rollout are those of the trainer, which has the same checkpoint in float32."""
     model = lab.checkpoint("qwen3")
-    async with lab.worker(model, {"engine": {"load_format": "auto", "dtype": None}}) as worker:
+    values = {"engine": {"load_format": "auto", "dtype": None}, "train": {"dtype": "float32"}}
+    async with lab.worker(model, values) as worker:
         got = await lab.sample(worker)
     return lab.close_logprobs(got, lab.rescored(lab.trainer(model), got))

@@ -19,12 +19,9 @@ Evidence: a test on the real engine, with a bfloat16 checkpoint that was updated
 
 from __future__ import annotations
 
-from quirks_core import Advise, Fact, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
-from quirks_plugins.conditions import checkpoint_dtype, under_autocast
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
+from quirks_plugins.conditions import half, quantized, under_autocast
 
-_dtype = setting("engine.dtype")
-_is_open = ~_dtype.is_set() | _dtype.one_of("auto")
-_half = _dtype.one_of("bfloat16", "float16", "half") | (_is_open & (checkpoint_dtype("bfloat16") | checkpoint_dtype("float16")))
 _BFLOAT16 = {"model_type": "qwen3", "dtype": "bfloat16"}
 _FLOAT32 = {"train.dtype": "float32"}
 
@@ -32,12 +29,13 @@ QUIRK = Quirk(
     id="float32-trainer-rollout",
     title="A rollout in bfloat16 or float16 has other logprobs than its trainer in float32",
     flag=ModelFlag.DTYPE,
+    kind=Kind.RULE,
     match=purpose("rollout")
     & typed("train.dtype")
     & setting("train.dtype").one_of("float32")
     & ~under_autocast
-    & ~Fact("model.config.quantization_config").is_set()
-    & _half,
+    & ~quantized
+    & half,
     adjustments=Advise(
         "the trainer computes in float32 and the engine does not, so their logprobs differ: set engine.dtype=float32, which "
         "costs twice the memory for weights and KV cache, and products at float32's rate"

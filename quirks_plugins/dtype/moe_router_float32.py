@@ -1,19 +1,22 @@
-"""DeepSeek-V2, V3, V3.2 and Kimi K2: vLLM rounds the router's logits to bfloat16, and the trainer does not.
+"""DeepSeek-V2, V3, V3.2, Kimi K2 and models around them: vLLM rounds the router's logits to bfloat16, and the trainer does not.
 
-What happens: in a bfloat16 rollout some tokens go to other experts than in the trainer, and their logprobs are off by far more
-than rounding explains. This happens where the router's logits are close to each other, because each of them carries an error
-of 2^-8. vLLM's router gives its logits in the model's dtype
+What happens: in a bfloat16 rollout each logit of the router carries a relative error of up to 2^-9, and where two experts are
+close to each other, a token can go to another expert than in the trainer. vLLM's router gives its logits in the model's dtype
 (``vllm.model_executor.models.deepseek_v2:_get_moe_router_dtype``). transformers casts both factors to float32, and so do the
 trainers: prime-rl patches vLLM for it. vLLM already has a setting for the router's dtype, a key of ``config.json``, but these
 checkpoints do not have that key. For GLM-5 vLLM uses float32 without the key (vllm-project/vllm#47410).
 
 What this changes: ``hf_overrides.moe_router_dtype`` becomes float32 for a rollout on a GPU, unless the user set it, or the
-engine computes in float32 anyway. The product of the bfloat16 factors then keeps the precision in which it was accumulated.
+engine computes in float32 anyway; for Kimi-VL, Kimi K2.5 and DeepSeek-VL2 in ``text_config``. The product of the bfloat16
+factors then keeps the precision in which it was accumulated. The quirk concerns only runs in which vLLM has a kernel for that:
+from 0.29.0 on with every NVIDIA GPU (vllm-project/vllm#54048), before with Hopper and data-center Blackwell alone; from 0.28.0
+on with ROCm (vllm-project/vllm#50268). Elsewhere, and on the CPU platform, vLLM rounds the logits before it casts them, and
+the key has no effect. EXAONE-MoE and A.X-K1 round in the same way and do not read the key; the quirk does not concern them.
 
 When it can go: when vLLM uses float32 for these models, too.
 
-Evidence: a static probe. On the CPU platform the setting has no effect, because the logits are rounded before they are cast.
-On a GPU the effect would show in bfloat16, as the share of tokens that go to other experts than in transformers.
+Evidence: a static probe of the function that reads the key. How many tokens go to other experts was not measured by us. The
+key was read in vLLM 0.25.1 to 0.33.0; 0.20.0 does not have it.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from quirks_core import (
     StaticProbe,
     model_type,
     no,
+    package,
     platform,
     purpose,
     report,
@@ -37,24 +41,39 @@ from quirks_core import (
 )
 
 _SLOT = "engine.hf_overrides"
+_KEY = {"moe_router_dtype": "float32"}
+_text_only = model_type("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2")
+_multimodal = model_type("kimi_vl", "kimi_k25", "deepseek_vl_v2")
+_capability = Fact("platform.gpu.capability")
+#: The product in float32 exists: Hopper and the family of SM100 have one in every version.
+_on_cuda = package("vllm", introduced="0.29.0") | _capability.one_of(90) | (_capability.above(99) & _capability.below(110))
+_on_rocm = package("vllm", introduced="0.28.0")
+_A100, _HOPPER = {"platform.gpu.capability": 80}, {"platform.gpu.capability": 90}
 
 QUIRK = Quirk(
     id="moe-router-float32",
-    title="vLLM rounds the router logits of DeepSeek's models to the model's dtype, and tokens go to other experts",
+    title="vLLM rounds the router logits of DeepSeek's models to the model's dtype, and trainers route in float32",
     flag=ModelFlag.DTYPE,
-    match=model_type("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2")
+    match=(
+        (_text_only & ~Fact("model.config.moe_router_dtype").is_set())
+        | (_multimodal & ~Fact("model.config.text_config.moe_router_dtype").is_set())
+    )
     & purpose("rollout")
-    & platform("cuda", "rocm")
-    & ~setting("engine.dtype").one_of("float32", "float")
-    & ~Fact("model.config.moe_router_dtype").is_set(),
-    affected=Affected("vllm", introduced="0.26.0"),
-    adjustments=Default(_SLOT, {"moe_router_dtype": "float32"}, reason="trainers route in float32"),
+    & ((platform("cuda") & _on_cuda) | (platform("rocm") & _on_rocm))
+    & ~setting("engine.dtype").one_of("float32", "float"),
+    affected=Affected("vllm", introduced="0.25.1"),
+    adjustments=[
+        Default(_SLOT, _KEY, reason="trainers route in float32", when=_text_only),
+        Default(_SLOT, {"text_config": _KEY}, reason="trainers route in float32", when=_multimodal),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2952"),
         report("https://github.com/vllm-project/vllm/pull/14027"),
         report("https://github.com/NVIDIA-NeMo/Automodel/issues/3650"),
         report("https://github.com/vllm-project/vllm/pull/47410"),
+        report("https://github.com/vllm-project/vllm/pull/50268"),
+        report("https://github.com/vllm-project/vllm/pull/54048"),
     ],
     evidence=StaticProbe(
         "vllm.model_executor.models.deepseek_v2",
@@ -62,7 +81,7 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("deepseek_v3", vllm="0.32.0", platform="cuda", gives={_SLOT: {"moe_router_dtype": "float32"}}),
+        yes("deepseek_v3", vllm="0.32.0", platform="cuda", gives={_SLOT: _KEY}),
         yes(
             "deepseek_v3",
             {_SLOT: {"hidden_size": 64}},
@@ -70,7 +89,16 @@ QUIRK = Quirk(
             platform="cuda",
             gives={_SLOT: {"hidden_size": 64, "moe_router_dtype": "float32"}},
         ),
-        yes("deepseek_v3", {_SLOT: {"moe_router_dtype": "bfloat16"}}, vllm="0.32.0", platform="cuda", gives={}),
+        no("deepseek_v3", {_SLOT: {"moe_router_dtype": "bfloat16"}}, vllm="0.32.0", platform="cuda"),
+        yes("deepseek_v3", vllm="0.32.0", platform="cuda", extra=_A100),
+        yes("deepseek_v3", vllm="0.28.0", platform="cuda", extra=_HOPPER, gives={_SLOT: _KEY}),
+        no("deepseek_v3", vllm="0.28.0", platform="cuda", extra=_A100),
+        unknown("deepseek_v3", vllm="0.28.0", platform="cuda"),
+        yes("deepseek_v3", vllm="0.28.0", platform="rocm", gives={_SLOT: _KEY}),
+        no("deepseek_v3", vllm="0.27.1", platform="rocm"),
+        yes("kimi_vl", vllm="0.32.0", platform="cuda", gives={_SLOT: {"text_config": _KEY}}),
+        yes("kimi_k25", vllm="0.32.0", platform="cuda", gives={_SLOT: {"text_config": _KEY}}),
+        no({"model_type": "kimi_vl", "text_config": _KEY}, vllm="0.32.0", platform="cuda"),
         yes("deepseek_v3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cuda"),
         no("deepseek_v3", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cuda"),
         no({"model_type": "deepseek_v3", "moe_router_dtype": "bfloat16"}, vllm="0.32.0", platform="cuda"),

@@ -1,35 +1,50 @@
-"""DeepScaleR recipes: code that Inductor compiled hurts convergence.
+"""DeepScaleR recipes: NeMo RL reports wrong logprobs of rollouts with Inductor, and with one of vLLM's kernels.
 
-What happens: training curves of DeepScaleR fall behind when rollouts run on vLLM's default compilation. NeMo RL first turned
-off all of it, CUDA graphs included (NVIDIA-NeMo/RL#857), and found later that Inductor alone is to blame (#1014, #1962). Its
-recipes for 8K and 24K tokens now run with CUDA graphs and the backend ``eager`` (#3097).
+What happens: NeMo RL reports two things. Logprobs of the engine differ from the trainer's in spikes, and training curves fall
+behind, when rollouts run on vLLM's default compilation. It first turned off all of it, CUDA graphs included
+(NVIDIA-NeMo/RL#857), and found later that it is enough not to use Inductor (#1014, #1962). Without Inductor vLLM uses its own
+kernels, and since vLLM 0.20 the one for rotary embeddings gives wrong logprobs on long sequences (#2981). Its recipes for 8K
+and 24K tokens now run with CUDA graphs, the backend ``eager`` (#3097) and all kernels but that one.
 
-What this changes: ``engine.compilation_config.backend`` is ``eager`` by default: vLLM still captures CUDA graphs, and Inductor
-compiles nothing. A recipe that itself sets the backend or ``engine.enforce_eager`` wins.
+What this changes: ``engine.compilation_config`` gets ``backend: eager`` by default (vLLM still captures CUDA graphs, and
+Inductor compiles nothing) and, from vLLM 0.20 on, ``custom_ops: [all, -rotary_embedding]``. A recipe that itself sets them or
+``engine.enforce_eager`` wins.
 
 When it can go: when a change of vLLM or PyTorch is shown to have made it superfluous. Until then it is only a default, not a
 requirement.
 
-Evidence: training curves in the references; not reproduced by us.
+Evidence: training curves and logprobs in the references; nothing of it was reproduced by us.
 """
 
 from __future__ import annotations
 
-from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, fix, model_name, no, purpose, report, yes
+from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, fix, model_name, no, package, purpose, report, yes
 
 _SLOT = "engine.compilation_config"
+_KERNELS = {"custom_ops": ["all", "-rotary_embedding"]}
+#: What vLLM does with the kernels depends on the backend.
+_typed_backend = Fact(f"{_SLOT}.backend").is_set()
 
 QUIRK = Quirk(
     id="deepscaler-eager",
-    title="DeepScaleR converges worse when rollouts run code that Inductor compiled",
+    title="NeMo RL reports wrong logprobs of DeepScaleR where Inductor compiled the rollout engine",
     flag=ModelFlag.ENFORCE_EAGER,
     match=purpose("rollout") & (model_name("deepscaler") | Fact("recipe").matches("deepscaler")),
-    adjustments=Default(_SLOT, {"backend": "eager"}),
+    adjustments=[
+        Default(_SLOT, {"backend": "eager"}),
+        Default(
+            _SLOT,
+            _KERNELS,
+            reason="without Inductor vLLM uses its own kernels, and the one for rotary embeddings was reported as wrong",
+            when=package("vllm", introduced="0.20.0") & ~_typed_backend,
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/NVIDIA-NeMo/RL/pull/857"),
         fix("https://github.com/NVIDIA-NeMo/RL/pull/1014"),
         fix("https://github.com/NVIDIA-NeMo/RL/pull/1962"),
+        report("https://github.com/NVIDIA-NeMo/RL/pull/2981"),
         fix("https://github.com/NVIDIA-NeMo/RL/pull/3097"),
     ],
     examples=[
@@ -38,6 +53,9 @@ QUIRK = Quirk(
         yes(name="DeepSeek-R1-Distill-Qwen-1.5B", recipe="grpo-deepscaler-1.5b-8K"),
         yes(settings={_SLOT: {"backend": "inductor", "cudagraph_mode": "NONE"}}, recipe="DeepScaleR", gives={}),
         yes(settings={"engine.enforce_eager": True}, recipe="deepscaler", gives={_SLOT: {"backend": "eager"}}),
+        yes(name="DeepScaleR-1.5B-Preview", vllm="0.32.0", gives={_SLOT: {"backend": "eager", **_KERNELS}}),
+        yes(name="DeepScaleR-1.5B-Preview", vllm="0.16.0", gives={_SLOT: {"backend": "eager"}}),
+        yes(settings={_SLOT: {"backend": "inductor"}}, vllm="0.32.0", recipe="DeepScaleR", gives={}),
         no(name="Qwen3-1.7B"),
         no(name="DeepSeek-R1-Distill-Qwen-1.5B", recipe="grpo-math-1B"),
         no(name="DeepScaleR-1.5B-Preview", purpose="serve"),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, environment, no, report, setting, unknown, yes
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, environment, no, report, setting, unknown, yes
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -29,6 +29,7 @@ QUIRK = Quirk(
     id="dynamo-disabled-needs-eager",
     title="An engine that compiles does not start where TORCHDYNAMO_DISABLE=1",
     flag=ModelFlag.ENFORCE_EAGER,
+    kind=Kind.RULE,
     match=(
         environment("TORCHDYNAMO_DISABLE").one_of("1")
         & ~environment("VLLM_USE_AOT_COMPILE").one_of("0")

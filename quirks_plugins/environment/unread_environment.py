@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Advise, Fact, ModelFlag, Quirk, RunContext, Severity, no, report, unknown, yes
+from quirks_core import Advise, Fact, Kind, ModelFlag, Quirk, RunContext, Severity, no, report, unknown, yes
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -27,6 +27,7 @@ QUIRK = Quirk(
     id="unread-environment",
     title="Variables that the installed vLLM no longer reads have no effect, silently",
     flag=ModelFlag.ENVIRONMENT,
+    kind=Kind.RULE,
     match=Fact("environment.unread").is_not_empty(),
     adjustments=Advise(_message),
     severity=Severity.NOISE,

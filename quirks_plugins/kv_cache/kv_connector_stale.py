@@ -6,9 +6,10 @@ to clear its store. A connector without ``reset_cache`` inherits one that does n
 (``KVConnectorBase_V1``), and ``Scheduler.reset_connector_cache`` treats every result except False as success. The next request
 with a known prefix then loads keys and values of the old weights. vLLM logs this at the level DEBUG only.
 
-What this changes: a rollout with such a connector is refused. LMCache, FlexKV, HF3FS and vLLM's example connector keep what
-they stored. The connectors for offloading and the Mooncake store can be cleared. Connectors that only carry a request from one
-engine to the next keep nothing.
+What this changes: a rollout with such a connector is refused, also where ``MultiConnector`` combines it with others. LMCache,
+FlexKV, HF3FS and vLLM's example connector keep what they stored. The connectors for offloading and the Mooncake store can be
+cleared. Connectors that only carry a request from one engine to the next keep nothing, and neither does HiSparse. The plan
+advises a run whose connector comes from a module of its own (``kv_connector_module_path``).
 
 When it can go: when vLLM treats a connector that did not clear its cache as a failure, or these connectors learn to clear it.
 Neither is the case in vLLM 0.26.0 to 0.33.0. Since vllm-project/vllm#42695, in 0.26.0 or before, an update asks connectors to
@@ -17,9 +18,24 @@ clear their cache.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, Fact, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, purpose, report, unknown, yes
+from quirks_core import (
+    Advise,
+    Affected,
+    Fact,
+    ModelFlag,
+    Quirk,
+    Refuse,
+    Severity,
+    StaticProbe,
+    no,
+    purpose,
+    report,
+    unknown,
+    yes,
+)
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -28,18 +44,37 @@ if TYPE_CHECKING:
 _KEEPERS = ("ExampleConnector", "FlexKVConnectorV1", "HF3FSKVConnector", "LMCacheConnectorV1", "LMCacheMPConnector")
 
 _CONNECTOR = "engine.kv_transfer_config"
+_PARTS = "kv_connector_extra_config.connectors"
+_keeps = Fact(f"{_CONNECTOR}.kv_connector").one_of(*_KEEPERS) | Fact(f"{_CONNECTOR}.{_PARTS}.kv_connector").any_in(*_KEEPERS)
+_own_module = (
+    Fact(f"{_CONNECTOR}.kv_connector_module_path").is_set() | Fact(f"{_CONNECTOR}.{_PARTS}.kv_connector_module_path").is_set()
+)
+_OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
 _LMCACHE = {_CONNECTOR: {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}
+
+
+def _combined(*connectors: Mapping[str, Any]) -> dict[str, Any]:
+    return {_CONNECTOR: {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": list(connectors)}}}
+
 
 QUIRK = Quirk(
     id="kv-connector-stale",
     title="A KV connector that cannot be cleared serves the KV cache of old weights after an update",
     flag=ModelFlag.KV_CACHE,
-    match=purpose("rollout") & Fact(f"{_CONNECTOR}.kv_connector").one_of(*_KEEPERS),
+    match=purpose("rollout") & (_keeps | _own_module),
     affected=Affected("vllm", introduced="0.26.0"),  # of older releases nobody looked at the connectors
-    adjustments=Refuse(
-        "the KV connector in engine.kv_transfer_config keeps the KV cache of old weights when an update clears all caches",
-        "drop engine.kv_transfer_config, or take a connector that can be cleared: OffloadingConnector, MooncakeStoreConnector",
-    ),
+    adjustments=[
+        Refuse(
+            "the KV connector in engine.kv_transfer_config keeps the KV cache of old weights when an update clears all caches",
+            "drop engine.kv_transfer_config, or take one that can be cleared: OffloadingConnector, MooncakeStoreConnector",
+            when=_keeps,
+        ),
+        Advise(
+            "make sure that the connector of kv_connector_module_path has a reset_cache that clears its store: vLLM takes one "
+            "without as cleared, and prompts then get the KV cache of old weights",
+            when=_own_module,
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/vllm-project/vllm/pull/42695"),
@@ -51,10 +86,17 @@ QUIRK = Quirk(
     examples=[
         yes(settings=_LMCACHE, vllm="0.32.0", refuses="OffloadingConnector"),
         *(yes(settings={_CONNECTOR: {"kv_connector": name}}, vllm="0.32.0") for name in _KEEPERS),
+        yes(settings=_combined(_OFFLOADING, _LMCACHE[_CONNECTOR]), vllm="0.32.0", refuses="OffloadingConnector"),
+        no(settings=_combined(_OFFLOADING, _OFFLOADING), vllm="0.32.0"),
+        yes(
+            settings={_CONNECTOR: {"kv_connector": "Acme", "kv_connector_module_path": "acme.connector"}},
+            vllm="0.32.0",
+            advises="has a reset_cache",
+        ),
         no(settings=_LMCACHE, vllm="0.32.0", purpose="serve"),
         *(
             no(settings={_CONNECTOR: {"kv_connector": name, "kv_role": "kv_both"}}, vllm="0.32.0")
-            for name in ("OffloadingConnector", "MooncakeStoreConnector", "NixlConnector")
+            for name in ("OffloadingConnector", "MooncakeStoreConnector", "NixlConnector", "HiSparseConnector")
         ),
         no(vllm="0.32.0"),
         unknown(settings=_LMCACHE),

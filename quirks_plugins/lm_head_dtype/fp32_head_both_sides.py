@@ -11,7 +11,9 @@ model's dtype with a warning, and of 0.26.0). In the trainer it is another switc
 
 What this changes: if ``engine.head_dtype`` or ``train.head_dtype`` is ``float32``, the other one must be ``float32``, too. The
 quirk sets the one that the user left open, and refuses the run if the user set it to ``model``. The trainer finds its value in
-the plan.
+the plan. If both are open, the trainer is described (``train.dtype`` or ``train.backend``) and the engine computes in bfloat16
+or float16, the plan proposes float32 on both sides, which is what published recipes do. It is no default, because both
+programs pay for it.
 
 When it can go: never; it is a law, not a workaround.
 """
@@ -21,7 +23,24 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_core import (
+    Advise,
+    Affected,
+    Kind,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    fix,
+    no,
+    purpose,
+    report,
+    setting,
+    typed,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import half
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +51,10 @@ if TYPE_CHECKING:
 _ENGINE, _TRAIN = "engine.head_dtype", "train.head_dtype"
 _engine_in_float32 = setting(_ENGINE).one_of("float32")
 _trainer_in_float32 = setting(_TRAIN).one_of("float32")
+_described = typed("train.dtype") | typed("train.backend")
+_both_open = _described & half & ~setting(_ENGINE).is_set() & ~setting(_TRAIN).is_set()
 _NEW = {"vllm": "0.32.0"}
+_BFLOAT16 = {"model_type": "qwen3", "dtype": "bfloat16"}
 
 
 def _required(slot: str, other: str) -> Require:
@@ -49,9 +71,18 @@ QUIRK = Quirk(
     id="fp32-head-both-sides",
     title="A float32 head in the engine or the trainer alone widens the gap between their logprobs",
     flag=ModelFlag.LM_HEAD_DTYPE,
-    match=purpose("rollout") & (_engine_in_float32 | _trainer_in_float32),
+    kind=Kind.RULE,
+    match=purpose("rollout") & (_engine_in_float32 | _trainer_in_float32 | _both_open),
     affected=Affected("vllm", introduced="0.26.0"),
-    adjustments=[_required(_TRAIN, _ENGINE), _required(_ENGINE, _TRAIN)],
+    adjustments=[
+        _required(_TRAIN, _ENGINE),
+        _required(_ENGINE, _TRAIN),
+        Advise(
+            f"in bfloat16 both sides round their logits: set {_ENGINE}: float32 and {_TRAIN}: float32, and that part of the "
+            "difference between their logprobs is gone",
+            when=_both_open,
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         fix("https://github.com/vllm-project/vllm/pull/48390"),
@@ -67,6 +98,10 @@ QUIRK = Quirk(
         yes(
             settings={_TRAIN: "float32", _ENGINE: "model"}, packages=_NEW, refuses=["one side only", f"set {_ENGINE}: float32"]
         ),
+        yes(_BFLOAT16, {"train.dtype": "bfloat16"}, packages=_NEW, advises="that part of the difference"),
+        no(_BFLOAT16, packages=_NEW),
+        no(_BFLOAT16, {"train.dtype": "bfloat16", _ENGINE: "model"}, packages=_NEW),
+        no({"model_type": "qwen3", "dtype": "float32"}, {"train.dtype": "float32", "engine.dtype": "float32"}, packages=_NEW),
         no(settings={_ENGINE: "model"}, packages=_NEW),
         no(settings={_TRAIN: "model"}, packages=_NEW),
         no(packages=_NEW),

@@ -1,7 +1,7 @@
 """Sampling defaults of a checkpoint's ``generation_config.json`` reach requests that leave them open.
 
 What happens: samples are drawn with the checkpoint's repetition penalty, top-k or temperature, and their logprobs are those of
-another distribution than the trainer assumes. NVIDIA-NeMo/RL#3497 measured it for the penalty of 1.1 that
+another distribution than the trainer assumes. A comment in NVIDIA-NeMo/RL#3497 measured it for the penalty of 1.1 that
 Qwen2.5-0.5B-Instruct ships: 59 percent of the tokens are off by more than a percent. Since vllm-project/vllm#12622 every
 sampling parameter that a request leaves open comes from the checkpoint, not from vLLM's neutral defaults. ``max_new_tokens``
 of that file becomes a limit for every request, too.
@@ -22,7 +22,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Default, ModelFlag, Quirk, Severity, fix, no, purpose, report, yes
+from quirks_core import Default, Kind, ModelFlag, Quirk, Severity, fix, no, purpose, report, yes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +33,7 @@ QUIRK = Quirk(
     id="generation-config-leak",
     title="Requests that leave their sampling open inherit penalties, top-k and temperature from the checkpoint",
     flag=ModelFlag.LOGPROBS,
+    kind=Kind.RULE,
     match=purpose("rollout"),
     adjustments=Default("engine.generation_config", "vllm"),
     severity=Severity.WRONG_OUTPUT,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, report, yes
+from quirks_core import Default, Fact, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, yes
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -24,6 +24,7 @@ QUIRK = Quirk(
     id="max-logprobs-cap",
     title="A distillation run's request for the logprobs of more than 20 tokens is refused",
     flag=ModelFlag.LOGPROBS,
+    kind=Kind.RULE,
     match=Fact("recipe").matches(r"distil|\b(gkd|m?opd|opsd)\b"),
     adjustments=Default("engine.max_logprobs", -1),
     severity=Severity.CRASH,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -24,6 +24,7 @@ QUIRK = Quirk(
     id="rollout-logprobs-processed",
     title="vLLM reports logprobs before temperature; a trainer needs those of the distribution that was sampled from",
     flag=ModelFlag.LOGPROBS,
+    kind=Kind.RULE,
     match=purpose("rollout"),
     # Earlier engines have no such mode, or one that leaves temperature out (PrimeIntellect-ai/prime-rl#697).
     affected=Affected("vllm", introduced="0.10.2"),
@@ -31,13 +32,15 @@ QUIRK = Quirk(
         Default("engine.logprobs_mode", "processed_logprobs"),
         Advise(
             "with top_p < 1 or top_k > 0 processed logprobs are renormalised over the kept tokens; "
-            "a trainer must mask its logits alike, or sample with top_p: 1 and top_k: -1",
+            "a trainer must mask its logits alike (vLLM 0.28 and later return the mask with engine.return_sampling_mask), or "
+            "sample with top_p: 1 and top_k: -1",
             when=setting("sampling.top_p").below(1) | setting("sampling.top_k").above(0),
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/huggingface/trl/issues/4159"),
+        report("https://github.com/huggingface/trl/issues/6789"),
         report("https://github.com/vllm-project/vime/issues/64"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],

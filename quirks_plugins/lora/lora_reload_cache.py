@@ -3,12 +3,14 @@
 What happens: after an update of the adapter, samples whose prompt was seen before have logprobs that match neither adapter:
 their first KV blocks come from the old one, the rest from the new one. The error grows with every update. After a restart of
 the engine it is gone, because the cache is empty. vLLM keys cached blocks by the adapter's name (``_gen_lora_extra_hash_keys``
-in v1/core/kv_cache_utils.py), and from 0.31.0 on by name and path. The contents of the files are not part of the key. Trainers
-that save each step's adapter to one folder, and load it with ``load_inplace`` or unload and load it again, keep name and path.
+in v1/core/kv_cache_utils.py; 0.11.1 to 0.33.0 were read), and from 0.31.0 on by name and path. The contents of the files are
+not part of the key. Trainers that save each step's adapter to one folder, and load it with ``load_inplace`` or unload and load
+it again, keep name and path.
 
-What this changes: ``engine.enable_prefix_caching`` becomes false in rollouts with LoRA. A value that the user set stays: set
-it to true if every update has a name of its own (or, from 0.31.0 on, a path), or if the trainer calls ``reset_prefix_cache``
-after each update while no request runs.
+What this changes: after an adapter was loaded again, requests that use it get a ``cache_salt`` that contains the number of the
+load, so that blocks of the adapter before are not found. The engine core sees each load: ``add_lora``, also for an adapter
+that was removed before, a new id under the same name, and a request with ``load_inplace``. Requests that run keep their cache.
+The quirk is a patch: switching prefix caching off, or a new name for each adapter, has the same effect.
 
 When it can go: when the cache's key includes a version of the adapter that changes with each update (vllm-project/vllm#48352).
 """
@@ -20,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from quirks_core import (
     Affected,
-    Default,
     ModelFlag,
+    Patch,
     Quirk,
     Severity,
     StaticProbe,
@@ -33,6 +35,7 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.prefix_cache.prefix_cache_after_update import SALTED_REQUESTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,18 +45,23 @@ if TYPE_CHECKING:
     from worker.lab.kit.lab import Generated, Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
+_CACHING = "engine.enable_prefix_caching"
 
 QUIRK = Quirk(
     id="lora-reload-cache",
     title="A LoRA adapter updated under its old name is served prefix blocks of the previous adapter",
     flag=ModelFlag.LORA,
-    match=purpose("rollout") & setting("engine.enable_lora").is_true(),
-    affected=Affected("vllm", introduced="0.26.0"),
-    adjustments=Default(
-        "engine.enable_prefix_caching",
-        False,
-        reason="cached prefixes outlive an update of the adapter under its old name, because vLLM knows it by name and path",
-    ),
+    match=purpose("rollout") & setting("engine.enable_lora").is_true() & ~setting(_CACHING).one_of(False),
+    affected=Affected("vllm", introduced="0.11.1"),
+    adjustments=[
+        *SALTED_REQUESTS,
+        Patch(
+            "vllm.v1.engine.core:EngineCore.add_lora",
+            wrapper="quirks_plugins.prefix_cache.weight_version_patches:wrap_add_lora",
+            expects=("c911c0883784",),
+            reason="adapters are loaded again there, and cached blocks are keyed by their name and path alone",
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/vllm-project/vllm/issues/42125"),
@@ -67,13 +75,18 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("qwen3", _LORA, vllm="0.32.0", gives={"engine.enable_prefix_caching": False}),
-        yes("qwen3", {**_LORA, "engine.enable_prefix_caching": True}, vllm="0.32.0", gives={}),
+        yes(
+            "qwen3",
+            _LORA,
+            vllm="0.32.0",
+            patches=["EngineCore.add_lora", "EngineCore.add_request", "EngineCore.preprocess_add_request"],
+        ),
+        no("qwen3", {**_LORA, _CACHING: False}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),
         unknown("qwen3", _LORA),
     ],
-    cost="prompts with a common prefix are computed anew for each request",
+    cost="one list of adapters from the workers at each load of one; nothing per token",
 )
 
 _RANK = 8

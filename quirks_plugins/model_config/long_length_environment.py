@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Fact,
+    Kind,
     ModelFlag,
     Quirk,
     Require,
@@ -48,6 +49,7 @@ QUIRK = Quirk(
     id="long-length-environment",
     title="VLLM_ALLOW_LONG_MAX_MODEL_LEN lets sequences run past the table of rotations",
     flag=ModelFlag.MODEL_CONFIG,
+    kind=Kind.RULE,
     match=environment("VLLM_ALLOW_LONG_MAX_MODEL_LEN").matches(r"^\s*(1|true)\s*$")
     & setting("engine.max_model_len").above(Fact("model.config.max_position_embeddings"))
     & text_only

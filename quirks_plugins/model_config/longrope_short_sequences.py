@@ -9,45 +9,57 @@ of rotary factors. transformers uses the short factors for a sequence of at most
 factors as soon as ``max_model_len`` is above that length. If ``max_model_len`` is not set, vLLM uses the trained length, and
 nothing is wrong.
 
-What this changes: a rollout whose ``engine.max_model_len`` is above ``original_max_position_embeddings`` is refused. Prompt
-and answer must then fit into that length.
+What this changes: nothing; the plan advises a rollout whose ``engine.max_model_len`` is above
+``original_max_position_embeddings``. It is not refused, because no setting of the engine helps a run that needs longer
+sequences: prompt and answer must fit into that length, or both programs must use the long factors throughout. A trainer that
+puts a long sequence into the same batch as short ones uses the long factors for all of them.
 
-When it can go: never, unless vLLM keeps the two kinds of sequences apart. If every sequence of the run, also the trainer's, is
-longer than that, both sides use the long factors: switch the quirk off. A trainer that puts a long sequence into the same
-batch as short ones uses the long factors for all of them.
+When it can go: never, unless vLLM keeps the two kinds of sequences apart. vLLM has chosen one set since 0.11.1
+(vllm-project/vllm#27431); 0.11.0 chose by batch.
+
+Evidence: a static probe, and a test on the real engine (tests/engine/test_longrope.py). Advice changes nothing, so that no
+paired run can show it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quirks_core import Fact, ModelFlag, Quirk, Require, Severity, StaticProbe, no, purpose, report, setting, yes
-from quirks_plugins.model_config.rope import of_kind
-
-if TYPE_CHECKING:
-    from quirks_core.facts.context import RunContext
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_core import (
+    Advise,
+    Affected,
+    Fact,
+    ModelFlag,
+    Quirk,
+    Severity,
+    StaticProbe,
+    no,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+from quirks_plugins.model_config.rope import NAMES, of_kind
 
 _TRAINED = "original_max_position_embeddings"
-
-
-def _trained_length(context: RunContext) -> int:
-    return int(context.model.config[_TRAINED])
-
+_LENGTH = setting("engine.max_model_len")
+#: Beside the mapping (Phi-3), or in it (Phi-3.5-MoE).
+_beside = Fact(f"model.config.{_TRAINED}")
+_new, _old = (Fact(f"model.config.{name}.{_TRAINED}") for name in NAMES)
+_above_trained = _LENGTH.above(_beside) | (~_beside.is_set() & (_LENGTH.above(_new) | _LENGTH.above(_old)))
 
 _PHI = {"model_type": "phi3", "max_position_embeddings": 131072, _TRAINED: 4096, "rope_scaling": {"type": "longrope"}}
+
+_PHI_MOE = {"model_type": "phimoe", "max_position_embeddings": 131072, "rope_scaling": {"type": "longrope", _TRAINED: 4096}}
 
 QUIRK = Quirk(
     id="longrope-short-sequences",
     title="With a max_model_len above LongRoPE's trained length, vLLM rotates short sequences with the long factors",
     flag=ModelFlag.MODEL_CONFIG,
-    match=purpose("rollout")
-    & (of_kind("longrope") | of_kind("su"))
-    & setting("engine.max_model_len").above(Fact(f"model.config.{_TRAINED}")),
-    adjustments=Require(
-        "engine.max_model_len",
-        at_most=_trained_length,
-        reason="above it vLLM rotates sequences of every length with the long factors, and the trainer only long ones",
+    match=purpose("rollout") & (of_kind("longrope") | of_kind("su")) & _above_trained,
+    affected=Affected("vllm", introduced="0.11.1"),
+    adjustments=Advise(
+        f"engine.max_model_len is above {_TRAINED}: vLLM rotates sequences of every length with the long factors, the trainer "
+        "only long ones, so their logprobs differ; lower it to that length if prompt and answer fit"
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
@@ -61,22 +73,20 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(_PHI, {"engine.max_model_len": 8192}, refuses="engine.max_model_len"),
-        yes({**_PHI, "rope_scaling": None, "rope_parameters": {"rope_type": "longrope"}}, {"engine.max_model_len": 4097}),
-        no(_PHI, {"engine.max_model_len": 4096}),
-        no(_PHI),
-        no(_PHI, {"engine.max_model_len": 8192}, purpose="serve"),
-        no({**_PHI, "rope_scaling": {"rope_type": "yarn"}}, {"engine.max_model_len": 8192}),
+        yes(_PHI, {"engine.max_model_len": 8192}, vllm="0.32.0", advises="lower it to that length"),
+        yes(_PHI, {"engine.max_model_len": 8192}, vllm="0.11.1"),
+        yes(
+            {**_PHI, "rope_scaling": None, "rope_parameters": {"rope_type": "longrope"}},
+            {"engine.max_model_len": 4097},
+            vllm="0.32.0",
+        ),
+        yes(_PHI_MOE, {"engine.max_model_len": 32768}, vllm="0.32.0"),
+        no(_PHI_MOE, {"engine.max_model_len": 4096}, vllm="0.32.0"),
+        no(_PHI, {"engine.max_model_len": 4096}, vllm="0.32.0"),
+        no(_PHI, vllm="0.32.0"),
+        no(_PHI, {"engine.max_model_len": 8192}, vllm="0.11.0"),
+        no(_PHI, {"engine.max_model_len": 8192}, vllm="0.32.0", purpose="serve"),
+        no({**_PHI, "rope_scaling": {"rope_type": "yarn"}}, {"engine.max_model_len": 8192}, vllm="0.32.0"),
+        unknown(_PHI, {"engine.max_model_len": 8192}),
     ],
 )
-
-
-async def scenario(lab: Lab) -> Outcome:
-    """A run of short sequences with a longer max_model_len is refused, or its logprobs are the trainer's."""
-    from quirks_plugins.model_config.evidence import edited, refused_or_close
-
-    factors = {"short_factor": [1.0] * 16, "long_factor": [1.0 + step for step in range(16)]}
-    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, **factors}
-    # No sequence is longer than 64 tokens.
-    model = edited(lab, "phi3", "longrope", {_TRAINED: 64, "rope_parameters": rope})
-    return await refused_or_close(lab, model, {"max_model_len": 256})

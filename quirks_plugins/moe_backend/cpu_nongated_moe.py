@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from quirks_core import (
     Affected,
     Fact,
+    Kind,
     ModelFlag,
     Quirk,
     Refuse,
@@ -41,6 +42,7 @@ QUIRK = Quirk(
     id="cpu-nongated-moe",
     title="vLLM's CPU platform has no kernel for experts without a gate, which Nemotron-H has",
     flag=ModelFlag.MOE_BACKEND,
+    kind=Kind.RULE,
     match=platform("cpu") & model_type("nemotron_h") & _has_experts,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Refuse(

@@ -1,22 +1,26 @@
-"""FlashInfer's CUTLASS kernel for experts in a rollout: each refit moves constants that CUDA graphs have captured.
+"""FlashInfer's CUTLASS kernel for quantised experts in a rollout: each refit moves constants that CUDA graphs have captured.
 
-What happens: after a refit, rollouts of gpt-oss become garbage now and then. It depends on what other code has written into
-the memory that the graphs still read. The constants of the kernel's activation (``gemm1_alpha``, ``gemm1_beta``,
-``gemm1_clamp_limit``) and a scale (``fake_input_scale``) are plain tensors that ``FlashInferExperts`` creates in its
-constructor. Every update makes a new object, but the CUDA graphs were captured with the addresses of the old tensors.
+What happens: after a refit, the CUDA graphs read freed memory, and the results depend on what other code has written there.
+The constants of the kernel's activation (``gemm1_alpha``, ``gemm1_beta``, ``gemm1_clamp_limit``) and a scale
+(``fake_input_scale``) are plain tensors that ``FlashInferExperts`` creates in its constructor. The code for quantised experts
+makes a new object at every update, but the graphs were captured with the addresses of the old tensors. The code for
+unquantised experts keeps its object and is not affected: a gpt-oss that is loaded as bfloat16, for example.
 
-What this changes: ``engine.moe_backend=flashinfer_cutlass`` is refused for a rollout of gpt-oss with CUDA graphs. The plan
-proposes triton, which has no such constants.
+What this changes: ``engine.moe_backend=flashinfer_cutlass`` is refused for a rollout with CUDA graphs, for quantised gpt-oss
+and for other quantised models that limit their activation (``swiglu_limit``). The plan proposes triton, which has no such
+constants. A backend that was left open is not examined: for MXFP4, vLLM 0.26.0 to 0.33.0 try FlashInfer's TRTLLM kernel and
+Triton before this one, and no environment variable selects it.
 
-When it can go: when vLLM keeps these tensors, as vllm-project/vllm#50521 does. In its figures, a reload on an H100 moved 72 of
-72 of them without that change, and none with it. vLLM 0.26.0 to 0.33.0 create them anew. The defect shows only on a GPU with
-CUDA graphs; the static probe looks at the constructor.
+When it can go: when vLLM keeps these tensors, as vllm-project/vllm#50521 does. In its figures, a reload of gpt-oss-20b on an
+H100 moved 72 of 72 of them without that change, and none with it; garbage was not shown there, nor by us. vLLM 0.26.0 to
+0.33.0 create them anew. The defect shows only on a GPU with CUDA graphs; the static probe looks at the constructor.
 """
 
 from __future__ import annotations
 
 from quirks_core import (
     Affected,
+    Fact,
     ModelFlag,
     Quirk,
     Require,
@@ -31,15 +35,20 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import quantized
 
 _BACKEND = "engine.moe_backend"
+_MXFP4 = {"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}
+#: Such models have a limit, which becomes one of the constants.
+_limited = model_type("gpt_oss") | Fact("model.config.swiglu_limit").is_set()
 _CUTLASS = {_BACKEND: "flashinfer_cutlass"}
 
 QUIRK = Quirk(
     id="cutlass-constants-refit",
-    title="A refit frees constants of FlashInfer's CUTLASS experts that captured CUDA graphs still read",
+    title="A refit frees constants of FlashInfer's quantised CUTLASS experts that captured CUDA graphs still read",
     flag=ModelFlag.MOE_BACKEND,
-    match=model_type("gpt_oss")
+    match=_limited
+    & quantized
     & platform("cuda")
     & purpose("rollout")
     & setting(_BACKEND).matches("^flashinfer_cutlass")
@@ -61,14 +70,17 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("gpt_oss", _CUTLASS, vllm="0.32.0", platform="cuda", refuses=_BACKEND),
-        no("gpt_oss", {_BACKEND: "triton"}, vllm="0.32.0", platform="cuda"),
-        no("gpt_oss", {**_CUTLASS, "engine.enforce_eager": True}, vllm="0.32.0", platform="cuda"),
-        no("gpt_oss", _CUTLASS, vllm="0.32.0", platform="cuda", purpose="serve"),
-        no("gpt_oss", vllm="0.32.0", platform="cuda"),
-        no("gpt_oss", _CUTLASS, vllm="0.32.0", platform="cpu"),
-        no("qwen3_moe", _CUTLASS, vllm="0.32.0", platform="cuda"),
-        unknown("gpt_oss", _CUTLASS, platform="cuda"),
+        yes(_MXFP4, _CUTLASS, vllm="0.32.0", platform="cuda", refuses=_BACKEND),
+        no(_MXFP4, {_BACKEND: "triton"}, vllm="0.32.0", platform="cuda"),
+        no(_MXFP4, {**_CUTLASS, "engine.enforce_eager": True}, vllm="0.32.0", platform="cuda"),
+        no(_MXFP4, _CUTLASS, vllm="0.32.0", platform="cuda", purpose="serve"),
+        no(_MXFP4, vllm="0.32.0", platform="cuda"),
+        no(_MXFP4, _CUTLASS, vllm="0.32.0", platform="cpu"),
+        yes({**_MXFP4, "model_type": "acme_moe", "swiglu_limit": 7.0}, _CUTLASS, vllm="0.32.0", platform="cuda"),
+        no("gpt_oss", _CUTLASS, vllm="0.32.0", platform="cuda"),
+        no(_MXFP4, {**_CUTLASS, "engine.hf_overrides": {"quantization_config": {}}}, vllm="0.32.0", platform="cuda"),
+        no({**_MXFP4, "model_type": "qwen3_moe"}, _CUTLASS, vllm="0.32.0", platform="cuda"),
+        unknown(_MXFP4, _CUTLASS, platform="cuda"),
     ],
     cost="the difference between the two kernels",
 )

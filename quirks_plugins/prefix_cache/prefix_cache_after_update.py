@@ -3,53 +3,96 @@
 What happens: rollout and trainer drift apart step by step, and a restart hides it. Every later request with a known prefix (a
 system prompt, the other samples of a group) attends to keys and values of the weights that first filled the block. There is no
 bound on their age; NVIDIA-NeMo/RL#4018 saw blocks 17 updates old. vLLM keeps the KV cache of prompts whose prefix may come
-again, and updating the weights does not clear it: vLLM leaves that decision to the user (vllm-project/vllm#46125). A refit
-that keeps the cache for requests in flight also keeps the prefix cache.
+again, and updating the weights does not clear it: vLLM leaves that decision to the user (vllm-project/vllm#46125). Embeddings
+of images are kept in the same way. A reset by the trainer is refused while requests run (``prefix-reset-refused``).
 
-What this changes: if ``refit.clear_cache`` is false, prefix caching is off. Requests in flight keep their own cache, as the
-user asked; no new request gets it.
+What this changes: after an update, requests get a ``cache_salt`` that contains the number of the update, so that cached blocks
+of older weights are not found. Nothing is computed again, and no request has to stop. PrimeIntellect-ai/prime-rl#2266 lets the
+trainer send such a salt; the quirk adds it in the engine core, to the client's own salt if there is one. Updates are noticed
+through every call that reaches the workers: ``update_weights`` of a transfer engine, ``reload_weights``, ``load_weights``
+called by a worker extension or on the model itself. Writes into the model's tensors past all of these are not noticed.
+Requests that run during an update keep their cache, as in vLLM; requests that wait get the new salt. Before the first update
+nothing changes. The encoder cache is reset as soon as no request runs. The quirk is a patch, because no setting of vLLM has
+this effect.
 
-When it can go: when vLLM keys cached blocks by the version of the weights that made them.
+When it can go: when vLLM keys cached blocks by the version of the weights that made them. The source was read in vLLM 0.26.0
+to 0.33.0; the functions that are patched are the same in all of them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import ModelFlag, Quirk, Require, Severity, no, purpose, report, setting, yes
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 _SLOT = "engine.enable_prefix_caching"
-_KEPT, _CLEARED = {"refit.clear_cache": False}, {"refit.clear_cache": True}
+_PATCHES = "quirks_plugins.prefix_cache.weight_version_patches"
+_CORE = "vllm.v1.engine.core:EngineCore"
+
+#: Requests get a salt; ``lora-reload-cache`` has the same patches.
+SALTED_REQUESTS = (
+    Patch(
+        f"{_CORE}.preprocess_add_request",
+        wrapper=f"{_PATCHES}:wrap_preprocess",
+        expects=("60b862d940ac",),
+        reason="a request is hashed there",
+    ),
+    Patch(
+        f"{_CORE}.add_request",
+        wrapper=f"{_PATCHES}:wrap_add_request",
+        expects=("be0d1d656991",),
+        reason="a request that was hashed before an update is hashed again",
+    ),
+)
 
 QUIRK = Quirk(
     id="prefix-cache-after-update",
     title="A prefix cache that outlives a weight update gives new requests keys and values of older policies",
     flag=ModelFlag.PREFIX_CACHE,
-    match=purpose("rollout") & setting("refit.clear_cache").one_of(False),
-    adjustments=Require(
-        _SLOT,
-        False,
-        remedy="set refit.clear_cache: true (or leave it open), and prefixes are cached between two updates; or set "
-        "engine.enable_prefix_caching: false (or leave it open), and only requests in flight keep their cache",
-    ),
+    match=purpose("rollout") & ~setting(_SLOT).one_of(False),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=[
+        *SALTED_REQUESTS,
+        Patch(
+            f"{_CORE}.collective_rpc",
+            wrapper=f"{_PATCHES}:wrap_collective_rpc",
+            expects=("caad873823bb",),
+            reason="every update that a trainer asks for goes through it",
+        ),
+        Patch(
+            "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
+            wrapper=f"{_PATCHES}:wrap_load_model",
+            expects=("939e4d07443b", "8579297b4f00", "39c27f400e70"),
+            reason="loads by a program's own code are noticed at the model",
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/vllm-project/vllm/issues/9744"),
         report("https://github.com/NVIDIA-NeMo/RL/pull/4018"),
         report("https://github.com/vllm-project/vllm/pull/46125"),
+        fix("https://github.com/PrimeIntellect-ai/prime-rl/pull/2266"),
     ],
     examples=[
-        yes(settings=_KEPT, gives={_SLOT: False}),
-        yes(settings={**_KEPT, _SLOT: False}, gives={}),
-        yes(settings={**_KEPT, _SLOT: True}, refuses=[_SLOT, "refit.clear_cache: true", f"{_SLOT}: false"]),
-        no(settings={**_CLEARED, _SLOT: True}),
-        no(settings={_SLOT: True}),
-        no(settings=_KEPT, purpose="serve"),
+        yes(
+            "qwen3",
+            vllm="0.32.0",
+            patches=[
+                "BaseModelLoader.load_model",
+                "EngineCore.add_request",
+                "EngineCore.collective_rpc",
+                "EngineCore.preprocess_add_request",
+            ],
+        ),
+        yes("qwen3", {_SLOT: True}, vllm="0.33.0"),
+        no("qwen3", {_SLOT: False}, vllm="0.32.0"),
+        no("qwen3", vllm="0.32.0", purpose="serve"),
+        unknown("qwen3"),
     ],
-    cost="prompts with a common prefix are computed anew for each request",
+    cost="one call to the workers at each call through collective_rpc; nothing per token",
 )
 
 

@@ -6,12 +6,15 @@ is being imported.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vllm.v1.engine.core import EngineCoreProc
 
 __all__ = ["reset_prefix_cache"]
+
+_LOG = logging.getLogger("model_quirks")
 
 
 def reset_prefix_cache(self: EngineCoreProc, reset_running_requests: bool = True, reset_connector: bool = False) -> bool:
@@ -28,4 +31,9 @@ def reset_prefix_cache(self: EngineCoreProc, reset_running_requests: bool = True
     from vllm.v1.engine.core import EngineCoreProc
 
     del reset_running_requests
-    return bool(super(EngineCoreProc, self).reset_prefix_cache(True, reset_connector))
+    reset = super(EngineCoreProc, self).reset_prefix_cache
+    try:
+        return bool(reset(True, reset_connector))
+    except RuntimeError as error:  # requests that wait for keys and values from another engine keep their blocks
+        _LOG.warning("reset_prefix_cache: %s", error)
+        return False

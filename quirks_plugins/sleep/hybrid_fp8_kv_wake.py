@@ -7,7 +7,7 @@ while the engine's health check still succeeds. After a sleep vLLM zeroes a quan
 What this changes: with sleep mode, such a model keeps its KV cache in the model's dtype.
 
 When it can go: when vLLM 0.26 is no longer supported. vllm-project/vllm#41602 fixed it in 0.27.0. It shows only on a GPU,
-because no CPU engine sleeps; the static probe finds the loop in 0.26.0, and not in later releases.
+because no CPU engine sleeps; the static probe finds the loop in 0.12.0 to 0.26.0, and neither in 0.11.1 nor in later releases.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ QUIRK = Quirk(
     title="An engine of a hybrid model with an FP8 KV cache hangs after it was woken up",
     flag=ModelFlag.SLEEP,
     match=model_type(
+        "NemotronH_Nano_VL_V2",
+        "bailing_hybrid",
         "bamba",
         "falcon_h1",
         "granitemoehybrid",
@@ -43,16 +45,20 @@ QUIRK = Quirk(
         "kimi_linear",
         "lfm2",
         "lfm2_moe",
+        "lfm2_vl",
         "nemotron_h",
+        "olmo_hybrid",
         "plamo2",
         "qwen3_5",
         "qwen3_5_moe",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
         "qwen3_next",
         "zamba2",
     )
     & setting(_DTYPE).matches("^fp8")
     & setting(_SLEEP).is_true(),
-    affected=Affected("vllm", fixed="0.27.0"),
+    affected=Affected("vllm", introduced="0.12.0", fixed="0.27.0"),
     adjustments=Require(
         _DTYPE,
         "auto",
@@ -72,7 +78,9 @@ QUIRK = Quirk(
     examples=[
         yes("nemotron_h", _FP8, vllm="0.26.0", refuses=[_DTYPE, "engine.enable_sleep_mode: false"]),
         yes("nemotron_h", {**_FP8, _DTYPE: "fp8_e4m3"}, vllm="0.26.0"),
+        *(yes(name, _FP8, vllm="0.26.0") for name in ("qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lfm2_vl")),
         no("nemotron_h", _FP8, vllm="0.27.0"),
+        no("nemotron_h", _FP8, vllm="0.11.1"),
         no("nemotron_h", {_DTYPE: "auto", _SLEEP: True}, vllm="0.26.0"),
         no("nemotron_h", {_DTYPE: "fp8"}, vllm="0.26.0"),
         no("qwen3", _FP8, vllm="0.26.0"),

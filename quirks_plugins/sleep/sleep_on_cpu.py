@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -25,6 +25,7 @@ QUIRK = Quirk(
     id="sleep-on-cpu",
     title="vLLM's CPU platform cannot sleep, and an engine that is asked to does not start",
     flag=ModelFlag.SLEEP,
+    kind=Kind.RULE,
     match=platform("cpu") & setting("engine.enable_sleep_mode").is_true(),
     adjustments=Refuse(
         "sleep mode was asked for, and vLLM's CPU platform has none",

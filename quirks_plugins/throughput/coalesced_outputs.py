@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
+from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ QUIRK = Quirk(
     id="coalesced-outputs",
     title="vLLM sends every token of a rollout across the process border by itself, and its logprob with it",
     flag=ModelFlag.THROUGHPUT,
-    match=our_worker & purpose("rollout") & package("vllm", introduced="0.26.0", fixed="0.33.1"),
+    kind=Kind.FEATURE,
+    match=our_worker & purpose("rollout") & package("vllm", fixed="0.33.1"),
+    affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
         Patch(
             "vllm.v1.core.sched.scheduler:Scheduler.update_from_output",

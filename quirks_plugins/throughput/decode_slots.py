@@ -17,7 +17,21 @@ yet, because a run should not be refused for the sake of speed.
 
 from __future__ import annotations
 
-from quirks_core import ModelFlag, Patch, Quirk, Severity, StaticProbe, no, package, purpose, report, unknown, yes
+from quirks_core import (
+    Affected,
+    Kind,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Severity,
+    StaticProbe,
+    no,
+    package,
+    purpose,
+    report,
+    unknown,
+    yes,
+)
 from quirks_plugins.conditions import our_worker
 
 #: A run of our own worker.
@@ -27,7 +41,9 @@ QUIRK = Quirk(
     id="decode-slots",
     title="vLLM's scheduler looks for KV cache blocks for every running request at every step",
     flag=ModelFlag.THROUGHPUT,
-    match=our_worker & purpose("rollout") & package("vllm", introduced="0.26.0", fixed="0.33.1"),
+    kind=Kind.FEATURE,
+    match=our_worker & purpose("rollout") & package("vllm", fixed="0.33.1"),
+    affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.core.kv_cache_manager:KVCacheManager.allocate_slots",
         wrapper="quirks_plugins.throughput.decode_slots_patches:wrap_allocate_slots",

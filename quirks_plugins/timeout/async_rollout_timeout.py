@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Default,
+    Kind,
     ModelFlag,
     Quirk,
     Refuse,
@@ -45,6 +46,7 @@ QUIRK = Quirk(
     id="async-rollout-timeout",
     title="A rollout request without a time limit can hold up a training step for ever",
     flag=ModelFlag.TIMEOUT,
+    kind=Kind.FEATURE,
     match=purpose("rollout") & setting("engine.async_engine").is_true(),
     adjustments=[
         Default("request.timeout_s", at_least=_timeout, when=_usable | ~_given),

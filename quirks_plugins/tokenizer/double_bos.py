@@ -7,12 +7,14 @@ chat endpoint therefore encode rendered text without special tokens. Our worker'
 ``/v1/completions``, however, encode a text prompt with special tokens (``TokenizeParams.add_special_tokens`` is true by
 default).
 
-What this changes: ``tokenizer.add_special_tokens`` becomes ``once`` for models whose tokenizer and chat template both add BOS,
-as read from ``tokenizer.json`` and the template. A text that begins with BOS is then encoded without another BOS, and every
-other text gets its BOS. A value that the user set stays. The quirk does not reach clients of other engines: these must send
-token ids, or ``add_special_tokens: false``.
+What this changes: a text that begins with BOS is encoded without special tokens, as vLLM's chat endpoint does; every other
+text is encoded as before. This covers ``LLM.generate`` and ``/v1/completions``, for models whose tokenizer and chat template
+both add BOS, as read from ``tokenizer.json`` and the template. Token ids are left alone, so a client that needs two BOS sends
+ids. Our own worker encodes such texts in the same way (``tokenizer.add_special_tokens: once``). The quirk is a patch:
+``add_special_tokens: false`` in each request has the same effect.
 
-When it can go: not foreseeable; vLLM and transformers treat every text prompt as raw text that needs a BOS, on purpose.
+When it can go: not foreseeable; vLLM and transformers treat every text prompt as raw text that needs a BOS, on purpose. The
+source was read in vLLM 0.26.0 to 0.33.0.
 """
 
 from __future__ import annotations
@@ -21,23 +23,27 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
-from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, fix, no, report, unknown, yes
-from quirks_plugins.conditions import our_worker
+from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, fix, no, report, unknown, yes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from worker.lab.kit.lab import Lab, Outcome
 
-_OURS = {"engine.generate_from_dummy": False}
 _BOTH = {"tokenizer.adds_bos": True, "tokenizer.template_adds_bos": True}
 
 QUIRK = Quirk(
     id="double-bos",
     title="Text that a chat template rendered begins with BOS already, and encoding it adds another",
     flag=ModelFlag.TOKENIZER,
-    match=our_worker & Fact("tokenizer.adds_bos").is_true() & Fact("tokenizer.template_adds_bos").is_true(),
-    adjustments=Default("tokenizer.add_special_tokens", "once"),
+    match=Fact("tokenizer.adds_bos").is_true() & Fact("tokenizer.template_adds_bos").is_true(),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.renderers.base:BaseRenderer._tokenize_prompt",
+        wrapper="quirks_plugins.tokenizer.token_patches:wrap_tokenize",
+        expects=("2773e7d48007",),
+        reason="a text that begins with BOS gets another one there",
+    ),
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/vllm-project/vllm/issues/9519"),
@@ -46,38 +52,31 @@ QUIRK = Quirk(
         fix("https://github.com/LiveCodeBench/LiveCodeBench/pull/146"),
     ],
     examples=[
-        yes("llama", _OURS, extra=_BOTH, gives={"tokenizer.add_special_tokens": "once"}),
-        yes("llama", {**_OURS, "tokenizer.add_special_tokens": "always"}, extra=_BOTH, gives={}),
-        yes("llama", _OURS, extra=_BOTH, purpose="eval"),
-        no("llama", _OURS, extra={**_BOTH, "tokenizer.template_adds_bos": False}),
-        no("qwen3", _OURS, extra={**_BOTH, "tokenizer.adds_bos": False}),
-        no("llama", extra=_BOTH),
-        unknown("llama", _OURS),
+        yes("llama", vllm="0.32.0", extra=_BOTH, patches="BaseRenderer._tokenize_prompt"),
+        yes("llama", vllm="0.33.0", extra=_BOTH, purpose="serve"),
+        no("llama", vllm="0.32.0", extra={**_BOTH, "tokenizer.template_adds_bos": False}),
+        no("qwen3", vllm="0.32.0", extra={**_BOTH, "tokenizer.adds_bos": False}),
+        unknown("llama", vllm="0.32.0"),
     ],
+    cost="one comparison for each text prompt",
 )
 
 _MESSAGES = [{"role": "user", "content": "tell me what a small model knows"}]
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """Rendered text is generated from as the same conversation in token ids is."""
+    """A rendered conversation has the prompt that the same conversation has in token ids."""
     from transformers import AutoTokenizer
 
-    from worker.lab.kit.lab import Outcome, batch_of
+    from worker.lab.kit.lab import Outcome
 
     model = _that_adds_bos(lab)
     tokenizer = AutoTokenizer.from_pretrained(model)
     text = tokenizer.apply_chat_template(_MESSAGES, tokenize=False, add_generation_prompt=True)
     ids = tokenizer.apply_chat_template(_MESSAGES, add_generation_prompt=True, return_dict=False)
-    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
-        (_, by_ids), *_ = [item async for item in worker.generate_async(batch_of([ids]), greedy=True)]
-        (_, by_text), *_ = [item async for item in worker.generate_text_async({"prompts": [text]}, greedy=True)]
-    got = tokenizer.encode(by_text["texts"][0], add_special_tokens=False)
-    expected = tokenizer.encode(
-        tokenizer.decode(by_ids["output_ids"][0, len(ids) :], skip_special_tokens=True), add_special_tokens=False
-    )
-    measure = "ids of the text generated greedily from a rendered conversation"
-    return Outcome(got == expected, measure, _short(got), _short(expected))
+    with lab.llm(model) as llm:
+        got = llm.generate([text], use_tqdm=False)[0].prompt_token_ids
+    return Outcome(got == ids, "token ids of a rendered conversation", _short(got), _short(ids))
 
 
 def _short(ids: list[int]) -> str:

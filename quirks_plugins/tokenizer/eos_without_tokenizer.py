@@ -6,11 +6,12 @@ every step takes as long as a sample of maximum length. With ``skip_tokenizer_in
 (``SamplingParams.update_from_generation_config``). Trainers write that file anew, and a file with sampling values alone names
 no EOS. Only if there is no such file does vLLM make one from ``config.json``, with its EOS.
 
-What this changes: the EOS of ``config.json`` (of its ``text_config`` in a multimodal model) is added to
-``sampling.stop_token_ids``. This works for engines of our own worker; other clients must send ``stop_token_ids`` themselves.
+What this changes: the EOS of ``config.json`` (of its ``text_config`` in a multimodal model) ends samples, as if
+``generation_config.json`` named it. A request with ``ignore_eos`` goes on as before. The quirk is a patch: ``stop_token_ids``
+in each request has the same effect.
 
 When it can go: when vLLM uses the EOS of ``config.json`` also for a file that names no EOS. We found no report of it; the
-reference is where vLLM made the tokenizer optional, and the gap was discussed.
+reference is where vLLM made the tokenizer optional, and the gap was discussed. The source was read in vLLM 0.26.0 to 0.33.0.
 """
 
 from __future__ import annotations
@@ -19,27 +20,18 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Fact, ModelFlag, Quirk, Require, Severity, no, report, setting, unknown, yes
-from quirks_plugins.conditions import our_worker
+from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, report, setting, unknown, yes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from quirks_core import RunContext
     from worker.lab.kit.lab import Lab, Outcome
 
 _EOS = ("model.config.eos_token_id", "model.config.text_config.eos_token_id")
 _without_tokenizer = setting("engine.skip_tokenizer_init").is_true()
-_generates_on = setting("sampling.ignore_eos").is_true()
 
 
-def _ids(context: RunContext) -> list[int]:
-    found: Any = next(value for name in _EOS if (value := context.fact(name)) is not None)
-    return list(found) if isinstance(found, list) else [found]
-
-
-_OURS = {"engine.generate_from_dummy": False}
-_SKIPPED = {**_OURS, "engine.skip_tokenizer_init": True}
+_SKIPPED = {"engine.skip_tokenizer_init": True}
 _QWEN3 = {"model_type": "qwen3", "eos_token_id": 151645}
 _NONE: dict[str, Any] = {"model.stop_token_ids": []}
 
@@ -47,39 +39,37 @@ QUIRK = Quirk(
     id="eos-without-tokenizer",
     title="Without a tokenizer, and without an EOS in generation_config.json, no sample ever ends",
     flag=ModelFlag.TOKENIZER,
-    match=our_worker
-    & _without_tokenizer
-    & ~_generates_on
-    & (Fact(_EOS[0]).is_set() | Fact(_EOS[1]).is_set())
-    & ~Fact("model.stop_token_ids").is_not_empty(),
-    adjustments=Require("sampling.stop_token_ids", includes=_ids),
+    match=_without_tokenizer & (Fact(_EOS[0]).is_set() | Fact(_EOS[1]).is_set()) & ~Fact("model.stop_token_ids").is_not_empty(),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.config.model:ModelConfig.try_get_generation_config",
+        wrapper="quirks_plugins.tokenizer.token_patches:wrap_generation_config",
+        expects=("acff98d468ae", "a16b21dd0d46", "bea4b19e3cd0"),
+        reason="without a tokenizer, vLLM knows the EOS from there alone",
+    ),
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/3748"),
     examples=[
-        yes(_QWEN3, _SKIPPED, extra=_NONE, gives={"sampling.stop_token_ids": [151645]}),
-        yes(_QWEN3, {**_SKIPPED, "sampling.stop_token_ids": [4]}, extra=_NONE, gives={"sampling.stop_token_ids": [4, 151645]}),
-        yes({"model_type": "gemma3", "text_config": {"eos_token_id": [1, 106]}}, _SKIPPED, extra=_NONE),
-        no(_QWEN3, _OURS, extra=_NONE),
-        no(_QWEN3, _SKIPPED, extra={"model.stop_token_ids": [151645]}),
-        no(_QWEN3, {**_SKIPPED, "sampling.ignore_eos": True}, extra=_NONE),
-        no("qwen3", _SKIPPED, extra=_NONE),
-        unknown(_QWEN3, _SKIPPED),
+        yes(_QWEN3, _SKIPPED, vllm="0.32.0", extra=_NONE, patches="ModelConfig.try_get_generation_config"),
+        yes({"model_type": "gemma3", "text_config": {"eos_token_id": [1, 106]}}, _SKIPPED, vllm="0.33.0", extra=_NONE),
+        yes(_QWEN3, _SKIPPED, vllm="0.32.0", extra=_NONE, purpose="serve"),
+        no(_QWEN3, vllm="0.32.0", extra=_NONE),
+        no(_QWEN3, _SKIPPED, vllm="0.32.0", extra={"model.stop_token_ids": [151645]}),
+        no("qwen3", _SKIPPED, vllm="0.32.0", extra=_NONE),
+        unknown(_QWEN3, _SKIPPED, vllm="0.32.0"),
     ],
 )
 
 
 async def scenario(lab: Lab) -> Outcome:
     """A sample ends at the EOS of ``config.json``."""
-    from worker.lab.kit.lab import PROMPTS, Outcome, batch_of
+    from worker.lab.kit.lab import Outcome
 
     expected = lab.reference(lab.checkpoint("qwen3"))[0].tokens
     eos = expected[_LENGTH - 1]
     first = expected.index(eos) + 1  # where greedy decoding comes to it
-    model = _without_eos(lab, eos)
-    values = {"engine": {"load_format": "auto", "skip_tokenizer_init": True}, "sampling": {"ignore_eos": False}}
-    async with lab.worker(model, values) as worker:
-        (_, output), *_ = [item async for item in worker.generate_async(batch_of(PROMPTS[:1]), greedy=True)]
-    length = int(output["generation_lengths"])
+    with lab.llm(_without_eos(lab, eos), skip_tokenizer_init=True) as llm:
+        length = len(lab.tokens_of(llm, temperature=0, max_tokens=32)[0])
     return Outcome(length == first, "tokens of a sample, up to its EOS", str(length), str(first))
 
 

@@ -6,10 +6,10 @@ engine started from dummy weights; there is no error. gpt-oss and MiMo-V2 copy t
 parameter is a meta tensor without values, and vLLM records and repeats only calls of weight loaders: the copy is lost, and the
 reload puts the old sinks back.
 
-What this changes: for gpt-oss and MiMo-V2 the copy becomes a call of the weight loader while a reload is open. DeepSeek-V4 and
-HY-V4 have the same defect in separate files for each kind of GPU, and pad their sinks; they are not patched. For them the
-quirk requires ``engine.load_format=auto``: the sinks then start from the checkpoint's values, and the plan says that refits do
-not update them.
+What this changes: for gpt-oss and MiMo-V2 (also inside of MiMo-V2-Omni) the copy becomes a call of the weight loader while a
+reload is open. DeepSeek-V4 and HY-V4 have the same defect in separate files for each kind of GPU, and pad their sinks; they
+are not patched. For them the quirk requires ``engine.load_format=auto``: the sinks then start from the checkpoint's values,
+and the plan says that refits do not update them.
 
 When it can go: when vLLM 0.32 is no longer supported. From 0.33.0 on these models make their sinks with
 ``make_attention_sink``, which has a weight loader. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 to
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from quirks_core import (
     Advise,
     Affected,
+    Fact,
     ModelFlag,
     Patch,
     Quirk,
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
 _WRAPPER = "quirks_plugins.weight_sync.direct_write_patches:wrap_sink_load"
 _REASON = "it copies attention sinks past their weight loader, and a layerwise reload repeats only what goes through it"
-_mimo = model_type("mimo_v2", "mimo_v2_flash")
+#: The language model of MiMo-V2-Omni is MiMo-V2.
+_mimo = model_type("mimo_v2", "mimo_v2_flash") | Fact("model.architectures").any_in("MiMoV2OmniForCausalLM")
 _unpatched = model_type("deepseek_v4", "deepseek_v41", "hy_v4")
 
 QUIRK = Quirk(
@@ -94,6 +96,7 @@ QUIRK = Quirk(
         yes("gpt_oss", vllm="0.32.0", patches="GptOssModel.load_weights"),
         yes("mimo_v2", vllm="0.32.0", patches="MiMoV2Model.load_weights"),
         yes("mimo_v2_flash", vllm="0.32.0", patches="MiMoV2Model.load_weights"),
+        yes({"architectures": ["MiMoV2OmniForCausalLM"]}, vllm="0.32.0", patches="MiMoV2Model.load_weights"),
         yes("deepseek_v4", vllm="0.32.0", gives={"engine.load_format": "auto"}, advises="do not reach"),
         yes("hy_v4", vllm="0.32.0", gives={"engine.load_format": "auto"}, advises="do not reach"),
         yes("hy_v4", {"engine.load_format": "dummy"}, vllm="0.32.0", refuses="engine.load_format", advises="do not reach"),

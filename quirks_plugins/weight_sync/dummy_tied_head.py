@@ -7,12 +7,14 @@ vLLM does the same since 0.29.0 when it loads a checkpoint (``maybe_untie_word_e
 read the checkpoint, and ties them. A refit then skips ``lm_head.weight``, and reports nothing.
 
 What this changes: also with dummy weights, a head and embeddings that differ in the checkpoint are not tied; the quirk reads
-the two tensors from the checkpoint's files for that. A head that only repeats the embeddings stays tied, because trainers send
-it once. ``engine.load_format=auto`` helps as well, but reads the whole checkpoint at every start.
+the two tensors from the checkpoint's files for that. If the files are not on this machine, one warning says so. A head that
+only repeats the embeddings stays tied, because trainers send it once. ``engine.load_format=auto`` helps as well, but reads the
+whole checkpoint at every start.
 
 When it can go: when vLLM compares the two tensors with every load format. We found no report of it; the proposal is in
-``docs/upstream/dummy-tied-head.md``. vllm-project/vllm#51665 introduced the comparison, and left dummy weights out. The defect
-is in vLLM 0.29.0 to 0.33.0; before, vLLM left out such a head with any load format.
+``docs/upstream/dummy-tied-head.md``. vllm-project/vllm#51665 introduced the comparison in 0.29.0, and left dummy weights out.
+Before 0.29.0, vLLM leaves out such a head with any load format; the quirk helps dummy starts alone. The source was read in
+vLLM 0.26.0 to 0.33.0.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ QUIRK = Quirk(
     title="A dummy start ties a head that differs from the embeddings in the checkpoint, and refits leave it out",
     flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & dummy_weights & ~_untied,
-    affected=Affected("vllm", introduced="0.29.0"),
+    affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.utils:initialize_model",
         wrapper="quirks_plugins.weight_sync.tied_head_patches:wrap_initialize_model",
@@ -61,15 +63,16 @@ QUIRK = Quirk(
     references=report("https://github.com/vllm-project/vllm/pull/51665"),
     evidence=StaticProbe(
         "vllm.config.vllm",
-        r'load_format not in \(\s+"dummy",[^)]+\):\s+self\.model_config\.maybe_untie_word_embeddings',
-        found_means_affected=True,
+        r"(?m)^ {8}self\.model_config\.maybe_untie_word_embeddings",  # with every load format
+        found_means_affected=False,
     ),
     examples=[
         yes({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.32.0"),
         yes("gemma3_text", _DUMMY, vllm="0.32.0"),
         no({"model_type": "llama", _TIES: False}, _DUMMY, vllm="0.32.0"),
         no({"model_type": "llama", _TIES: True}, {"engine.load_format": "auto"}, vllm="0.32.0"),
-        no({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.28.0"),
+        no({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.25.1"),
+        yes({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.26.0"),
         no({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.32.0", purpose="serve"),
         unknown({"model_type": "llama", _TIES: True}, _DUMMY),
     ],

@@ -14,9 +14,9 @@ setting of vLLM has this effect.
 
 When it can go: when vLLM loads these tensors through their loaders. We found no report of it for these models;
 vllm-project/vllm#57795 describes the class of defect for attention sinks, and the proposal is in
-``docs/upstream/fused-slice-refit.md``. The copies are in vLLM 0.26.0 to 0.33.0; layerwise reload exists since 0.16.0. The
-paired run uses Step-3. For LongCat-Flash-Lite only the embedding was reloaded, by itself; for Step-3.5 only the source was
-read.
+``docs/upstream/fused-slice-refit.md``. Those of Step-3 were read in vLLM 0.16.0 to 0.33.0; layerwise reload exists since
+0.16.0. The paired run uses Step-3. For LongCat-Flash-Lite only the embedding was reloaded, by itself; for Step-3.5 only the
+source was read.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import quantized
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -51,13 +52,12 @@ _step3 = model_type("step3_text", "step3_vl")
 _step3p5 = model_type("step3p5", "step3p7")
 #: LongCat-Flash-Lite, and not LongCat-Flash, whose model type it may share.
 _longcat = Fact("model.config.ngram_vocab_size_ratio").is_set()
-_quantised = Fact("model.config.quantization_config").is_set()
 
 QUIRK = Quirk(
     id="fused-slice-refit",
     title="A refit leaves weights that Step-3 and LongCat-Flash-Lite copy into slices at their old values",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=(_step3 | _step3p5 | _longcat) & purpose("rollout") & ~_quantised,
+    match=(_step3 | _step3p5 | _longcat) & purpose("rollout") & ~quantized,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=[
         Patch(

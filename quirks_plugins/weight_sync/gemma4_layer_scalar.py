@@ -4,43 +4,77 @@ What happens: after a dummy start and a refit of parameters, each layer nearly e
 with noise (-9.4e-4 where the checkpoint has about 1). A refit that walks ``named_parameters()`` never sends it, because it is
 no parameter, neither in vLLM nor in transformers. vLLM's loader accepts the buffer when it is sent.
 
-What this changes: the quirk chooses the cheaper of two cures, sending the state dict. There are two exceptions. If the
-configuration already loads the weights from the checkpoint, the quirk does nothing. If the user set ``refit.scope`` to
-``parameters`` and left the load format open, the weights are loaded from the checkpoint.
+What this changes: after a dummy load, the engine takes the buffers from the checkpoint's files, which reads nothing else of
+them. A refit that sends the buffers replaces them, and one that does not leaves them as they are. If the files are not on this
+machine, a warning says so; send ``model.state_dict()`` then, or start with ``load_format=auto``. Our own worker sends the
+state dict (``refit.scope``) as well, or loads the checkpoint if the user set it to send parameters alone. The quirk is a
+patch, because no setting of vLLM has this effect.
 
 When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them.
+Gemma-4 is in vLLM from 0.20.0 on, of the releases that were read; the patch is written for 0.26.0 to 0.33.0.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import ModelFlag, Quirk, Require, Severity, model_type, no, purpose, report, typed, unknown, yes
-from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Require,
+    Severity,
+    model_type,
+    no,
+    purpose,
+    report,
+    typed,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters, our_worker
 
 if TYPE_CHECKING:
+    from quirks_core.declaration.match import Match
     from worker.lab.kit.lab import Lab, Outcome
 
 _insists = insists_on_parameters & ~typed("engine.load_format")
-_OPEN = {"engine.load_format": "dummy", "refit.scope": "parameters"}
+_DUMMY = {"engine.load_format": "dummy"}
+_OURS = {"engine.generate_from_dummy": False}
+_OPEN = {**_DUMMY, "refit.scope": "parameters"}
+
+
+def constants_from_checkpoint(when: Match | None = None) -> Patch:
+    """The patch by which a dummy start takes what is no parameter from the checkpoint; several quirks have it."""
+    return Patch(
+        "vllm.model_executor.model_loader.dummy_loader:DummyModelLoader.load_weights",
+        wrapper="quirks_plugins.weight_sync.dummy_start_patches:wrap_dummy_load",
+        expects=("4719e5842c4b", "8f0e7745da0a", "83aad0f45d94"),
+        reason="a dummy load overwrites buffers that no refit of parameters sends",
+        when=when,
+    )
+
 
 QUIRK = Quirk(
     id="gemma4-layer-scalar",
     title="Dummy weights overwrite Gemma-4's layer_scalar buffers, and a refit of parameters does not restore them",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=model_type("gemma4", "gemma4_text", "gemma4_unified") & purpose("rollout") & dummy_weights & only_parameters,
+    match=model_type("gemma4", "gemma4_text", "gemma4_unified") & purpose("rollout") & dummy_weights,
+    affected=Affected("vllm", introduced="0.20.0"),
     adjustments=[
+        constants_from_checkpoint(),
         Require(
             "refit.scope",
             "state_dict",
             remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
-            when=~_insists,
+            when=our_worker & only_parameters & ~_insists,
         ),
         Require(
             "engine.load_format",
             "auto",
             reason="layer_scalar comes from the checkpoint, because refits send parameters only",
-            when=_insists,
+            when=our_worker & only_parameters & _insists,
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
@@ -49,25 +83,46 @@ QUIRK = Quirk(
         report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),
     ],
     examples=[
-        yes("gemma4", defaults=_OPEN, gives={"refit.scope": "state_dict"}),
-        yes("gemma4_text", {"engine.load_format": "dummy"}, defaults=_OPEN, gives={"refit.scope": "state_dict"}),
-        yes("gemma4_unified", {"refit.scope": "parameters"}, defaults=_OPEN, gives={"engine.load_format": "auto"}),
-        yes("gemma4", _OPEN, refuses=["refit.scope=state_dict", "engine.load_format=auto"]),
-        no("gemma4", {"engine.load_format": "auto", "refit.scope": "parameters"}),
-        no("gemma4", {"refit.scope": "state_dict"}, defaults=_OPEN),
-        no("gemma4", _OPEN, purpose="eval"),
-        no("gemma4", _OPEN, purpose="serve"),
-        no("gemma3", _OPEN),
-        unknown(settings=_OPEN),
+        yes("gemma4", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
+        yes("gemma4_text", defaults=_DUMMY, vllm="0.33.0"),
+        yes("gemma4_unified", _OPEN, vllm="0.32.0"),
+        yes(
+            "gemma4",
+            _OURS,
+            vllm="0.32.0",
+            defaults=_OPEN,
+            patches="DummyModelLoader.load_weights",
+            gives={"refit.scope": "state_dict"},
+        ),
+        yes(
+            "gemma4",
+            {**_OURS, "refit.scope": "parameters"},
+            vllm="0.32.0",
+            defaults=_OPEN,
+            patches="DummyModelLoader.load_weights",
+            gives={"engine.load_format": "auto"},
+        ),
+        yes(
+            "gemma4",
+            {**_OURS, **_OPEN},
+            vllm="0.32.0",
+            patches="DummyModelLoader.load_weights",
+            refuses=["refit.scope=state_dict", "engine.load_format=auto"],
+        ),
+        no("gemma4", {"engine.load_format": "auto"}, vllm="0.32.0"),
+        no("gemma4", _DUMMY, vllm="0.32.0", purpose="eval"),
+        no("gemma3", _DUMMY, vllm="0.32.0"),
+        unknown("gemma4", _DUMMY),
     ],
-    cost="one scalar per layer more in each refit",
+    cost="at start, reads what the checkpoint holds beside its weights: one number per layer",
 )
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """A rollout engine that got the trainer's weights generates what the trainer's model does."""
-    model = lab.checkpoint("gemma4")
-    trainer = lab.trainer(model)
-    async with lab.worker(model) as worker:
-        await worker.refit_async(trainer)
-        return lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))
+    """A rollout engine that got the trainer's parameters generates what the trainer's model does."""
+    trainer = lab.trainer(model := lab.checkpoint("gemma4"))
+    parts, expected = lab.folder / "parameters", lab.reference(trainer)
+    lab.write(parts, {name: tensor for name, tensor in lab.weights(model).items() if not name.endswith("layer_scalar")})
+    with lab.llm(model, load_format="dummy") as llm:
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": str(parts)})
+        return lab.same_tokens(lab.greedy_of(llm), expected)

@@ -6,15 +6,17 @@ tensor as loaded. ``GptOssModel._load_weights_other`` copies the stacks of exper
 (``param.copy_``) instead of calling ``param.weight_loader``. During vLLM's layerwise reload those parameters are meta tensors
 without values, and vLLM records and repeats only calls of weight loaders. The copies are lost, and the reload puts the old
 experts back. From vLLM 0.29.0 on, a trainer that sends one tensor per expert (``experts.0.gate_up_proj``) is not affected.
-Quantised checkpoints use other code: the code for MXFP4 calls the loaders and is not affected; the code for Quark was not
-examined.
+Engines with quantised experts use other code: the code for MXFP4 calls the loaders and is not affected; the code for Quark was
+not examined. The released checkpoints are MXFP4, and trainers that send bfloat16 weights clear that by ``hf_overrides:
+{quantization_config: {}}``. Such an engine has unquantised experts and is affected. ``null`` in place of the empty mapping is
+an error in the first load or refit (``load_weights`` looks for the method in it).
 
 What this changes: while a reload is open, a copy into an expert parameter becomes a call of its weight loader. The first load
 stays as it is. The quirk is a patch, because no setting of vLLM has this effect.
 
 When it can go: when vLLM loads these tensors through their loaders. vllm-project/vllm#57795 describes the class of defect for
 attention sinks (``attention-sink-refit``); vllm-project/vllm#57805 fixes those and deliberately does not fix the experts'
-copies. The copies were read in vLLM 0.26.0 to 0.33.0; layerwise reload exists since 0.16.0.
+copies. The copies were read in vLLM 0.16.0 to 0.33.0; layerwise reload exists since 0.16.0.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
-    Fact,
     ModelFlag,
     Patch,
     Quirk,
@@ -36,17 +37,19 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import quantized
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
-_quantised = Fact("model.config.quantization_config").is_set()
+_MXFP4 = {"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}
+_OVERRIDES = "engine.hf_overrides"
 
 QUIRK = Quirk(
     id="gptoss-experts-refit",
     title="A refit leaves all experts of gpt-oss at their old values",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=model_type("gpt_oss") & purpose("rollout") & ~_quantised,
+    match=model_type("gpt_oss") & purpose("rollout") & ~quantized,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
         "vllm.model_executor.models.gpt_oss:GptOssModel.load_weights",
@@ -66,7 +69,9 @@ QUIRK = Quirk(
         yes("gpt_oss", vllm="0.26.0"),
         yes("gpt_oss", vllm="0.33.0"),
         no("gpt_oss", vllm="0.15.1"),
-        no({"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}, vllm="0.32.0"),
+        yes(_MXFP4, {_OVERRIDES: {"quantization_config": {}}}, vllm="0.32.0", patches="GptOssModel.load_weights"),
+        no(_MXFP4, vllm="0.32.0"),
+        no(_MXFP4, {_OVERRIDES: {"rope_theta": 1e4}}, vllm="0.32.0"),
         no("gpt_oss", vllm="0.32.0", purpose="serve"),
         no("qwen3_moe", vllm="0.32.0"),
         unknown("gpt_oss"),
@@ -77,9 +82,12 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A rollout engine that got the weights of two trainers, one after the other, generates what the second one does."""
-    model = lab.checkpoint("gpt_oss")
-    second = lab.trainer(lab.checkpoint("gpt_oss", seed=1))
-    async with lab.worker(model) as worker:
-        await worker.refit_async(lab.trainer(model))
+    from quirks_plugins.model_config.evidence import edited
+
+    # As it is released, and as trainers start it.
+    model = edited(lab, "gpt_oss", "mxfp4", {"quantization_config": {"quant_method": "mxfp4"}})
+    first, second = (lab.trainer(lab.checkpoint("gpt_oss", seed=seed)) for seed in (0, 1))
+    async with lab.worker(model, {"engine": {"hf_overrides": {"quantization_config": {}}}}) as worker:
+        await worker.refit_async(first)
         await worker.refit_async(second)
         return lab.same_tokens(await lab.greedy(worker), lab.reference(second))

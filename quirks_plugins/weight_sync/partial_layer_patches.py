@@ -1,4 +1,4 @@
-"""The function that ``partial-module-refit`` puts into vLLM.
+"""The functions that ``partial-module-refit``, ``apertus-xielu-buffers`` and ``duplicate-tensor-refit`` put into vLLM.
 
 Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
 while vLLM is being imported.
@@ -6,6 +6,7 @@ while vLLM is being imported.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["wrap_layerwise_process"]
+__all__ = ["is_as_loaded", "wrap_layerwise_process", "wrap_make_loader", "wrap_process_with_buffers"]
+
+_LOG = logging.getLogger("model_quirks")
 
 #: Methods that leave a loaded weight as it is: by their class names, so that none has to be imported.
 _AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
@@ -31,6 +34,72 @@ def wrap_layerwise_process(original: Callable[..., None]) -> Callable[..., None]
         original(layer, info, *args, **kwargs)
 
     return _layerwise_process
+
+
+def wrap_process_with_buffers(original: Callable[..., None]) -> Callable[..., None]:
+    """Make the persistent buffers of a layer start from their old values instead of from uninitialised memory."""
+
+    @wraps(original)
+    def _layerwise_process(layer: torch.nn.Module, info: Any, *args: Any, **kwargs: Any) -> None:
+        from vllm.model_executor.model_loader.reload.meta import materialize_meta_tensor
+
+        held = info.kernel_tensors[1] if info.kernel_tensors is not None else {}
+        for name, buffer in layer._buffers.items():
+            old = held.get(name)
+            if buffer is None or not buffer.is_meta or old is None or (old.shape, old.dtype) != (buffer.shape, buffer.dtype):
+                continue
+            with info.restore_device:
+                layer._buffers[name] = materialize_meta_tensor(buffer).copy_(old)
+        original(layer, info, *args, **kwargs)
+
+    return _layerwise_process
+
+
+def wrap_make_loader(original: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    """Make a tensor that comes again replace the one before, so that its elements are counted once."""
+
+    @wraps(original)
+    def make_online_process_loader(layer: torch.nn.Module, param_name: str) -> Callable[..., Any]:
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        load = original(layer, param_name)
+        info = get_layerwise_info(layer)
+        came: dict[tuple[Any, ...], Any] = {}
+        reload: list[Any] = []
+
+        @wraps(load)  # vLLM knows its own loader by name
+        def online_process_loader(*args: Any, **kwargs: Any) -> Any:
+            nonlocal reload
+            if reload is not info.loaded_weights:  # each reload of a layer has a list of its own
+                reload = info.loaded_weights
+                came.clear()
+            key, before = _call(args, kwargs), len(reload)
+            if info.can_load() and (earlier := came.get(key)) is not None:
+                _take_back(earlier, info, load.__wrapped__)  # type: ignore[attr-defined]
+                _LOG.warning("a refit sent a part of %s.%s again: the last one counts", type(layer).__name__, param_name)
+                before = len(reload)
+            result = load(*args, **kwargs)
+            if reload is info.loaded_weights and len(reload) > before:  # the layer is not complete yet
+                came[key] = reload[-1]
+            return result
+
+        return online_process_loader
+
+    return make_online_process_loader
+
+
+def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Identifies a call of a weight loader by all that decides where it writes."""
+    values = (*args, *sorted(kwargs.items()))
+    return tuple(tuple(value.shape) if hasattr(value, "shape") else repr(value) for value in values)
+
+
+def _take_back(earlier: tuple[str, Any], info: Any, loader: Callable[..., Any]) -> None:
+    """Removes a call from those that a reload will repeat, and its elements from those that it has counted."""
+    from vllm.model_executor.model_loader.reload.meta import get_numel_loaded
+
+    info.loaded_weights[:] = [call for call in info.loaded_weights if call is not earlier]
+    info.load_numel -= get_numel_loaded(loader, earlier[1])[0]
 
 
 def _is_incomplete(layer: torch.nn.Module, info: Any) -> bool:
@@ -62,14 +131,15 @@ def _start_from_old_values(layer: torch.nn.Module, info: Any) -> None:
 def _old_value(layer: Any, name: str, info: Any) -> torch.Tensor | None:
     """Returns what a parameter held before the reload, in the checkpoint's layout; None if that cannot be told."""
     tensor, held = layer._parameters[name], info.kernel_tensors[0].get(name)
-    if held is None or not _is_as_loaded(layer):
+    if held is None or not is_as_loaded(layer):
         return None
     if held.shape == tensor.shape and held.dtype == tensor.dtype:
         return held.data
     return _unpacked(layer, tensor, info) if name == "weight" else None
 
 
-def _is_as_loaded(layer: Any) -> bool:
+def is_as_loaded(layer: Any) -> bool:
+    """Tells whether a layer's kernel reads weights as they are loaded."""
     method = getattr(layer, "quant_method", None)
     if method is None or type(method).__name__ in _AS_LOADED:
         return True

@@ -22,8 +22,7 @@ defect. The defect is in vLLM 0.26.0 to 0.33.0; layerwise reload exists since 0.
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from worker.lab.kit.lab import Generated, Lab, Outcome
+    from worker.lab.kit.lab import Lab, Outcome
 
 _OURS = {"engine.generate_from_dummy": False}
 _quantised = Fact("model.config.quantization_config").is_set() | setting("engine.quantization").is_set()
@@ -92,33 +91,13 @@ async def scenario(lab: Lab) -> Outcome:
     What a program does that starts its own engine, because our worker refuses such a refit: plain vLLM and its own
     ``reload_weights``, with the plan from the library door.
     """
-    from vllm import LLM
-    from vllm.engine.arg_utils import EngineArgs
-
-    from quirks_core import quirks_for
-
     model = lab.checkpoint("qwen3")
     trainer, parts = lab.trainer(model), lab.folder / "parts"
     _replace_parts(trainer, lab.trainer(lab.checkpoint("qwen3", seed=1)), parts)
-    expected = lab.reference(trainer)  # before vLLM is in this process: it changes classes of transformers
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    arguments = EngineArgs(model=str(model), dtype="float32", enforce_eager=True, max_model_len=256)
-    with quirks_for(arguments, purpose="rollout") as applied:
-        lab.plans.append(applied.plan)
-        llm = LLM.from_engine_args(applied.engine_args)
+    expected = lab.reference(trainer)
+    with lab.llm(model) as llm:
         llm.collective_rpc("reload_weights", kwargs={"weights_path": str(parts)})
-        got = _greedy(llm)
-    return lab.same_tokens(got, expected)
-
-
-def _greedy(llm: Any) -> list[Generated]:
-    from vllm import SamplingParams
-
-    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Generated
-
-    sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
-    rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)
-    return [Generated(tuple(row.outputs[0].token_ids), ()) for row in rows]
+        return lab.same_tokens(lab.greedy_of(llm), expected)
 
 
 def _replace_parts(trainer: PreTrainedModel, second: PreTrainedModel, folder: Path) -> None:

@@ -6,17 +6,20 @@ gradients, so in transformers it is a persistent buffer, and a refit that walks 
 it is a parameter, and a reload does not change it until it is sent (vllm-project/vllm#38746). After a dummy start it is noise.
 After a start from the checkpoint it keeps the checkpoint's value, however the trainer has balanced it since.
 
-What this changes: the quirk chooses the cheaper of two cures, sending the state dict. If the user set ``refit.scope`` to
-``parameters``, the weights come from the checkpoint instead, and the plan says that the bias stays at the checkpoint's value.
+What this changes: after a dummy load, the engine takes the biases from the checkpoint's files, and DeepSeek-V4's routing
+tables (``tid2eid``) as well. They keep these values as long as no refit sends others, which is right unless the trainer
+balances them. Our own worker sends the state dict (``refit.scope``), so the trainer's biases arrive. A plan for a refit of
+parameters says what it leaves out.
 
 When it can go: when vLLM's weight transfer refuses to finish without such buffers. For each model type listed, transformers
 5.19.0 was checked for the buffer and for its name in a checkpoint, and the source of vLLM 0.32.0 for the parameter of that
-name. Ernie-4.5-MoE and Laguna have a parameter on both sides. deepspeedai/DeepSpeed#8369 shows that such a buffer is easily
-lost.
+name, or for the Transformers backend (dots1, solar_open). Ernie-4.5-MoE and Laguna have a parameter on both sides.
+deepspeedai/DeepSpeed#8369 shows that such a buffer is easily lost. The paired run uses GLM-4.5.
 """
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 from quirks_core import (
@@ -32,13 +35,21 @@ from quirks_core import (
     unknown,
     yes,
 )
-from quirks_plugins.conditions import insists_on_dummy_weights, insists_on_parameters, only_parameters
+from quirks_plugins.conditions import (
+    dummy_weights,
+    insists_on_dummy_weights,
+    insists_on_parameters,
+    only_parameters,
+    our_worker,
+)
+from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 _from_checkpoint = insists_on_parameters & ~insists_on_dummy_weights
-_OPEN = {"engine.load_format": "dummy", "refit.scope": "parameters"}
+_OURS, _OPEN = {"engine.generate_from_dummy": False}, {"engine.load_format": "dummy", "refit.scope": "parameters"}
+_DUMMY, _PARAMETERS = {"engine.load_format": "dummy"}, {"refit.scope": "parameters"}
 
 QUIRK = Quirk(
     id="router-bias-buffers",
@@ -46,8 +57,11 @@ QUIRK = Quirk(
     flag=ModelFlag.WEIGHT_SYNC,
     match=model_type(
         "axk1",
+        "axk2",
         "deepseek_v3",
         "deepseek_v32",
+        "deepseek_v4",
+        "dots1",
         "exaone_moe",
         "glm4_moe",
         "glm4_moe_lite",
@@ -56,6 +70,7 @@ QUIRK = Quirk(
         "glm_moe_dsa",
         "hy_v3",
         "hy_v4",
+        "inkling",
         "kimi_linear",
         "lfm2_moe",
         "longcat_flash",
@@ -63,26 +78,29 @@ QUIRK = Quirk(
         "minimax_m2",
         "minimax_m3_vl",
         "nemotron_h",
+        "solar_open",
+        "step3p7",
     )
     & purpose("rollout")
-    & only_parameters,
+    & (dummy_weights | only_parameters),
     adjustments=[
+        constants_from_checkpoint(when=dummy_weights),
         Require(
             "refit.scope",
             "state_dict",
             remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
-            when=~_from_checkpoint,
+            when=our_worker & only_parameters & ~_from_checkpoint,
         ),
         Require(
             "engine.load_format",
             "auto",
             reason="the router's bias comes from the checkpoint, because refits send parameters only",
-            when=_from_checkpoint,
+            when=our_worker & only_parameters & _from_checkpoint,
         ),
         Advise(
             "refits send parameters only, so the router's bias stays what it is in the checkpoint: "
             "right as long as the trainer does not balance it",
-            when=_from_checkpoint,
+            when=only_parameters & (~our_worker | _from_checkpoint),
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
@@ -91,28 +109,58 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/38746"),
     ],
     examples=[
-        yes("glm4_moe", defaults=_OPEN, gives={"refit.scope": "state_dict"}),
-        yes("glm4_moe", {"engine.load_format": "auto"}, defaults=_OPEN, gives={"refit.scope": "state_dict"}),
-        yes("glm4_moe", {"refit.scope": "parameters"}, gives={"engine.load_format": "auto"}, advises="does not balance it"),
-        yes("deepseek_v3", _OPEN, refuses=["refit.scope=state_dict", "engine.load_format=auto"]),
-        no("glm4_moe", {"refit.scope": "state_dict"}),
-        no("glm4_moe", {"refit.scope": "parameters"}, purpose="serve"),
-        no("qwen3_moe", {"refit.scope": "parameters"}),
-        no("ernie4_5_moe", {"refit.scope": "parameters"}),
-        unknown(settings={"refit.scope": "parameters"}),
+        yes("glm4_moe", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
+        yes(
+            "deepseek_v4",
+            {**_DUMMY, **_PARAMETERS},
+            vllm="0.33.0",
+            patches="DummyModelLoader.load_weights",
+            advises="does not balance it",
+        ),
+        yes("glm4_moe", {"engine.load_format": "auto", **_PARAMETERS}, vllm="0.32.0", advises="does not balance it"),
+        yes(
+            "glm4_moe",
+            _OURS,
+            vllm="0.32.0",
+            defaults=_OPEN,
+            patches="DummyModelLoader.load_weights",
+            gives={"refit.scope": "state_dict"},
+        ),
+        yes(
+            "deepseek_v3",
+            {**_OURS, **_OPEN},
+            vllm="0.32.0",
+            patches="DummyModelLoader.load_weights",
+            refuses=["refit.scope=state_dict", "engine.load_format=auto"],
+        ),
+        yes(
+            "glm4_moe",
+            {**_OURS, **_PARAMETERS},
+            vllm="0.32.0",
+            gives={"engine.load_format": "auto"},
+            advises="does not balance it",
+        ),
+        no("glm4_moe", {"engine.load_format": "auto", "refit.scope": "state_dict"}, vllm="0.32.0"),
+        no("glm4_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0", purpose="serve"),
+        no("qwen3_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0"),
+        no("ernie4_5_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0"),
+        unknown(settings=_DUMMY, vllm="0.32.0"),
     ],
-    cost="one number per expert more in each refit",
+    cost="at start, reads what the checkpoint holds beside its weights: one number per expert and layer",
 )
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """An engine that started from a checkpoint generates what the trainer's model does, which has been balanced since."""
-    model = lab.checkpoint("glm4_moe")
-    trainer = lab.trainer(model)
+    """An engine that started from dummy weights generates what the trainer's model does, whose biases are the checkpoint's."""
+    trainer, model, parts = lab.trainer(lab.checkpoint("glm4_moe")), lab.folder / "glm4_moe-balanced", lab.folder / "parameters"
     for name, buffer in trainer.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.neg_().mul_(10)  # to about one, so that it decides: the scores are between 0 and 1
-    # Not from dummy weights: a worker that checks what it is sent refuses to generate then, and says why.
-    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
-        await worker.refit_async(trainer)
-        return lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))
+    shutil.copytree(lab.checkpoint("glm4_moe"), model, dirs_exist_ok=True)
+    trainer.save_pretrained(model)
+    weights = lab.weights(model)
+    lab.write(parts, {name: tensor for name, tensor in weights.items() if not name.endswith("e_score_correction_bias")})
+    expected = lab.reference(trainer)
+    with lab.llm(model, load_format="dummy") as llm:
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": str(parts)})
+        return lab.same_tokens(lab.greedy_of(llm), expected)

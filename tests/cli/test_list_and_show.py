@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections import Counter
 
 import pytest
 
+from quirks_core import Kind
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.registry import Registry
 
@@ -34,7 +36,7 @@ def test_list_says_where_every_installed_quirk_comes_from_and_imports_none(quirk
 
     assert listed.code == 0
     assert all(item.name in listed.out for item in discover())
-    unknown = {"title": None, "flag": None}
+    unknown = {"title": None, "flag": None, "kind": None}
     broken = {"id": "acme-broken", "distribution": "acme-broken", "version": "1.2", "entry_point": "acme_broken:QUIRK"}
     assert broken | unknown in rows
     assert {row["distribution"] for row in rows} == {"model-quirks", "acme-broken"}
@@ -46,14 +48,31 @@ def test_list_says_what_each_quirk_is_about_from_source_that_it_does_not_run(qui
     install("acme-odd", "QUIRK = Quirk(title=f'{1}', flag=other.SLEEP, *QUIRK)\n")
     install("acme-unreadable", "QUIRK = (\n")
 
-    listed, rows = quirks("list"), {row["id"]: (row["title"], row["flag"]) for row in quirks("list", "--json").json}
+    install("acme-rule", "QUIRK = Quirk(title='Never', kind=Kind.RULE)\n")
+    keys = ("title", "flag", "kind")
 
-    declared = {item.quirk.id: (item.quirk.title, item.quirk.flag) for item in Registry.load().loaded}
+    listed, rows = quirks("list"), {row["id"]: tuple(row[key] for key in keys) for row in quirks("list", "--json").json}
+
+    declared = {item.quirk.id: tuple(getattr(item.quirk, key) for key in keys) for item in Registry.load().loaded}
     assert declared.items() <= rows.items()
-    assert rows["acme-patch"] == ("Too slow", "runtime")
-    assert {rows[name] for name in ("acme-hook", "acme-odd", "acme-unreadable")} == {(None, None)}
-    assert re.search(r"^  acme-patch +Too slow \(runtime\)$", listed.out, re.M)
-    assert re.search(r"^  acme-hook +declared by acme_hook$", listed.out, re.M)
+    assert rows["acme-patch"] == ("Too slow", "runtime", "workaround")
+    assert rows["acme-rule"] == ("Never", None, "rule")
+    assert {rows[name] for name in ("acme-hook", "acme-odd", "acme-unreadable")} == {(None, None, None)}
+    assert re.search(r"^  acme-patch +workaround  Too slow \(runtime\)$", listed.out, re.M)
+    assert re.search(r"^  acme-hook +\?           declared by acme_hook$", listed.out, re.M)
+
+
+def test_list_filters_by_kind_and_counts_the_kinds(quirks):
+    kinds = Counter(item.quirk.kind for item in Registry.load().loaded)
+
+    every, rules = quirks("list"), quirks("list", "--kind", "rule")
+    staged = quirks("list", "--kind", "feature", "--stage", "any", "--json").json
+
+    assert every.out.splitlines()[-1] == ", ".join(f"{kinds[kind]} {kind}s" for kind in Kind)
+    assert rules.out.splitlines()[-1] == f"0 workarounds, {kinds[Kind.RULE]} rules, 0 features"
+    assert {row["kind"] for row in quirks("list", "--kind", "rule", "--json").json} == {"rule"}
+    assert {row["kind"] for row in staged} == {"feature"}
+    assert len(staged) == kinds[Kind.FEATURE]
 
 
 def test_show_says_what_a_quirk_declares(quirks):
@@ -67,7 +86,7 @@ def test_show_says_what_a_quirk_declares(quirks):
         "vllm < 0.9.2",
         "match         model.model_type (gemma or gemma2 or gemma3 or gemma3_text)",
         "require engine.load_format = 'auto'",
-        "in the source of vllm.model_executor.models.gemma3 shows the fix",
+        "applies while the source of vllm.model_executor.models.gemma3 lacks /",
         "report: https://github.com/NVIDIA-NeMo/RL/pull/298",
         "quirks_plugins/load_format/gemma_normalizer_dummy_load.py:",
         "When it can go",
@@ -81,8 +100,8 @@ def test_show_json_has_the_same_keys_for_every_quirk(quirks, quirk_id):
 
     assert shown.code == 0
     assert shown.json.keys() == {
-        "id", "title", "flag", "severity", "match", "affected", "adjustments", "references", "evidence", "cost", "since",
-        "supersedes", "distribution", "location", "documentation",
+        "id", "title", "flag", "kind", "severity", "match", "affected", "adjustments", "references", "evidence", "cost",
+        "since", "supersedes", "distribution", "location", "documentation",
     }  # fmt: skip
 
 

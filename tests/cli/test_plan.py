@@ -133,7 +133,7 @@ def test_an_assumed_engines_arguments_are_not_held_against_the_installed_one_and
 
 # ---- forms to paste, and command lines of servers
 
-STALE_CACHE = ("--set", "refit.clear_cache=false", "--set", "engine.enable_prefix_caching=true")
+UNSENT = ("--set", "refit.scope=parameters", "--set", "engine.load_format=dummy")
 
 
 def test_options_to_paste_are_alone_on_standard_output_and_the_rest_is_on_standard_error(quirks, model):
@@ -154,10 +154,10 @@ def test_python_and_env_print_their_form(quirks, model):
 
 
 def test_nothing_of_a_refused_run_can_be_pasted(quirks, model):
-    refused = quirks("plan", "--model", model(), *STALE_CACHE, "--format", "vllm-args")
+    refused = quirks("plan", "--model", model("gemma4"), *UNSENT, "--format", "vllm-args")
 
     assert (refused.code, refused.out) == (1, "")
-    assert "refused: prefix-cache-after-update" in " ".join(refused.err.split())
+    assert "refused: gemma4-layer-scalar" in " ".join(refused.err.split())
 
 
 def test_a_form_and_the_whole_plan_as_json_exclude_each_other(quirks, model):

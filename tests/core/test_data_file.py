@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 
-from quirks_core import FingerprintProbe, Patch
+from quirks_core import FingerprintProbe, Kind, Patch
 from quirks_core.base.errors import UsageError
 from quirks_core.declaration import data_file
 from quirks_core.declaration.data_file import DataFile, KnownSource, Proved
@@ -130,6 +130,17 @@ def test_a_conclusion_replaces_the_one_of_the_same_installation_and_goes_with_it
     assert DataFile.model_validate_json(data.model_dump_json()) == data
     assert data_file.updated(data, (quirk(name="one"),), "0.1").proved == data.proved
     assert data_file.updated(data, (quirk(name="two"),), "0.1").proved == {}
+
+
+def test_a_rule_holds_where_its_record_says_that_a_workaround_was_needed(quirk):
+    needed = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="static probe", conclusion="NEEDED", date=date(2026, 11, 1))
+    data = data_file.with_proved(DataFile(), {"one": needed})
+
+    updated = data_file.updated(data, (quirk(kind=Kind.RULE),), "0.1")
+
+    assert updated.proved["one"] == (needed.model_copy(update={"conclusion": "HOLDS"}),)
+    assert [item.decided for item in (*data.proved["one"], *updated.proved["one"])] == [True, True]
+    assert data_file.updated(updated, (quirk(),), "0.1").proved == data.proved
 
 
 def test_a_conclusion_of_a_kind_of_cpu_stands_beside_another_kinds_and_replaces_one_without_a_kind():

@@ -19,6 +19,7 @@ from quirks_core import (
     Default,
     Fact,
     FingerprintProbe,
+    Kind,
     Match,
     ModelFlag,
     PairedRun,
@@ -95,6 +96,7 @@ QUIRKS = st.builds(
     id=st.sampled_from(["one", "acme/two"]),
     title=WORDS,
     flag=st.sampled_from([ModelFlag.TOKENIZER, "acme:own"]),
+    kind=st.sampled_from(Kind),
     match=MATCHES,
     adjustments=st.lists(ADJUSTMENTS, min_size=1, max_size=3),
     affected=RANGES,
@@ -114,8 +116,8 @@ def test_every_declaration_is_json_survives_pickling_and_has_a_digest_of_its_own
 
     assert json.loads(json.dumps(encode(one), allow_nan=False)) == encode(one)
     assert (copy, encode(copy), digest(copy)) == (one, encode(one), digest(one))
-    parts = [{name: part for name, part in encode(quirk).items() if name != "examples"} for quirk in (one, two)]
-    assert same(*parts) is (digest(one) == digest(two))  # examples change no run
+    parts = [{name: part for name, part in encode(quirk).items() if name not in ("examples", "kind")} for quirk in (one, two)]
+    assert same(*parts) is (digest(one) == digest(two))  # examples and kind change no run
 
 
 def test_every_built_in_quirk_is_json_survives_pickling_and_has_a_digest_of_its_own():
@@ -137,15 +139,16 @@ CHANGES = {
     "references": report("https://example.org/other"),
     "evidence": SymbolProbe("vllm.envs", present_means_affected=True),
     "examples": yes(),
+    "kind": Kind.RULE,
     "supersedes": "another",
     "cost": "a lot",
 }
 
 
-def test_the_digest_sees_every_field_but_the_examples_and_the_location(make_quirk):
-    seen = {name: value for name, value in CHANGES.items() if name != "examples"}
+def test_the_digest_sees_every_field_but_examples_kind_and_location(make_quirk):
+    seen = {name: value for name, value in CHANGES.items() if name not in ("examples", "kind")}
     digests = {digest(make_quirk(**{name: value})) for name, value in seen.items()}
-    digests.add(digest(make_quirk(examples=CHANGES["examples"])))
+    digests |= {digest(make_quirk(**{name: CHANGES[name]})) for name in ("examples", "kind")}
     digests.add(digest(make_quirk(severity=Severity.CRASH, crash="it ends")))
 
     assert {field.name for field in dataclasses.fields(Quirk)} - set(CHANGES) == {"crash", "location"}

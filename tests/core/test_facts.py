@@ -12,6 +12,7 @@ from quirks_core import Fact, RunContext, typed
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS
+from quirks_core.facts import context
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS
 from quirks_core.facts.context import FACTS, FAMILIES, ModelFacts, always_known, is_known_fact
 from quirks_core.facts.model_config import require_weights
@@ -50,6 +51,36 @@ def test_the_model_is_what_its_config_says(checkpoint):
 
     assert (facts.name, facts.path) == ("tiny-model", folder)
     assert (facts.model_type, facts.architectures) == ("gemma3_text", ("Gemma3ForCausalLM",))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fact", "value"),
+    [
+        ({"quantization_config": {}}, "model.is_quantized", False),
+        ({"quantization_config": {}}, "model.config.quantization_config.quant_method", None),
+        ({"rope_theta": 5.0}, "model.is_quantized", True),
+        ({"num_experts": 8}, "model.num_experts", 8),
+        ({"model_type": "qwen3"}, "model.model_type", "qwen3"),
+        ({"architectures": ["Other"]}, "model.architectures", ("Other",)),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "model.config.rope_parameters.rope_theta", None),
+        ({"text_config": {"rope_parameters": {"factor": 2.0}}}, "model.config.text_config.rope_parameters.rope_theta", 1.0),
+        ({"text_config": {"vocab_size": 8}}, "model.config.text_config.rope_parameters.rope_theta", 1.0),
+        ({"text_config": {"vocab_size": 8}}, "model.config.text_config.vocab_size", 8),
+    ],
+)
+def test_facts_of_the_model_are_those_of_config_json_with_the_overrides_that_the_user_typed(overrides, fact, value):
+    rope = {"rope_type": "default", "rope_theta": 1.0}
+    quantization = {"quant_method": "mxfp4"}
+    config = {
+        "model_type": "a",
+        "rope_parameters": rope,
+        "quantization_config": quantization,
+        "text_config": {"rope_parameters": rope},
+    }
+    run = RunContext(model=ModelFacts(name="m", path="m", config=config), settings={"engine.hf_overrides": overrides})
+
+    assert run.fact(fact) == value
+    assert run.model.config == config
 
 
 @pytest.mark.parametrize("path", ["./no-such-folder", "/no/such/folder", "~/no-such-folder-here", "no-such-folder", "a/b/c"])
@@ -115,7 +146,7 @@ def test_sizes_are_products_of_what_is_set_and_gpus_are_absent_where_none_are_na
 
 def test_a_fact_that_says_when_it_is_unknown_can_be_and_no_other_ever_is(make_context):
     of_files = dict.fromkeys(CHECKPOINT_FACTS, 1)  # whose values are another file's tests
-    everything = make_context(config={"model_type": "qwen3_moe", "num_experts": 8}, cpu=frozenset(), extra=of_files)
+    everything = make_context(config={"model_type": "qwen3_moe", "num_experts": 8}, cpu=frozenset(), gpu=90, extra=of_files)
     nothing = make_context(config={}, packages={}, platform=None, environment={"VLLM_A": "1"})
 
     doubtful = {name for name, spec in FACTS.items() if spec.unknown}
@@ -302,3 +333,15 @@ def test_a_context_is_frozen_knows_its_keys_and_survives_json_which_lists_names_
         context.platform = "xpu"
     with pytest.raises(ValidationError, match="Extra inputs"):
         make_context(colour="red")
+
+
+def test_the_gpu_is_read_only_where_a_quirk_asks_for_it(gather, monkeypatch):
+    monkeypatch.setattr(context, "gpu_capability", lambda: 90)
+    fact = "platform.gpu.capability"
+
+    runs = [
+        gather(asked=asked, assume=[f"platform=={name}"]) for asked, name in (((fact,), "cuda"), ((), "cuda"), ((fact,), "cpu"))
+    ]
+
+    assert [run.fact(fact) for run in runs] == [90, UNKNOWN, UNKNOWN]
+    assert ["gpu" in run.model_dump() for run in runs] == [True, False, False]

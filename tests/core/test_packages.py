@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from unittest.mock import Mock
+
 import pytest
 
 from quirks_core.base.errors import UsageError
@@ -11,6 +14,7 @@ from quirks_core.facts.packages import (
     Assumptions,
     cpu_features,
     cpu_kind,
+    gpu_capability,
     installed_platform,
     installed_version,
     installed_versions,
@@ -106,3 +110,10 @@ def test_platform_and_versions_are_told_by_metadata_and_the_cpu_build_counts_as_
 
     assert installed_platform() == platform
     assert installed_versions() == {name.removesuffix("-cpu"): version for name, version in versions.items()}
+
+
+def test_the_gpu_of_a_machine_without_nvidias_driver_is_unknown(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError))
+    gpu_capability.cache_clear()
+
+    assert gpu_capability() is None

@@ -110,13 +110,13 @@ def test_exports_give_a_shell_the_exact_values_and_the_other_forms_name_them(pla
 
 def test_what_no_form_expresses_is_a_note(plan):
     patch = Patch("json.encoder:JSONEncoder.encode_all", adds="json:dumps", reason="adds a call")
-    found = plan(Require("refit.clear_cache", True), Default("request.timeout_s", 60.0), patch, Advise("look at it"))
+    found = plan(Require("refit.scope", "state_dict"), Default("request.timeout_s", 60.0), patch, Advise("look at it"))
 
     for form in (vllm_args, env, python):
         shown = form(found)
         assert shown.lines == ()
         assert [note.partition(":")[0] for note in shown.notes] == [
-            "refit.clear_cache = true",
+            'refit.scope = "state_dict"',
             "request.timeout_s = 60.0",
             "a patches json.encoder",
             *("warning" for _ in found.warnings),

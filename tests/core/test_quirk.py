@@ -13,6 +13,7 @@ from quirks_core import (
     Affected,
     Default,
     Fact,
+    Kind,
     ModelFlag,
     PairedRun,
     Quirk,
@@ -40,19 +41,27 @@ from quirks_core.declaration.trace import Answer
 
 def test_all_mistakes_are_reported_at_once():
     with pytest.raises(DeclarationError) as error:
-        Quirk(id="Not An Id", title="", flag="load_fromat", match="x", adjustments=(), severity="bad", references=())
+        Quirk(
+            id="Not An Id", title="", flag="load_fromat", kind="rule", match="x", adjustments=(), severity="bad", references=()
+        )  # fmt: skip
 
     expected = (
         "quirk 'Not An Id': ",
         "lower-case words",
         "title is empty",
         "did you mean 'load_format'",
+        "'rule' is not a kind: Kind.WORKAROUND, Kind.RULE or Kind.FEATURE",
         "match must be made by quirks_core.declaration.match, not 'x'",
         "no adjustments",
         "no references",
         "'bad' is not a severity",
     )
     assert [part for part in expected if part not in str(error.value)] == []
+
+
+def test_a_declaration_without_a_kind_is_a_workaround(make_quirk):
+    assert make_quirk().kind is Kind.WORKAROUND
+    assert make_quirk(kind=Kind.FEATURE).kind is Kind.FEATURE
 
 
 def test_an_id_is_lower_case_words_with_at_most_one_slash_and_no_word_of_the_switches(make_quirk):

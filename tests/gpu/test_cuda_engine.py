@@ -10,6 +10,7 @@ import asyncio
 import pytest
 import torch
 
+from quirks_core.facts.packages import gpu_capability
 from worker import VllmAsyncGenerationWorker
 from worker.lab.kit import checkpoints
 from worker.refit import RefitScope
@@ -96,3 +97,9 @@ def test_dummy_load_plus_refit_is_right_for_moe(tmp_path):
     _, expected, without, _ = asyncio.run(paired(model, "cpu-moe-expert-parallel"))
 
     assert equal(without, expected) == 1.0
+
+
+def test_the_fact_about_the_gpu_is_what_torch_says():
+    major, minor = torch.cuda.get_device_capability()
+
+    assert gpu_capability() == 10 * major + minor

@@ -70,7 +70,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
 
 
 def test_with_quirks_the_engine_samples_from_the_policy_that_is_trained_at_every_step(train):
-    ended = train("with", MODEL_QUIRKS="on")
+    ended = train("with", MODEL_QUIRKS="on", MODEL_QUIRKS_SET="train.dtype=float32")
 
     assert ended.code == 0, ended.text[-4000:]
     assert [row["step"] for row in ended.steps] == [1, 2, 3]

@@ -15,7 +15,7 @@ LAWS = {
     part: next(name for name in vars(QuirkContract) if name.startswith("test_") and part in name)
     for part in (
         "metadata", "every_answer", "every_fact", "every_value", "say_why", "supersedes", "it_is_data", "pure", "same_plan",
-        "undoing", "fit_the_installed", "expired",
+        "its_kind", "undoing", "fit_the_installed", "expired",
     )
 }  # fmt: skip
 ENGINE = {
@@ -43,6 +43,9 @@ BAD: list[tuple[str, dict[str, str], str]] = [
     ("metadata", {"before": "__doc__ = 'One line.'"}, "say what happens, what the quirk changes and when it can go"),
     ("metadata", {"before": "__doc__ = 'One.\\n\\nMore.'"}, "it has no evidence: write an 'async def scenario"),
     ("metadata", {"id": "'others/one'"}, "its id begins with 'others', but it belongs to 'acme'"),
+    ("its_kind", {"before": REST, "adjustments": PATCH, "kind": "Kind.RULE"}, "a rule never patches .kit_engine:Engine.run"),
+    ("its_kind", {"adjustments": "Require('engine.seed', 1)", "kind": "Kind.FEATURE"},
+     "a feature never requires a value .engine.seed"),
     ("every_answer", {"examples": "()"}, "no example of a run that gets yes: add yes"),
     ("every_answer", {"examples": "DECLARATION['examples'][:2]"}, "no example of a run that gets unknown"),
     ("every_answer", {"examples": "[yes('other'), *DECLARATION['examples']]"},

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from quirks_core import ModelFlag, Plan, RunContext
+from quirks_core import ModelFlag, Plan, RunContext, Severity
 from quirks_core.facts.context import ModelFacts
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
@@ -37,11 +37,12 @@ class Run(NamedTuple):
     strategy: str | None = None
     gpus: int | None = None
     nodes: int = 1
+    eplb: bool = False
 
     def context(self) -> RunContext:
         """The facts, as `GenerationConfig` gives them: defaults are there, and not typed."""
-        sizes = {name: value for name, value in self._asdict().items() if name != "kind" and value is not None}
-        typed = parallel(**sizes)
+        sizes = {name: value for name, value in self._asdict().items() if name not in ("kind", "eplb") and value is not None}
+        typed = {**parallel(**sizes), **({"engine.enable_eplb": True} if self.eplb else {})}
         model = ModelFacts(name="model", path="model", config=KINDS[self.kind])
         return RunContext(model=model, settings={FLAG: False, **typed}, typed=frozenset(typed))
 
@@ -65,7 +66,7 @@ def violations(run: Run) -> Iterator[str]:
             yield "ep-dense"
         if run.strategy == "actors" and run.dp > 1:
             yield "dp-dense-group"
-    elif shards and int(run.kind[0]) % (run.tp if chosen(run) == "independent" else run.dp * run.tp):
+    elif run.eplb and shards and int(run.kind[0]) % (run.tp if chosen(run) == "independent" else run.dp * run.tp):
         yield "ep-expert-count"
     if asked > 1:
         possible = {
@@ -110,7 +111,7 @@ def test_every_run_of_a_grid_names_all_its_violations_and_gets_its_strategy(rule
     wrong, broken = {}, set()
 
     for point in itertools.chain(sizes, clusters):
-        run = Run(*point)
+        run = Run(*point, eplb=True)
         plan = resolve(run.context(), rules)
         got = (refused_by(plan), plan.value(STRATEGY), plan.value(FLAG))
         experts = run.ep > 1 if run.ep is not None and "ep-flag" not in got[0] else bool(run.flag)
@@ -151,7 +152,8 @@ def test_runs_that_work_pass_with_the_documented_strategy(rules, run, strategy):
         (Run(dp=2, ep=2, strategy="independent"), ["dp-independent-experts"]),
         (Run("dense", dp=2, ep=2, flag=True, strategy="actors"), ["ep-dense", "dp-dense-group"]),
         (Run(dp=2, tp=4, ep=6, gpus=4), ["ep-size", "ep-multiple-of-tp", "world-size"]),
-        (Run(dp=3, ep=3), ["ep-expert-count"]),
+        (Run(dp=3, ep=3, eplb=True), ["ep-expert-count"]),
+        (Run(dp=3, ep=3), []),
         (Run(tp=2, pp=4, asynchronous=False, gpus=4), ["pp-needs-async", "world-size", "replica-on-one-node"]),
         (Run(dp=4, tp=2, strategy="engine", gpus=4, nodes=2), ["replica-on-one-node"]),
         (Run(tp=2, ep=2, flag=False), ["ep-flag"]),
@@ -160,6 +162,10 @@ def test_runs_that_work_pass_with_the_documented_strategy(rules, run, strategy):
 )
 def test_runs_that_cannot_work_are_refused_for_the_documented_reasons(rules, run, ids):
     assert refused_by(resolve(run.context(), rules)) == set(ids)
+
+
+def test_a_rule_about_the_sharing_of_experts_is_no_wrong_output_unless_a_kernel_addresses_wrong_experts(rules):
+    assert {item.quirk.id for item in rules if item.quirk.severity is Severity.WRONG_OUTPUT} == {"ep-expert-count"}
 
 
 @pytest.mark.parametrize("config", [{}, {"model_type": "acme_moe"}], ids=["nothing known", "a MoE without a number"])

@@ -216,8 +216,8 @@ def test_a_folder_that_does_not_exist_is_an_error(tmp_path):
         receive(tmp_path / "nowhere" / "s")
 
 
-def test_a_send_to_nobody_is_an_error():
-    with pytest.raises(TransferError, match="ask the worker's report_refit_addresses_async"):
+def test_a_send_without_addresses_is_an_error():
+    with pytest.raises(TransferError, match="call the worker's report_refit_addresses_async"):
         send([], many())
 
 

@@ -272,7 +272,7 @@ def test_a_share_of_a_gpu_that_makes_no_sense_is_a_usage_error(launch, fraction)
 def ranked(launch, model):
     """What the engine of a place in a group would be started with."""
 
-    def make(strategy, rank=0, engines=ENGINES, *, distinct_seeds=None, **engine):
+    def make(strategy, rank=0, engines=ENGINES, *, distinct_seeds=True, **engine):
         return launch(
             model("qwen3_moe", num_experts=12),
             engine={"data_parallel_size": ENGINES, **engine},

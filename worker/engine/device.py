@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def device_id(device: torch.device) -> str:
-    """Returns what tells the device from all others: a GPU's UUID, else ``cpu``."""
+    """Returns the identity of the device: a GPU's UUID, else ``cpu``."""
     if device.type != "cuda":
         return "cpu"
     import torch

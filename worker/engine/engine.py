@@ -31,21 +31,21 @@ _T = TypeVar("_T")
 
 _NOT_IN_FORCE = "the plan is not in force everywhere"
 _START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
-#: Where vLLM's processes meet. It never takes its sockets away, and everybody can see them in the system's folder; ours is
+#: Folder of vLLM's sockets. It never takes its sockets away, and everybody can see them in the system's folder; ours is
 #: closed to others and goes with the engine.
 _SOCKETS = "VLLM_RPC_BASE_PATH"
 #: A socket's path has at most 107 bytes, and vLLM's names have 37.
 _LONGEST_FOLDER = 70
 #: Seconds that an engine gets to stop by itself; it takes about 5, and one that is killed leaves shared memory behind.
 _STOP_S = 15.0
-#: Seconds that a dying engine gets until it is asked how it ended.
+#: Seconds that a dying engine gets until its exit code is read.
 _ENDING_S = 5.0
 #: Seconds between two looks at whether the processes are alive.
 _LOOK_S = 0.2
 
 
 def _set_variables(folder: Path) -> None:
-    """Sets where the engine's processes meet and leave what they log as errors, and that they end with this one."""
+    """Sets where the engine's processes have their sockets and log errors, and that they end with this one."""
     process.keep_errors(folder)
     ours = {FOLDER_VARIABLE: str(folder), FRONT_END_VARIABLE: str(os.getpid())}
     defaults = {_START_METHOD: "spawn"}  # a forked process takes over the memory and the locks of a trainer
@@ -173,7 +173,7 @@ class Engine:
                 finally:
                     self._waiting.discard(over)
         except Exception as error:
-            # Of a worker that was killed, vLLM's engine core says at first that the call was cancelled.
+            # Of a worker that was killed, vLLM's engine core reports at first that the call was cancelled.
             if not (over.expired() or vllm_adapter.engine_died(error) or not processes.all_run(self._members)):
                 raise
             raise await self._died() from (None if over.expired() else error)
@@ -213,7 +213,7 @@ class Engine:
                 await asyncio.Event().wait()
         except EngineDiedError as error:
             return error
-        raise AssertionError("nobody ends that wait but the engine")
+        raise AssertionError("only the engine ends that wait")
 
     async def stop(self) -> None:
         """Ends every process that was started and takes the plan out of force; may be called again."""
@@ -233,7 +233,7 @@ class Engine:
     def _prove(self, applied: PlanInForce) -> Receipt:
         """Puts together what every process carries out, and what the engine's configuration holds.
 
-        Each core has asked its workers, and held its values and theirs against the plan, before it took a request.
+        Each core has called its workers, and compared its values and theirs with the plan, before it took a request.
         """
         receipts = applied.receipt()
         cores = processes.cores(self._started)
@@ -259,7 +259,7 @@ class Engine:
             self._next_look = asyncio.get_running_loop().call_later(_LOOK_S, self._watch)
 
     def _end(self) -> None:
-        """Nobody waits any longer for an engine that is gone."""
+        """Ends every wait for an engine that is gone."""
         if self._next_look is not None:
             self._next_look.cancel()
         self._gone = True

@@ -1,4 +1,4 @@
-"""A worker's place in a group: which of the data-parallel ranks it is, and where they meet."""
+"""A worker's place in a group: which of the data-parallel ranks it is, and the address of their group."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class EngineRank:
             ``independent``: it shares nothing with the others.
         rank: Number of the engine, from 0.
         engines: Engines of the group.
-        address: Where the ranks of one data-parallel group meet: the node of rank 0.
-        port: The port there; None where no ranks meet.
+        address: Address of the data-parallel group: the node of rank 0.
+        port: The port there; None without such a group.
     """
 
     strategy: Strategy

@@ -41,7 +41,7 @@ def start_error(error: Exception, lines: list[str]) -> EngineStartError:
 
 
 def reasons(error: Exception) -> list[str]:
-    """Returns what an error of the driver's says, in lines; of one of pydantic's, each field with what was given."""
+    """Returns the message of the driver's error in lines; for pydantic's, each field with its value."""
     if isinstance(error, ValidationError):
         count = f"{error.error_count()} validation error{'s' if error.error_count() > 1 else ''}"
         found = [f"{count} in {error.title}:", *map(_of_field, error.errors(include_url=False))]
@@ -58,15 +58,15 @@ def _of_field(item: Mapping[str, Any]) -> str:
 
 
 def notes(error: Exception, plan: Plan, running: str) -> list[str]:
-    """Says which quirks can have to do with an error: those that set what it names, and those whose code was running.
+    """Returns which quirks can have to do with an error: those that set what it names, and those whose code was running.
 
     Args:
         error: The error, with its message as the user sees it.
         plan: The plan that was in force.
         running: The tracebacks that belong to it (`tracebacks`).
     """
-    said = (line for line in str(error).splitlines() if _DUMP not in line)
-    message = re.sub(r"(?<=\w)-(?=\w)", "_", "\n".join(said))  # an argument, or its option
+    lines = (line for line in str(error).splitlines() if _DUMP not in line)
+    message = re.sub(r"(?<=\w)-(?=\w)", "_", "\n".join(lines))  # an argument, or its option
     titles = {verdict.id: verdict.title for verdict in plan.active}
     found = [
         f"quirk {name} ({titles.get(name, '')}) {did}; to run without it: --disable {name}"
@@ -118,7 +118,7 @@ def _names(slot: str) -> Iterator[str]:
 
 
 def death(started: Iterable[BaseProcess], folder: Path | None) -> EngineDiedError:
-    """Says which process of a running engine ended, and how.
+    """Returns which process of a running engine ended, and how.
 
     Args:
         started: The engine's processes that this one started.
@@ -128,9 +128,9 @@ def death(started: Iterable[BaseProcess], folder: Path | None) -> EngineDiedErro
         f"{process.name} (pid {process.pid}) {_ending(process.exitcode)}" for process in started if not process.is_alive()
     ]
     logged = last_errors(folder) if folder is not None else []
-    said = "; ".join([*endings, *_endings_of_workers(logged)]) or "one of its workers ended"
+    cause = "; ".join([*endings, *_endings_of_workers(logged)]) or "one of its workers ended"
     lines = "".join(f"\n  {line}" for line in logged)
-    return EngineDiedError(f"the engine died: {said}", EngineDiedError.REMEDY, lines)
+    return EngineDiedError(f"the engine died: {cause}", EngineDiedError.REMEDY, lines)
 
 
 def of_worker(answer: Mapping[str, Any]) -> QuirksError:
@@ -151,8 +151,8 @@ def last_errors(folder: Path) -> list[str]:
     for file in sorted(folder.glob("errors-*.log"), key=lambda file: file.stat().st_mtime):
         text = file.read_text(encoding="utf-8", errors="replace")
         process = text.partition(": ")[0]
-        said = [line.removeprefix(f"{process}: ") for line in text.splitlines()]
-        lines = [line.strip() for line in said if line and not line[0].isspace() and not line.startswith(_AROUND)]
+        unprefixed = [line.removeprefix(f"{process}: ") for line in text.splitlines()]
+        lines = [line.strip() for line in unprefixed if line and not line[0].isspace() and not line.startswith(_AROUND)]
         last += [f"{process}: {line}" for line in lines[-_ERROR_LINES:]]
     return last
 

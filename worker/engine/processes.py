@@ -27,7 +27,7 @@ def started(before: Iterable[psutil.Process]) -> list[BaseProcess]:
     Args:
         before: The processes that were there before the engine.
     """
-    # multiprocessing never learns that a child has ended if psutil asked the system first, as end() does.
+    # multiprocessing never learns that a child has ended if psutil queried the system first, as end() does.
     new = {process.pid for process in psutil.Process().children(recursive=True)} - {process.pid for process in before}
     children = [child for child in multiprocessing.active_children() if child.pid in new]
     return [child for child in children if child.name.startswith((_ENGINE_CORE, _COORDINATOR))]
@@ -60,7 +60,7 @@ def children(pids: Iterable[int]) -> list[psutil.Process]:
 
 
 def all_run(processes: Iterable[psutil.Process]) -> bool:
-    """Tells whether none of these has ended, also if nobody has asked yet how it did."""
+    """Returns whether none of these has ended, also before an exit code was read."""
     try:
         return all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
     except psutil.NoSuchProcess:

@@ -12,7 +12,7 @@ from worker.errors import NotReadyError, RefitError, SleepError
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
 #: The version before the first refit; vLLM calls it so as well.
 FIRST_VERSION = "default"
-#: Why an engine that nobody has refitted must not generate.
+#: Why an engine must not generate before its first refit.
 FROM_DUMMY = (
     "the engine started from dummy weights (engine.load_format) and has not been refitted; refit before generating, or set "
     "engine.generate_from_dummy: true for a benchmark of speed"
@@ -24,7 +24,7 @@ class Held(StrEnum):
 
     WHOLE = auto()  #: those of the checkpoint, or of one refit
     DUMMY = auto()  #: random values, until the first refit
-    BROKEN = auto()  #: nobody's: a refit failed half-way, a deep sleep dropped them, or the engine is gone
+    BROKEN = auto()  #: of no policy: a refit failed half-way, a deep sleep dropped them, or the engine is gone
 
 
 class Readiness:

@@ -17,7 +17,7 @@ async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
     except asyncio.CancelledError:
         await asyncio.wait((running,))
         if not running.cancelled():
-            running.exception()  # looked at: nobody else will
+            running.exception()  # marks the error as retrieved: no other task will
         raise
 
 

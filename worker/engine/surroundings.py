@@ -1,4 +1,4 @@
-"""What an engine needs of the disk: its temporary folder, and space there. Of a full ``/dev/shm`` vLLM itself says so."""
+"""What an engine needs of the disk: its temporary folder, and space there. vLLM itself reports a full ``/dev/shm``."""
 
 from __future__ import annotations
 

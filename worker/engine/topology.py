@@ -1,6 +1,6 @@
 """The proof of parallelism: which ranks the processes of engines really are, and which experts each of them holds.
 
-A log line says what was asked for. Here every process reads its own parallel groups and its own expert layers. Imports vLLM
+A log line has what was requested. Here every process reads its own parallel groups and its own expert layers. Imports vLLM
 for those groups.
 """
 
@@ -85,7 +85,7 @@ class Expected:
         """Reads a plan."""
         strategy = plan.value("parallel.dp_strategy")
         data, tensor = plan.value("engine.data_parallel_size"), plan.value("engine.tensor_parallel_size")
-        is_moe = bool(plan.context.model.is_moe)
+        is_moe = bool(plan.context.loaded.is_moe)
         shared = tensor if strategy == "independent" else data * tensor
         return cls(
             strategy=strategy,

@@ -146,7 +146,6 @@ def sampling_params(
     seed: int | None = None,
     text: bool = False,
     coalesce: bool = False,
-    bias: Mapping[int, float] | None = None,
 ) -> Any:
     """Builds the parameters of one request, for the cheapest way to tokens and their logprobs.
 
@@ -162,7 +161,6 @@ def sampling_params(
         seed: Seed of this request alone.
         text: The caller wants text.
         coalesce: Mark the request for the quirk ``coalesced-outputs``; without that quirk the mark has no effect.
-        bias: What is added to logits, by token id.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -182,24 +180,11 @@ def sampling_params(
         flat_logprobs=True,
         detokenize=text or bool(stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
-        logit_bias=dict(bias) if bias else None,
         extra_args={_COALESCE: True} if coalesce else None,
     )
 
 
-def forbidding(ids: Sequence[int]) -> dict[int, float]:
-    """Returns the bias that keeps tokens from being sampled: the lowest that vLLM takes, a factor of e^-100."""
-    return dict.fromkeys(ids, -100.0)
-
-
-def unknown_ids(engine: Any) -> range:
-    """Returns the ids that the model has a row for and the tokenizer does not know; none without a tokenizer."""
-    config = engine.model_config
-    rows = config.get_vocab_size()
-    return range(rows if config.skip_tokenizer_init else engine.get_tokenizer().max_token_id + 1, rows)
-
-
-def encoded(tokenizer: Any, text: str, special: str | None = None) -> list[int]:
+def encoded(tokenizer: Any, text: str, special: str = "once") -> list[int]:
     """Turns a text into token ids.
 
     Args:
@@ -207,8 +192,6 @@ def encoded(tokenizer: Any, text: str, special: str | None = None) -> list[int]:
         text: The text.
         special: Whether special tokens are put around it (``tokenizer.add_special_tokens``).
     """
-    if special is None:
-        return list(tokenizer.encode(text))
     again = special == "once" and bool(bos := tokenizer.bos_token) and text.startswith(bos)
     return list(tokenizer.encode(text, add_special_tokens=special != "never" and not again))
 
@@ -265,7 +248,7 @@ async def generated_so_far(engine: Any, *, coalesces: bool) -> list[int]:
 
     Args:
         engine: The ``AsyncLLM``.
-        coalesces: It holds outputs, so the engine core must be asked; the front end does not know of the tokens.
+        coalesces: It holds outputs, so the engine core must be called; the front end does not know of the tokens.
     """
     if coalesces:
         return await _of_all_ranks(engine, COUNTS_HELD.rpartition(".")[2])
@@ -278,7 +261,7 @@ def model_dtype(engine: Any) -> str:
 
 
 def labels_tokens() -> bool:
-    """Tells whether the installed vLLM says which weights made a token (0.32)."""
+    """Returns whether the installed vLLM reports which weights made a token (0.32)."""
     from vllm.outputs import CompletionOutput
 
     return "weight_versions" in getattr(CompletionOutput, "__dataclass_fields__", {})
@@ -290,7 +273,7 @@ def block_size(engine: Any) -> int:
 
 
 def engine_died(error: BaseException) -> bool:
-    """Tells whether an error says that the engine's processes are gone."""
+    """Returns whether an error means that the engine's processes are gone."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     return isinstance(error, EngineDeadError)
@@ -313,10 +296,10 @@ def version_spans(completion: Any, version: str) -> list[tuple[str, int, int]]:
 
 
 async def pause(engine: Any, *, clear_cache: bool, mode: str = "keep") -> None:
-    """Stops generation; with its cache dropped, a request that was kept is computed anew once it goes on.
+    """Stops generation; with its cache dropped, a request that was kept is computed again once it goes on.
 
     Args:
-        engine: The ``AsyncLLM``. Ranks of one data-parallel group agree on a pause, so all of them must be asked together.
+        engine: The ``AsyncLLM``. Ranks of one data-parallel group agree on a pause, so all of them must be called together.
         clear_cache: Drop the KV cache.
         mode: What becomes of requests in flight: ``keep`` freezes, ``wait`` finishes, ``abort`` ends them.
     """
@@ -339,7 +322,7 @@ async def hold(engine: Any, *, clear_cache: bool) -> None:
 
 
 async def is_paused(engine: Any) -> bool:
-    """Tells whether generation stands still."""
+    """Returns whether generation is paused."""
     return bool(await engine.is_paused())
 
 
@@ -358,7 +341,7 @@ async def abort_all(engine: Any) -> None:
 
 
 async def label_weights(engine: Any, version: str) -> None:
-    """Tells a paused engine the label of its new weights; only some engines label what they generate (0.32)."""
+    """Gives a paused engine the label of its new weights; only some engines label what they generate (0.32)."""
     if hasattr(engine.engine_core, "set_weight_version_async"):
         await engine.engine_core.set_weight_version_async(version)
 

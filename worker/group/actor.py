@@ -196,7 +196,7 @@ def reap(pid: int, folder: str, grace_s: float) -> None:
     Args:
         pid: The actor's process.
         folder: Its temporary files.
-        grace_s: Seconds until it is killed; one that was stopped (SIGSTOP) does not end when Ray asks it to.
+        grace_s: Seconds until it is killed; one that was stopped (SIGSTOP) does not end at Ray's request.
     """
     deadline = time.monotonic() + grace_s
     while _runs(pid):

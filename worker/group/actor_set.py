@@ -191,4 +191,4 @@ class ActorSet:
     def _fail(self, error: QuirksError) -> None:
         if not self._failure.done():
             self._failure.set_exception(error)
-            self._failure.exception()  # marks the error as retrieved: nobody may be waiting for it
+            self._failure.exception()  # marks the error as retrieved: no task may be waiting for it

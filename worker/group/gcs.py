@@ -13,7 +13,7 @@ _LOST_S = 10.0
 
 
 async def answers(address: str) -> bool:
-    """Tells whether a process listens at an address, ``host:port``."""
+    """Returns whether a process listens at an address, ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(_ANSWER_S):

@@ -57,13 +57,13 @@ class Rank:
         self.log = ""
         self._streams = asyncio.Semaphore(_CALLS - _RESERVED)
 
-    async def meet(self) -> None:
+    async def connect(self) -> None:
         """Waits until the actor runs and reports its node.
 
         Raises:
             RankError: It died.
         """
-        found = await self.ask("who")
+        found = await self.watch("who")
         for name, value in found.items():
             setattr(self, name, value)
 
@@ -76,7 +76,7 @@ class Rank:
         """
         return await self._result(lambda: getattr(self.actor, method).remote(*arguments, **named))
 
-    async def ask(self, method: str) -> Any:
+    async def watch(self, method: str) -> Any:
         """Calls a method that answers also while the engine starts; errors as for `call`."""
         return await self._result(lambda: getattr(self.actor, method).options(concurrency_group=WATCH).remote())
 
@@ -101,7 +101,7 @@ class Rank:
             finally:
                 if items is not None:
                     ray.cancel(items)
-                    # What is asked of the engine next must find these requests gone.
+                    # The next call of the engine must find these requests gone.
                     with suppress(Exception):  # it ends as cancelled, or is late
                         async with asyncio.timeout(_ANSWER_S):
                             await items.completed()
@@ -111,7 +111,7 @@ class Rank:
         where = {"rank": self.number, "node": self.node, "pid": self.pid}
         try:
             async with asyncio.timeout(_ANSWER_S):
-                return {**where, **(await self.ask("state"))}
+                return {**where, **(await self.watch("state"))}
         except TimeoutError:
             return {**where, "alive": False, "problem": f"its actor does not answer within {_ANSWER_S:g} s"}
         except QuirksError as error:
@@ -121,7 +121,7 @@ class Rank:
         """Returns the last lines of its log; those of a file on this node where the actor does not answer."""
         try:
             async with asyncio.timeout(_ANSWER_S):
-                return list(await self.ask("tail"))
+                return list(await self.watch("tail"))
         except (QuirksError, TimeoutError):
             return last_lines(self.log)
 
@@ -158,7 +158,7 @@ class Ranks:
         """Keeps the settings of a start.
 
         Args:
-            section: What to ask of Ray.
+            section: What to request from Ray.
             engines: Number of engines.
             gpus: GPUs of each; 0 on a platform without.
             environment: Variables that the configuration sets.
@@ -203,7 +203,7 @@ class Ranks:
         limit_s = self._section.start_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                await asyncio.gather(*(rank.meet() for rank in self.all))
+                await asyncio.gather(*(rank.connect() for rank in self.all))
         except TimeoutError:
             missing = ", ".join(str(rank.number) for rank in self.all if not rank.pid)
             raise RankError(
@@ -211,7 +211,7 @@ class Ranks:
             ) from None
 
     async def end(self, timeout_s: float) -> None:
-        """Ends the actors: engines that run are asked to stop first, the others are killed with all their processes.
+        """Ends the actors: engines that run are stopped first, the others are killed with all their processes.
 
         Args:
             timeout_s: Seconds that engines get to stop by themselves.

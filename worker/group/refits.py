@@ -179,7 +179,7 @@ def may_have_changed(state: Mapping[str, Any], label: str) -> bool:
 
 
 def problem_after(errors: Mapping[int, BaseException], touched: Sequence[bool], *, dummy: bool) -> str | None:
-    """Says why a group must not generate after a failed refit; None if no engine has new weights.
+    """Returns why a group must not generate after a failed refit; None if no engine has new weights.
 
     Args:
         errors: What each failed rank raised.

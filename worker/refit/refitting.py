@@ -71,16 +71,16 @@ class Refitting:
     """Refits of one engine, one at a time.
 
     Attributes:
-        announced: What a trainer said it would send; None if it said nothing.
+        announced: What a trainer announced; None if it announced nothing.
         report: What the last refit did; None before one.
         sender: Sends models of this process; its section says how weights are transferred in any case.
         lock: Held while a refit, a pause, a resume, sleep or waking is under way: half of a refit would cost the engine, and a
             resume must not come in the middle of one.
-        sockets: Folder of the processes' sockets; None before anybody asked for them.
+        sockets: Folder of the processes' sockets; None before the first request for one.
         joined: Whether the engine's processes are in a group with a trainer.
     """
 
-    #: Where this process' own sender and its engine meet.
+    #: Address of the connection between this process' own sender and its engine.
     address = "127.0.0.1"
 
     def __init__(
@@ -98,7 +98,7 @@ class Refitting:
             section: How weights are transferred.
             plan: What a refit sends, and whether it drops the KV cache.
             abort: Ends the worker's own requests, with a reason.
-            warn: Tells the user something; may be told the same again.
+            warn: Warns the user; a repeated message may come again.
         """
         self.announced: Manifest | None = None
         self.report: RefitReport | None = None
@@ -190,7 +190,7 @@ class Refitting:
         """Has every process of the engine close the trainer's memory, so that the trainer can free it.
 
         Args:
-            plan: Record the next refit anew.
+            plan: Record the next refit again.
         """
         await self._engine.call(receiving.forget, plan)
 
@@ -217,7 +217,7 @@ class Refitting:
         transport = self.sender.section.transport
 
         async def taken(manifest: Manifest, location: str) -> _T:
-            # The others are told the manifest by the sender, which has made it of the very same tensors.
+            # The others receive the manifest from the sender, which has made it of the very same tensors.
             return await take(self._info(transport, manifest if transport == "file" else None, location))
 
         return await self.sender.send(model, scope, taken, self.announced)
@@ -317,7 +317,7 @@ class Refitting:
         except EngineDiedError:
             raise
         except Exception:
-            return True  # nobody answers
+            return True  # no reply
 
     def _note_step(self, error: Exception) -> None:
         """A rank that failed is not in step with the others any more; those that rejected a refit are, all together."""
@@ -357,10 +357,10 @@ def _reason(error: Exception) -> str:
 
 
 def _private_folder(parent: str | None) -> Path:
-    """Makes a folder that nobody else can enter.
+    """Makes a folder that no other user can enter.
 
     Raises:
-        TransferError: The folder that was asked for is another user's, or open to others.
+        TransferError: The requested folder is another user's, or open to others.
     """
     if parent is not None:
         folder = Path(parent)

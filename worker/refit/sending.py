@@ -63,7 +63,7 @@ class ModelSender:
         Args:
             receivers: The engines' processes.
             section: How weights are transferred.
-            scope: What to send, unless a call says otherwise.
+            scope: What to send, unless a call has its own.
         """
         self.section = section
         self._receivers = receivers
@@ -79,7 +79,7 @@ class ModelSender:
             model: The trainer's model.
             scope: What to send; as planned if None.
             update: The engines' side.
-            announced: What the trainer said it would send.
+            announced: What the trainer announced.
 
         Returns:
             What the engines' side returned.
@@ -163,7 +163,7 @@ async def _alongside(send: Callable[[Callable[[], bool]], None], update: Corouti
     """Runs a sender in a thread while the engines' side runs here; each ends when the other fails.
 
     Args:
-        send: Sends; it gets a function that says when to give up.
+        send: Sends; its argument returns whether to give up.
         update: The engines' side.
 
     Returns:
@@ -175,7 +175,7 @@ async def _alongside(send: Callable[[Callable[[], bool]], None], update: Corouti
         result = await update
     except BaseException:
         over.set()
-        await asyncio.gather(sender, return_exceptions=True)  # the engine's error says more than that nobody listened
+        await asyncio.gather(sender, return_exceptions=True)  # the engine's error is the cause
         raise
     await sender
     return result

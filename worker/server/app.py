@@ -36,7 +36,7 @@ class Routes:
     Args:
         serving: vLLM's serving classes.
         check: Raises a `QuirksError` when the engine must not generate.
-        limits: What a request may ask for.
+        limits: What a request may have.
 
     Attributes:
         running: The requests that are being answered.

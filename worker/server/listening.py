@@ -73,8 +73,8 @@ def _listen(host: str, ports: range) -> socket.socket:
         found.setblocking(False)
         return found
     tried = f"port {ports[0]}" if len(ports) == 1 else f"none of the ports {ports[0]} to {ports[-1]}"
-    told = reason.strerror if reason is not None and reason.strerror else str(reason)
-    raise ServerStartError(f"the server cannot listen on {host}, {tried}: {told}; change server.host or server.port")
+    cause = reason.strerror if reason is not None and reason.strerror else str(reason)
+    raise ServerStartError(f"the server cannot listen on {host}, {tried}: {cause}; change server.host or server.port")
 
 
 def _own_address() -> str:
@@ -84,7 +84,7 @@ def _own_address() -> str:
         return str(ray.util.get_node_ip_address())
     if stated := os.environ.get("VLLM_HOST_IP"):
         return stated
-    # Connecting a datagram socket sends nothing; it only asks the routing table.
+    # Connecting a datagram socket sends nothing; it only reads the routing table.
     for family, beyond in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((beyond, 9))

@@ -1,4 +1,4 @@
-"""How requests are sampled: as the plan says, unless nobody trains on the result."""
+"""How requests are sampled: as the plan says, unless the result is not trained on."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ class SamplingProfile:
 
     Args:
         sampling: What the plan says.
-        fixed: A trainer learns from the samples: no request may ask for another distribution.
+        fixed: A trainer learns from the samples: no request may have another distribution.
         longest: The longest sequence of the engine, prompt and generation together, in tokens.
-        validation: Temperature and top-p of requests whose samples nobody trains on; None if there are no such requests.
-        bias: What is added to the logits of every request, by token id.
+        validation: Temperature and top-p of requests whose samples are not trained on; None if there are no such requests.
     """
 
     def __init__(
@@ -35,10 +34,8 @@ class SamplingProfile:
         fixed: bool,
         longest: int,
         validation: Mapping[str, float] | None = None,
-        bias: Mapping[int, float] | None = None,
     ) -> None:
         self._sampling = sampling
-        self._bias = {str(token): value for token, value in (bias or {}).items()}
         self._fixed = fixed
         self._longest = longest
         self._planned = {
@@ -56,7 +53,7 @@ class SamplingProfile:
             request: vLLM's ``ChatCompletionRequest``.
 
         Raises:
-            RequestError: It asks for another distribution than the rollout's or the validation's, or for an impossible number
+            RequestError: It has another distribution than the rollout's or the validation's, or for an impossible number
                 of tokens.
         """
         for name, planned in self._chosen(request).items():
@@ -64,11 +61,9 @@ class SamplingProfile:
                 setattr(request, name, planned)
         self._complete_length(request)
         self._complete_stops(request)
-        if self._bias:
-            request.logit_bias = {**(request.logit_bias or {}), **self._bias}
 
     def _chosen(self, request: Any) -> Mapping[str, float]:
-        """Returns the profile that a request is sampled with: the first one that agrees with all that it asks for."""
+        """Returns the profile that a request is sampled with: the first one that agrees with all its fields."""
         if not self._fixed:
             return self._planned
         if self._validation is not None and _differing(request, self._planned) and not _differing(request, self._validation):
@@ -96,12 +91,12 @@ class SamplingProfile:
                 "tokens that end a reply, which shifts the logprobs of all others"
             )
         if problems:
-            told = "; ".join(problems.values())
-            remedy = "leave it out, or change the worker's sampling section (or its purpose, if nobody trains on this)"
+            problem = "; ".join(problems.values())
+            remedy = "leave it out, or change the worker's sampling section (or its purpose, if this is not trained on)"
             if other := self._validation:
                 remedy += f"; for validation send temperature = {other['temperature']:g} and top_p = {other['top_p']:g}"
             raise RequestError(
-                f"{told}; the trainer would learn from samples of another policy: {remedy}", parameter=next(iter(problems))
+                f"{problem}; the trainer would learn from samples of another policy: {remedy}", parameter=next(iter(problems))
             )
 
     def _complete_length(self, request: Any) -> None:
@@ -116,7 +111,7 @@ class SamplingProfile:
             )
 
     def least(self, request: Any) -> int:
-        """Returns the fewest tokens to generate if the request does not say; the room in the context limits it further."""
+        """Returns the fewest tokens to generate if the request has none; the room in the context limits it further."""
         return 0 if "min_tokens" in request.model_fields_set else self._sampling.min_new_tokens
 
     def _complete_stops(self, request: Any) -> None:
@@ -138,7 +133,7 @@ def validation_profile(section: ServerSection) -> dict[str, float] | None:
 
 
 def _differing(request: Any, profile: Mapping[str, float]) -> list[str]:
-    """Returns the fields that a request asks for and that the profile has another value of."""
+    """Returns the fields that a request has and that the profile has another value of."""
     given = {name: getattr(request, name, None) for name in profile}
     return [
         name
@@ -148,5 +143,5 @@ def _differing(request: Any, profile: Mapping[str, float]) -> list[str]:
 
 
 def _comparable(name: str, value: float) -> float:
-    """Of ``top_k``, vLLM takes both 0 and -1 for all tokens."""
+    """Makes 0 and -1 equal as ``top_k``: vLLM takes both for all tokens."""
     return -1 if name == "top_k" and value == 0 else value

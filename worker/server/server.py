@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from worker.engine import vllm_adapter
 from worker.server.errors import ServerStartError
 from worker.server.listening import BACKLOG, Listener
 from worker.server.profile import SamplingProfile, validation_profile
@@ -111,7 +110,6 @@ class OpenAIServer:
 
         section = self._config.server
         rollout = self._config.purpose == "rollout"
-        only_known = self._config.tokenizer.only_known_ids
         longest = self._engine.model_config.max_model_len
         limits = Limits(section, longest=longest)
         allow_media(self._engine.model_config, section.allowed_media_domains)
@@ -126,7 +124,6 @@ class OpenAIServer:
                 fixed=rollout,
                 longest=longest,
                 validation=validation_profile(section),
-                bias=vllm_adapter.forbidding(vllm_adapter.unknown_ids(self._engine)) if only_known else None,
             ),
             supervision=Supervision(self._watched, self._config.request.timeout_s),
             carry=rollout,

@@ -62,7 +62,7 @@ class ChatRequest(ChatCompletionRequest):  # type: ignore[misc]
     _least: int = PrivateAttr(default=0)
 
     def to_sampling_params(self, max_tokens: int, *args: Any, **kwargs: Any) -> Any:
-        """Asks the engine for the sampled tokens' logprobs too if the message is to carry them."""
+        """Requests the sampled tokens' logprobs too if the message is to carry them."""
         self.min_tokens: int = self.min_tokens or min(self._least, max_tokens)
         params = super().to_sampling_params(max_tokens, *args, **kwargs)
         if params.logprobs is None and (self.logprobs or self._carries) and not self.logprob_token_ids:
@@ -206,7 +206,7 @@ class Serving:
     Args:
         engine: vLLM's ``AsyncLLM``.
         section: The server's configuration.
-        limits: What a request may ask for.
+        limits: What a request may have.
         name: The model's name in requests and replies.
         path: The model's folder or hub id.
         profile: How requests are sampled.

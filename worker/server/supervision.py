@@ -65,8 +65,8 @@ class Supervision:
             if not deadline.expired():
                 raise  # the engine's own
             limit_s = self._timeout_s or 0.0
-            told = f"the request took longer than request.timeout_s = {limit_s:g} s, and was aborted"
-            raise RequestError(f"{told}; {GenerationTimeoutError.remedy(limit_s)}", status=504) from None
+            problem = f"the request took longer than request.timeout_s = {limit_s:g} s, and was aborted"
+            raise RequestError(f"{problem}; {GenerationTimeoutError.remedy(limit_s)}", status=504) from None
         return result
 
 

@@ -14,9 +14,11 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
 REFUSED = """
 from quirks_core.plan.records import RefusedError
 from vllm import EngineArgs
+from vllm.config import KVTransferConfig
 
 try:
-    EngineArgs(model=model, enforce_eager=False).create_engine_config()
+    store = KVTransferConfig(kv_connector="ExampleConnector", kv_role="kv_both")
+    EngineArgs(model=model, enforce_eager=False, kv_transfer_config=store).create_engine_config()
 except RefusedError as error:
     found = {"kinds": [one.kind for one in error.refusals], "text": str(error)}
 """
@@ -24,7 +26,6 @@ except RefusedError as error:
 
 def test_a_script_can_catch_a_refusal_in_the_words_of_its_keywords(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
     monkeypatch.setenv("MODEL_QUIRKS", "rollout")
-    monkeypatch.setenv("NRL_VLLM_USE_V1", "0")
     monkeypatch.setenv("MODEL_QUIRKS_SET", "engine.enforce_eager=false")
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
 
@@ -33,7 +34,7 @@ def test_a_script_can_catch_a_refusal_in_the_words_of_its_keywords(model, shell,
     assert found["kinds"] == ["refuse", "require"]
     assert "enforce_eager must be True" in found["text"]
     assert "or set enforce_eager=True (or leave it open)" in found["text"]
-    assert "override: MODEL_QUIRKS_DISABLE=v1-runtime" in found["text"]
+    assert "override: MODEL_QUIRKS_DISABLE=kv-connector-stale" in found["text"]
 
 
 SAID = """

@@ -129,7 +129,7 @@ def test_a_command_line_and_its_file_tell_exactly(cases):
     assert set(found["logged"]) == {"api_key", "hf_token", "model", "model_tag"}
 
 
-def test_the_command_line_of_trl_leaves_its_dtypes_open_and_a_float32_checkpoint_becomes_a_float32_engine(cases):
+def test_the_command_line_of_trl_leaves_its_dtypes_open_and_a_float32_trainer_gets_a_float32_engine(cases):
     pytest.importorskip("trl")
 
     found = cases("""
@@ -147,7 +147,7 @@ def test_the_command_line_of_trl_leaves_its_dtypes_open_and_a_float32_checkpoint
         parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(args=command[command.index("serve") + 1:])
         parsed.model = parsed.model_tag  # as vllm serve does
         arguments = AsyncEngineArgs.from_cli_args(parsed)
-        plan = seam.resolve(arguments, HookSettings(), "rollout")
+        plan = seam.resolve(arguments, HookSettings(told={"train.dtype": "float32"}), "rollout")
         found["dtype"] = plan.changes.get("engine.dtype")
         found["typed"] = sorted(plan.context.typed)
     """)

@@ -126,14 +126,14 @@ def test_data_parallel_ranks_and_api_servers_share_the_plan(programs, vllm, chec
 
 
 def test_a_refusal_is_one_block_in_the_words_of_the_server(programs, vllm, checkpoint, port):
-    variables = {"MODEL_QUIRKS": "serve", "NRL_VLLM_USE_V1": "0", "HF_TOKEN": "hush", "VLLM_API_KEY": "hush"}
+    variables = {"MODEL_QUIRKS": "serve", "VLLM_DP_RANK": "0", "HF_TOKEN": "hush", "VLLM_API_KEY": "hush"}
     keys = ("--api-key", "hush", "--hf-token", "hush")
 
     ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), "--no-enforce-eager", *keys, **variables)
 
     assert ended.code == 1
     block = ended.text.partition("this configuration is refused for 2 reasons:\n")[2]
-    assert "override: MODEL_QUIRKS_DISABLE=v1-runtime\n" in block
+    assert "override: MODEL_QUIRKS_DISABLE=dp-environment\n" in block
     assert "--enforce-eager must be True, but False was set explicitly" in block
     assert "remedy: unset TORCHDYNAMO_DISABLE, or set --enforce-eager (or leave it open)" in block
     assert block.splitlines()[-1] == "  purpose serve (MODEL_QUIRKS=serve)"

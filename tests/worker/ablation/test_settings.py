@@ -162,7 +162,7 @@ def test_the_dtype_of_an_engine_from_float32_is_unknown_until_the_engine_reports
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "float32"}), encoding="utf-8")
     asked = {"quirks": {"disable": ["float32-checkpoint-downcast"]}}
 
-    assert tried(in_force({}), "engine.dtype") == ["bfloat16"]  # that quirk makes it float32
+    assert tried(in_force({"train": {"dtype": "float32"}}), "engine.dtype") == ["bfloat16"]  # that quirk makes it float32
     now = in_force(asked, engine={"engine.dtype": "bfloat16", "engine.head_dtype": "bfloat16"})
 
     assert tried(in_force(asked), "engine.dtype") == ["float32", "bfloat16"]
@@ -196,7 +196,7 @@ def test_what_the_engine_reports_counts_where_nobody_asked(in_force):
 @pytest.mark.parametrize(
     ("values", "name", "expected"),
     [
-        (_OFF, "refit.clear_cache", [True]),  # a cache that nobody asks to clear is kept
+        ({"refit": {"clear_cache": False}}, "refit.clear_cache", [True]),
         ({"refit": {"clear_cache": True}}, "refit.clear_cache", [False]),
         ({"engine": {"kv_cache_dtype": "fp8"}}, "engine.kv_cache_dtype", ["auto"]),
         ({"engine": {"kv_cache_dtype": "bfloat16"}}, "engine.kv_cache_dtype", []),  # the cache is kept in full already

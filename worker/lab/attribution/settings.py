@@ -66,7 +66,7 @@ class InForce:
             return _DTYPES.get(asked, asked)
         if side == "train":
             return self.dtype("engine")
-        text = self.context.model.text_config
+        text = self.context.loaded.text_config
         found: str | None = text.get("dtype") or text.get("torch_dtype")
         return found if found in ("bfloat16", "float16") else None  # the dtype for a float32 checkpoint depends on the platform
 

@@ -27,7 +27,13 @@ from worker.lab.kit.proof import Conclusion, Finding, Proof, Report
 from worker.lab.kit.prove import TIMEOUT_S, number_of_runs, prove
 
 _ENGINE = "vllm"
-_COLOURS = {Conclusion.NEEDED: "green", Conclusion.NOT_NEEDED: "bold red", Conclusion.INCONCLUSIVE: "yellow"}
+_COLOURS = {
+    Conclusion.NEEDED: "green",
+    Conclusion.HOLDS: "green",
+    Conclusion.NOT_NEEDED: "bold red",
+    Conclusion.DOES_NOT_HOLD: "bold red",
+    Conclusion.INCONCLUSIVE: "yellow",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_prove(options: argparse.Namespace) -> int:
-    """Proves quirks; 1 if one is not needed, contradicts its own evidence, or has a paired run that did not decide.
+    """Proves quirks; 1 if evidence is against one, contradicts itself, or has a paired run that did not decide.
 
     Raises:
         UsageError: A quirk is unknown, a file cannot be written, or a quirk's evidence needs an engine and none is installed.
@@ -114,8 +120,9 @@ def _recorded(options: argparse.Namespace, registry: Registry) -> dict[str, Proo
         raise UsageError("--changed compares with the evidence in a file: name it by --output")
     if not options.output or not options.output.is_file():
         return {}
-    installed = {item.quirk.id for item in registry.loaded}
-    return {proof.id: proof for proof in Report.read(options.output).proofs if proof.id in installed}
+    kinds = {item.quirk.id: item.quirk.kind for item in registry.loaded}
+    found = Report.read(options.output).proofs
+    return {proof.id: proof.in_words_of(kinds[proof.id]) for proof in found if proof.id in kinds}
 
 
 def _keep(options: argparse.Namespace, recorded: Mapping[str, Proof], proofs: Iterable[Proof]) -> Report:
@@ -158,7 +165,7 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
 
         def proof_of(item: Loaded) -> Proof:
             own = Path(folder, str(threading.get_ident()))  # two jobs must not make the same checkpoint at the same time
-            return prove(item, own, timeout_s=options.timeout, tell=tell)
+            return prove(item, own, timeout_s=options.timeout, tell=tell).in_words_of(item.quirk.kind)
 
         running = {pool.submit(proof_of, item): item for item in items}
         try:

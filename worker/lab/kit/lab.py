@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,6 +162,51 @@ class Lab:
             yield worker
         finally:
             await worker.shutdown()
+
+    @contextmanager
+    def llm(self, model: Path, **arguments: Any) -> Iterator[Any]:
+        """Starts vLLM's own ``LLM`` in this process, as a trainer without our worker does, with the plan of a rollout.
+
+        Call it after `reference` and `trainer`: vLLM changes classes of transformers.
+
+        Args:
+            model: The checkpoint.
+            **arguments: Engine arguments over those of the small engine.
+        """
+        from vllm import LLM
+        from vllm.engine.arg_utils import EngineArgs
+
+        from quirks_core import quirks_for
+
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        with quirks_for(EngineArgs(model=str(model), **_ENGINE, **arguments), purpose="rollout") as applied:
+            self.plans.append(applied.plan)
+            yield LLM.from_engine_args(applied.engine_args)
+
+    def greedy_of(self, llm: Any) -> list[Generated]:
+        """Generates greedily from `PROMPTS` with the engine that `llm` gave."""
+        return [Generated(tokens, ()) for tokens in self.tokens_of(llm, temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)]
+
+    def tokens_of(self, llm: Any, **sampling: Any) -> list[tuple[int, ...]]:
+        """Generates from `PROMPTS` with the engine that `llm` gave; the arguments are those of vLLM's ``SamplingParams``."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(detokenize=False, **sampling)
+        rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], params, use_tqdm=False)
+        return [tuple(row.outputs[0].token_ids) for row in rows]
+
+    def weights(self, model: Path) -> dict[str, torch.Tensor]:
+        """Reads the tensors of a checkpoint."""
+        from safetensors.torch import load_file
+
+        return {name: tensor for file in sorted(model.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+
+    def write(self, folder: Path, weights: Mapping[str, torch.Tensor], name: str = "model.safetensors") -> None:
+        """Writes tensors into a folder that vLLM's ``reload_weights`` can read."""
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(dict(weights), folder / name, metadata={"format": "pt"})
 
     def engine(self, worker: VllmAsyncGenerationWorker) -> Any:
         """Returns vLLM's engine behind a running worker, for what no public call shows."""

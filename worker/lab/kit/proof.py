@@ -14,7 +14,10 @@ from pydantic import ValidationError
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError, words
 from quirks_core.base.record import Record
+from quirks_core.declaration import flags
 from quirks_core.declaration.data_file import Proved
+from quirks_core.declaration.probes import in_words
+from quirks_core.declaration.trace import Answer
 from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platform, installed_versions
 from quirks_core.plan.records import State
 from worker.lab.kit.lab import Outcome
@@ -28,6 +31,8 @@ class Conclusion(StrEnum):
 
     NEEDED = "NEEDED"
     NOT_NEEDED = "NOT NEEDED"
+    HOLDS = "HOLDS"
+    DOES_NOT_HOLD = "DOES NOT HOLD"
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
@@ -85,6 +90,14 @@ class Finding(Record):
     with_quirk: Run | None = None
     without_quirk: Run | None = None
 
+    def in_words_of(self, kind: flags.Kind) -> Finding:
+        """Returns the finding in the words of the quirk's kind."""
+        conclusion, reason = Conclusion(kind.conclusion(self.conclusion)), self.reason
+        if self.kind is Kind.STATIC_PROBE and conclusion is not Conclusion.INCONCLUSIVE:
+            answer = Answer.YES if conclusion in (Conclusion.NEEDED, Conclusion.HOLDS) else Answer.NO
+            reason = f"by static probe: the installed source {in_words(answer, kind)}"
+        return self.model_copy(update={"conclusion": conclusion, "reason": reason})
+
     @property
     def measure(self) -> str:
         """What was looked at, and what it should be."""
@@ -119,13 +132,22 @@ class Proof(Record):
     date: date
     depends: dict[str, str]
 
+    def in_words_of(self, kind: flags.Kind) -> Proof:
+        """Returns the proof in the words of the quirk's kind; `prove` gives it in those of a workaround."""
+        findings = tuple(item.in_words_of(kind) for item in self.findings)
+        reason = self.reason
+        for old, new in zip(self.findings, findings, strict=True):
+            reason = reason.replace(old.reason, new.reason)
+        conclusion = Conclusion(kind.conclusion(self.conclusion))
+        return self.model_copy(update={"conclusion": conclusion, "reason": reason, "findings": findings})
+
     @property
     def calls_for_action(self) -> bool:
         """The quirk is not needed, its evidence contradicts itself, or a paired run failed to decide."""
         undecided = [item for item in self.findings if item.conclusion is Conclusion.INCONCLUSIVE]
         return (
             self.disagreement
-            or self.conclusion is Conclusion.NOT_NEEDED
+            or self.conclusion in (Conclusion.NOT_NEEDED, Conclusion.DOES_NOT_HOLD)
             or any(item.kind is Kind.PAIRED_RUN for item in undecided)
         )
 
@@ -201,6 +223,7 @@ class Report(Record):
             "",
             "A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own.",
             "**NEEDED**: it passes with the quirk and fails without. **NOT NEEDED**: it passes without, too.",
+            "Of a rule or a feature, which cures no defect, the words are **HOLDS** and **DOES NOT HOLD**.",
             "**INCONCLUSIVE**: nothing that can be run here decides.",
             "",
             "| quirk | conclusion | why | seconds | date |",

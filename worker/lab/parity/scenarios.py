@@ -99,7 +99,7 @@ async def _prefix_cache(session: Session) -> Observed:
 
 
 async def _long_context(session: Session) -> Observed:
-    window = session.worker.plan.context.model.text_config.get("sliding_window")
+    window = session.worker.plan.context.loaded.text_config.get("sliding_window")
     length = longest = _longest(session)
     if isinstance(window, int) and window > 0:
         length = min(longest, 2 * window)

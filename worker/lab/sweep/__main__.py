@@ -187,7 +187,7 @@ An engine starts from dummy weights, eager and with all its quirks, takes the we
 - *logprobs* is the largest difference to transformers' logprobs of the engine's tokens, in nats.
 - *audit* compares all tensors and layers after a refit with those of the checkpoint as vLLM loads it, like `quirks audit`.
 
-Where that does not end well, a second engine loads the checkpoint from disk, without a refit. It tells a broken refit from a
+If a result is wrong, a second engine loads the checkpoint from disk, without a refit. That separates a broken refit from a
 model that vLLM computes otherwise than transformers. A colon marks a variant of a model type. Architectures that are not here
 have no class in transformers, are multimodal, or have no tiny configuration in `worker/lab/sweep/kinds.yaml` yet.
 

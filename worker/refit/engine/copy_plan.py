@@ -120,7 +120,7 @@ class CopyPlan:
         self.copied = frozenset(self._copies)
 
     def fits(self, manifest: Manifest, model: nn.Module) -> bool:
-        """Tells whether the trainer sends what it sent, and the model has its tensors where they were."""
+        """Returns whether the trainer sends what it sent, and the model has its tensors where they were."""
         return manifest == self.manifest and self._snapshot.holds(model)
 
     def room_for(self, chunk: Chunk) -> torch.Tensor | None:
@@ -149,7 +149,7 @@ class CopyPlan:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def copy(self, tensors: Tensors) -> None:
-        """Copies those of the trainer's tensors that are copied; returns when the device has been told to.
+        """Copies those of the trainer's tensors that are copied; returns when the copies are queued on the device.
 
         Args:
             tensors: Names and contiguous tensors, as the manifest describes them; some may be in their place (`room_for`).
@@ -220,7 +220,7 @@ def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[tor
 
 
 def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tells whether two tensors are parts of one piece of memory; others may lie side by side by chance."""
+    """Returns whether two tensors are parts of one piece of memory; others may lie side by side by chance."""
     return bool(one.dtype == other.dtype and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
 
 
@@ -260,5 +260,5 @@ def slots(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tells whether two tensors of one shape and dtype have the same bits; a NaN is equal to itself here."""
+    """Returns whether two tensors of one shape and dtype have the same bits; a NaN is equal to itself here."""
     return bool(torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))))

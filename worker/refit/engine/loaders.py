@@ -26,7 +26,7 @@ class Loader:
     """Stands before a model and remembers what it loaded, however often ``load_weights`` is called.
 
     Attributes:
-        loaded: The model's own parameters that got a value; None if it does not tell.
+        loaded: The model's own parameters that got a value; None if it does not report them.
         recording: Watches the tensors, if set.
         not_finite: Looks at the tensors, if set.
     """
@@ -84,7 +84,7 @@ class Copier:
         return ((name, tensor) for name, tensor in tensors if name in self.plan.reloaded)
 
     def load_borrowed(self, buffers: Iterable[Sequence[tuple[str, torch.Tensor]]]) -> None:
-        """Takes all buffers of a stream, each of which is there until the next is asked for."""
+        """Takes all buffers of a stream, each of which is valid until the next is requested."""
         rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in self.take(tensors))
         if self.plan.reloaded:
             self._model.load_weights(self._not_finite.watch(rest))

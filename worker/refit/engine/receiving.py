@@ -24,7 +24,7 @@ def take(worker: Any, update_info: dict[str, Any], *, clean: bool) -> dict[str, 
 
     Args:
         worker: The worker.
-        update_info: The fields of a `worker.refit.engine.transfer_engine.RefitUpdateInfo`; its engine says what can go wrong.
+        update_info: The fields of a `worker.refit.engine.transfer_engine.RefitUpdateInfo`; its docstring has the errors.
         clean: Zero the KV cache, in which no request has anything, once the weights are there.
     """
     engine = worker.weight_transfer_engine
@@ -39,7 +39,7 @@ def take(worker: Any, update_info: dict[str, Any], *, clean: bool) -> dict[str, 
 
 
 def touched(worker: Any) -> bool:
-    """Tells whether the last refit changed the model; if it failed as well, old and new weights stand side by side."""
+    """Returns whether the last refit changed the model; if it failed as well, old and new weights stand side by side."""
     return bool(worker.weight_transfer_engine.touched)
 
 
@@ -49,7 +49,7 @@ def forget(worker: Any, plan: bool) -> None:
 
 
 def verify(worker: Any, update_info: dict[str, Any]) -> dict[str, str]:
-    """Compares the model with one that is loaded anew from the same source; returns what differs, by tensor."""
+    """Compares the model with one that is loaded again from the same source; returns what differs, by tensor."""
     engine = worker.weight_transfer_engine
     return dict(engine.verify(engine.parse_update_info(update_info)))
 

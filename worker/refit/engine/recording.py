@@ -114,11 +114,11 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         plain = {name for name in self._filled if self._is_covered(name)}
         if any(name not in self._names.get(_identity(tensor), ()) for name, tensor in self._live.items()):
             plain.clear()  # a loader has put other memory in the place of a tensor's
-        # What a loader looks at and copies nowhere may have gone a way that nobody sees; what it leaves alone is not for this
-        # process (another rank's experts).
+        # What a loader looks at and copies nowhere may have gone a way that is not recorded; what it leaves alone is not for
+        # this process (another rank's experts).
         self._tainted_sources |= self._looked_at - self._goes_to.keys()
         goes_to = dict(self._goes_to)
-        # Of what a loader computes nobody can tell the source, so it may be any that a loader computed with.
+        # What a loader computes may come from any of the sources that a loader computed with.
         goes_to |= {source: goes_to.get(source, set()) | self._computed for source in self._tainted_sources}
         layers = {source: {_module(name) for name in names} for source, names in goes_to.items()}
         # A tensor that the reload wrote to, and that is not known to be nothing but copies, spoils its layer; a layer that is
@@ -235,7 +235,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     # ---- afterwards
 
     def _is_covered(self, name: str) -> bool:
-        """Tells whether copies and constants cover every element of a tensor exactly once, and nobody else reads it."""
+        """Returns whether copies and constants cover every element of a tensor exactly once, and no other tensor shares it."""
         tensor, writes = self._live[name], self._filled[name]
         regions = {_region(self._live[other]) for other in self._names[_identity(tensor)]}  # of tied tensors, the same
         if _identity(tensor) in self._tainted or not tensor.is_contiguous() or len(regions) > 1:

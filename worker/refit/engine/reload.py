@@ -64,10 +64,10 @@ class Reload:
         self.wanted = frozenset(parameters & {name for name, _ in self._model.named_parameters()})
 
     def unloaded(self, loaded: Iterable[str] | None) -> list[str]:
-        """Returns the wanted parameters that got no value; none if the model does not tell.
+        """Returns the wanted parameters that got no value; none if the model does not report them.
 
         Args:
-            loaded: What its ``load_weights`` said it loaded.
+            loaded: What its ``load_weights`` returned.
         """
         return [] if loaded is None else sorted(self.wanted - own_names(loaded, self.wanted, self._first))
 

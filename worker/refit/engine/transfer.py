@@ -2,7 +2,7 @@
 
 Imports vLLM to register. `register` is a ``vllm.general_plugins`` entry point: it runs in the driver, in each engine core and
 in each worker, for every engine on the machine. It therefore names the engine class by module path only; torch and safetensors
-are imported (by `worker.refit.engine.transfer_engine`) in those workers alone whose engine asks for this backend:
+are imported (by `worker.refit.engine.transfer_engine`) only in workers whose engine uses this backend:
 
     AsyncEngineArgs(..., weight_transfer_config={"backend": BACKEND})
 """
@@ -16,7 +16,7 @@ _registered = False
 
 
 def register() -> None:
-    """Tells vLLM how to find the engine behind `BACKEND`.
+    """Registers the engine behind `BACKEND` with vLLM.
 
     vLLM may call plugins several times in one process; every call but the first does nothing.
 

@@ -41,7 +41,7 @@ from worker.refit.weights.resident import Imported
 
 @dataclass
 class RefitInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """Where the collective's ranks meet; the other transports need no beginning.
+    """Address of the collective; the other transports need none.
 
     Attributes:
         ip: Address of trainer rank 0.

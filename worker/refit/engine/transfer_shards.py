@@ -1,6 +1,6 @@
 """Layers that the engine fuses from several of a checkpoint's tensors, and of which a refit brought only some.
 
-vLLM's layerwise reload makes such a layer anew as soon as one part comes; what is missing is then whatever was in memory. The
+vLLM's layerwise reload creates such a layer as soon as one part comes; what is missing is then whatever was in memory. The
 list of loaded parameters does not show it: the fused one counts as loaded. Imports vLLM for what that reload notes.
 """
 
@@ -16,7 +16,7 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 
 def missing(model: nn.Module) -> Iterator[str]:
-    """Says which parts did not come; to be asked while a reload is open, once everything was loaded.
+    """Returns which parts did not come; to be called while a reload is open, once everything was loaded.
 
     Args:
         model: The engine's model.

@@ -18,7 +18,7 @@ from torch import nn
 from quirks_core.base.errors import words
 from worker.errors import RefitError
 
-#: Rows of the input that a layer is asked with.
+#: Rows of the input that a layer is compared with.
 _ROWS = 4
 #: How far two answers may lie apart, relative to the largest; kernels may add in another order.
 _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
@@ -119,7 +119,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _behaves_differently(name: str, layer: nn.Module, fresh: nn.Module) -> str | None:
-    """Asks two linear layers with the same input; None for any other kind of layer.
+    """Compares two linear layers on the same input; None for any other kind of layer.
 
     Raises:
         RefitError: The new layer answers nothing, and what it computes with is not visible as a tensor either.

@@ -15,7 +15,7 @@ from worker.errors import TransferError
 
 #: Longest path of a Unix socket, in bytes.
 _LONGEST_PATH = 107
-#: Milliseconds that the last message, often the one that says what went wrong, has to leave a socket that is closed.
+#: Milliseconds that the last message, often the one with the error, has to leave a socket that is closed.
 _LINGER_MS = 1000
 #: Milliseconds between two questions whether to wait on.
 _ASK_MS = 200
@@ -85,7 +85,7 @@ class Channel:
             path: Where the other side listens.
             other: What to call it in errors.
             timeout_s: Seconds to wait for a message.
-            given_up: Asked while it waits; True ends the wait.
+            given_up: Called while it waits; True ends the wait.
         """
         peer = cls(zmq.REQ, other=other, timeout_s=timeout_s, given_up=given_up)
         peer._calls = path
@@ -106,7 +106,7 @@ class Channel:
         try:
             self._socket.send(self._said, zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            if error.errno == zmq.EAGAIN:  # a replying socket whose peer is gone, or a requesting one that never met any
+            if error.errno == zmq.EAGAIN:  # a replying socket whose peer is gone, or a requesting one that never had any
                 self._wait(zmq.POLLOUT)
                 self._socket.send(self._said, zmq.NOBLOCK)
                 return
@@ -162,7 +162,7 @@ class Channel:
         self._socket.close()
 
     def _call_again(self) -> None:
-        """A connection that breaks before the first answer led to a socket that was closing; who called calls once more."""
+        """Connects again: before the first reply, a broken connection means that the peer's old socket was closing."""
         if self._calls is not None:
             kind = int(self._socket.type)
             self._socket.linger = 0
@@ -172,7 +172,7 @@ class Channel:
             self._socket.send(self._said, zmq.NOBLOCK)
 
     def _left(self) -> bool:
-        """Takes a piece of news; tells whether it leaves nobody connected (an earlier trainer may look in while it closes)."""
+        """Processes one event of the socket; returns whether no peer is connected (an earlier trainer may still close)."""
         event = recv_monitor_message(self._monitor)["event"]
         self._connections += 1 if event == zmq.EVENT_ACCEPTED else -1
         return self._connections <= 0

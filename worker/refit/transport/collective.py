@@ -3,7 +3,7 @@
 Rank 0 is the trainer's sender. It broadcasts tensors from where they lie, or puts small ones together
 (`worker.refit.weights.packing`);
 an engine receives them in the memory of its parameters where they belong there as they are. On either device a gloo group
-carries what must be agreed on first: what is sent, and every engine rank's vote on it, so that nobody enters a broadcast alone.
+carries what must be agreed on first: what is sent, and every engine rank's vote on it, so that none enters a broadcast alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Group:
     def __init__(
         self, ip: str, port: int, *, rank: int, world_size: int, timeout_s: float, device: torch.device | str = "cpu"
     ) -> None:
-        """Meets the others; every rank must come within the time limit.
+        """Joins the group; every rank must come within the time limit.
 
         Args:
             ip: Address of trainer rank 0, which waits there.
@@ -87,24 +87,24 @@ class Group:
             self._nccl = Communicator(ip, place[1], rank=rank, world_size=world_size, device=self.device)
 
     def announce(self, packing: Packing | None = None) -> Packing:
-        """Tells the others what comes, or hears it; what was announced last need not be described again.
+        """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
 
         Args:
             packing: What is sent, on rank 0.
         """
-        told = None
+        message = None
         if packing is not None:
-            told = {"again": True} if packing is self.packing else packing.encode()
-        told = self.broadcast_json(told)
+            message = {"again": True} if packing is self.packing else packing.encode()
+        message = self.broadcast_json(message)
         if packing is None:
-            packing = self.packing if "again" in told else Packing.decode(told)
+            packing = self.packing if "again" in message else Packing.decode(message)
         if packing is None:
-            raise TransferError("refit: the trainer sends again what this process never heard of")
+            raise TransferError("refit: the trainer reuses a packing that this process has not received")
         self.packing = packing
         return packing
 
     def broadcast_weights(self, memory: torch.Tensor) -> None:
-        """Starts to give everybody rank 0's bytes; `wait` says when they are there.
+        """Starts to broadcast rank 0's bytes; `wait` returns when they have arrived.
 
         Args:
             memory: [nbytes] uint8, on the group's device; read on rank 0, overwritten elsewhere.
@@ -121,7 +121,7 @@ class Group:
         """Waits until all weights are there.
 
         Args:
-            given_up: Asked while it waits; True ends the wait.
+            given_up: Called while it waits; True ends the wait.
 
         Raises:
             TransferError: A rank died or took too long, or the wait was given up.
@@ -151,7 +151,7 @@ class Group:
         return json.loads(bytes(payload.numpy()))
 
     def agree(self, accepted: bool) -> bool:
-        """Tells whether every rank accepts."""
+        """Returns whether every rank accepts."""
         vote = torch.tensor([_ACCEPTED if accepted else _REJECTED])
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
@@ -193,7 +193,7 @@ class CollectiveSender:
         device: torch.device | str = "cpu",
         timeout_s: float = 120.0,
     ) -> None:
-        """Meets the engine's ranks, while the worker's ``init_collective_async`` runs with the same address.
+        """Joins the engine's ranks, while the worker's ``init_collective_async`` runs with the same address.
 
         Args:
             ip: Address of trainer rank 0.
@@ -224,7 +224,7 @@ class CollectiveSender:
                 and whose tensors are sent from where they lie.
             manifest: What will be sent; found out by a pass over the tensors if None.
             buffer_bytes: Size above which tensors are not put together.
-            given_up: Asked while it waits for GPUs; True ends the wait.
+            given_up: Called while it waits for GPUs; True ends the wait.
 
         Raises:
             RefitRejectedError: An engine rank does not accept the manifest; nothing was sent.
@@ -244,7 +244,7 @@ class CollectiveSender:
             self._group.wait(given_up)
             self._group.agree(True)
         except BaseException:
-            self.close()  # so that nobody waits for what will not come
+            self.close()  # so that no rank waits for this one
             raise
 
     def close(self) -> None:
@@ -351,7 +351,7 @@ class CollectiveStream:
         self.complete = True
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leaves the group if there was an error, so that nobody waits for this rank; else the group lives on."""
+        """Leaves the group if there was an error, so that no rank waits for this one; else the group stays."""
         if error is not None:
             self._group.close()
 

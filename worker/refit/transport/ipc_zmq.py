@@ -58,10 +58,10 @@ def send(
         device: Where the buffers lie: the GPU that this trainer rank and the engine's processes share, or the CPU.
         manifest: What will be sent; found out by a pass over the tensors if None.
         model: The engine's processes read tensors that lie in this model's memory from there, if the memory is on ``device``
-            and, on the CPU, shared. Nobody may change them before this returns. None: everything goes through the buffers.
+            and, on the CPU, shared. They must not change before this returns. None: everything goes through the buffers.
         buffer_bytes: Size of each of two buffers; they grow to the largest tensor.
         timeout_s: Seconds to wait for each answer, the engine's start of the update included.
-        given_up: Asked while it waits; True ends the wait.
+        given_up: Called while it waits; True ends the wait.
 
     Raises:
         RefitRejectedError: The tensors are not those of the manifest.
@@ -69,7 +69,7 @@ def send(
             Any error is reported to the engine's processes, which wait for this; if none is there, within ``timeout_s``.
     """
     device = torch.device(device)
-    with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:  # which hear of whatever goes wrong in here
+    with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:  # an error in here is sent to them
         if isinstance(tensors, Source):
             manifest, resident, model = tensors.manifest, tensors.exported(device), tensors.model
         else:
@@ -83,22 +83,22 @@ def send(
             torch.cuda.current_stream(device).synchronize()  # what is read in place must be there
         hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
         if resident is None or model is None:
-            peers.tell({**hello, "manifest": manifest.encode()})
-            peers.hear()
+            peers.send({**hello, "manifest": manifest.encode()})
+            peers.receive()
         else:
-            peers.tell({**hello, "resident": resident.key})
-            unknown = ["unknown" in answer for answer in peers.hear()]
+            peers.send({**hello, "resident": resident.key})
+            unknown = ["unknown" in answer for answer in peers.receive()]
             if any(unknown):
-                peers.tell({"manifest": manifest.encode(), "memory": resident.table(model)}, unknown)
-                peers.hear()
+                peers.send({"manifest": manifest.encode(), "memory": resident.table(model)}, unknown)
+                peers.receive()
         source = (item for item in in_order(tensors(), manifest) if resident is None or item[0] not in resident.names)
         for index, chunk in enumerate(rest.chunks(size)):
             _fill(buffers[index % _BUFFERS], chunk, source)
-            peers.hear()
-            peers.tell({"chunk": index})
-        peers.hear()
-        peers.tell({"done": True})
-        peers.hear()
+            peers.receive()
+            peers.send({"chunk": index})
+        peers.receive()
+        peers.send({"done": True})
+        peers.receive()
 
 
 def _fill(buffer: Buffer, chunk: Chunk, source: Iterator[tuple[str, torch.Tensor]]) -> None:
@@ -113,25 +113,25 @@ def _wait_for(device: torch.device) -> None:
 
 
 class _Channels:
-    """Every engine process of a refit: told the same, and each one heard."""
+    """The connections to every engine process of a refit."""
 
     def __init__(self, addresses: Sequence[str], timeout_s: float, given_up: Callable[[], bool]) -> None:
         if not addresses:
-            raise TransferError("refit by ipc_zmq: no addresses; ask the worker's report_refit_addresses_async")
+            raise TransferError("refit by ipc_zmq: no addresses; call the worker's report_refit_addresses_async")
         self._peers = [
             Channel.connect(Path(address), other=f"the engine's process at {address}", timeout_s=timeout_s, given_up=given_up)
             for address in addresses
         ]
         self._answering: list[Channel] = []
 
-    def tell(self, message: dict[str, Any], only: Iterable[bool] | None = None) -> None:
-        """Tells all, or those that are marked."""
+    def send(self, message: dict[str, Any], only: Iterable[bool] | None = None) -> None:
+        """Sends a message to all, or to those that are marked."""
         self._answering = self._peers if only is None else list(compress(self._peers, only))
         for peer in self._answering:
             peer.send(message)
 
-    def hear(self) -> list[dict[str, Any]]:
-        """Waits for the answers to what was told last, if they are not in yet."""
+    def receive(self) -> list[dict[str, Any]]:
+        """Waits for the replies to the last message; returns none if they were received before."""
         answers = [peer.receive() for peer in self._answering]
         self._answering = []
         return answers
@@ -140,13 +140,13 @@ class _Channels:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Closes all; an error of ours is told, so that no process waits for what will not come."""
+        """Closes all, and sends an error of this side first, so that no process waits for it."""
         try:
             if error is not None and not isinstance(error, TransferError):
-                self.hear()
-                self.tell({"error": words(error)})
+                self.receive()
+                self.send({"error": words(error)})
         except TransferError:
-            pass  # whoever does not hear it sees that we are gone
+            pass  # a peer that does not receive it sees that the connection is closed
         finally:
             for peer in self._peers:
                 peer.close()
@@ -221,7 +221,7 @@ class IpcZmqStream:
                 yield spec.name, view(own, spec, start)
 
     def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yields names and tensors where they are, for as long as nobody asks for the next ones; errors as above."""
+        """Yields names and tensors where they are, valid until the next are requested; errors as above."""
         if self.resident:
             yield list(self.resident.items())
             _wait_for(self._device)
@@ -233,8 +233,8 @@ class IpcZmqStream:
         if key is None or (known is not None and known.key == key):
             return known if key is not None else None
         self._peer.send({"unknown": key})
-        told = self._peer.receive()
-        return Imported.opened(key, told["memory"], Manifest.decode(told["manifest"]), self._device)
+        reply = self._peer.receive()
+        return Imported.opened(key, reply["memory"], Manifest.decode(reply["manifest"]), self._device)
 
     def _received(self) -> Iterator[tuple[torch.Tensor, Chunk]]:
         rest = self.manifest.without(self.resident or ())
@@ -261,7 +261,7 @@ class IpcZmqStream:
             if self._peer.owes:
                 self._peer.send({"error": words(error)} if error is not None else {})
         except TransferError:
-            pass  # nobody is there to hear it
+            pass  # the peer is gone
         finally:
             self._peer.close()
 

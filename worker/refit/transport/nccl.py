@@ -18,7 +18,7 @@ class Communicator:
     """NCCL between a trainer's GPUs and an engine's; broadcasts run one after the other on the device's current stream."""
 
     def __init__(self, ip: str, port: int, *, rank: int, world_size: int, device: torch.device) -> None:
-        """Meets the others; returns once every rank has come.
+        """Joins the group; returns once every rank has joined.
 
         Args:
             ip: Address of rank 0, which waits there.
@@ -35,7 +35,7 @@ class Communicator:
         self._started: deque[torch.cuda.Event] = deque()
 
     def broadcast(self, memory: torch.Tensor, source: int) -> None:
-        """Starts a broadcast; `wait` says when it is over.
+        """Starts a broadcast; `wait` returns when it is over.
 
         Args:
             memory: [nbytes] uint8 on the device; read on the source, overwritten elsewhere.
@@ -51,7 +51,7 @@ class Communicator:
 
         Args:
             timeout_s: Seconds that each may take.
-            given_up: Asked while it waits; True ends the wait.
+            given_up: Called while it waits; True ends the wait.
 
         Raises:
             TransferError: One took too long, or the wait was given up.

@@ -1,4 +1,4 @@
-"""Ports at which a trainer and an engine meet."""
+"""Ports of the connection between a trainer and an engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from worker.errors import TransferError
 
 
 def free_port(ip: str) -> int:
-    """Returns a port that nobody listens on just now.
+    """Returns a port that is free at this moment.
 
     Raises:
         TransferError: The address is not one of this machine.

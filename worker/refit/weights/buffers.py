@@ -65,7 +65,7 @@ class Buffer:
         """Opens a buffer of another process.
 
         Args:
-            handle: What its `handle` says.
+            handle: What its `handle` returned.
             device: Where this process computes.
 
         Raises:
@@ -74,7 +74,7 @@ class Buffer:
         return cls(open_memory(handle, device), handle)
 
     def close(self) -> None:
-        """Gives up the name by which others open it; the memory lives on while somebody has it open."""
+        """Gives up the name by which others open it; the memory stays while a process has it open."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

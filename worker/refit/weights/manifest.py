@@ -38,7 +38,7 @@ class TensorSpec:
     nbytes: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Finds out once what every refit asks for, of thousands of tensors."""
+        """Computes once what every refit needs, for thousands of tensors."""
         import torch
 
         dtype = getattr(torch, self.dtype)
@@ -203,7 +203,7 @@ def _spec(name: str, shape: Iterable[int], dtype: torch.dtype | str) -> TensorSp
 
 
 def _unlike(spec: TensorSpec, held: TensorSpec | None) -> str | None:
-    """Says why a tensor cannot be loaded where a checkpoint has another, or none; axes may be in another order."""
+    """Returns why a tensor cannot be loaded where a checkpoint has another, or none; axes may be in another order."""
     if held is not None and spec.shape == held.shape and spec.dtype == held.dtype:
         return None
     floats = spec.torch_dtype.is_floating_point and (held is None or held.torch_dtype.is_floating_point)

@@ -154,7 +154,7 @@ def places(
         model: Whose memory it must be.
         tensors: Names and tensors of a refit.
         device: Where they must lie.
-        usable: Says which tensors of the model count.
+        usable: Returns which tensors of the model count.
     """
     held = {tensor.untyped_storage().data_ptr() for tensor in _memory_of(model) if tensor.numel() and usable(tensor, device)}
     found = {name: _place(tensor) for name, tensor in tensors if tensor.is_contiguous() and tensor.device == device}

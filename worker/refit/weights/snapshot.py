@@ -1,4 +1,4 @@
-"""Which tensors a model had, and where they lay: compared with the model later, faster than the model is described anew."""
+"""Which tensors a model had, and where they lay: compared with the model later, faster than the model is described again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Snapshot:
         ]
 
     def holds(self, model: nn.Module) -> bool:
-        """Tells whether a model has these very tensors where they were; False of one with sharded tensors (``DTensor``)."""
+        """Returns whether a model has these very tensors where they were; False of one with sharded tensors (``DTensor``)."""
         if self._parts[0].module() is not model:
             return False
         for part in self._parts:
@@ -79,5 +79,5 @@ def _place(tensor: torch.Tensor | None) -> Any:
     if tensor is None:
         return None
     if hasattr(tensor, "full_tensor"):
-        return object()  # equal to nothing: it is gathered anew for every refit
+        return object()  # equal to nothing: it is gathered for every refit
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype

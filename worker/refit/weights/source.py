@@ -1,4 +1,4 @@
-"""What a refit sends of one model: described once, and anew only after one of the model's tensors has changed place or kind."""
+"""What a refit sends of one model: described once, and again after one of the model's tensors has changed place or kind."""
 
 from __future__ import annotations
 

@@ -1,0 +1,91 @@
+"""A request with ``logprob_token_ids`` takes the top logprobs away from all other requests of its batch.
+
+What happens: while one request asks for the logprobs of given tokens (``logprob_token_ids``, as generative scoring does), every
+other request gets its sampled token and, in the place of its top k, token 0 with -inf (over HTTP: ``-9999.0``). Text and
+sampled logprobs stay right, so a distillation loss or a reward that reads the top k is wrong only while such requests share a
+batch. vLLM's V1 sampler (``Sampler.forward``) computes either the top k or the given tokens, for the batch as a whole. The V2
+runner does it for each request.
+
+What this changes: the sampler takes the rows of requests with ``logprob_token_ids`` from the one result and all other rows
+from the other. Batches without such a request are computed as before. The quirk is active where the V1 runner may be in
+use: on CPUs, on CUDA before vLLM 0.29.0, and with ``VLLM_USE_V2_MODEL_RUNNER=0``. No setting of vLLM has this effect.
+
+When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner. The source was read in
+every release from 0.26.0 to 0.33.0; 0.20.0 has the argument, too, and 0.16.0 does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
+from quirks_plugins.conditions import v1_model_runner
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="logprob-token-ids-rows",
+    title="A request with logprob_token_ids replaces the top logprobs of all requests in its batch by -inf",
+    flag=ModelFlag.LOGPROBS,
+    match=v1_model_runner & ~setting("engine.max_logprobs").one_of(0),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.v1.sample.sampler:Sampler.forward",
+        wrapper="quirks_plugins.logprobs.token_rows_patches:wrap_sampler",
+        expects=("3910a89dbb52", "a9939b7871ff"),
+        reason="which of two results a batch gets is decided in the sampler, and no setting reaches it",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        fix("https://github.com/vllm-project/vllm/pull/51789"),
+        report("https://github.com/vllm-project/vllm/pull/43463"),
+    ],
+    evidence=StaticProbe(
+        "vllm.v1.sample.sampler",
+        r"if logprob_token_ids_tensors is not None and num_logprobs is not None:\s+logprobs_tensors = logprob_token_ids_t",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("qwen3", vllm="0.32.0", platform="cpu", patches="Sampler.forward"),
+        yes("qwen3", vllm="0.33.0", platform="cpu", purpose="serve"),
+        yes("qwen3", vllm="0.28.0", platform="cuda"),
+        yes("qwen3", vllm="0.32.0", platform="cuda", env={"VLLM_USE_V2_MODEL_RUNNER": "0"}),
+        no("qwen3", vllm="0.32.0", platform="cuda"),
+        no("qwen3", {"engine.max_logprobs": 0}, vllm="0.32.0", platform="cpu"),
+        no("qwen3", vllm="0.25.1", platform="cpu"),
+        unknown("qwen3", vllm="0.32.0"),
+    ],
+    cost="the top k twice in batches that hold such a request",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A request gets the same top logprobs whether it shares its batch with a request for given tokens or not."""
+    from worker.lab.kit.lab import Outcome
+
+    async with lab.worker(lab.checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:
+        engine = lab.engine(worker)
+        alone, shared = await _top(engine, None), await _top(engine, [7])
+    same = set(alone) == set(shared) and max(abs(alone[token] - shared[token]) for token in alone) < 1e-3
+    return Outcome(same, "top logprobs beside a request with logprob_token_ids", str(sorted(shared)), str(sorted(alone)))
+
+
+async def _top(engine: Any, ids: list[int] | None) -> dict[int, float]:
+    """Returns the logprobs of the fifth token of a request, by id; another one runs beside it if `ids` are given."""
+    import asyncio
+
+    from vllm import SamplingParams
+
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS
+
+    async def run(prompt: tuple[int, ...], name: str, **wanted: Any) -> Any:
+        params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, **wanted)
+        async for output in engine.generate({"prompt_token_ids": list(prompt)}, params, f"{name}-{ids}"):
+            result = output.outputs[0]
+        return result.logprobs[4]
+
+    runs = [run(PROMPTS[0], "top", logprobs=5)]
+    if ids:
+        runs.append(run(PROMPTS[1], "given", logprob_token_ids=ids))
+    return {token: entry.logprob for token, entry in (await asyncio.gather(*runs))[0].items()}

@@ -1,0 +1,73 @@
+"""Before vLLM 0.32.0, adapter settings that vLLM does not know are ignored: the adapter is applied at the wrong strength.
+
+What happens: an adapter with ``rank_pattern`` or ``alpha_pattern`` gets one scale for all its modules, so that those of a
+pattern are applied too strongly or too weakly. An activated LoRA acts on every token, and the base weights that PiSSA, OLoRA,
+CorDA or LoftQ changed are not changed. Nothing is logged. ``PEFTHelper.from_dict`` drops every key of ``adapter_config.json``
+that vLLM has no field for. vLLM 0.32.0 applies the patterns and refuses the other settings.
+
+What this changes: an adapter with one of these settings is refused with a ``ValueError`` that names them. Settings that are
+empty or false are no reason. No setting of vLLM has this effect.
+
+When it can go: when vLLM 0.31 is no longer supported. The fields are in 0.32.0 and 0.33.0, and in none of 0.16.0, 0.20.0 and
+0.26.0 to 0.31.0. We found no report of it for vLLM; the reference is a trainer that writes such adapters. The paired run needs
+a release before 0.32.0.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+_LORA = {"engine.enable_lora": True}
+
+QUIRK = Quirk(
+    id="lora-unread-settings",
+    title="Settings of a LoRA adapter that vLLM does not know are ignored, and it is applied at the wrong strength",
+    flag=ModelFlag.LORA,
+    match=setting("engine.enable_lora").is_true(),
+    affected=Affected("vllm", introduced="0.26.0", fixed="0.32.0"),
+    adjustments=Patch(
+        "vllm.lora.peft_helper:PEFTHelper.from_dict",
+        wrapper="quirks_plugins.lora.adapter_settings_patches:wrap_from_dict",
+        expects=("da1727e6cc35",),
+        reason="the settings are in the adapter's file, which no setting of the engine checks",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=report("https://github.com/axolotl-ai-cloud/axolotl/pull/3673"),
+    evidence=StaticProbe("vllm.lora.peft_helper", r"rank_pattern: dict", found_means_affected=False),
+    examples=[
+        yes("qwen3", _LORA, vllm="0.31.0", patches="PEFTHelper.from_dict"),
+        yes("qwen3", _LORA, vllm="0.26.0", purpose="serve"),
+        no("qwen3", vllm="0.31.0"),
+        no("qwen3", _LORA, vllm="0.32.0"),
+        no("qwen3", _LORA, vllm="0.25.1"),
+        unknown("qwen3", _LORA),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An adapter with an alpha of its own for some modules is applied with it, or refused."""
+    from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
+    from worker.lab.kit.lab import Outcome
+
+    plain, other = (write_adapter(lab.folder / name, seed=1) for name in ("plain", "pattern"))
+    file = other / "adapter_config.json"
+    changed = {**json.loads(file.read_text(encoding="utf-8")), "alpha_pattern": {"q_proj": 64}}
+    file.write_text(json.dumps(changed), encoding="utf-8")
+    measure, expected = "an adapter with an alpha_pattern", "refused, or other tokens than without it"
+    async with lab.worker(lab.checkpoint("qwen3"), ENGINE) as worker:
+        engine = lab.engine(worker)
+        first = await greedy(engine, plain, load=True)
+        try:
+            got = await greedy(engine, other, load=True, number=2)
+        except Exception as error:  # the core's errors arrive as vLLM's own type
+            if "alpha_pattern" not in str(error):
+                raise
+            return Outcome(True, measure, "refused", expected)
+    return Outcome(got != first, measure, "the same tokens as without it" if got == first else "other tokens", expected)

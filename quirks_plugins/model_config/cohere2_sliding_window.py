@@ -1,0 +1,82 @@
+"""Cohere2 (Command R7B, Command A): vLLM's sliding window is one token longer than the trainer's.
+
+What happens: as soon as a sequence is longer than the window, rollouts are not what the trainer computes, without an error. On
+a tiny model with a window of 16 tokens, 18 of 72 greedy tokens agree with transformers; released models have a window of 4096,
+so there only longer sequences are affected, each sliding layer by one token. vLLM passes ``config.sliding_window + 1`` to the
+attention of these layers (``CohereAttention`` in models/commandr.py, and cohere2_moe.py), with the comment that Cohere trained
+them so. transformers, with which trainers compute, takes ``config.sliding_window``.
+
+What this changes: in rollouts the engine gets a window that is one token shorter in ``engine.hf_overrides``, so that both sides
+compute the same. For serving nothing changes, because vLLM's window may well be that of the pretraining. A window that the user
+set in ``hf_overrides`` stays.
+
+When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-sliding-window.md`` asks both. The term is in vLLM
+0.29.0 to 0.33.0 and not in 0.28.0. We found no report of it; the references are the pull requests that made the window.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    Default,
+    Fact,
+    ModelFlag,
+    Quirk,
+    RunContext,
+    Severity,
+    StaticProbe,
+    model_type,
+    no,
+    purpose,
+    report,
+    unknown,
+    yes,
+)
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+_SLOT = "engine.hf_overrides"
+_R7B = {"model_type": "cohere2", "sliding_window": 4096}
+
+
+def _shorter(context: RunContext) -> dict[str, int]:
+    return {"sliding_window": context.model.config["sliding_window"] - 1}
+
+
+QUIRK = Quirk(
+    id="cohere2-sliding-window",
+    title="Cohere2's sliding window is one token longer in vLLM than in the trainer",
+    flag=ModelFlag.MODEL_CONFIG,
+    match=purpose("rollout") & model_type("cohere2", "cohere2_moe") & Fact("model.config.sliding_window").above(1),
+    affected=Affected("vllm", introduced="0.29.0"),
+    adjustments=Default(_SLOT, _shorter, reason="vLLM adds one token to the sliding window, and transformers does not"),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/11203"),
+        report("https://github.com/vllm-project/vllm/pull/11583"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.models.commandr", r"self\.sliding_window = config\.sliding_window \+ 1", found_means_affected=True
+    ),
+    examples=[
+        yes(_R7B, vllm="0.32.0", gives={_SLOT: {"sliding_window": 4095}}),
+        yes({**_R7B, "model_type": "cohere2_moe"}, vllm="0.33.0", gives={_SLOT: {"sliding_window": 4095}}),
+        yes(_R7B, {_SLOT: {"sliding_window": 100}}, vllm="0.32.0", gives={}),
+        no(_R7B, vllm="0.28.0"),
+        no(_R7B, vllm="0.32.0", purpose="serve"),
+        no("cohere", vllm="0.32.0"),
+        unknown(_R7B),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """The engine generates what transformers does, beyond the window."""
+    from worker.lab.sweep.engine import build
+
+    model = build("cohere2:window", lab.folder / "cohere2")
+    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
+        return lab.same_tokens(await lab.greedy(worker), lab.reference(model))

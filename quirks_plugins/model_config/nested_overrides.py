@@ -1,0 +1,100 @@
+"""``hf_overrides`` of a multimodal model's language model have no effect at the top level, silently.
+
+What happens: an override that works for text models (``max_position_embeddings``, ``rope_parameters``, ``rope_theta``,
+``sliding_window``) leaves a multimodal model as it is. A context that should be longer is not, or the engine refuses the length
+without naming the cause; a trainer whose ``config.json`` has the new value computes other logprobs. Multimodal models keep the
+settings of their language model in ``text_config``. vLLM sets an override on the outer configuration, and reads the inner one
+(``ModelConfig._apply_dict_overrides``, ``hf_text_config``).
+
+What this changes: the quirk writes these keys into ``engine.hf_overrides.text_config`` as well. A value that the user set there
+stays.
+
+When it can go: when vLLM applies such keys to the language model, or refuses them. vllm-project/vllm#54289 documents the
+nested form. ``_apply_dict_overrides`` sets such keys at the top level in vLLM 0.26.0 to 0.33.0; earlier releases were not read.
+The paired run makes vLLM's model configuration, without an engine.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+
+if TYPE_CHECKING:
+    from quirks_core.declaration.match import Match
+    from quirks_core.facts.context import RunContext
+    from worker.lab.kit.lab import Lab, Outcome
+
+_SLOT = "engine.hf_overrides"
+_KEYS = ("max_position_embeddings", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window")
+_GEMMA3 = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "max_position_embeddings": 1024}}
+
+
+def _misses(key: str) -> Match:
+    """The user typed this key at the top level alone."""
+    return setting(f"{_SLOT}.{key}").is_set() & ~setting(f"{_SLOT}.text_config.{key}").is_set()
+
+
+def _nested(context: RunContext) -> dict[str, Any]:
+    typed = context.value(_SLOT)
+    inner = typed.get("text_config") or {}
+    return {"text_config": {key: typed[key] for key in _KEYS if key in typed and key not in inner}}
+
+
+_first, _second, _third, _fourth, _fifth = (_misses(key) for key in _KEYS)
+
+QUIRK = Quirk(
+    id="nested-overrides",
+    title="hf_overrides at the top level do not reach the language model of a multimodal model",
+    flag=ModelFlag.MODEL_CONFIG,
+    match=Fact("model.config.text_config").is_set() & (_first | _second | _third | _fourth | _fifth),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Default(_SLOT, _nested, reason="vLLM reads these settings from text_config"),
+    severity=Severity.WRONG_OUTPUT,
+    references=report("https://github.com/vllm-project/vllm/pull/54289"),
+    evidence=StaticProbe(
+        "vllm.config.model",
+        r"def _apply_dict_overrides\((?:(?!\n    def )[\s\S])*setattr\(config, key, value\)",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes(
+            _GEMMA3,
+            {_SLOT: {"max_position_embeddings": 2048}},
+            vllm="0.32.0",
+            gives={_SLOT: {"max_position_embeddings": 2048, "text_config": {"max_position_embeddings": 2048}}},
+        ),
+        yes(
+            _GEMMA3,
+            {_SLOT: {"rope_theta": 5e6, "text_config": {"sliding_window": 512}}},
+            vllm="0.33.0",
+            gives={_SLOT: {"rope_theta": 5e6, "text_config": {"sliding_window": 512, "rope_theta": 5e6}}},
+        ),
+        no(_GEMMA3, {_SLOT: {"text_config": {"max_position_embeddings": 2048}}}, vllm="0.32.0"),
+        no({"model_type": "qwen3", "rope_theta": 1e6}, {_SLOT: {"rope_theta": 5e6}}, vllm="0.32.0"),
+        no(_GEMMA3, vllm="0.32.0"),
+        unknown(_GEMMA3, {_SLOT: {"max_position_embeddings": 2048}}),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """VLLM's configuration of the language model has the length that the user typed."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    from worker.lab.kit.lab import Outcome
+
+    model, wanted = lab.folder / "multimodal", 2048
+    model.mkdir(exist_ok=True)
+    inner = json.loads((lab.checkpoint("gemma3") / "config.json").read_text(encoding="utf-8"))
+    config = {"model_type": "gemma3", "text_config": inner, "vision_config": {"model_type": "siglip_vision_model"}}
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    # The class of the language model alone, because the multimodal one needs packages for images.
+    typed = {"max_position_embeddings": wanted, "architectures": ["Gemma3ForCausalLM"]}
+    plan = lab.plan(model, {"engine": {"hf_overrides": typed}})
+    arguments = EngineArgs(
+        model=str(model), hf_overrides=dict(plan.value(_SLOT)), dtype="float32", skip_tokenizer_init=True, max_model_len=256
+    )
+    found = arguments.create_model_config().hf_text_config.max_position_embeddings
+    return Outcome(found == wanted, "positions of the language model, typed at the top level", str(found), str(wanted))

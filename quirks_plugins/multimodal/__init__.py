@@ -1,0 +1,1 @@
+"""Built-in quirks of the flag MULTIMODAL."""

@@ -1,0 +1,98 @@
+"""Vision models that start from dummy weights normalise images with random numbers, and no refit restores them.
+
+What happens: in a rollout that started from dummy weights, every image reaches the vision tower as noise. Text is right, and
+no error appears. From vLLM 0.28.0 on, several models subtract the mean of an image and divide by its deviation on the device;
+the default is on. The two factors are persistent buffers of a module (``FusedInputNorm``, later ``FusedMMInputNorm``) and come
+from the processor's configuration, not from the checkpoint. ``load_format: dummy`` overwrites all persistent buffers
+(``DummyModelLoader``), and no trainer sends these two.
+
+What this changes: in rollouts from dummy weights ``engine.mm_device_do_normalize`` becomes false, and images are normalised
+before they reach the engine, as before 0.28.0. If the user set it to true, the run is refused: set ``engine.load_format:
+auto``.
+
+When it can go: when dummy loads leave buffers alone that no checkpoint holds. The source was read in every release from 0.28.0
+to 0.33.0; 0.27.0 has no such argument. The paired run overwrites vLLM's module with vLLM's function, without an engine.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from quirks_core import (
+    Affected,
+    Fact,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    no,
+    purpose,
+    report,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import dummy_weights
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+_SLOT, _LOAD = "engine.mm_device_do_normalize", "engine.load_format"
+_DUMMY = {_LOAD: "dummy"}
+_VISION = {"model_type": "qwen3_vl", "vision_config": {"depth": 2}, "text_config": {"model_type": "qwen3_vl_text"}}
+
+QUIRK = Quirk(
+    id="device-normalization-dummy",
+    title="Vision models that start from dummy weights normalise images with random numbers",
+    flag=ModelFlag.MULTIMODAL,
+    match=purpose("rollout") & Fact("model.is_multimodal").is_true() & dummy_weights,
+    affected=Affected("vllm", introduced="0.28.0"),
+    adjustments=Require(
+        _SLOT,
+        False,
+        reason="a dummy load overwrites the mean and deviation that the device would use, and no refit restores them",
+        remedy=f"set {_SLOT}: false, or {_LOAD}: auto",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/50411"),
+        report("https://github.com/vllm-project/vllm/pull/57531"),
+    ],
+    examples=[
+        yes(_VISION, _DUMMY, vllm="0.32.0", gives={_SLOT: False}),
+        yes(_VISION, {**_DUMMY, _SLOT: True}, vllm="0.28.0", refuses=[_SLOT, _LOAD]),
+        no(_VISION, {_LOAD: "auto"}, vllm="0.32.0"),
+        no(_VISION, _DUMMY, vllm="0.32.0", purpose="eval"),
+        no("qwen3", _DUMMY, vllm="0.32.0"),
+        no(_VISION, _DUMMY, vllm="0.27.0"),
+        unknown(_VISION, _DUMMY),
+    ],
+    cost="the normalisation of images on the CPU",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """If the device normalises, its factors are those of the processor after a dummy load."""
+    import torch
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.fusion.mm_input_norm import FusedMMInputNorm
+    from vllm.model_executor.model_loader.weight_utils import initialize_single_dummy_weight
+
+    from worker.lab.kit.lab import Outcome
+
+    model = lab.folder / "vision"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text(json.dumps(_VISION), encoding="utf-8")
+    plan, measure = (
+        lab.plan(model, {"engine": {"load_format": "dummy"}}),
+        "factors of the image normalisation after a dummy load",
+    )
+    if plan.value(_SLOT) is False:
+        return Outcome(True, measure, "not on the device", "not on the device, or unchanged")
+    with set_current_vllm_config(VllmConfig()):
+        norm = FusedMMInputNorm([0.5] * 3, [0.5] * 3, 1 / 255)
+    before = norm.weight.clone()
+    for buffer in norm.state_dict().values():  # as `DummyModelLoader.load_weights` does with a whole model
+        initialize_single_dummy_weight(buffer)
+    unchanged = torch.equal(norm.weight, before)
+    return Outcome(unchanged, measure, f"{norm.weight[0]:.2g} instead of {before[0]:.2g}", "not on the device, or unchanged")

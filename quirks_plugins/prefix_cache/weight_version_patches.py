@@ -1,0 +1,193 @@
+"""The functions that ``prefix-cache-after-update`` and ``lora-reload-cache`` put into vLLM.
+
+vLLM finds cached blocks by the request's tokens and by its ``cache_salt``. These wrappers add the number of the weights, or of
+the adapter, to the salt of each request that comes after an update. Blocks of older weights are then never found by it, and no
+block has to be given up. A request that already has blocks keeps its salt.
+
+Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
+while vLLM is being imported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["loads", "wrap_add_lora", "wrap_add_request", "wrap_collective_rpc", "wrap_load_model", "wrap_preprocess"]
+
+_ATTRIBUTE = "_model_quirks_weights"
+#: Between the salt of the client and ours.
+_SEPARATOR = "\x1f"
+#: Worker methods after which the weights are others; `loads` does not count writes into the model's tensors themselves.
+_UPDATES = ("finish_weight_update", "reload_weights")
+#: Our own worker's call that takes new weights.
+_OUR_UPDATE = "worker.refit.engine.receiving:take"
+
+_loads = 0
+
+
+@dataclass(slots=True)
+class _Weights:
+    """What an engine core knows about its weights.
+
+    Attributes:
+        updates: Number of updates of the model.
+        local: `loads` of this process at the last one.
+        everywhere: The sum of `loads` over all workers at the last one.
+        first: The id under which an adapter's name was first used.
+        reloads: How often an adapter was loaded again, by name and id.
+        has_old_images: The encoder cache holds embeddings of older weights.
+    """
+
+    updates: int = 0
+    local: int = 0
+    everywhere: int = 0
+    first: dict[str, int] = field(default_factory=dict)
+    reloads: Counter[tuple[str, int]] = field(default_factory=Counter)
+    has_old_images: bool = False
+
+    def salt(self, adapter: Any) -> str:
+        """Names the weights that a request is computed with; empty as long as nothing was updated."""
+        found = f"weights {self.updates}" if self.updates else ""
+        if adapter is None:
+            return found
+        name, number = adapter.lora_name, adapter.lora_int_id
+        again = self.reloads[name, number]
+        return f"{found} adapter {number}.{again}" if again or self.first.get(name, number) != number else found
+
+
+def loads(worker: Any = None) -> int:  # noqa: ARG001 - vLLM's ``collective_rpc`` gives it
+    """Returns how often weights were loaded into a model of this process after its start."""
+    return _loads
+
+
+def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    """Make every call of a running model's ``load_weights`` count."""
+
+    @wraps(original)
+    def load_model(*args: Any, **kwargs: Any) -> torch.nn.Module:
+        model = original(*args, **kwargs)
+        if (load := getattr(model, "load_weights", None)) is not None:
+
+            @wraps(load)
+            def load_weights(*given: Any, **named: Any) -> Any:
+                global _loads
+                _loads += 1
+                return load(*given, **named)
+
+            model.load_weights = load_weights
+        return model
+
+    return load_model
+
+
+def wrap_collective_rpc(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Make an engine core notice that a call has changed its workers' weights."""
+
+    @wraps(original)
+    def collective_rpc(self: Any, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None) -> list[Any]:
+        answers = original(self, method, timeout, args, kwargs)
+        weights, everywhere = _of(self), sum(self.model_executor.collective_rpc(loads))
+        if method in _UPDATES or _OUR_UPDATE in tuple(args)[:1] or everywhere != weights.everywhere:
+            weights.everywhere = everywhere
+            _updated(self)
+        return answers
+
+    return collective_rpc
+
+
+def wrap_add_lora(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Make an engine core notice that an adapter was loaded again under its name."""
+
+    @wraps(original)
+    def add_lora(self: Any, lora_request: Any) -> bool:
+        name, number = lora_request.lora_name, lora_request.lora_int_id
+        is_loaded = number in self.list_loras()
+        answer = original(self, lora_request)
+        if not is_loaded or lora_request.load_inplace:
+            weights = _of(self)
+            if name in weights.first:
+                weights.reloads[name, number] += 1
+            weights.first.setdefault(name, number)
+            _salt_waiting(self)
+        return answer
+
+    return add_lora
+
+
+def wrap_preprocess(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a request get its salt before its blocks are hashed; vLLM does that in a thread of its own."""
+
+    @wraps(original)
+    def preprocess_add_request(self: Any, request: Any) -> Any:
+        request.cache_salt = _salted(request.cache_salt, _of(self).salt(request.lora_request))
+        return original(self, request)
+
+    return preprocess_add_request
+
+
+def wrap_add_request(original: Callable[..., None]) -> Callable[..., None]:
+    """Make a request that was hashed before the last update be hashed again."""
+
+    @wraps(original)
+    def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> None:
+        weights, adapter = _of(self), request.lora_request
+        if weights.local != _loads:  # a program has loaded weights past the core, into a model of this process
+            _updated(self)
+        if weights.has_old_images:
+            _drop_images(self)
+        if adapter is not None:
+            if adapter.load_inplace:
+                weights.reloads[adapter.lora_name, adapter.lora_int_id] += 1
+            weights.first.setdefault(adapter.lora_name, adapter.lora_int_id)
+        _salt(request, weights)
+        original(self, request, *args, **kwargs)
+
+    return add_request
+
+
+def _of(core: Any) -> _Weights:
+    found: _Weights = vars(core).setdefault(_ATTRIBUTE, _Weights(local=_loads, everywhere=_loads))
+    return found
+
+
+def _updated(core: Any) -> None:
+    weights = _of(core)
+    weights.updates += 1
+    weights.local = _loads
+    weights.has_old_images = core.vllm_config.model_config.is_multimodal_model
+    _salt_waiting(core)
+
+
+def _drop_images(core: Any) -> None:
+    """Drops the embeddings of images as soon as no request needs them."""
+    if not core.scheduler.has_unfinished_requests():
+        core.reset_encoder_cache()
+        _of(core).has_old_images = False
+
+
+def _salt_waiting(core: Any) -> None:
+    """Gives the new salt to requests that have no blocks: those that wait, or were preempted."""
+    requests: Iterable[Any] = core.scheduler.requests.values()
+    for request in requests:
+        if not request.num_computed_tokens:
+            _salt(request, _of(core))
+
+
+def _salt(request: Any, weights: _Weights) -> None:
+    wanted = _salted(request.cache_salt, weights.salt(request.lora_request))
+    if request.cache_salt != wanted:
+        request.cache_salt = wanted
+        request.block_hashes = []
+        request.update_block_hashes()
+
+
+def _salted(salt: str | None, weights: str) -> str | None:
+    base = (salt or "").partition(_SEPARATOR)[0]
+    return f"{base}{_SEPARATOR}{weights}" if weights else base or None

@@ -1,0 +1,24 @@
+"""What the paired runs of the quirks on requests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+async def answer(engine: Any, name: str, **wanted: Any) -> str:
+    """Returns how many tokens a request gets, or the error that refuses it.
+
+    Args:
+        engine: The ``AsyncLLM``.
+        name: The request's id.
+        **wanted: Its sampling parameters, beside a maximum of four tokens.
+    """
+    from vllm import SamplingParams
+
+    params = SamplingParams(max_tokens=4, ignore_eos=True, **wanted)
+    try:
+        async for output in engine.generate({"prompt_token_ids": [5, 6, 7]}, params, name):
+            result = output.outputs[0]
+    except ValueError as error:
+        return str(error)
+    return f"{len(result.token_ids)} tokens"

@@ -1,0 +1,65 @@
+"""Before vLLM 0.29.0, one request with a stop id outside of the vocabulary ends the engine.
+
+What happens: a request with ``min_tokens`` and a ``stop_token_ids`` entry that the model's vocabulary does not have (the end of
+turn of another model's tokenizer, say) ends the engine: a device-side assertion on CUDA, an ``IndexError`` on a CPU. On the V2
+model runner it writes outside of the logits instead. All other requests are lost, and the server has to be started again.
+A proxy that kept sending one such request took down 12 of 14 servers (gonka-ai/gonka#1170). These ids are indices into the
+logits while a minimum length holds, and vLLM checks them nowhere.
+
+What this changes: the process that accepts requests refuses such a request with a ``ValueError``, so that a server answers
+400. vLLM does the same from 0.29.0 on. No setting has this effect.
+
+When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196). The source was read in every release from
+0.26.0 to 0.33.0; the reports are about 0.15.1 to 0.23.0. The paired run needs a release before 0.29.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, SymbolProbe, fix, no, purpose, report, unknown, yes
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="stop-ids-vocabulary",
+    title="One request with a stop id outside of the vocabulary ends the engine",
+    flag=ModelFlag.RUNTIME,
+    match=purpose("rollout", "eval", "serve"),
+    affected=Affected("vllm", introduced="0.26.0", fixed="0.29.0"),
+    adjustments=Patch(
+        "vllm.sampling_params:SamplingParams.verify",
+        wrapper="quirks_plugins.runtime.stop_ids_patches:wrap_verify",
+        expects=("68f947da8220",),
+        reason="what a request may hold is checked in code, and no setting adds a check",
+    ),
+    severity=Severity.CRASH,
+    crash=r"IndexError|index .* out of bounds|device-side assert|EngineDeadError|EngineCore encountered an issue",
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/54195"),
+        report("https://github.com/gonka-ai/gonka/pull/1170"),
+        fix("https://github.com/vllm-project/vllm/pull/54196"),
+    ],
+    evidence=SymbolProbe("vllm.sampling_params:SamplingParams._validate_stop_token_ids", present_means_affected=False),
+    examples=[
+        yes("qwen3", vllm="0.28.0", patches="SamplingParams.verify"),
+        yes("qwen3", vllm="0.26.0", purpose="serve"),
+        no("qwen3", vllm="0.29.0"),
+        no("qwen3", vllm="0.25.1"),
+        unknown("qwen3"),
+    ],
+    cost="microseconds for each request",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A request with a stop id outside of the vocabulary is refused, and the engine answers the next one."""
+    from quirks_plugins.runtime.evidence import answer
+    from worker.lab.kit.lab import Outcome
+
+    async with lab.worker(lab.checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:
+        refused = await answer(lab.engine(worker), "outside", min_tokens=2, stop_token_ids=[100_000])
+        got = await answer(lab.engine(worker), "next")
+    passed = "vocabulary" in refused and got == "4 tokens"
+    return Outcome(passed, "a request with the stop id 100000, and the next one", f"{refused}; {got}", "refused; 4 tokens")

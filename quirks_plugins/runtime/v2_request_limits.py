@@ -1,0 +1,82 @@
+"""On the V2 model runner, one request with too many stop ids, biases or allowed ids ends the engine.
+
+What happens: a request with ``min_tokens`` and more than 128 tokens that end it, with more than 1024 biases (``logit_bias``),
+or with more than 1024 ``allowed_token_ids``, ends the engine (``ValueError: Too many stop tokens``). All other requests are
+lost, and the server has to be started again. Any client can send such a request. The V2 runner has buffers of these sizes
+(``LogitBiasState`` in v1/worker/gpu/sample/logit_bias.py) and compares the counts in the worker, after the request was
+accepted. Nothing checks them before. vLLM uses the V2 runner for all models on CUDA from 0.29.0 on, and for many from 0.26.0
+on.
+
+What this changes: the process that accepts requests refuses such a request with a ``ValueError``, so that a server answers
+400. It takes the limits from the runner's module. On the V1 runner, which has no limits, nothing is refused. No setting of vLLM
+has this effect.
+
+When it can go: when vLLM checks these counts in ``SamplingParams.verify``. We found no report of it; the first reference made
+the buffers, and the second is the same defect for another property. The source was read in every release from 0.26.0 to
+0.33.0. An engine with vLLM 0.26.0 on an H200 died of 129 stop ids. The paired run needs a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="v2-request-limits",
+    title="One request with more than 128 stop ids or 1024 biases ends an engine that uses the V2 model runner",
+    flag=ModelFlag.RUNTIME,
+    match=platform("cuda", "rocm", "xpu"),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.v1.engine.input_processor:InputProcessor.process_inputs",
+        wrapper="quirks_plugins.runtime.v2_limits_patches:wrap_process_inputs",
+        expects=(
+            "081a62decc4b",
+            "c33e97eb5ac5",
+            "05b2b7d4c591",
+            "c45ab1152ca3",
+            "fc64670b4f3f",
+            "cbb05da50858",
+            "8cf47aea8cde",
+        ),
+        reason="what a request may hold is checked in code, and no setting adds a check",
+    ),
+    severity=Severity.CRASH,
+    crash=r"Too many stop tokens|EngineDeadError|EngineCore encountered an issue",
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/32163"),
+        report("https://github.com/vllm-project/vllm/pull/16529"),
+    ],
+    evidence=StaticProbe(
+        "vllm.v1.worker.gpu.sample.logit_bias",
+        r"raise ValueError\(\s+f\"Too many stop tokens",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("qwen3", vllm="0.33.0", platform="cuda", patches="InputProcessor.process_inputs"),
+        yes("qwen3", vllm="0.26.0", platform="cuda", purpose="serve"),
+        no("qwen3", vllm="0.33.0", platform="cpu"),
+        no("qwen3", vllm="0.25.1", platform="cuda"),
+        unknown("qwen3", vllm="0.33.0"),
+    ],
+    cost="microseconds for each request",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A request with 200 stop ids is refused, and the engine answers the next one."""
+    from quirks_plugins.runtime.evidence import answer
+    from worker.lab.kit.lab import CannotShowError, Outcome
+
+    async with lab.worker(lab.checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:
+        engine = lab.engine(worker)
+        if not engine.vllm_config.use_v2_model_runner:
+            raise CannotShowError("the engine uses the V1 model runner, which has no such limits")
+        refused = await answer(engine, "many", min_tokens=2, stop_token_ids=list(range(3, 203)))
+        got = await answer(engine, "next")
+    passed = "stop token ids with min_tokens" in refused and got == "4 tokens"
+    return Outcome(passed, "a request with 200 stop ids, and the next one", f"{refused}; {got}", "refused; 4 tokens")

@@ -1,0 +1,70 @@
+"""Speculative decoding over pipeline stages with synchronous scheduling generates wrong tokens.
+
+What happens: with ``pipeline_parallel_size`` above 1, a ``speculative_config`` and ``async_scheduling: false``, the engine
+generates wrong tokens, or ends with a CUDA error. On the V2 model runner a request may be scheduled again only after as many
+steps as there are stages, when its sampled token has come back from the last one. ``Scheduler`` obeys that
+(``next_decode_eligible_step``), and only ``AsyncScheduler`` sets it. Draft tokens make a request look runnable too early.
+Recipes switch asynchronous scheduling off because it once was the cautious choice.
+
+What this changes: ``engine.async_scheduling`` becomes true. If the user set it to false, the run is refused.
+
+When it can go: with vllm-project/vllm#52179, which is open. The field is set in the asynchronous scheduler alone in every
+release from 0.26.0 to 0.33.0; earlier ones were not read.
+
+Evidence: a static probe, which shows that the scheduler reads the field. It shows only on two GPUs, and this
+project has not run it. The report is about 2, 4 and 8 stages.
+"""
+
+from __future__ import annotations
+
+from quirks_core import (
+    Affected,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    fix,
+    no,
+    platform,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import PP
+
+_SLOT = "engine.async_scheduling"
+_DRAFT = {"engine.speculative_config": {"method": "eagle3", "num_speculative_tokens": 3}, "engine.pipeline_parallel_size": 2}
+
+QUIRK = Quirk(
+    id="pipeline-draft-scheduling",
+    title="Speculative decoding over pipeline stages generates wrong tokens with synchronous scheduling",
+    flag=ModelFlag.SPECULATIVE,
+    match=platform("cuda", "rocm") & setting("engine.speculative_config").is_set() & PP.above(1),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Require(
+        _SLOT,
+        True,
+        reason="the synchronous scheduler runs a request again before its sampled token has come back from the last stage",
+        remedy=f"set {_SLOT}: true, or engine.pipeline_parallel_size: 1",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/52071"),
+        fix("https://github.com/vllm-project/vllm/pull/52179"),
+    ],
+    evidence=StaticProbe(
+        "vllm.v1.core.sched.scheduler",
+        r"if self\.current_step < request\.next_decode_eligible_step:",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("qwen3", _DRAFT, vllm="0.32.0", platform="cuda", gives={_SLOT: True}),
+        yes("qwen3", {**_DRAFT, _SLOT: False}, vllm="0.33.0", platform="cuda", refuses=_SLOT),
+        no("qwen3", {**_DRAFT, "engine.pipeline_parallel_size": 1}, vllm="0.32.0", platform="cuda"),
+        no("qwen3", {"engine.pipeline_parallel_size": 2}, vllm="0.32.0", platform="cuda"),
+        no("qwen3", _DRAFT, vllm="0.32.0", platform="cpu"),
+        unknown("qwen3", _DRAFT, platform="cuda"),
+    ],
+)

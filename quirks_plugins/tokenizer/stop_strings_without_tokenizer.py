@@ -1,0 +1,71 @@
+"""Without a tokenizer, stop strings and bad words are ignored: every sample runs to its length limit.
+
+What happens: with ``skip_tokenizer_init``, a request's ``stop`` strings never match, and its ``bad_words`` are sampled. Nothing
+is logged, and the samples end with "length". Trainers that exchange token ids turn the tokenizer off, and pass on the sampling
+parameters of a recipe. Stop strings are compared with the text that the detokenizer writes, and bad words become token ids by
+the tokenizer (``SamplingParams.update_from_tokenizer``). Without a tokenizer both are passed over. Only structured outputs are
+refused in this case.
+
+What this changes: such a request is refused with a ``ValueError`` that names the parameter, in the process that accepts
+requests. Use ``stop_token_ids`` and ``logit_bias``, or start the engine with its tokenizer. The quirk is a patch, because
+vLLM has no setting for it.
+
+When it can go: with vllm-project/vllm#46310, which is open. The source was read in every release from 0.26.0 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, report, setting, unknown, yes
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+_SKIP = "engine.skip_tokenizer_init"
+
+QUIRK = Quirk(
+    id="stop-strings-without-tokenizer",
+    title="With skip_tokenizer_init, stop strings and bad words have no effect, silently",
+    flag=ModelFlag.TOKENIZER,
+    match=setting(_SKIP).is_true(),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.sampling_params:SamplingParams.verify",
+        wrapper="quirks_plugins.tokenizer.stop_strings_patches:wrap_verify",
+        expects=("68f947da8220", "a82519c69a65", "d5f185496255"),
+        reason="stop strings are parameters of a request, which no setting of the engine checks",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        fix("https://github.com/vllm-project/vllm/pull/46310"),
+        report("https://github.com/vllm-project/vllm/pull/3748"),
+    ],
+    examples=[
+        yes("qwen3", {_SKIP: True}, vllm="0.32.0", patches="SamplingParams.verify"),
+        yes("qwen3", {_SKIP: True}, vllm="0.33.0", purpose="serve"),
+        no("qwen3", {_SKIP: False}, vllm="0.32.0"),
+        no("qwen3", {_SKIP: True}, vllm="0.25.1"),
+        unknown("qwen3", {_SKIP: True}),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """A request with stop strings is refused by an engine without a tokenizer; otherwise it stops at none of them."""
+    import string
+
+    from vllm import SamplingParams
+
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Outcome
+
+    measure, expected = "a request whose stop strings are all letters and digits, without a tokenizer", "refused"
+    params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, stop=list(string.ascii_letters + string.digits))
+    values = {"engine": {"load_format": "auto", "skip_tokenizer_init": True}}
+    async with lab.worker(lab.checkpoint("qwen3"), values) as worker:
+        try:
+            async for output in lab.engine(worker).generate({"prompt_token_ids": list(PROMPTS[0])}, params, "stop"):
+                result = output.outputs[0]
+        except ValueError as error:
+            return Outcome("stop" in str(error), measure, expected, expected)
+    return Outcome(False, measure, f"{len(result.token_ids)} tokens, finished by {result.finish_reason!r}", expected)

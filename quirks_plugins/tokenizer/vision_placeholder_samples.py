@@ -1,0 +1,68 @@
+"""Models that take images, videos or sounds: vLLM samples the ids that stand for these in a prompt.
+
+What happens: a policy that is unstable, or sampled at a high temperature, generates ids such as ``<|video_pad|>``. The trainer
+takes them for images or videos when it computes logprobs of the sample, and fails in ``get_rope_index``, or gives the tokens
+positions and embeddings of an image that is not there (modelscope/ms-swift#9287). vLLM samples from all rows of the
+vocabulary; these ids are some of them.
+
+What this changes: in rollouts, the layer that computes logits sets those of these ids to -inf: ``image_token_id``,
+``video_token_id`` and ``audio_token_id`` of ``config.json``, or the same with ``index``. Logprobs are those of the
+distribution without them. The quirk is a patch: ``logit_bias`` in each request has the same effect, and is refused with
+speculative decoding.
+
+When it can go: when vLLM or trainers leave out these ids. The source was read in vLLM 0.26.0 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, Fact, ModelFlag, Quirk, Severity, no, purpose, report, unknown, yes
+from quirks_plugins.tokenizer.out_of_vocabulary_samples import masked_logits
+from quirks_plugins.tokenizer.token_patches import PLACEHOLDERS
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+_names_placeholders = reduce(or_, (Fact(f"model.config.{name}").is_set() for name in PLACEHOLDERS))
+_QWEN = {"model_type": "qwen3_5", "image_token_id": 248056, "video_token_id": 248057}
+#: Of a text model that names such an id; the ids are masked where the logits are computed, whatever the inputs are.
+_IMAGE = 7
+
+QUIRK = Quirk(
+    id="vision-placeholder-samples",
+    title="Ids that stand for images or videos in a prompt are sampled, and the trainer looks for the images",
+    flag=ModelFlag.TOKENIZER,
+    match=purpose("rollout") & _names_placeholders,
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=masked_logits("text"),
+    severity=Severity.WRONG_OUTPUT,
+    references=report("https://github.com/modelscope/ms-swift/issues/9287"),
+    examples=[
+        yes(_QWEN, vllm="0.32.0", patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"]),
+        yes({"model_type": "gemma3", "image_token_index": 262144}, vllm="0.33.0"),
+        no("qwen3", vllm="0.32.0"),
+        no(_QWEN, vllm="0.32.0", purpose="serve"),
+        unknown(_QWEN),
+    ],
+    cost="one write into a column of the logits per id and step",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """No sampled id is the one that stands for an image."""
+    from worker.lab.kit.lab import Outcome
+
+    model = lab.folder / "qwen3-with-images"
+    shutil.copytree(lab.checkpoint("qwen3"), model, dirs_exist_ok=True)
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps({**config, "image_token_id": _IMAGE}), encoding="utf-8")
+    with lab.llm(model) as llm:
+        rows = lab.tokens_of(llm, max_tokens=20, ignore_eos=True, logit_bias={_IMAGE: 100.0})
+    tokens = [token for row in rows for token in row]
+    wrong = tokens.count(_IMAGE)
+    return Outcome(not wrong, f"of {len(tokens)} sampled ids, those that stand for an image", str(wrong), "0")

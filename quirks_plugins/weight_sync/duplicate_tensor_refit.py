@@ -1,0 +1,82 @@
+"""A refit that sends a tensor twice leaves another part of its fused layer uninitialised.
+
+What happens: after an update in which one tensor comes twice (``q, q, k, v``), the policy generates garbage or NaN. Such
+updates come from trainers that send tied or shared modules under one name more than once, repeat a bucket after a retry, or
+read a folder whose files overlap. vLLM's layerwise reload counts the elements that arrive for a layer, and takes the layer for
+complete when the count reaches its size: with q counted twice, that is before v. ``online_process_loader`` then drops v with a
+message at the level DEBUG ("Excessive loading"), and v holds whatever was in the memory that the reload allocated.
+
+What this changes: a tensor that comes again replaces the first one, and is counted once; one warning says so. As in a plain
+load, the last value wins while the layer is incomplete. If a tensor comes again after its layer is complete, vLLM drops it,
+with this quirk as well. Our own worker refuses such a refit before it changes the model. The quirk is a patch, because no
+setting of vLLM has this effect.
+
+When it can go: when vLLM's layerwise reload counts each tensor once. We found no report of it; vllm-project/vllm#48312
+collects defects of the reload. The source was read in vLLM 0.16.0, the first release with layerwise reload, and 0.26.0 to
+0.33.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, unknown, yes
+from quirks_plugins.conditions import our_worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from worker.lab.kit.lab import Lab, Outcome
+
+QUIRK = Quirk(
+    id="duplicate-tensor-refit",
+    title="A tensor that a refit sends twice leaves another part of its fused layer uninitialised",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=purpose("rollout") & ~our_worker,
+    affected=Affected("vllm", introduced="0.16.0"),
+    adjustments=Patch(
+        "vllm.model_executor.model_loader.reload.layerwise:make_online_process_loader",
+        wrapper="quirks_plugins.weight_sync.partial_layer_patches:wrap_make_loader",
+        expects=("8ea72ded0362", "7f1e36561bec"),
+        reason="elements of a tensor that comes twice are counted twice, and the layer is taken for complete too early",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=report("https://github.com/vllm-project/vllm/issues/48312"),
+    evidence=StaticProbe(
+        "vllm.model_executor.model_loader.reload.layerwise",
+        r"info\.load_numel \+= num_loaded",
+        found_means_affected=True,
+    ),
+    examples=[
+        yes("qwen3", vllm="0.33.0"),
+        no("qwen3", {"engine.generate_from_dummy": False}, vllm="0.32.0"),
+        no("qwen3", vllm="0.15.1"),
+        no("qwen3", vllm="0.32.0", purpose="serve"),
+        unknown("qwen3"),
+    ],
+    cost="microseconds per tensor in each refit",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine that read q of a layer from two overlapping files generates what the trainer's model does.
+
+    A program starts its own engine here, because our worker refuses such a refit: plain vLLM and its own ``reload_weights``,
+    with the plan from the library door.
+    """
+    model, second = lab.checkpoint("qwen3"), lab.checkpoint("qwen3", seed=1)
+    files, expected = _overlapping(lab, second), lab.reference(second)
+    with lab.llm(model) as llm:
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": str(files)})
+        return lab.same_tokens(lab.greedy_of(llm), expected)
+
+
+def _overlapping(lab: Lab, model: Path) -> Path:
+    """Writes a checkpoint of two files that both hold q, without an index; the first one has noise in it."""
+    import torch
+
+    folder, weights = lab.folder / "overlapping", lab.weights(model)
+    early = {name: torch.randn_like(tensor) for name, tensor in weights.items() if name.endswith("q_proj.weight")}
+    lab.write(folder, early, "model-00001-of-00002.safetensors")
+    lab.write(folder, weights, "model-00002-of-00002.safetensors")
+    return folder

@@ -1,0 +1,49 @@
+"""Weights that a program loads into a running model past vLLM's layerwise reload: kernels read other tensors.
+
+What happens: from the second weight update on the policy generates garbage, or the load fails with an error about shapes.
+Programs with an extension of the worker call the model's own ``load_weights``. That is right at the start only: after it, vLLM
+turns the weights of MoE and quantised layers into a kernel's layout, and absorbs a matrix of latent attention into plain
+tensors (vllm-project/vllm#42821; NovaSky-AI/SkyRL#1680, verl-project/verl#7978).
+
+What this changes: the first such call logs a warning with the number of layers whose kernels read other tensors, and the calls
+to use instead. Models without such layers, such as dense bfloat16 models, are loaded rightly in this way, and log nothing. The
+quirk does not change the load. On vLLM's CPU platform ``cpu-load-into-live-model`` makes the call a reload.
+
+Evidence: none, because the quirk changes no output; a test loads a model past vLLM's reload, and within it.
+
+When it can go: when vLLM's models refuse such a call, or make it a reload. The source was read in vLLM 0.26.0 to 0.33.0. There
+is no paired run: the quirk changes no output.
+"""
+
+from __future__ import annotations
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
+from quirks_plugins.conditions import our_worker
+
+QUIRK = Quirk(
+    id="raw-weight-load",
+    title="Weights loaded into a running model past the layerwise reload do not reach kernels that read other tensors",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=purpose("rollout") & ~our_worker & ~platform("cpu"),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
+        wrapper="quirks_plugins.weight_sync.raw_load_patches:wrap_load_model",
+        expects=("939e4d07443b", "8579297b4f00", "39c27f400e70"),
+        reason="a load past the layerwise reload shows nowhere",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/42821"),
+        report("https://github.com/NovaSky-AI/SkyRL/issues/1680"),
+        report("https://github.com/verl-project/verl/issues/7978"),
+    ],
+    examples=[
+        yes("qwen3_moe", vllm="0.32.0", platform="cuda", patches="BaseModelLoader.load_model"),
+        no("qwen3_moe", vllm="0.32.0", platform="cpu"),
+        no("qwen3_moe", {"engine.generate_from_dummy": False}, vllm="0.32.0", platform="cuda"),
+        no("qwen3_moe", vllm="0.32.0", platform="cuda", purpose="serve"),
+        unknown("qwen3_moe", vllm="0.32.0"),
+    ],
+    cost="one look at the model's layers at the first such load",
+)

@@ -1,0 +1,67 @@
+"""Ids that are not sampled, BOS and EOS, by vLLM's own classes, without an engine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from quirks_plugins.tokenizer.token_patches import wrap_forward_known, wrap_generation_config, wrap_init_known, wrap_tokenize
+
+
+@pytest.fixture
+def layer(monkeypatch):
+    """Makes vLLM's layer for a vocabulary of 8 whose tokenizer knows 6 ids."""
+    from vllm import config, tokenizers
+    from vllm.model_executor.layers import logits_processor
+
+    model_config = SimpleNamespace(head_dtype=torch.float32, skip_tokenizer_init=False, get_vocab_size=lambda: 8)
+    current = SimpleNamespace(model_config=model_config)
+    monkeypatch.setattr(logits_processor, "get_current_vllm_config", lambda: current)
+    monkeypatch.setattr(config, "get_current_vllm_config", lambda: current)
+    monkeypatch.setattr(tokenizers, "cached_tokenizer_from_config", lambda _: SimpleNamespace(max_token_id=5))
+    kind = logits_processor.LogitsProcessor
+    monkeypatch.setattr(kind, "__init__", wrap_init_known(kind.__init__))
+    monkeypatch.setattr(kind, "forward", wrap_forward_known(kind.forward))
+    return lambda rows: kind(rows, logits_as_input=True)
+
+
+def test_ids_that_the_tokenizer_does_not_know_have_no_probability(layer):
+    found = layer(8)(None, torch.zeros(3, 8)).softmax(-1)
+
+    assert torch.equal(found[:, 6:], torch.zeros(3, 2))
+    assert torch.allclose(found[:, :6], torch.full((3, 6), 1 / 6))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(8, 4), (4, 4)], ids=["a part of the vocabulary", "a draft's vocabulary"])
+def test_logits_of_other_columns_are_left_alone(layer, rows, columns):
+    assert torch.equal(layer(rows)(None, torch.ones(1, columns)), torch.ones(1, columns))
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "given"), [("<s>a", True, False), ("a", True, True), ("<s>a", False, False), ("a<s>", True, True)]
+)
+def test_text_that_begins_with_bos_is_encoded_without_special_tokens(text, asked, given):
+    from vllm.renderers.params import TokenizeParams
+
+    renderer = SimpleNamespace(get_tokenizer=lambda: SimpleNamespace(bos_token="<s>"))  # noqa: S106 - no password
+    tokenize = wrap_tokenize(lambda _self, _prompt, params: params.add_special_tokens)
+
+    found = tokenize(renderer, {"prompt": text}, TokenizeParams(max_total_tokens=None, add_special_tokens=asked))
+
+    assert found is given
+
+
+@pytest.mark.parametrize(
+    ("skipped", "named", "expected"),
+    [(True, {}, [1, 106]), (True, {"eos_token_id": 7}, 7), (False, {}, None)],
+)
+def test_eos_of_the_configuration_counts_where_nothing_else_names_one(skipped, named, expected):
+    config = SimpleNamespace(
+        skip_tokenizer_init=skipped,
+        hf_config=SimpleNamespace(eos_token_id=None),
+        hf_text_config=SimpleNamespace(eos_token_id=[1, 106]),
+    )
+
+    assert wrap_generation_config(lambda _: dict(named))(config).get("eos_token_id") == expected

@@ -1,0 +1,102 @@
+"""The wrappers of the quirks on LoRA adapters as functions, without an engine; the scenarios run them in one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+msgspec = pytest.importorskip("msgspec")
+
+from quirks_plugins.lora.adapter_patches import wrap_activate_adapter, wrap_add_lora  # noqa: E402 - msgspec may be missing
+from quirks_plugins.lora.adapter_settings_patches import wrap_from_dict  # noqa: E402 - msgspec may be missing
+
+_PLAIN = {"r": 8, "lora_alpha": 8, "target_modules": ["q_proj"], "rank_pattern": {}, "init_lora_weights": True}
+
+
+class Request(msgspec.Struct):
+    """What vLLM's `LoRARequest` has of it."""
+
+    lora_int_id: int
+    lora_path: str
+    load_inplace: bool = False
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"first")
+    return Request(1, str(tmp_path))
+
+
+@pytest.fixture
+def loads():
+    """A runner whose ``add_lora`` tells whether it was asked to load in place."""
+    runner, add = SimpleNamespace(), wrap_add_lora(lambda _self, request: request.load_inplace)
+    return lambda request: add(runner, request)
+
+
+def test_an_adapter_whose_files_are_as_before_is_not_read_again(loads, adapter):
+    loads(adapter)
+
+    assert loads(adapter) is False
+
+
+def test_an_adapter_is_read_again_if_its_file_is_another(loads, adapter, tmp_path):
+    loads(adapter)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"second update")
+
+    assert loads(adapter) is True
+
+
+def test_an_adapter_is_read_again_if_its_path_is_another(loads, adapter, tmp_path):
+    loads(adapter)
+
+    assert loads(Request(1, str(tmp_path / "next"))) is True
+
+
+def test_an_adapter_that_failed_to_load_is_read_again(adapter):
+    def fail(_self, _request):
+        raise OSError
+
+    runner = SimpleNamespace()
+    with pytest.raises(OSError):
+        wrap_add_lora(fail)(runner, adapter)
+
+    assert wrap_add_lora(lambda _self, request: request.load_inplace)(runner, adapter) is True
+
+
+def manager(*weights):
+    """A manager of a model with the module ``layers.0.q_proj``, and adapter 1 with weights of these names."""
+    adapter = SimpleNamespace(loras=dict.fromkeys(weights))
+    made = SimpleNamespace(modules={"layers.0.q_proj": None}, _registered_adapters={1: adapter})
+    made._get_lora_layer_weights = lambda model, name: name in model.loras
+    made.remove_adapter = made._registered_adapters.pop
+    return made
+
+
+def test_an_adapter_without_a_module_of_the_model_is_removed_and_refused():
+    unmatched = manager("language_model.layers.0.q_proj")
+
+    with pytest.raises(ValueError, match=r"language_model\.layers\.0\.q_proj.*layers\.0\.q_proj"):
+        wrap_activate_adapter(lambda *_: True)(unmatched, 1)
+    assert not unmatched._registered_adapters
+
+
+@pytest.mark.parametrize("weights", [("layers.0.q_proj", "other"), ()], ids=["a part matches", "a classification head alone"])
+def test_other_adapters_are_activated(weights):
+    assert wrap_activate_adapter(lambda *_: "activated")(manager(*weights), 1) == "activated"
+
+
+@pytest.mark.parametrize(
+    "setting", [{"alpha_pattern": {"q_proj": 64}}, {"layer_replication": [[0, 2]]}, {"init_lora_weights": "pissa"}]
+)
+def test_a_setting_that_vllm_drops_is_named(setting):
+    with pytest.raises(ValueError, match=next(iter(setting))):
+        wrap_from_dict(lambda _cls, config: config)(None, {**_PLAIN, **setting})
+
+
+@pytest.mark.parametrize("init", [True, "gaussian", "EVA"])
+def test_an_adapter_without_such_settings_is_read(init):
+    config = {**_PLAIN, "init_lora_weights": init}
+
+    assert wrap_from_dict(lambda _cls, given: given)(None, config) == config
