@@ -97,6 +97,15 @@ RUNS = (
 )
 
 
+#: Why runs fail with quirks as well.
+NOTES = {
+    "TRL colocate, DeepSeek": (
+        "transformers 5 holds all experts of a layer in one tensor, TRL sends what transformers holds, and vLLM's DeepSeek "
+        "takes one tensor for each expert. Our worker's refit splits them; TRL's does not, and no quirk does it for TRL."
+    ),
+}
+
+
 class Planned(Record):
     """What a plan does."""
 
@@ -253,7 +262,7 @@ _UPDATES = {
 def _reading(row: Row) -> str:
     """Says what a run's figures mean together."""
     if row.off.error and row.on.error:
-        return "The engine fails with quirks and without; nothing was measured."
+        return f"It fails with quirks and without: {NOTES.get(row.run.name, 'the cause is not known.')}"
     if row.off.error:
         text = "Without quirks the run fails, with them it works."
     elif row.equal == row.tokens and row.apart == 0:
