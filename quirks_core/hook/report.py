@@ -69,8 +69,8 @@ def say_plan(
     first += f": {', '.join(sorted(names)) or 'nothing'}"
     lines, dtypes = list(lines_of(plan, only_reports=only_reports)), _dtypes(plan, trainer)
     # A report lists what is undecided; the log counts it.
-    undecided = [] if only_reports else _undecided(plan, only_reports=False)
-    if not set(lines) - {*_plugins(plan), *undecided, *_set_already(plan)}:
+    open_facts = [] if only_reports else _undecided(plan, only_reports=False)
+    if not set(lines) - {*_plugins(plan), *open_facts, *_set_already(plan)}:
         say(f"{first}; {_unchanged(plan, dtypes)}")
         return
     say(first)

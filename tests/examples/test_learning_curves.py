@@ -78,16 +78,16 @@ def test_every_answer_is_one_word_that_earns_the_whole_reward_and_is_no_part_of_
 
 
 @pytest.mark.parametrize(
-    ("name", "logprobs", "keeps_cache", "prefixes"),
+    ("name", "logprobs", "keeps_cache", "is_salted"),
     [
-        ("worker", "processed_logprobs", False, None),
-        ("worker-raw", None, False, None),
-        ("worker-base", "processed_logprobs", False, None),
-        ("worker-stale", "processed_logprobs", True, None),
-        ("worker-kept", "processed_logprobs", True, False),
+        ("worker", "processed_logprobs", False, True),
+        ("worker-raw", None, False, True),
+        ("worker-base", "processed_logprobs", False, True),
+        ("worker-stale", "processed_logprobs", True, False),
+        ("worker-kept", "processed_logprobs", True, True),
     ],
 )
-def test_an_arm_of_the_worker_plans_its_fault_and_no_other(curves, options, name, logprobs, keeps_cache, prefixes):
+def test_an_arm_of_the_worker_plans_its_fault_and_no_other(curves, options, name, logprobs, keeps_cache, is_salted):
     options.model.mkdir()
     (options.model / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     config = GenerationConfig.parse(curves.configuration(curves.ARMS[name], options, 0, on_gpu=False))
@@ -96,7 +96,7 @@ def test_an_arm_of_the_worker_plans_its_fault_and_no_other(curves, options, name
 
     assert plan.value("engine.logprobs_mode") == logprobs
     assert plan.value("refit.clear_cache") is not keeps_cache
-    assert plan.value("engine.enable_prefix_caching") == prefixes
+    assert is_salted is any(patch.quirk.id == "prefix-cache-after-update" for patch in plan.patches)
     assert plan.value("engine.dtype") == "float32"
 
 
