@@ -44,7 +44,7 @@ def _verdict(report: Report) -> str:
     count = f"{unknown} {'thing is' if unknown == 1 else 'things are'} not decided, see below" if unknown else ""
     match report.verdict:
         case Verdict.UNKNOWN:
-            return f"{report.verdict}: {count}"
+            return f"{report.verdict}: {count}{', and with these changes:' if report.of(Level.CHANGE) else ''}"
         case Verdict.GO:
             return report.verdict
         case verdict:

