@@ -190,8 +190,45 @@ def build(kind):
 def test_of_the_kits_checkpoints_a_scenario_depends_on_those_that_it_names(old, new, concerned):
     def digests(text):
         kinds = ("small", "large", "neither")  # where nothing tells which, all count
-        return {kind: evidence.digest_of([evidence._with_kinds(ast.parse(text), {kind})]) for kind in kinds}
+        trees = {kind: ast.parse(text) for kind in kinds}
+        for kind, tree in trees.items():
+            evidence._keep_kinds(tree, {kind})
+        return {kind: evidence.digest_of([tree]) for kind, tree in trees.items()}
 
     before, after = digests(_CHECKPOINTS), digests(_CHECKPOINTS.replace(old, new))
 
     assert {kind for kind in before if before[kind] != after[kind]} == concerned
+
+
+_LAB = """
+class Lab:
+    def __init__(self):
+        self.plans = []
+    def greedy(self):
+        return self.drawn(0)
+    def drawn(self, temperature):
+        return temperature
+    def trainer(self):
+        return 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "concerned"),
+    [
+        ("return temperature", "return temperature + 1", {"greedy", "drawn"}),
+        ("return 1", "return 2", {"trainer"}),
+        ("self.plans = []", "self.plans = ()", {"greedy", "drawn", "trainer"}),
+        ("    def trainer", "    def more(self):\n        return 3\n    def trainer", set()),
+    ],
+)
+def test_a_scenario_depends_on_the_methods_of_the_lab_that_it_reaches(old, new, concerned):
+    def digests(text):
+        trees = {name: ast.parse(text) for name in ("greedy", "drawn", "trainer")}
+        for name, tree in trees.items():
+            evidence._keep_methods(tree, [ast.parse(f"lab.{name}()")])
+        return {name: evidence.digest_of([tree]) for name, tree in trees.items()}
+
+    before, after = digests(_LAB), digests(_LAB.replace(old, new))
+
+    assert {name for name in before if before[name] != after[name]} == concerned

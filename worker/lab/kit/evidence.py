@@ -52,15 +52,33 @@ def stale(item: Loaded, proof: Proof | None) -> str:
 
 
 def _kit(scenarios: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """The kit's modules; of the kinds of checkpoints only those that the scenarios name."""
+    """The kit's modules; of the kinds of checkpoints and the lab's methods only those that the scenarios name."""
+    scenarios = list(scenarios)
     constants = (part.value for node in scenarios for part in ast.walk(node) if isinstance(part, ast.Constant))
     named = {value for value in constants if isinstance(value, str)}
-    for name in _KIT:
-        tree = ast.parse(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8"))
-        yield _with_kinds(tree, named) if name == "checkpoints" else tree
+    trees = {name: ast.parse(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")) for name in _KIT}
+    _keep_kinds(trees["checkpoints"], named)
+    _keep_methods(trees["lab"], [*scenarios, *(tree for name, tree in trees.items() if name != "lab")])
+    yield from trees.values()
 
 
-def _with_kinds(tree: ast.Module, named: set[str]) -> ast.Module:
+def _keep_methods(tree: ast.Module, users: Iterable[ast.AST]) -> None:
+    """Leaves out the lab's methods that neither its users nor a method that is kept names."""
+    (lab,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Lab")
+    methods = {node.name: node for node in lab.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    waiting = {name for user in users for name in _attributes(user)} | {"__init__"}
+    kept: set[str] = set()
+    while waiting := waiting & methods.keys() - kept:
+        kept |= waiting
+        waiting = {name for method in waiting for name in _attributes(methods[method])}
+    lab.body = [node for node in lab.body if getattr(node, "name", "") not in methods.keys() - kept]
+
+
+def _attributes(node: ast.AST) -> set[str]:
+    return {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+
+
+def _keep_kinds(tree: ast.Module, named: set[str]) -> None:
     """Leaves out what only other kinds of checkpoints need; nothing if none of those that are named is one."""
     tables = {
         node.target.id: node for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
@@ -69,12 +87,11 @@ def _with_kinds(tree: ast.Module, named: set[str]) -> ast.Module:
     pairs = zip(kinds.keys, kinds.values, strict=True) if isinstance(kinds, ast.Dict) else ()
     rows = [(key, value) for key, value in pairs if isinstance(key, ast.Constant) and key.value in named]
     if not rows or not isinstance(kinds, ast.Dict):
-        return tree
+        return
     kinds.keys, kinds.values = [key for key, _ in rows], [value for _, value in rows]
     tree.body.remove(tables["NOT_ON_CPU"])
     while unused := [node for node in tree.body if isinstance(node, ast.FunctionDef) and not _is_used(node, tree)]:
         tree.body = [node for node in tree.body if node not in unused]
-    return tree
 
 
 def _is_used(function: ast.FunctionDef, tree: ast.Module) -> bool:
