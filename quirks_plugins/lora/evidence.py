@@ -42,7 +42,7 @@ def write_adapter(folder: Path, seed: int, prefix: str = "model") -> Path:
         module = f"base_model.model.{prefix}.layers.{layer}.self_attn.{name}"
         tensors[f"{module}.lora_A.weight"] = torch.randn(_RANK, 64, generator=generator) / 8
         tensors[f"{module}.lora_B.weight"] = torch.randn(height, _RANK, generator=generator) / _RANK**0.5
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "r": _RANK, "lora_alpha": _RANK, "target_modules": ["q_proj", "v_proj"], "bias": "none"}
     (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")

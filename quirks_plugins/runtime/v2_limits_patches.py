@@ -25,6 +25,7 @@ def wrap_process_inputs(process: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(params: Any) -> None:
+    from vllm.exceptions import VLLMValidationError
     from vllm.v1.worker.gpu.sample import logit_bias
 
     stops = len(params.all_stop_token_ids) if params.min_tokens > 0 else 0
@@ -34,4 +35,4 @@ def _check(params: Any) -> None:
         (stops, logit_bias.MAX_NUM_STOP_TOKEN_IDS, "stop token ids with min_tokens"),
     ):
         if count > limit:
-            raise ValueError(f"{count} {what}: this engine's model runner takes {limit} at most")
+            raise VLLMValidationError(f"{count} {what}: this engine's model runner takes {limit} at most")

@@ -7,7 +7,7 @@ lost, and the server has to be started again. Any client can send such a request
 accepted. Nothing checks them before. vLLM uses the V2 runner for all models on CUDA from 0.29.0 on, and for many from 0.26.0
 on.
 
-What this changes: the process that accepts requests refuses such a request with a ``ValueError``, so that a server answers
+What this changes: the process that accepts requests refuses such a request as vLLM refuses others, so that a server answers
 400. It takes the limits from the runner's module. On the V1 runner, which has no limits, nothing is refused. No setting of vLLM
 has this effect.
 

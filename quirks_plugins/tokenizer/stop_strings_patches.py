@@ -20,7 +20,9 @@ def wrap_verify(verify: Callable[..., None]) -> Callable[..., None]:
         if tokenizer is None:
             for name, remedy in (("stop", "stop_token_ids"), ("bad_words", "logit_bias")):
                 if getattr(self, name):
-                    raise ValueError(
+                    from vllm.exceptions import VLLMValidationError
+
+                    raise VLLMValidationError(
                         f"{name} needs a tokenizer, and this engine has none (skip_tokenizer_init): use {remedy}, "
                         "or start the engine with its tokenizer"
                     )
