@@ -14,11 +14,12 @@ async def answer(engine: Any, name: str, **wanted: Any) -> str:
         **wanted: Its sampling parameters, beside a maximum of four tokens.
     """
     from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
 
     params = SamplingParams(max_tokens=4, ignore_eos=True, **wanted)
     try:
         async for output in engine.generate({"prompt_token_ids": [5, 6, 7]}, params, name):
             result = output.outputs[0]
-    except ValueError as error:
+    except VLLMValidationError as error:
         return str(error)
     return f"{len(result.token_ids)} tokens"

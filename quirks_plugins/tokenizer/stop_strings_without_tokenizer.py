@@ -56,6 +56,7 @@ async def scenario(lab: Lab) -> Outcome:
     import string
 
     from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
 
     from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Outcome
 
@@ -66,6 +67,6 @@ async def scenario(lab: Lab) -> Outcome:
         try:
             async for output in lab.engine(worker).generate({"prompt_token_ids": list(PROMPTS[0])}, params, "stop"):
                 result = output.outputs[0]
-        except ValueError as error:
+        except VLLMValidationError as error:
             return Outcome("stop" in str(error), measure, expected, expected)
     return Outcome(False, measure, f"{len(result.token_ids)} tokens, finished by {result.finish_reason!r}", expected)
