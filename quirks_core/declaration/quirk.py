@@ -218,7 +218,13 @@ class Quirk:
     def ranges(self) -> tuple[Affected, ...]:
         """The ranges of versions outside of which it does nothing: `affected`, and those that its match always asks for."""
         parts = self.match.parts if isinstance(self.match, All) else (self.match,)
-        return (*self.affected, *(part.affected for part in parts if isinstance(part, InRange)))
+        found = list(self.affected)
+        for asked in (part.affected for part in parts if isinstance(part, InRange)):
+            if any(item.package == asked.package for item in found):
+                found = [both for item in found if (both := item.within(asked)) is not None]
+            else:
+                found.append(asked)
+        return tuple(found)
 
     def is_examined(self, package: str, text: str) -> bool:
         """Tells whether anything is known about a version of a package; if not, the quirk may concern it all the same.

@@ -69,6 +69,16 @@ class Affected:
                   starts[1] is None or ends[0] is None or starts[1] < ends[0])  # fmt: skip
         return all(before)
 
+    def within(self, other: Affected) -> Affected | None:
+        """Returns the part that lies in another range of the package, all of a range of another package, or None."""
+        if self.package != other.package:
+            return self
+        if not self.overlaps(other):
+            return None
+        starts = filter(None, (self.introduced, other.introduced))
+        ends = filter(None, (self.fixed, other.fixed))
+        return Affected(self.package, max(starts, key=Version, default=None), min(ends, key=Version, default=None))
+
     def answer(self, installed: str | None) -> Answer:
         """Tells whether an installed version lies in the range.
 

@@ -31,6 +31,7 @@ from quirks_core.hook import processes, receipts, report, seam, seams, typed
 from quirks_core.hook.arguments import identity, put
 from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_told
 from quirks_core.plan.records import Plan
+from quirks_core.plan.summary import SEE_ALL
 
 #: How the name of a run's private folder begins.
 RUNS = "model-quirks-"
@@ -130,7 +131,7 @@ def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator
         process.carry_out(plan.for_processes)
         processes.install()  # for cores that run in this process, or are forked from it
         when_imported("vllm.engine.arg_utils", seam.install)  # it holds the engine's configuration against the plan
-        for one in report.lines_of(plan):
+        for one in report.lines_of(plan, SEE_ALL):
             _LOGGER.info("%s", one_line(one.text))
         yield PlanInForce(plan, folder, warnings)
     finally:

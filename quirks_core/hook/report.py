@@ -67,9 +67,9 @@ def say_plan(
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
     names = typed.names - {slot.removeprefix(ENGINE) for slot in plan.context.settings.keys() - plan.context.typed}
     first += f": {', '.join(sorted(names)) or 'nothing'}"
-    lines, dtypes = list(lines_of(plan, only_reports=only_reports)), _dtypes(plan, trainer)
+    lines, dtypes = list(lines_of(plan, _SUPPLY, only_reports=only_reports)), _dtypes(plan, trainer)
     # A report lists what is undecided; the log counts it.
-    open_facts = [] if only_reports else _undecided(plan, only_reports=False)
+    open_facts = [] if only_reports else _undecided(plan, _SUPPLY, only_reports=False)
     if not set(lines) - {*_plugins(plan), *open_facts, *_set_already(plan)}:
         say(f"{first}; {_unchanged(plan, dtypes)}")
         return
@@ -115,8 +115,14 @@ def _folded(lines: Sequence[_Line]) -> list[_Line]:
     return [line for line in lines if line.always or line in others]
 
 
-def lines_of(plan: Plan, *, only_reports: bool = False) -> Iterator[_Line]:
-    """Yields what a plan does: refusals in a report, what nothing enforces, what is in force, advised, undecided, the rest."""
+def lines_of(plan: Plan, remedy: str, *, only_reports: bool = False) -> Iterator[_Line]:
+    """Yields what a plan does: refusals in a report, what nothing enforces, what is in force, advised, undecided, the rest.
+
+    Args:
+        plan: The plan.
+        remedy: How the user supplies facts, and how to see everything.
+        only_reports: Nothing is put into force; what is undecided is one line for each missing fact.
+    """
     if only_reports:
         for refusal in plan.refusals:
             yield _Line(f"would be refused: {refusal}", always=True)
@@ -129,7 +135,7 @@ def lines_of(plan: Plan, *, only_reports: bool = False) -> Iterator[_Line]:
     yield from (_Line(f"warning: {note.text}", always=True) for note in notes)
     advised = [entry for entry in summary.advised if not entry.required]
     yield from (_Line(f"advised: {entry}", always=not entry.how, advised=True) for entry in advised)
-    yield from _undecided(plan, only_reports=only_reports)
+    yield from _undecided(plan, remedy, only_reports=only_reports)
     for item in plan.adjustments:
         if item.status is Status.KEPT_USER and is_done(plan, item.slot):
             who = ", ".join(quirk.id for quirk in item.quirks)
@@ -193,7 +199,7 @@ def _unchanged(plan: Plan, dtypes: _Dtypes | None) -> str:
     """Says of a plan that changes nothing what was checked, and what is not known: without that it is an all-clear."""
     off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
     rest = [f"switched off: {listed(off)}"] if off else []
-    rest += [line.text for line in (*_plugins(plan), *_undecided(plan, only_reports=False))]
+    rest += [line.text for line in (*_plugins(plan), *_undecided(plan, _SUPPLY, only_reports=False))]
     where = (
         f"vLLM {plan.context.packages.get('vllm', 'of an unknown version')} on {plan.context.platform or 'an unknown platform'}"
     )
@@ -206,9 +212,9 @@ def _unchanged(plan: Plan, dtypes: _Dtypes | None) -> str:
     return "; ".join([f"{'no change' if rest else 'all clear'}, checked: {checked}", *rest])
 
 
-def _undecided(plan: Plan, *, only_reports: bool) -> Iterator[_Line]:
+def _undecided(plan: Plan, remedy: str, *, only_reports: bool) -> Iterator[_Line]:
     """Yields one line for all that is undecided; in a report, one for each missing fact."""
     if only_reports:
         yield from (_Line(f"undecided without {fact}: {', '.join(quirks)}") for fact, quirks in plan.undecided.items())
-    elif text := in_one_line(plan.undecided, _SUPPLY):
+    elif text := in_one_line(plan.undecided, remedy):
         yield _Line(text, always=True)

@@ -10,6 +10,9 @@ from quirks_core.base.record import Record
 from quirks_core.configuration.slots import is_enforced
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Status, Strength
 
+#: How everything is seen, in messages of a program that supplies its own facts.
+SEE_ALL = "'quirks plan --verbose' lists everything"
+
 #: By slot, the call or option that does it.
 _CALLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
     {
@@ -95,7 +98,7 @@ def in_one_line(undecided: Mapping[str, Collection[str]], remedy: str) -> str:
     return f"undecided: {who}, without {', '.join(undecided)}; {remedy}" if quirks else ""
 
 
-def messages(plan: Plan, remedy: str = "'quirks plan --verbose' lists everything") -> Iterator[str]:
+def messages(plan: Plan, remedy: str = SEE_ALL) -> Iterator[str]:
     """Yields the warnings of a plan as sentences; what is undecided is one, with how the user supplies facts."""
     yield from (note.text for note in plan.notes)
     yield from filter(None, [in_one_line(plan.undecided, remedy)])

@@ -6,10 +6,11 @@ tiny model the logprobs differ from the trainer's own by up to 0.13 nats; those 
 
 What this changes: nothing; the plan advises ``engine.dtype: float32`` and names the cost. It is no default, because the memory
 may not be there. The quirk does not guess: it concerns only runs whose ``train.dtype`` was set to float32, and engines whose
-dtype is known, from ``engine.dtype`` or from the checkpoint's ``config.json``. A trainer with float32 weights that computes in
-bfloat16 by autocast has ``train.autocast: bfloat16``: it rounds as much as the engine does, and an engine in float32 alone
-removes less than half of the difference (docs/why.md; ``quirks parity explain`` measures it). If the checkpoint says float32
-itself, ``float32-checkpoint-downcast`` sets the dtype.
+dtype is known, from ``engine.dtype`` or from the checkpoint's ``config.json``. ``train.dtype`` is the dtype of the weights;
+trainers such as TRL compute in bfloat16 by autocast unless they are configured otherwise. If ``train.autocast`` was not set,
+the advice asks for it. A trainer with ``train.autocast: bfloat16`` rounds as much as the engine does, and an engine in float32
+alone removes less than half of the difference (docs/why.md; ``quirks parity explain`` measures it). If the checkpoint says
+float32 itself, ``float32-checkpoint-downcast`` sets the dtype.
 
 When it can go: never; two programs that round differently differ.
 
@@ -24,6 +25,8 @@ from quirks_plugins.conditions import half, quantized, under_autocast
 
 _BFLOAT16 = {"model_type": "qwen3", "dtype": "bfloat16"}
 _FLOAT32 = {"train.dtype": "float32"}
+_says_autocast = typed("train.autocast")
+_SET = "set engine.dtype=float32, which costs twice the memory for weights and KV cache, and products at float32's rate"
 
 QUIRK = Quirk(
     id="float32-trainer-rollout",
@@ -36,14 +39,20 @@ QUIRK = Quirk(
     & ~under_autocast
     & ~quantized
     & half,
-    adjustments=Advise(
-        "the trainer computes in float32 and the engine does not, so their logprobs differ: set engine.dtype=float32, which "
-        "costs twice the memory for weights and KV cache, and products at float32's rate"
-    ),
+    adjustments=[
+        Advise(
+            f"the trainer computes in float32 and the engine does not, so their logprobs differ: {_SET}", when=_says_autocast
+        ),
+        Advise(
+            "the trainer's weights are float32, and whether it computes in float32 is unknown: under autocast (TRL's default) "
+            f"set train.autocast=bfloat16; without it set train.autocast=null, and {_SET}",
+            when=~_says_autocast,
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/issues/9729"),
     examples=[
-        yes(_BFLOAT16, _FLOAT32, advises="set engine.dtype=float32, which costs twice the memory"),
+        yes(_BFLOAT16, _FLOAT32, advises="whether it computes in float32 is unknown"),
         yes(_BFLOAT16, {**_FLOAT32, "engine.dtype": "half"}),
         yes(_BFLOAT16, {**_FLOAT32, "engine.dtype": "auto"}),
         yes({"model_type": "qwen3", "torch_dtype": "float16"}, _FLOAT32),

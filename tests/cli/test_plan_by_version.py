@@ -74,7 +74,7 @@ def test_what_is_undecided_is_one_warning_for_the_versions_that_share_it(quirks,
 
     assert short.count("undecided: ") == 1
     assert "cannot be decided" not in short
-    assert whole.count("fp32-head-both-sides cannot be decided and does nothing") == 1
+    assert whole.count("cp-sequence-parallel cannot be decided and does nothing") == 1
 
 
 def test_one_version_makes_the_plan_that_assumes_it(quirks, model):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from quirks_core import Default, Refuse
+from quirks_core import Advise, Default, Refuse, setting
 from quirks_core.apply.driver import apply
 from quirks_core.apply.handed_down import PLAN_VARIABLE
 from quirks_core.apply.receipt import Acknowledgement, Effect, ReadBack, Receipt
@@ -62,7 +62,9 @@ def test_a_block_in_which_a_plan_is_in_force_leaves_nothing_behind(plan, tmp_pat
 
 
 def test_the_log_of_a_block_has_the_lines_of_the_hook(plan_of, caplog):
-    plan = plan_of(Default("engine.seed", 1, reason="it is better"), Default("request.timeout_s", 7.0, reason="it may hang"))
+    wanted = Default("engine.seed", 1, reason="it is better"), Default("request.timeout_s", 7.0, reason="it may hang")
+    careful = Advise("careful", when=setting("refit.scope").one_of("parameters"))
+    plan = plan_of(*wanted, careful, untold=frozenset({"refit.scope"}))
 
     with caplog.at_level(logging.INFO, "model_quirks"), in_force(plan):
         pass
@@ -70,6 +72,7 @@ def test_the_log_of_a_block_has_the_lines_of_the_hook(plan_of, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "in force: engine.seed = 1 (q0: it is better)",
         "advised: request.timeout_s = 7.0: OpenAI(timeout=7), or asyncio.timeout(7) around engine.generate (q1: it may hang)",
+        "undecided: q2, without refit.scope; 'quirks plan --verbose' lists everything",
     ]
 
 

@@ -154,7 +154,7 @@ def test_every_control_has_a_label(catalogue: Any):
     controls = catalogue.find_elements("css selector", "#catalogue :is(input, select)")
 
     assert [control.accessible_name for control in controls] == [
-        "Search", "Model", "Flag", "Severity", "Status", "Evidence",
+        "Search", "Kind", "Model", "Flag", "Severity", "Status", "Evidence",
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from collections import namedtuple
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import pytest
 
 from quirks_core.base.errors import QuirksError, UsageError
@@ -192,7 +193,7 @@ def test_a_disk_that_becomes_full_during_the_conversion_leaves_nothing(cache: Pa
 
 @pytest.mark.usefixtures("verified")
 def test_too_little_memory_is_refused_before_the_conversion(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trained.psutil, "virtual_memory", lambda: namedtuple("memory", "available")(600_000_000))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: namedtuple("memory", "available")(600_000_000))
     with pytest.raises(UsageError, match=r"takes 1\.1 GB of memory, and 0\.6 GB are available"):
         trained.trained_model()
     assert list(cache.iterdir()) == []

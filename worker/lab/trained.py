@@ -15,8 +15,6 @@ from contextlib import redirect_stderr, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
-
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, UsageError, words
 from worker.lab.parity.records import Tell
@@ -69,7 +67,8 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
             f"{parent} has {free / 1e6:.0f} MB free, and the checkpoint takes {_SIZE / 1e6:.0f} MB: free space there, or set "
             "XDG_CACHE_HOME to another disk"
         )
-    if (available := psutil.virtual_memory().available) < _MEMORY:
+    available = _available_memory()
+    if available is not None and available < _MEMORY:
         raise UsageError(
             f"converting {_FILE} takes {_MEMORY / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available: end "
             "other programs first"
@@ -91,6 +90,15 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
     if not folder.is_dir():
         raise QuirksError(f"{folder} could not be written: the finished checkpoint could not be moved there")
     return folder
+
+
+def _available_memory() -> int | None:
+    """Bytes of memory that programs can take; None where nothing here can say it."""
+    try:
+        import psutil
+    except ModuleNotFoundError:  # it comes with engines, which a trainer's environment may not have
+        return None
+    return psutil.virtual_memory().available
 
 
 def _source(tell: Tell) -> Path:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core import Default, Patch
+from quirks_core import Default, Patch, Require, setting
 from quirks_core.base.errors import UsageError
 from quirks_core.plugins.planning import make_plan
 from worker.lab.attribution.settings import SETTINGS
 from worker.lab.attribution.variant import variants
 
 PROCESSED = "rollout-logprobs-processed"
-HEADS_ALIKE = "fp32-head-both-sides"
+HEADS = ("engine.head_dtype", "train.head_dtype")
+
+
+@pytest.fixture
+def heads_alike(declare):
+    """A quirk that requires a float32 head on both sides or on neither."""
+    engine, train = (setting(slot).one_of("float32") for slot in HEADS)
+    wanted = Require(HEADS[0], "float32", reason="-", when=train), Require(HEADS[1], "float32", reason="-", when=engine)
+    return declare("heads-alike", *wanted, match=engine | train)
 
 
 def test_variants_come_in_order_of_cost_what_the_user_typed_first_and_what_a_quirk_set_last(user):
@@ -79,8 +87,8 @@ def test_only_quirks_that_would_change_the_run_are_tried(user):
     assert "async-rollout-timeout" in {verdict.id for verdict in start.plan.verdicts if verdict.verdict == "yes"}
 
 
-def test_what_quirks_change_besides_is_known_and_can_take_more_than_the_setting(user):
-    alone, tied = user(), user(installed=[HEADS_ALIKE])
+def test_what_quirks_change_besides_is_known_and_can_take_more_than_the_setting(user, heads_alike):
+    alone, tied = user(), user(installed=[heads_alike])
     (cheap,), (dear,) = (variants(start, only=["train.head_dtype"]) for start in (alone, tied))
     (scope,) = variants(user("gemma4"), only=["refit.scope"])
 
@@ -90,10 +98,10 @@ def test_what_quirks_change_besides_is_known_and_can_take_more_than_the_setting(
     assert (dear.how, dear.also) == ("restart", {"engine.head_dtype": (None, "float32")})
 
 
-def test_a_quirk_that_only_asks_something_of_the_trainer_takes_no_new_engine(user):
-    start = user(installed=[HEADS_ALIKE], disable=[HEADS_ALIKE], engine={"head_dtype": "float32"})
+def test_a_quirk_that_only_asks_something_of_the_trainer_takes_no_new_engine(user, heads_alike):
+    start = user(installed=[heads_alike], disable=[heads_alike.id], engine={"head_dtype": "float32"})
 
-    (variant,) = variants(start, only=[f"quirk {HEADS_ALIKE}"])
+    (variant,) = variants(start, only=[f"quirk {heads_alike.id}"])
 
     assert (variant.how, variant.also) == ("rescore", {"train.head_dtype": (None, "float32")})
 
@@ -142,10 +150,10 @@ def test_a_combination_takes_what_its_parts_take_and_a_refit_a_new_engine(one, o
     assert together.config.typed_slots() - start.config.typed_slots() == {one, other}
 
 
-def test_of_two_settings_that_a_quirk_ties_to_each_other_only_both_together_are_tried(user):
-    names = ("engine.head_dtype", "train.head_dtype", "engine.head_dtype + train.head_dtype")
+def test_of_two_settings_that_a_quirk_ties_to_each_other_only_both_together_are_tried(user, heads_alike):
+    names = (*HEADS, " + ".join(HEADS))
 
-    tied, free = (variants(start, only=names) for start in (user(installed=[HEADS_ALIKE]), user()))
+    tied, free = (variants(start, only=names) for start in (user(installed=[heads_alike]), user()))
 
     assert [item.setting for item in tied] == ["engine.head_dtype + train.head_dtype"]
     assert {item.setting for item in free} == set(names)

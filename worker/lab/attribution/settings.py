@@ -191,7 +191,7 @@ def _batch_invariant(now: InForce) -> list[tuple[Any, ...]]:
 
 _BLOG = "https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"
 _ONE_SIDED = "https://github.com/NVIDIA-NeMo/RL/pull/3936"
-_HEAD = "the head's rounding is the largest of all; float32 on one side only makes it worse"
+_HEAD = "the head rounds its logits; float32 on one side leaves the rounding of the other"
 
 _SETTINGS = (
     Setting(("engine.logprobs_mode",), _logprobs_modes, "restart",

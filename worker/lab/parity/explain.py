@@ -179,8 +179,8 @@ class Explain:
     def _others(self, dtype: str) -> list[_Engine]:
         if dtype == _FLOAT32:
             return []
-        head = {"engine.head_dtype": _FLOAT32, "train.head_dtype": _FLOAT32}  # a quirk wants both
-        engines = [] if self._config.engine.head_dtype == _FLOAT32 else [_Engine("float32 head", head, 1.0)]
+        head = _Engine("float32 head", {"engine.head_dtype": _FLOAT32}, 1.0)
+        engines = [] if self._config.engine.head_dtype == _FLOAT32 else [head]
         return [*engines, _Engine("float32", {"engine.dtype": _FLOAT32}, 2.0)]
 
     async def _measure(self, engine: _Engine, first: _Engine) -> tuple[str, dict[str, float]]:
