@@ -146,8 +146,8 @@ def proved(quirk: Quirk) -> tuple[Proved, ...]:
 
 
 def _proved_of(quirk: Quirk, known: DataFile) -> tuple[Proved, ...]:
-    """What was recorded of a quirk, in the words of its kind, which may have changed since."""
-    found = known.proved.get(quirk.id, ())
+    """What was recorded of a quirk, in the words of its kind; both, and its paired run, may have changed since."""
+    found = [item for item in known.proved.get(quirk.id, ()) if item.by != "paired run" or quirk.paired_runs]
     return tuple(item.model_copy(update={"conclusion": quirk.kind.conclusion(item.conclusion)}) for item in found)
 
 
@@ -194,7 +194,7 @@ def updated(
             for target, wanted in _expected(quirks)
             if (found := _sources(known, target, wanted, versions, source))
         },
-        proved={quirk.id: _proved_of(quirk, known) for quirk in quirks if quirk.id in known.proved},
+        proved={quirk.id: mine for quirk in quirks if (mine := _proved_of(quirk, known))},
     )
 
 

@@ -50,7 +50,7 @@ def variable_changes(before: OnRelease, after: OnRelease, form: Form) -> Iterato
 
 
 def variable_defaults(before: OnRelease, after: OnRelease, *, is_server: bool) -> Iterator[Finding]:
-    """Yields the variables that nobody sets: new limits in one finding, and those whose default changes in another.
+    """Yields the variables that are not set: new limits in one finding, and those whose default changes in another.
 
     Those of other platforms are left out, and those of media for a model that takes none.
 
@@ -75,7 +75,7 @@ def variable_defaults(before: OnRelease, after: OnRelease, *, is_server: bool) -
         message = f"{after.release.label} has limits that {before.release.label} does not have: {', '.join(limits)}"
         yield _finding(Level.NOTE, "new limits", message)
     if changed := [f"{name}: {old[name]} → {new[name]}" for name in open_ if name in old and old[name] != new[name]]:
-        message = f"{len(changed)} that nobody sets have another default: {'; '.join(changed)}"
+        message = f"{len(changed)} that are not set here have another default: {'; '.join(changed)}"
         yield _finding(Level.NOTE, "defaults", message)
 
 

@@ -40,8 +40,8 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
         yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="undecided", message=message, lines=tuple(undecided))
     for slot in found.slots:
         if slot.slot not in told and (slot.a.value, slot.a.who) != (slot.b.value, slot.b.who):
-            message = f"{_value(slot.a.value)} ({', '.join(slot.a.who) or 'nobody'}) becomes {_value(slot.b.value)} "
-            message += f"({', '.join(slot.b.who) or 'nobody sets it'})"
+            message = f"{_value(slot.a.value)} ({', '.join(slot.a.who) or 'not set'}) becomes {_value(slot.b.value)} "
+            message += f"({', '.join(slot.b.who) or 'not set'})"
             yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=slot.slot, message=message)
     as_before = {_key(item) for item in before.plan.refusals}
     for refusal in after.plan.refusals:

@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 
-from quirks_core import FingerprintProbe, Kind, Patch
+from quirks_core import FingerprintProbe, Kind, PairedRun, Patch
 from quirks_core.base.errors import UsageError
 from quirks_core.declaration import data_file
 from quirks_core.declaration.data_file import DataFile, KnownSource, Proved
@@ -128,7 +128,9 @@ def test_a_conclusion_replaces_the_one_of_the_same_installation_and_goes_with_it
 
     assert data.proved == {"one": (later, gpu)}
     assert DataFile.model_validate_json(data.model_dump_json()) == data
-    assert data_file.updated(data, (quirk(name="one"),), "0.1").proved == data.proved
+    one = quirk(name="one", evidence=PairedRun("mine.scenarios:run"))
+    assert data_file.updated(data, (one,), "0.1").proved == data.proved
+    assert data_file.updated(data, (quirk(name="one"),), "0.1").proved == {}  # its paired run is gone
     assert data_file.updated(data, (quirk(name="two"),), "0.1").proved == {}
 
 

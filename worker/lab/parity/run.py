@@ -105,9 +105,8 @@ class ParityRun:
         self._options = options
         self._tell = tell
         self._profile = options.profile or (STEPS_PROFILE if options.steps else DEFAULT_PROFILE)
-        exact = (
-            self._profile == ZERO_PROFILE and not options.scenarios
-        )  # no trainer of another library is equal to the last bit
+        # No trainer of another library is equal to the last bit.
+        exact = self._profile == ZERO_PROFILE and not options.scenarios
         self._names = tuple(_WITHOUT_TRAINER) if exact else chosen(options.scenarios)
         self._thresholds = chosen_thresholds(self._profile, options.thresholds)
         self._warnings: list[str] = []
