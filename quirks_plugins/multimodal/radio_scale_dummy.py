@@ -11,10 +11,13 @@ What this changes: in rollouts of these models ``engine.load_format`` becomes ``
 When it can go: when a dummy load leaves parameters alone that no checkpoint holds, or the loader sets them. NeMo RL loads two
 of these models from the checkpoint for that reason, and for the others edits vLLM's loader (NVIDIA-NeMo/RL#3990);
 vllm-project/vllm#39767 was closed without a merge. The loader was read in vLLM 0.16.0, 0.20.0 and 0.26.0 to 0.33.0; older
-releases have the model, too, and were not read.
+releases have the model, too, and were not read. The paired run makes vLLM's vision tower and gives it dummy weights, without an
+engine.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
@@ -32,6 +35,9 @@ from quirks_core import (
     unknown,
     yes,
 )
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
 
 _LOAD = "engine.load_format"
 _DUMMY = {_LOAD: "dummy"}
@@ -82,3 +88,39 @@ QUIRK = Quirk(
     ],
     cost="reads the whole checkpoint at every engine start",
 )
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """The rollout starts from the checkpoint, or the tower's layer scales are 1 after a dummy load."""
+    import json
+
+    from worker.lab.kit.lab import Outcome
+
+    model = lab.folder / "nano"
+    model.mkdir(parents=True, exist_ok=True)
+    (model / "config.json").write_text(json.dumps({"model_type": _NAMES[1], "architectures": [_NAMES[1]]}), encoding="utf-8")
+    measure, expected = "layer scales of the vision tower after the start", "from the checkpoint, or 1"
+    plan = lab.plan(model, {"engine": {"load_format": None}})
+    if plan.value(_LOAD) == "auto":
+        return Outcome(True, measure, "from the checkpoint", expected)
+    scales = _after_a_dummy_load(f"file://{lab.folder}/group")
+    return Outcome(scales == {1.0}, measure, f"between {min(scales):.2g} and {max(scales):.2g}", expected)
+
+
+def _after_a_dummy_load(group: str) -> set[float]:
+    """Makes a RADIO tower of vLLM's in this process, and returns the values of its layer scales after a dummy load."""
+    from vllm.config import LoadConfig, VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
+    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+    from vllm.model_executor.models.radio import RadioModel
+    from vllm.transformers_utils.configs.radio import RadioConfig
+
+    config = RadioConfig("vit_small_patch16_224", image_size=32, cpe_max_size=64)
+    config.num_hidden_layers = 1
+    with set_current_vllm_config(VllmConfig()):
+        parallel_state.init_distributed_environment(1, 0, group, 0, backend="gloo")
+        parallel_state.initialize_model_parallel()
+        tower = RadioModel(config)
+        DummyModelLoader(LoadConfig(load_format="dummy")).load_weights(tower, None)
+    named = tower.named_parameters()
+    return {number for name, scale in named if name.endswith((".ls1", ".ls2")) for number in scale.flatten().tolist()}
