@@ -1,0 +1,75 @@
+"""Multimodal models with ``skip_tokenizer_init``: the engine does not start.
+
+What happens: trainers that send token ids set ``skip_tokenizer_init``. vLLM then gives the processor of a multimodal model no
+tokenizer, and the processor needs one, also for prompts without images. Up to vLLM 0.29 the start ends deep in transformers
+(``'NoneType' object has no attribute 'image_token_id'`` or ``'convert_tokens_to_ids'``); since 0.30 vLLM says it. An engine of
+the language model alone (``language_model_only``, or a limit of 0 for each modality) has no processor and starts.
+
+What this changes: ``engine.skip_tokenizer_init`` becomes false. If the user set it to true, the run is refused.
+
+When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-project/vllm#54904, not merged). The source was
+read in 0.26.0 to 0.33.0; NeMo RL reports it for versions of 2025, and forces the setting for the models that it knows.
+"""
+
+from __future__ import annotations
+
+from quirks_core import (
+    Affected,
+    Fact,
+    Kind,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    no,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+
+_SKIP, _LIMIT = "engine.skip_tokenizer_init", "engine.limit_mm_per_prompt"
+_VISION = {"model_type": "qwen3_vl", "vision_config": {"depth": 2}, "text_config": {"model_type": "qwen3_vl_text"}}
+_limited = setting(_LIMIT).is_set()
+_some = setting(f"{_LIMIT}.image").above(0) | setting(f"{_LIMIT}.video").above(0) | setting(f"{_LIMIT}.audio").above(0)
+
+QUIRK = Quirk(
+    id="multimodal-needs-tokenizer",
+    title="An engine of a multimodal model does not start with skip_tokenizer_init",
+    flag=ModelFlag.TOKENIZER,
+    kind=Kind.RULE,
+    match=(
+        setting(_SKIP).is_true()
+        & Fact("model.is_multimodal").is_true()
+        & ~setting("engine.language_model_only").is_true()
+        & (~_limited | _some)
+    ),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Require(
+        _SKIP,
+        False,
+        reason="the processor of images and audio needs the tokenizer, also for prompts of token ids",
+        remedy=f"set {_SKIP}: false, or engine.language_model_only: true",
+    ),
+    severity=Severity.CRASH,
+    crash=r"requires a tokenizer and cannot be initialized|You cannot pass text prompts when `skip_tokenizer_init=True`",
+    references=[
+        report("https://github.com/NVIDIA-NeMo/RL/issues/1681"),
+        report("https://github.com/vllm-project/vllm/pull/54904"),
+        report("https://github.com/vllm-project/vllm/issues/54670"),
+    ],
+    evidence=StaticProbe(
+        "vllm.tokenizers.registry", r"if model_config\.skip_tokenizer_init:\s+return None", found_means_affected=True
+    ),
+    examples=[
+        yes(_VISION, {_SKIP: True}, vllm="0.32.0", refuses=[_SKIP, "engine.language_model_only"]),
+        yes(_VISION, vllm="0.32.0", defaults={_SKIP: True}, gives={_SKIP: False}),
+        yes(_VISION, {_SKIP: True, _LIMIT: {"image": 2}}, vllm="0.26.0", purpose="serve"),
+        no(_VISION, {_SKIP: True, _LIMIT: {"image": 0, "video": 0}}, vllm="0.32.0"),
+        no(_VISION, {_SKIP: True, "engine.language_model_only": True}, vllm="0.32.0"),
+        no(_VISION, {_SKIP: False}, vllm="0.32.0"),
+        no("qwen3", {_SKIP: True}, vllm="0.32.0"),
+        unknown(_VISION, {_SKIP: True}),
+    ],
+)

@@ -1,0 +1,55 @@
+"""The released gpt-oss has MXFP4 experts, and trainers send bfloat16.
+
+What happens: the first refit fails, because a tensor of another size is copied (seen in vllm-project/vllm#25694). vLLM builds
+the engine as ``config.json`` says, with experts in packed MXFP4, while a trainer computes in bfloat16 and sends that. vLLM's
+loader takes both under the same names (``gate_up_proj``, ``down_proj``), and copies stacks of other shapes into the packed
+parameters.
+
+What this changes: nothing; the plan says what to set. ``hf_overrides: {quantization_config: {}}`` makes vLLM build bfloat16
+experts. Such an engine cannot read the released checkpoint and so starts from dummy weights. NeMo RL sets both, and asserts
+the second. ``gptoss-experts-refit`` then makes refits reach the experts. A trainer that packs MXFP4 itself can ignore the note.
+
+Evidence: ``GptOssModel._load_weights_mxfp4`` and ``RoutedExperts.weight_loader`` were read in vLLM 0.26.0, 0.29.0 and 0.33.0;
+there is no paired run, because vLLM's CPU platform has no MXFP4 experts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quirks_core import Advise, Affected, Fact, Kind, ModelFlag, Quirk, Severity, model_type, no, purpose, report, unknown, yes
+from quirks_plugins.conditions import quantized
+
+_MXFP4 = {"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}
+_CLEARED: dict[str, Any] = {"engine.hf_overrides": {"quantization_config": {}}}
+
+QUIRK = Quirk(
+    id="gptoss-mxfp4-refit",
+    title="gpt-oss starts with MXFP4 experts, and a refit in bfloat16 does not fit them",
+    flag=ModelFlag.WEIGHT_SYNC,
+    kind=Kind.RULE,
+    match=(
+        model_type("gpt_oss")
+        & purpose("rollout")
+        & quantized
+        & Fact("model.config.quantization_config.quant_method").one_of("mxfp4")
+    ),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Advise(
+        "experts are MXFP4, and a refit in bfloat16 fails: set engine.hf_overrides.quantization_config: {} and "
+        "engine.load_format: dummy"
+    ),
+    severity=Severity.CRASH,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/25694"),
+        report("https://github.com/NVIDIA-NeMo/RL/pull/1452"),
+    ],
+    examples=[
+        yes(_MXFP4, vllm="0.32.0", advises="engine.hf_overrides.quantization_config"),
+        no(_MXFP4, _CLEARED, vllm="0.32.0"),
+        no("gpt_oss", vllm="0.32.0"),
+        no(_MXFP4, vllm="0.32.0", purpose="serve"),
+        no({"model_type": "gpt_oss", "quantization_config": {"quant_method": "quark"}}, vllm="0.32.0"),
+        unknown(_MXFP4),
+    ],
+)
