@@ -1,4 +1,4 @@
-"""What the hook, the worker and plugins take from vLLM, looked for in the source of a release."""
+"""What the hook and the worker take from vLLM, looked for in the source of a release; patches have fingerprints."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import PACKAGE
 from quirks_core.upgrade.run import OnRelease
 
-#: Our packages that import vLLM.
-_OURS = ("quirks_plugins", "worker")
+#: Our packages that import vLLM on every run.
+_OURS = ("worker",)
 
 
 def seam_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:

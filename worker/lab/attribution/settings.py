@@ -14,8 +14,8 @@ from quirks_core.configuration.slots import checked_value
 from quirks_core.configuration.variables import COMPILATION_SWITCHES
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan
+from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
 from worker.lab.parity.records import JOINT, How
-from worker.lab.parity.thresholds import BATCH_INVARIANT, offers_batch_invariance
 
 #: Before the id of a quirk that is switched on.
 QUIRK = "quirk "

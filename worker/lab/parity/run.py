@@ -19,6 +19,7 @@ from quirks_core.plan.records import Plan
 from quirks_core.plugins.planning import PlanOptions
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
+from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
 from worker.lab.parity.measure import chosen, judged, measure
 from worker.lab.parity.prompts import load_prompts
 from worker.lab.parity.records import Attribution, ParityRecord, Report, Result, Step, Tell
@@ -26,12 +27,10 @@ from worker.lab.parity.session import Refits, Session, running
 from worker.lab.parity.steps import measure_steps
 from worker.lab.parity.store import Store
 from worker.lab.parity.thresholds import (
-    BATCH_INVARIANT,
     DEFAULT_PROFILE,
     STEPS_PROFILE,
     ZERO_PROFILE,
     chosen_thresholds,
-    offers_batch_invariance,
 )
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 

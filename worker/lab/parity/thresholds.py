@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Final
 
 from quirks_core.base.errors import UsageError, nearest, shown
-from quirks_core.source.vllm_source import INSTALLED
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.records import Level, Side, Verdict
 
@@ -20,8 +19,6 @@ DEFAULT_PROFILE: Final = "peers"
 #: That of ``--steps`` if none is named, and that of batch-invariant engines.
 STEPS_PROFILE: Final = "prime-rl"
 ZERO_PROFILE: Final = "zero"
-#: The variable with which vLLM's kernels give the same numbers for a token in every batch.
-BATCH_INVARIANT: Final = "VLLM_BATCH_INVARIANT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +162,6 @@ def chosen_thresholds(profile: str = DEFAULT_PROFILE, overrides: Iterable[str] =
     if problems:
         raise UsageError("\n".join(problems))
     return tuple(kept)
-
-
-def offers_batch_invariance(platform: str | None) -> bool:
-    """Tells whether the installed vLLM has a batch-invariant mode on a platform, which `ZERO_PROFILE` needs."""
-    return platform == "cuda" and bool(INSTALLED.search("vllm.envs", f'"{BATCH_INVARIANT}"'))
 
 
 def judge(metrics: Mapping[str, float], thresholds: Sequence[Threshold]) -> tuple[Verdict, ...]:
