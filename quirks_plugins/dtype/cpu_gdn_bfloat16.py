@@ -76,11 +76,12 @@ QUIRK = Quirk(
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """A rollout of a float32 checkpoint generates as many tokens as it is asked for."""
+    """A rollout for a trainer in float32 generates all its tokens."""
     from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Outcome
 
     model = lab.checkpoint("qwen3_next")
-    async with lab.worker(model, {"engine": {"load_format": "auto", "dtype": None}}) as worker:
+    values = {"engine": {"load_format": "auto", "dtype": None}, "train": {"dtype": "float32"}}
+    async with lab.worker(model, values) as worker:
         made = sum(len(row.tokens) for row in await lab.greedy(worker))
     wanted = NEW_TOKENS * len(PROMPTS)
     return Outcome(made == wanted, "tokens generated", str(made), str(wanted))
