@@ -17,6 +17,7 @@ from typing import Any
 from quirks_core.apply.handed_down import HOOK_VARIABLE
 from quirks_core.base.errors import QuirksError
 from quirks_core.cli.screen import Screen, line
+from quirks_core.plugins.registry import Registry
 from worker.lab.trained import trained_model
 
 _SCRIPT = Path(__file__).with_name("demo_trainer.py")
@@ -72,7 +73,7 @@ def _demonstrate(console: Screen) -> list[dict[str, Any]]:
     begin = time.monotonic()
     model = trained_model(tell=lambda text: console.say(f"[dim]{line(text)}[/]"))
     console.say(_INTRODUCTION, hang=0)
-    shown: list[dict[str, Any]] = []
+    registry, shown = Registry.load(), list[dict[str, Any]]()
     for number, (title, variables, quirk) in enumerate(_RUNS, 1):
         console.say(f"\n[bold]{number}. {title}[/]")
         started = time.monotonic()
@@ -87,10 +88,8 @@ def _demonstrate(console: Screen) -> list[dict[str, Any]]:
             ],
             indent=3,
         )
-        # What a run was without is explained by the log of the run that had it.
-        reasons = [entry.strip() for earlier in shown for entry in earlier["log"] if quirk and f"({quirk}:" in entry]
-        if reasons:
-            console.say(f"why: {line(reasons[0])}", indent=3, hang=5)
+        if quirk:
+            console.say(f"why: {quirk}: {line(registry.find(quirk).quirk.title)}", indent=3, hang=5)
         console.say(f"[dim]{time.monotonic() - started:.0f} s[/]", indent=3)
     is_wrong = shown[0]["engine"] != shown[0]["trainer"]
     console.say(f"\n{_REFIT if is_wrong else 'This platform does not show the defect of run 1.'} {_LOGPROBS}", hang=0)

@@ -6,8 +6,9 @@ re-creates all of a module's tensors without initialising them as soon as one of
 persistent one, also those that were not sent.
 
 What this changes: in a reload, the buffers of such a module start from their old values, and keep them unless they are sent.
-After a dummy load the engine takes them from the checkpoint's files. The quirk is a patch, because no setting of vLLM has this
-effect.
+After a dummy load the engine takes them from the checkpoint's files. With our worker, refits send the constants as well; the
+paired run is of that. In vLLM's own engine on the CPU the constants stay, and yet samples differ after a reload; we do not know
+why, so there the quirk is not proven.
 
 When it can go: when layerwise reload keeps the old values of persistent buffers that were not sent, as it does for
 non-persistent ones since vllm-project/vllm#44371. The source was read in vLLM 0.16.0 and 0.26.0 to 0.33.0; the patches are
@@ -91,10 +92,10 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """A refit of the weights that the engine has already changes nothing."""
     # vLLM keeps xIELU in bfloat16, so the engine is its own reference.
-    model, parts = lab.checkpoint("apertus"), lab.folder / "parameters"
-    lab.write(parts, {name: tensor for name, tensor in lab.weights(model).items() if not name.endswith((".beta", ".eps"))})
-    with lab.llm(model) as llm:
-        before = lab.greedy_of(llm)
-        llm.collective_rpc("reload_weights", kwargs={"weights_path": str(parts)})
-        measure = "greedy tokens equal to those before a refit of the same weights"
-        return lab.same_tokens(lab.greedy_of(llm), before, measure)
+    model = lab.checkpoint("apertus")
+    async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
+        before = await lab.greedy(worker)
+        await worker.refit_async(lab.trainer(model))
+        return lab.same_tokens(
+            await lab.greedy(worker), before, "greedy tokens equal to those before a refit of the same weights"
+        )

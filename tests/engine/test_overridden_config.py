@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from quirks_core.facts.context import ModelFacts, RunContext
 
 
@@ -16,7 +18,7 @@ def test_the_facts_of_a_model_are_what_vllm_loads(shared_lab):
         "sliding_window": 16,
         "rope_parameters": {"rope_type": "default", "rope_theta": 5.0},
     }
-    loaded = ModelConfig(model, hf_overrides=overrides)
+    loaded = ModelConfig(model, hf_overrides=copy.deepcopy(overrides))  # vLLM writes into them
     run = RunContext(model=ModelFacts.read(model), settings={"engine.hf_overrides": overrides})
 
     assert run.fact("model.is_quantized") is (loaded.quantization is not None) is False

