@@ -261,7 +261,7 @@ def test_a_quirk_replaces_a_built_in_one_unless_it_is_off_and_plan_and_explain_s
     assert verdicts["acme-layer-scalar"]["state"] == "active"
     assert verdicts["gemma4-layer-scalar"]["state"] == "superseded"
     assert "acme-layer-scalar (acme-quirks 2.1.0, acme_quirks/layer_scalar.py:" in verdicts["gemma4-layer-scalar"]["because"]
-    assert "gemma4-layer-scalar is replaced" in explained.out
+    assert "gemma4-layer-scalar (workaround) is replaced" in explained.out
     assert "superseded by acme-layer-scalar (acme-quirks 2.1.0" in explained.out
     assert (states(without)["acme-layer-scalar"], states(without)["gemma4-layer-scalar"]) == ("disabled", "active")
 

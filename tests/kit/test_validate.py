@@ -215,7 +215,9 @@ def test_nothing_of_third_parties_is_nothing_wrong_and_the_built_in_quirks_keep_
 
     assert everybody.code == 0
     assert "no third party's quirks are installed" in everybody.out
-    assert (built_in.code, built_in.json["findings"]) == (0, [])
+    assert built_in.code == 0
+    found = built_in.json["findings"]  # patches for other versions or platforms
+    assert all(item["level"] == "note" and "no run on this installation needs it" in item["message"] for item in found)
 
 
 def test_a_plugin_that_hangs_while_it_loads_or_in_a_law_is_given_up_and_the_next_one_is_seen(

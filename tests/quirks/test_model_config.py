@@ -62,7 +62,11 @@ def refused_by(plan):
         (QWEN3, {"rope_parameters": YARN | {"rope_theta": 3.0}}, None),
         (QWEN3, {"hidden_size": 64}, None),
         (QWEN3, None, None),
-        ({"model_type": "qwen2_5_vl", "text_config": QWEN3}, {"rope_scaling": YARN}, None),
+        (  # by nested-overrides, as it was typed
+            {"model_type": "qwen2_5_vl", "text_config": QWEN3},
+            {"rope_scaling": YARN},
+            {"rope_scaling": YARN, "text_config": {"rope_scaling": YARN}},
+        ),
     ],
 )
 def test_a_typed_rope_is_completed_as_transformers_would_and_what_was_typed_stays(plan_for, model, typed, made):

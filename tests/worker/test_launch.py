@@ -167,7 +167,7 @@ def test_what_quirks_change_reaches_engine_and_requests_unless_the_user_typed_a_
     sampling = found.config.sampling
     assert (sorted(sampling.stop_token_ids), sampling.top_k, sampling.temperature) == ([1, 5, 107], 20, 0.5)
     assert found.arguments["logprobs_mode"] == "processed_logprobs"
-    assert found.arguments["compilation_config"] == {"backend": "eager"}
+    assert found.arguments["compilation_config"] == {"backend": "eager", "custom_ops": ["all", "-rotary_embedding"]}
     assert found.arguments["block_size"] == 32
     assert typed.arguments["logprobs_mode"] == "raw_logprobs"
 
@@ -196,8 +196,8 @@ def test_the_head_s_dtype_reaches_the_engine_beside_the_user_s_own_overrides(lau
     assert "head_dtype" not in arguments
 
 
-def test_a_trainer_s_head_in_float32_reaches_the_engine(launch):
-    found = launch(train={"head_dtype": "float32"}, assume=("vllm==0.32.0",))
+def test_a_head_in_float32_reaches_vllm(launch):
+    found = launch(engine={"head_dtype": "float32"}, assume=("vllm==0.32.0",))
 
     assert found.arguments["hf_overrides"] == {"head_dtype": "float32"}
 

@@ -36,7 +36,7 @@ def test_a_call_switches_off_and_on_and_the_plan_says_so(plan):
     assert (state(made), made.value("engine.logprobs_mode"), made.value("engine.compilation_config")) == (
         State.DISABLED,
         None,
-        {"backend": "eager"},
+        {"backend": "eager", "custom_ops": ["all", "-rotary_embedding"]},
     )
     assert verdicts[QUIRK].because == f"switched off by {QUIRK!r} in the call (disable=)"
     assert verdicts["deepscaler-eager"].because.startswith("forced by 'deepscaler-eager' in the call (force=)")
