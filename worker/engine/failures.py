@@ -90,9 +90,9 @@ def _patched(plan: Plan, running: str) -> Iterator[tuple[str, str]]:
     """Yields the patches whose code failed, or called what failed; one that called what it wraps is not among them."""
     stacks = [_FRAME.findall(text) for text in running.split(_AROUND[0])]
     for patch in plan.patches:
-        others = {other.source.partition(":")[2] for other in plan.patches if other.source != patch.source}
-        own, wrapped = _files(patch.source), _files(patch.target)
-        name = patch.target.rpartition(":")[2].rpartition(".")[2]
+        own, wrapped, name = _files(patch.source), _files(patch.target), _function(patch.target)
+        beside = [other for other in plan.patches if other.source != patch.source and _files(other.source) == own]
+        others = {_function(place) for other in beside for place in (other.source, other.target)} - {name}
         if any(
             file.endswith(own)
             and function not in others
@@ -101,6 +101,11 @@ def _patched(plan: Plan, running: str) -> Iterator[tuple[str, str]]:
             for number, (file, function) in enumerate(stack)
         ):
             yield patch.quirk.id, f"patches {patch.target}, and its code was running"
+
+
+def _function(place: str) -> str:
+    """The last name of ``module:name``; a wrapper's own function has that of what it wraps."""
+    return place.rpartition(":")[2].rpartition(".")[2]
 
 
 def _files(source: str) -> tuple[str, str]:

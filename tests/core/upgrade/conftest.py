@@ -15,7 +15,7 @@ from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.upgrade.index import PackageIndex
-from quirks_core.upgrade.release import find_release
+from quirks_core.upgrade.release import find_release, installed_release
 from quirks_core.upgrade.report import Upgrade
 
 #: What the tests read, newest last; 0.33.0 is no CPU build.
@@ -49,6 +49,15 @@ def releases():
         except UsageError as error:
             pytest.skip(f"the source of vLLM {version} cannot be had here: {error}")
     return found
+
+
+@pytest.fixture(scope="session")
+def sources(releases):
+    """The source of the real releases by version, the installed one among them."""
+    here = installed_release()
+    if here is None or not (here.version or "").startswith("0.32.0"):
+        pytest.skip("the installed vLLM is not 0.32.0")
+    return {**{version: release.source for version, release in releases.items()}, "0.32.0": here.source}
 
 
 @pytest.fixture

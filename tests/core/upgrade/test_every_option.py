@@ -18,7 +18,6 @@ from quirks_core.source.engine_parser import Run, judge
 from quirks_core.upgrade.finding import Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, judged_findings
 from quirks_core.upgrade.paste import Form
-from quirks_core.upgrade.release import installed_release
 
 from .conftest import MODELS
 from .option_lines import lines
@@ -60,35 +59,32 @@ sys.stderr.write("FOUND" + json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def sources(releases):
+def compared(sources):
     """The releases that are compared, by version."""
-    here = installed_release()
-    if here is None or not (here.version or "").startswith("0.32.0"):
-        pytest.skip("the installed vLLM is not 0.32.0")
-    return {version: here.source if version == "0.32.0" else releases[version].source for version in _VERSIONS}
+    return {version: sources[version] for version in _VERSIONS}
 
 
 @pytest.fixture(scope="module")
-def written(sources):
+def written(compared):
     """The lines."""
-    described = [judge(source, [], describe=True).description for source in sources.values()]
+    described = [judge(source, [], describe=True).description for source in compared.values()]
     return lines(*described)[::_EVERY]
 
 
 @pytest.fixture(scope="module")
-def ours(sources, written):
+def ours(compared, written):
     """What our own process finds for each release and line."""
     model = None if _ALL else _MODEL  # configurations with a model take 0.2 s each
     runs = [Run(words=("M", *line), model=model) for line in written]
-    return {version: judge(source, runs).lines for version, source in sources.items()}
+    return {version: judge(source, runs).lines for version, source in compared.items()}
 
 
 @pytest.fixture(scope="module")
-def theirs(sources, written, tmp_path_factory):
+def theirs(compared, written, tmp_path_factory):
     """What each release refuses, by line; empty for what it takes."""
     folder = tmp_path_factory.mktemp("model")
     (folder / "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
-    return {version: _refused(source, written, folder) for version, source in sources.items()}
+    return {version: _refused(source, written, folder) for version, source in compared.items()}
 
 
 def _refused(source, written, folder):
