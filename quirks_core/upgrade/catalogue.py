@@ -145,7 +145,8 @@ def _items(loaded: Loaded, before: Release, after: Release) -> Iterator[Item]:
     facts = Installation(_versions(after))
     needed = new is not Answer.NO and matches(quirk.match, facts).answer is not Answer.NO
     names = after.source.arguments.names() or frozenset()
-    for adjustment in quirk.adjustments if needed else ():
+    acting = [one for one in quirk.adjustments if one.when is None or matches(one.when, facts).answer is not Answer.NO]
+    for adjustment in acting if needed else ():
         if isinstance(adjustment, Patch):
             is_vllm = adjustment.target.partition(".")[0] == PACKAGE
             problem = drift_of(adjustment, loaded, after.source) if is_vllm else None

@@ -15,10 +15,10 @@ Evidence: a static probe; what vLLM does with the arguments is nothing, which no
 
 from __future__ import annotations
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, package, report, typed, unknown, yes
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, package, report, typed, unknown, yes
 
 _CASCADE, _MAMBA = "engine.disable_cascade_attn", "engine.mamba_cache_mode"
-_cascade = typed(_CASCADE) & package("vllm", introduced="0.32.0")
+_cascade = typed(_CASCADE)
 _mamba = typed(_MAMBA) & package("vllm", introduced="0.33.0")
 
 QUIRK = Quirk(
@@ -27,6 +27,7 @@ QUIRK = Quirk(
     flag=ModelFlag.ENVIRONMENT,
     kind=Kind.RULE,
     match=_cascade | _mamba,
+    affected=Affected("vllm", introduced="0.32.0"),
     adjustments=[
         Advise(f"{_CASCADE} has no effect: this vLLM has no cascade attention. Leave it out", when=_cascade),
         Advise(f"{_MAMBA} has no effect: set engine.enable_prefix_caching, which Mamba layers follow", when=_mamba),
