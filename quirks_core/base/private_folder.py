@@ -30,7 +30,7 @@ def user_cache() -> Path:
 
 
 def make(prefix: str, parent: str | Path | None = None) -> Path:
-    """Makes a folder that nobody else can enter, and marks it as this process's.
+    """Makes a folder that no other user can enter, and marks it as this process's.
 
     Args:
         prefix: How its name begins; `abandoned` looks for it.
@@ -87,7 +87,7 @@ def _hold(folder: Path) -> None:
     lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # a file system without locks: nobody may take the folder for an abandoned one
+    except OSError:  # a file system without locks: the folder must not look abandoned
         os.close(lock)
         file.unlink()
         return

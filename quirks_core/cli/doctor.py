@@ -144,7 +144,7 @@ def _reads_engine(item: object) -> bool:
     try:
         module = item.target if isinstance(item, Patch) else item.source() if isinstance(item, Probe) else ""
         return module.partition(":")[0].partition(".")[0] in _WITH_ENGINE
-    except Exception:  # a probe of somebody's own kind
+    except Exception:  # a probe of a third party's kind
         return False
 
 
@@ -153,7 +153,7 @@ def _twice() -> list[Finding]:
     names = {canonicalize_name(name) for names in PACKAGES.values() for name in names}
     seen: dict[str, dict[str, str]] = {}
     for item in distributions():
-        with suppress(Exception):  # metadata that nobody can read; another row if a plugin may be there
+        with suppress(Exception):  # unreadable metadata; another row if a plugin may be there
             name = canonicalize_name(item.metadata["Name"])
             seen.setdefault(name, {}).setdefault(item.version, str(item.locate_file("")))
             if any(point.group in (COMMANDS, PROJECT) for point in item.entry_points):
@@ -170,7 +170,7 @@ def _listed(versions: dict[str, str]) -> str:
 
 
 def _hidden() -> list[Finding]:
-    """Files of somebody else's that are imported instead of our package."""
+    """Files that are imported instead of our package."""
     if file := in_the_way():
         return [Finding("error", "worker", hidden(file))]
     if file := in_the_way(Path.cwd()):

@@ -86,7 +86,7 @@ def _about(item: Discovered) -> _About:
     module, _, name = (part.strip() for part in item.entry_point.value.partition(":"))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Python says of somebody's source
+            warnings.simplefilter("ignore")  # what Python warns of in a third party's source
             found = INSTALLED.statement(f"{module}:{name}") if name else None
     except Exception:  # a file that cannot be read, or is nothing that Python can take
         return _About()

@@ -23,7 +23,7 @@ from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration.flags import BUILT_IN
 from quirks_core.plugins.discovery import discover
 
-#: Import names that a package of somebody else must not take.
+#: Import names that a third party's package must not take.
 _TAKEN = {"quirks_core", "quirks_plugins", "tests", "worker", *sys.stdlib_module_names}
 
 #: Where each template goes; the paths are templates themselves.
@@ -89,7 +89,7 @@ def _words(typed: str, quirk_id: str | None) -> dict[str, str]:
 
 
 def _is_taken(package: str, name: str) -> bool:
-    """The import name belongs to somebody else; a package of this name with quirks may be made anew."""
+    """The import name belongs to another package; an existing package of quirks may be made again."""
     own = {canonicalize_name(item.distribution) for item in discover()}
     return name == BUILT_IN or package in _TAKEN or (name not in own and find_spec(package) is not None)
 

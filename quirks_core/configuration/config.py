@@ -283,7 +283,7 @@ class ServerSection(Section):
         None,
         ge=0,
         description="temperature that a request may ask for in a rollout besides sampling.temperature: for validation, on "
-        "whose samples nobody trains",
+        "whose samples are not trained on",
     )
     validation_top_p: float | None = Field(None, gt=0, le=1, description="top-p of validation; sampling.top_p if left open")
     keep_alive_s: int = Field(120, ge=1, description="seconds that an idle connection stays open")

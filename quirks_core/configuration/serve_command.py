@@ -312,7 +312,7 @@ def _parser(options: Iterable[ServeOption], arguments: EngineArguments, *, with_
 
 
 def _shape(option: ServeOption, arguments: EngineArguments) -> dict[str, Any]:
-    """What argparse is told of an option's values; those of the server are not read."""
+    """An option's values as argparse declares them; those of the server are not read."""
     match option.shape:
         case Shape.FLAG:
             return {"action": argparse.BooleanOptionalAction}

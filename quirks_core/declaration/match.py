@@ -176,7 +176,7 @@ class Condition(Match):
         object.__setattr__(self, "wanted", OPERATORS[self.operator].words(other))
 
     def trace(self, facts: Facts) -> Trace:
-        """Compares; a known absence (None) is no, a fact that nobody can tell, or of an unexpected type, is unknown.
+        """Compares; a known absence (None) is no; a fact that is not known, or is of an unexpected type, is unknown.
 
         The same holds for the fact that it is compared with, if there is one.
         """

@@ -1,4 +1,4 @@
-"""What of our own installation is missing, or hidden by a file of somebody else's.
+"""Which parts of our own installation are missing, or hidden by another file.
 
 `worker` is a common name: a trainer's own ``worker.py``, in the folder of its script, is imported instead of our package. What
 imports that package by name, as entry points and other processes do, asks here first.
@@ -29,7 +29,7 @@ _DISTRIBUTIONS = {"PIL": "pillow", "yaml": "PyYAML", "zmq": "pyzmq"}
 
 
 class HiddenPackageError(UsageError):
-    """A file of somebody else's is imported instead of our package."""
+    """Another file is imported instead of our package."""
 
 
 def check_ours(module: str) -> None:

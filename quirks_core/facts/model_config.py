@@ -74,7 +74,7 @@ def checkpoint_file(model: str, name: str, revision: str | None = None) -> Path 
         revision: Branch, tag or commit on the hub.
 
     Raises:
-        UsageError: It cannot be told: there is no such folder, or the hub cannot be reached.
+        UsageError: It cannot be read: there is no such folder, or the hub cannot be reached.
     """
     folder = Path(model).expanduser()
     if folder.is_dir():

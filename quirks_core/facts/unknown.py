@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Unknown:
-    """The type of `UNKNOWN`: a fact that nobody could tell. None is a known value ("left open")."""
+    """The type of `UNKNOWN`: a fact that could not be determined. None is a known value ("left open")."""
 
     def __repr__(self) -> str:
         return "unknown"

@@ -55,7 +55,7 @@ class _Now:
 
 
 def settle(context: RunContext, ledgers: tuple[Ledger, ...]) -> Settled:
-    """Settles every slot that somebody asks something of."""
+    """Settles every slot for which there is a proposal."""
     clashing = {ledger.place for pair in overlapping(ledgers) for ledger in pair}
     refusals = [_overlap(outer, inner) for outer, inner in overlapping(ledgers)]
     lines: list[PlannedAdjustment] = []

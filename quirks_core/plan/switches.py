@@ -109,7 +109,7 @@ class Switches:
         Args:
             loaded: The quirks.
             not_loaded: Entry point and distribution of every plugin that is installed but broken or switched off. What it
-                would declare is not known, so that a name that nobody else has may be its.
+                would declare is not known, so that a name that no other plugin has may be its.
 
         Returns:
             Warnings about names that could be those of plugins that were not loaded.

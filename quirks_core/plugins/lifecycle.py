@@ -26,7 +26,7 @@ SUPPORTED_FLOOR: Mapping[str, str] = {"vllm": "0.9.0"}
 class Stage(StrEnum):
     """The lifecycle stage of a quirk."""
 
-    ACTIVE = auto()  #: the installed packages are affected, or nobody knows better
+    ACTIVE = auto()  #: the installed packages are affected, or may be
     DORMANT = auto()  #: the installed packages have the fix, supported older ones do not
     EXPIRED = auto()  #: every supported version has the fix: delete it
 

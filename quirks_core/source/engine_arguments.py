@@ -1,7 +1,7 @@
 """The arguments of vLLM's engine, read from its source: names, types, defaults and help, without an import.
 
 An argument is declared in ``EngineArgs`` as ``block_size: int | None = CacheConfig.block_size``. What the names in there stand
-for is looked up in the modules that they come from; what cannot be told that way is taken for ``Any``.
+for is looked up in the modules that they come from; what cannot be found that way is taken for ``Any``.
 """
 
 from __future__ import annotations
