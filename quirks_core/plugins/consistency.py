@@ -16,7 +16,7 @@ Problems = list[tuple[Discovered, str]]
 
 
 def duplicate_ids(plugins: Plugins) -> Problems:
-    """An id belongs to model-quirks if that declares it; otherwise its owner is not known, and all that declare it are broken."""
+    """An id belongs to model-quirks if that declares it; otherwise all that declare it are broken."""
     owners: dict[str, list[tuple[Discovered, Quirk]]] = {}
     for item, quirks in plugins:
         for quirk in quirks:
