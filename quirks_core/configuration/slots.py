@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,6 +24,7 @@ from quirks_core.configuration.config import EngineSection, GenerationConfig
 from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
+T = TypeVar("T")
 ENGINE, ENV = "engine.", "env."
 #: No argument of vLLM: it reads it from the checkpoint's configuration, so ``hf_overrides`` sets it.
 HEAD_DTYPE = "engine.head_dtype"
@@ -175,6 +176,11 @@ def checked_value(name: str, value: Any) -> Any:
 def is_engine_argument(name: str) -> bool:
     """Tells whether a slot reaches vLLM as an engine argument of its name."""
     return name.startswith(ENGINE) and name not in NOT_ARGUMENTS
+
+
+def variables_in(values: Mapping[str, T]) -> dict[str, T]:
+    """Returns the values of slots of the family ``env``, by the variable's name."""
+    return {slot.removeprefix(ENV): value for slot, value in values.items() if slot.startswith(ENV)}
 
 
 def is_enforced(name: str) -> bool:

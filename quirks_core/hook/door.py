@@ -26,7 +26,7 @@ from quirks_core.base import private_folder
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
-from quirks_core.configuration.slots import ENGINE, ENV
+from quirks_core.configuration.slots import ENGINE, variables_in
 from quirks_core.hook import processes, receipts, report, seam, seams, typed
 from quirks_core.hook.arguments import identity, put
 from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_told
@@ -180,6 +180,5 @@ def quirks_for(
     settings = HookSettings(purpose=purpose, told=told)
     plan = seam.resolve(mine, settings, purpose)
     seam.check_refusals(mine, plan)
-    variables = {slot.removeprefix(ENV): value for slot, value in told.items() if slot.startswith(ENV)}
-    with in_force(plan, {**variables, seam.PLANNED_FOR: identity(mine)}) as applied:
+    with in_force(plan, {**variables_in(told), seam.PLANNED_FOR: identity(mine)}) as applied:
         yield AppliedQuirks(plan, applied.carried_by(mine), applied)

@@ -15,7 +15,7 @@ from quirks_core.apply.driver import environment
 from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
 from quirks_core.apply.read_back import contradictions
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
-from quirks_core.configuration.slots import ENGINE, ENV
+from quirks_core.configuration.slots import ENGINE, ENV, variables_in
 from quirks_core.facts.context import ModelFacts
 from quirks_core.hook import receipts, report, seams
 from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
@@ -155,8 +155,7 @@ def apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) 
     check_refusals(arguments, plan)
     if settings.receipt is not None:
         receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
-    told = {slot.removeprefix(ENV): value for slot, value in settings.told.items() if slot.startswith(ENV)}
-    hand_down(plan, {**told, PLANNED_FOR: planned_for})
+    hand_down(plan, {**variables_in(settings.told), PLANNED_FOR: planned_for})
     _into_force(arguments, plan.for_processes, settings)
 
 
@@ -278,10 +277,9 @@ def _untouched(reason: str, settings: HookSettings) -> None:
 
 
 def _process_wide(plan: ProcessPlan) -> Mapping[str, Any]:
-    variables = {slot: value for slot, value in plan.changes.items() if slot.startswith(ENV)}
-    return {**variables, **{patch.target: (patch.source, patch.quirk.id) for patch in plan.patches}}
+    return {**variables_in(plan.changes), **{patch.target: (patch.source, patch.quirk.id) for patch in plan.patches}}
 
 
 def _listed(plan: ProcessPlan) -> str:
-    names = {patch.quirk.id for patch in plan.patches} | {slot for slot in plan.changes if slot.startswith(ENV)}
+    names = {patch.quirk.id for patch in plan.patches} | {f"{ENV}{name}" for name in variables_in(plan.changes)}
     return ", ".join(sorted(names)) or "none"

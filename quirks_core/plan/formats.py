@@ -18,12 +18,12 @@ import yaml
 
 from quirks_core.configuration.slots import (
     ENGINE,
-    ENV,
     HEAD_DTYPE,
     NOT_ARGUMENTS,
     is_enforced,
     is_engine_argument,
     problem_of_name,
+    variables_in,
 )
 from quirks_core.plan import summary
 from quirks_core.plan.records import Plan
@@ -164,7 +164,7 @@ def _option(name: str, value: Any) -> list[str] | str:
 
 
 def _variables(plan: Plan) -> dict[str, str]:
-    return {slot.removeprefix(ENV): str(value) for slot, value in sorted(plan.changes.items()) if slot.startswith(ENV)}
+    return {name: str(value) for name, value in sorted(variables_in(plan.changes).items())}
 
 
 def _exports(plan: Plan) -> Iterator[str]:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from quirks_core.configuration.slots import ENV
+from quirks_core.configuration.slots import ENV, variables_in
 from quirks_core.facts.packages import PLATFORMS
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.paste import Form
@@ -28,7 +28,7 @@ def variable_changes(before: OnRelease, after: OnRelease, form: Form) -> Iterato
         form: How changes are written.
     """
     user = set(before.context.environment) | set(after.context.environment)
-    quirks = {slot.removeprefix(ENV) for slot in {**before.plan.changes, **after.plan.changes} if slot.startswith(ENV)}
+    quirks = variables_in({**before.plan.changes, **after.plan.changes}).keys()
     names = sorted(name for name in user | quirks if name.startswith(_PREFIX))
     old, new = _read(before.release, names), _read(after.release, names)
     for name in names:
@@ -60,7 +60,7 @@ def variable_defaults(before: OnRelease, after: OnRelease, *, is_server: bool) -
         is_server: The run is a server, which limits concern.
     """
     old, new = _defaults(before.release), _defaults(after.release)
-    used = {*after.context.environment, *(slot.removeprefix(ENV) for slot in after.plan.changes if slot.startswith(ENV))}
+    used = {*after.context.environment, *variables_in(after.plan.changes)}
     others = [f"_{name.upper()}_" for name in PLATFORMS if name != after.context.platform]
     open_ = [
         name for name in sorted(new.keys() - used) if not (after.context.platform and any(mark in name for mark in others))
