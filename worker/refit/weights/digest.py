@@ -1,7 +1,7 @@
 """A digest of each tensor's bytes, made where the tensor lies: the one that the ledger and the trainer's side share.
 
-Equal bytes have equal digests on every device and in every memory layout. vLLM's own checksum copies each tensor to the host for
-SHA-256 (1.8 GB/s on one core); this one is a position-weighted sum of 64-bit words (Fletcher's checksum), which reads each
+Equal bytes have equal digests on every device and in every memory layout. vLLM's own checksum copies each tensor to the host
+for SHA-256 (1.8 GB/s on one core); this one is a position-weighted sum of 64-bit words (Fletcher's checksum), which reads each
 tensor once. It tells changes apart, and does not withstand a forger.
 """
 
@@ -21,29 +21,41 @@ _WORD = torch.int64.itemsize
 _MODULUS = 2**64
 
 
-@torch.no_grad()  # type: ignore[untyped-decorator]
-def digests(tensors: Iterable[tuple[str, torch.Tensor]], *, whole: bool = True) -> dict[str, str]:
-    """Returns a digest of each tensor; the devices are waited for once.
+class Digester:
+    """Makes digests of tensors that pass one by one; they are needed no longer once `add` has returned.
 
     Args:
-        tensors: Tensors by name, of any dtype, shape and strides.
         whole: Read every byte. Otherwise of tensors above 2 MiB about that much, at a fixed stride. Both sides of a comparison
             need the same value.
-
-    Returns:
-        32 hexadecimal digits by name; the digest of a tensor without elements is all zeros.
     """
-    sums = defaultdict(list)
-    found = {}
-    for name, tensor in tensors:
-        found[name] = "0" * 32
+
+    def __init__(self, *, whole: bool = True) -> None:
+        self._whole = whole
+        self._names: list[str] = []
+        self._sums: dict[torch.device, list[tuple[str, torch.Tensor]]] = defaultdict(list)
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Takes a tensor of any dtype, shape and strides; nothing is waited for."""
+        self._names.append(name)
         if tensor.numel():
-            rows = _row_sums(tensor, whole=whole)
-            sums[rows.device].append((name, rows))
-    for group in sums.values():
-        names, rows = zip(*group, strict=True)
-        found |= dict(zip(names, _weighted(rows), strict=True))
-    return found
+            rows = _row_sums(tensor, whole=self._whole)
+            self._sums[rows.device].append((name, rows))
+
+    def result(self) -> dict[str, str]:
+        """Returns 32 hexadecimal digits by name, all zeros for a tensor without elements; each device is waited for once."""
+        found = dict.fromkeys(self._names, "0" * 32)
+        for group in self._sums.values():
+            names, rows = zip(*group, strict=True)
+            found |= dict(zip(names, _weighted(rows), strict=True))
+        return found
+
+
+def digests(tensors: Iterable[tuple[str, torch.Tensor]], *, whole: bool = True) -> dict[str, str]:
+    """Returns a digest of each tensor by name; arguments and answer as for `Digester`."""
+    digester = Digester(whole=whole)
+    for name, tensor in tensors:
+        digester.add(name, tensor)
+    return digester.result()
 
 
 def parts(name: str, tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
