@@ -21,11 +21,12 @@ class Engine:
     def __init__(self, names=NAMES, ranks=1, **options):
         settings = LedgerSettings(**options.pop("settings", {}))
         self.judge = Judge(settings, ranks=ranks, **options)
-        self.values = [{name: 1 for name in names} for _ in range(ranks)]
+        self.values = [dict.fromkeys(names, 1) for _ in range(ranks)]
         self.number = 0
         self.judge.add([self.entry(rank, "start") for rank in range(ranks)])
 
     def entry(self, rank, way="transfer", **more):
+        """What a rank has now."""
         held = {name: f"{value:032x}"[::-1] for name, value in self.values[rank].items()}
         return Entry(number=self.number, way=way, rank=rank, digests=held, **more)
 

@@ -239,7 +239,7 @@ class Ledger:
                     digests=held,
                     changed=tuple(name for name in held if name in last and held[name] != last[name]),
                     received=coming.digester.result(),
-                    not_finite=tuple(sorted(self._not_finite())),
+                    not_finite=tuple(sorted(ways["not_finite"] if "not_finite" in ways else self._not_finite())),
                     unannounced=coming.unannounced,
                     sampled=not self._whole,
                     seconds=round(coming.seconds + time.perf_counter() - start, 4),
