@@ -150,18 +150,22 @@ def _wrap_worker(module: ModuleType) -> None:
     kind = module.WorkerWrapperBase
     if hasattr(kind.init_worker, _MARK):
         return
-    original = kind.init_worker
+    original, init_device = kind.init_worker, kind.init_device
 
     @functools.wraps(original)
-    def init_worker(self: Any, all_kwargs: Any, *args: Any, **kwargs: Any) -> None:
-        config = all_kwargs[self.rpc_rank].get("vllm_config")
-        _into_force(config)
-        original(self, all_kwargs, *args, **kwargs)
-        if plan_of(config) is not None:
+    def init_worker(self: Any, all_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
+        _into_force(all_kwargs[self.rpc_rank].get("vllm_config"))
+        return original(self, all_kwargs, *args, **kwargs)
+
+    @functools.wraps(init_device)
+    def with_ledger(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if plan_of(self.worker.vllm_config) is not None:
             accounts.watch_worker(self)
+        return init_device(self, *args, **kwargs)
 
     setattr(init_worker, _MARK, True)
-    kind.init_worker = init_worker
+    # A spawned worker loads plugins inside of init_worker, so that it is wrapped too late for that; init_device comes next.
+    kind.init_worker, kind.init_device = init_worker, with_ledger
     setattr(kind, worker_calls.METHOD, worker_calls.call)
 
 

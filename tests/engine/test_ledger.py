@@ -89,7 +89,7 @@ async def test_values_that_are_not_finite_are_named_at_once_wherever_the_engine_
 
 async def test_frozen_layers_are_a_note(trainer):
     worker, policy = trainer
-    for _ in range(2):
+    for _ in range(3):  # the first of them brings back what the checkpoint has
         step(policy, frozen=("model.layers.0.",))
         await worker.refit_async(policy)
 
