@@ -11,7 +11,9 @@ import os
 import pkgutil
 import socket
 import sys
+import weakref
 from collections import deque
+from collections.abc import Callable
 from itertools import zip_longest
 from types import ModuleType
 from typing import Any
@@ -30,6 +32,7 @@ _STEPS = frozenset({"execute_model", "sample_tokens", "execute_dummy_batch", "ta
 #: Calls that complete an update.
 _ENDS = frozenset({"finish_weight_update", "reload_weights", "add_lora"})
 _KEPT = 8
+_accountants: weakref.WeakSet[_Accountant] = weakref.WeakSet()
 
 
 def watch_worker(wrapper: Any) -> None:
@@ -79,31 +82,37 @@ def watch_core(module: ModuleType) -> None:
 
 
 def _refuse_requests() -> None:
-    """Has the cores of this process refuse requests as long as their accounts say so; a refused one gets an error.
+    """Has engines refuse requests as long as their accounts say so; in a core of its own, a refused one gets an error.
 
-    Not before it is needed: quirks wrap the same function, and each must find it as vLLM wrote it.
+    Not before it is needed: quirks wrap the same functions, and each must find them as vLLM wrote them. A front end in the
+    core's process refuses first: it would wait for ever for a request that it knows and its core does not.
     """
-    kind = sys.modules["vllm.v1.engine.core"].EngineCore
-    original = kind.preprocess_add_request
-    if hasattr(original, _ATTRIBUTE):
-        return
+    for name, owner in (("core", "EngineCore.preprocess_add_request"), ("input_processor", "InputProcessor.process_inputs")):
+        if (module := sys.modules.get(f"vllm.v1.engine.{name}")) is None:
+            continue
+        kind, method = getattr(module, owner.partition(".")[0]), owner.partition(".")[2]
+        original = getattr(kind, method)
+        if not hasattr(original, _ATTRIBUTE):
+            setattr(kind, method, _refusing(original))
 
+
+def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def preprocess_add_request(self: Any, request: Any) -> Any:
-        accountant = getattr(self.model_executor, _ATTRIBUTE, None)
-        if accountant is not None and accountant.refusal:
-            raise QuirksError(f"{LEDGER_VARIABLE}=stop: {accountant.refusal}")
-        return original(self, request)
+    def refuse_or_take(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for accountant in _accountants:
+            if accountant.config is self.vllm_config and accountant.refusal:
+                raise QuirksError(f"{LEDGER_VARIABLE}=stop: {accountant.refusal}")
+        return original(self, *args, **kwargs)
 
-    setattr(preprocess_add_request, _ATTRIBUTE, True)
-    kind.preprocess_add_request = preprocess_add_request
+    setattr(refuse_or_take, _ATTRIBUTE, True)
+    return refuse_or_take
 
 
 class _Accountant:
     """The account of one engine core."""
 
     def __init__(self, executor: Any, settings: LedgerSettings) -> None:
-        config = executor.vllm_config
+        self.config = config = executor.vllm_config
         self._judge = Judge(
             settings,
             ranks=config.parallel_config.world_size,
@@ -121,6 +130,7 @@ class _Accountant:
         self._lines: deque[Line] = deque(maxlen=_KEPT)
         self._verdicts: list[Verdict] = []
         self._is_off = False
+        _accountants.add(self)
         executor.collective_rpc = self._around_call
         executor.execute_model = self._around_step
 
