@@ -45,10 +45,9 @@ class Judge:
         self._ever: Counter[str] = Counter()
         self._still = 0
         self._zeros = 0
-        self._window: deque[set[str]] = deque(maxlen=settings.unchanged)
+        self._window: deque[tuple[set[str], set[str]]] = deque(maxlen=settings.unchanged)  # names: changed, received
         self._alike: set[str] = set()
         self._received: Mapping[str, str] = {}
-        self._came: set[str] = set()
         self._version = ""
 
     def add(self, rows: Sequence[Entry]) -> list[Verdict]:
@@ -105,10 +104,9 @@ class Judge:
         is_again = bool(version) and version == self._version  # an evaluation, or one more iteration on the same policy
         self.names |= names
         self._ever.update(changed)
-        self._came |= received.keys()
         if changed:
             self._still = 0
-            self._window.append(changed)
+            self._window.append((changed, set(received)))
         elif number > 1 and not is_again:  # the first update may bring what the engine started with
             self._still += 1
             yield from self._unchanged(rows[0], number, received)
@@ -156,14 +154,15 @@ class Judge:
         """Looks at stacks of layers of which some change and some never do; a frozen tower is a stack of its own."""
         if len(self._window) < self._settings.unchanged:
             return
-        changed = {layer for name in set.union(*self._window) if (layer := _layer(name)) is not None}
+        names, received = (set.union(*sets) for sets in zip(*self._window, strict=True))
+        changed = {layer for name in names if (layer := _layer(name)) is not None}
         layers = {layer for name in self.names if (layer := _layer(name)) is not None}
-        came = {(_word(layer), layer[1]) for name in self._came if (layer := _layer(name)) is not None}
+        came = {(_word(layer), layer[1]) for name in received if (layer := _layer(name)) is not None}
         stacks = {stack for stack, _ in changed}
         never = sorted(layer for layer in layers - changed if layer[0] in stacks or not changed)
         if not never:
             return
-        absent = [layer for layer in never if self._came and (_word(layer), layer[1]) not in came]
+        absent = [layer for layer in never if received and (_word(layer), layer[1]) not in came]
         which = absent or never
         reason = (
             "no update brought them; a partial model was loaded (one chunk, or one rank's part)"

@@ -109,7 +109,7 @@ def test_quantised_weights_that_round_to_the_same_values_are_no_warning():
 def test_one_chunk_of_the_model_is_named_at_the_second_update_and_a_whole_model_before_it_does_not_hide_it():
     chunk = ("model.layers.0.attn.weight",)
     engine = Engine()
-    engine.update(NAMES)
+    engine.update(NAMES, way="raw", received=dict.fromkeys(NAMES, "0"))
     engine.update(chunk, way="raw", received=dict.fromkeys(chunk, "0"))
 
     (verdict,) = engine.update(chunk, way="raw", received=dict.fromkeys(chunk, "1"))
