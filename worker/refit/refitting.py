@@ -336,7 +336,6 @@ class Refitting:
             self.joined = False
 
     def _warn_of(self, report: RefitReport) -> None:
-        self._warn(*(verdict.text for verdict in report.verdicts if verdict.is_grave))
         if report.not_finite:
             found = with_counts(report.not_finite)
             self._warn(f"the weights {report.version!r} are not finite: {found}; refit.finite: true refuses such weights")
@@ -344,6 +343,7 @@ class Refitting:
             self._warn(
                 f"refits do not reach {listed(unreached)} ({len(unreached)} parameters in all); they keep the values they had"
             )
+        self._warn(*(verdict.text for verdict in report.verdicts if verdict.is_grave))
 
     def _info(self, transport: str, manifest: Manifest | None = None, location: str = "") -> dict[str, Any]:
         announced = manifest or self.announced
