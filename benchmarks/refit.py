@@ -4,6 +4,7 @@
     python benchmarks/refit.py --json     the same as JSON
     REFIT_MODEL=30B-A3B python …          with 12 layers of Qwen3-30B-A3B instead: 128 experts in each
     REFIT_TRANSPORT=collective python …   by this transport alone
+    MODEL_QUIRKS_LEDGER=off python …      without the account of updates, whose share is in the line "ledger"
 
 Weights are random, the policy is a transformers model on the engine's GPU (IPC) or on the second one (NCCL). Every refit is
 the whole of it: pause, start, update, finish, resume. The lines with two spaces in front say where its time goes. vLLM's own
@@ -179,6 +180,7 @@ def arguments(folder: Path) -> dict[str, Any]:
 async def ours(folder: Path, models: dict[str, Any], rounds: int) -> list[measure.Row]:
     """Our worker, by each transport."""
     from worker import VllmAsyncGenerationWorker
+    from worker.refit.engine import ledger
 
     found = []
     options = arguments(folder)
@@ -196,6 +198,9 @@ async def ours(folder: Path, models: dict[str, Any], rounds: int) -> list[measur
                 print(f"{transport}, {worker.last_refit}: {took} {worker.last_refit.layers[:4]}", file=sys.stderr)
             phases = Phases(worker.engine.llm)
             found += await repeated(f"refit, {transport}", partial(worker.refit_async, model), rounds, phases)
+            (account,) = await worker.engine.call(ledger.account)
+            if account is not None:
+                found.append(row("  ledger", [line["seconds"] * 1e3 for line in account["lines"][-rounds:]]))
             if worker.last_refit is None or worker.last_refit.reloaded:
                 _problems.append(f"{transport}: not everything was copied: {worker.last_refit}")
             start = time.perf_counter()

@@ -23,7 +23,7 @@ from quirks_core.apply.read_back import contradictions, read_configuration, slot
 from quirks_core.apply.receipt import Acknowledgement, Receipt
 from quirks_core.base.errors import ReceiptError
 from quirks_core.configuration.slots import is_enforced
-from quirks_core.hook import receipts, report, worker_calls
+from quirks_core.hook import accounts, receipts, report, worker_calls
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.records import ProcessPlan
 
@@ -37,6 +37,7 @@ def install() -> None:
     # Not on EngineCore.__init__: vLLM loads plugins inside of it, so a wrapper would come too late.
     when_imported("vllm.v1.executor.abstract", _wrap_executor)
     when_imported("vllm.v1.worker.worker_base", _wrap_worker)
+    when_imported("vllm.v1.engine.core", accounts.watch_core)
 
 
 def plan_of(config: Any) -> ProcessPlan | None:
@@ -137,7 +138,8 @@ def _wrap_executor(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def initialize_from_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        prove(self)
+        if prove(self) is not None:
+            accounts.watch_executor(self)
         return original(self, *args, **kwargs)
 
     setattr(initialize_from_config, _MARK, True)
@@ -148,15 +150,22 @@ def _wrap_worker(module: ModuleType) -> None:
     kind = module.WorkerWrapperBase
     if hasattr(kind.init_worker, _MARK):
         return
-    original = kind.init_worker
+    original, init_device = kind.init_worker, kind.init_device
 
     @functools.wraps(original)
     def init_worker(self: Any, all_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
         _into_force(all_kwargs[self.rpc_rank].get("vllm_config"))
         return original(self, all_kwargs, *args, **kwargs)
 
+    @functools.wraps(init_device)
+    def with_ledger(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if plan_of(self.worker.vllm_config) is not None:
+            accounts.watch_worker(self)
+        return init_device(self, *args, **kwargs)
+
     setattr(init_worker, _MARK, True)
-    kind.init_worker = init_worker
+    # A spawned worker loads plugins inside of init_worker, so that it is wrapped too late for that; init_device comes next.
+    kind.init_worker, kind.init_device = init_worker, with_ledger
     setattr(kind, worker_calls.METHOD, worker_calls.call)
 
 

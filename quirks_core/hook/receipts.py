@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
+from quirks_core.apply.ledger import Account
 from quirks_core.apply.receipt import Acknowledgement, Receipt
 from quirks_core.base import whole_file
 from quirks_core.base.errors import ReceiptError, UsageError
@@ -31,11 +32,13 @@ class Receipts(Record):
         engines: A receipt for every engine core.
         front_ends: The processes that planned, or took the plan of the process that started them: scripts and API servers.
         problems: Why an engine got no receipt.
+        accounts: Of every engine core that got new weights, what became of them.
     """
 
     engines: tuple[Receipt, ...] = ()
     front_ends: tuple[Acknowledgement, ...] = ()
     problems: tuple[str, ...] = ()
+    accounts: tuple[Account, ...] = ()
 
 
 def read(file: Path) -> Receipts:
@@ -73,6 +76,7 @@ def begin(file: Path, *, keep_problems: bool = False) -> None:
         with _changing(file) as found:
             found["engines"] = [one for one in found["engines"] if one["host"] != host or _is_alive(one["processes"][0]["pid"])]
             found["front_ends"] = [one for one in found["front_ends"] if _is_alive(one["pid"])]
+            found["accounts"] = [one for one in found["accounts"] if one["host"] != host or _is_alive(one["pid"])]
             if not keep_problems:
                 found["problems"] = []
     except OSError as error:
@@ -102,6 +106,14 @@ def add_front_end(file: Path, acknowledgement: Acknowledgement) -> None:
     with _changing(file) as found:
         others = [one for one in found["front_ends"] if one["pid"] != acknowledgement.pid]
         found["front_ends"] = [*others, acknowledgement.model_dump(mode="json")]
+
+
+def put_account(file: Path, account: Account) -> None:
+    """Puts the account of an engine core in the place of the one before; digests by tensor are left out."""
+    short = account.model_copy(update={"entries": ()}).model_dump(mode="json")
+    with _changing(file) as found:
+        others = [one for one in found["accounts"] if (one["host"], one["pid"]) != (account.host, account.pid)]
+        found["accounts"] = [*others, short]
 
 
 def add_problem(file: Path, problem: str) -> None:

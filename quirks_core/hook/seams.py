@@ -23,6 +23,7 @@ SEAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "vllm.v1.executor.abstract:Executor.initialize_from_config": ("self", "kv_cache_configs"),
         "vllm.v1.executor.abstract:Executor.collective_rpc": ("self", "method", "timeout", "args", "kwargs"),
         "vllm.v1.worker.worker_base:WorkerWrapperBase.init_worker": ("self", "all_kwargs"),
+        "vllm.v1.worker.worker_base:WorkerWrapperBase.init_device": ("self",),
     }
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from quirks_core.apply.handed_down import HOOK_VARIABLE
+from quirks_core.apply.ledger import LEDGER_VARIABLE, LedgerSettings
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
@@ -27,7 +28,7 @@ REQUIRE_VARIABLE = "MODEL_QUIRKS_REQUIRE_RECEIPT"
 #: How much is logged: all, or quiet for one line.
 LOG_VARIABLE = "MODEL_QUIRKS_LOG"
 #: Variables of the hook, all of them the user's to set.
-VARIABLES = (HOOK_VARIABLE, LOG_VARIABLE, RECEIPT_VARIABLE, REQUIRE_VARIABLE, SET_VARIABLE, TRAINER_VARIABLE)
+VARIABLES = (HOOK_VARIABLE, LEDGER_VARIABLE, LOG_VARIABLE, RECEIPT_VARIABLE, REQUIRE_VARIABLE, SET_VARIABLE, TRAINER_VARIABLE)
 
 _PURPOSES: tuple[str, ...] = get_args(Purpose)
 #: What MODEL_QUIRKS can be set to.
@@ -84,6 +85,10 @@ class HookSettings:
         needs = _one_of(environ, REQUIRE_VARIABLE, ("0", "1"), problems) == "1"
         trainer = _one_of(environ, TRAINER_VARIABLE, tuple(sorted(TRAINERS)), problems)
         told = read_told(environ.get(SET_VARIABLE, ""), problems)
+        try:
+            LedgerSettings.read(environ)
+        except UsageError as error:
+            problems.append(str(error))
         if problems:
             raise UsageError("; ".join(problems))
         purpose, recipe = told.pop("purpose", None), told.pop("recipe", None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from quirks_core.apply.ledger import LEDGER_VARIABLE, Account, Entry, Verdict
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
@@ -21,7 +22,7 @@ from worker.engine.leftovers import REFITS
 from worker.engine.serial_lock import SerialLock
 from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import kind_of, unchanged, way_back, with_counts
-from worker.refit.engine import receiving
+from worker.refit.engine import ledger, receiving
 from worker.refit.sending import ModelSender
 from worker.refit.transport.channel import socket_path
 from worker.refit.weights.manifest import Manifest
@@ -44,6 +45,8 @@ class RefitReport:
         layers: The layers for which they did, while others were copied.
         unloaded: Parameters of the model that got no value.
         not_finite: How many values of a tensor are NaN or infinite, by the names of those that have any (``refit.finite``).
+        entries: What each process of the engine has in its ledger of the refit; empty if ``MODEL_QUIRKS_LEDGER=off``.
+        verdicts: What the ledger found wrong with the weights as they are now.
     """
 
     version: str
@@ -52,16 +55,20 @@ class RefitReport:
     layers: tuple[str, ...]
     unloaded: tuple[str, ...]
     not_finite: Mapping[str, int]
+    entries: tuple[Entry, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
 
     @classmethod
-    def of(cls, version: str, answers: Sequence[dict[str, Any]]) -> Self:
+    def of(cls, version: str, answers: Sequence[dict[str, Any]], accounts: Sequence[Account]) -> Self:
         """Puts together what each process answered."""
         names = {key: tuple(sorted({name for answer in answers for name in answer[key]})) for key in ("layers", "unloaded")}
         copied, reloaded = (how(answer[way] for answer in answers) for how, way in ((min, "copied"), (max, "reloaded")))
         not_finite: dict[str, int] = {}
         for answer in answers:  # of a tensor that is split, each process sees a part
             not_finite |= {name: max(count, not_finite.get(name, 0)) for name, count in answer["not_finite"].items()}
-        return cls(version, copied, reloaded, **names, not_finite=not_finite)
+        entries = tuple(entry for account in accounts for entry in account.entries)
+        verdicts = tuple(verdict for account in accounts for verdict in account.problems)
+        return cls(version, copied, reloaded, **names, not_finite=not_finite, entries=entries, verdicts=verdicts)
 
     def __str__(self) -> str:
         return f"{self.version!r}: {self.copied} tensors copied, {self.reloaded} through vLLM's reload"
@@ -89,7 +96,7 @@ class Refitting:
         section: RefitSection,
         plan: Plan,
         abort: Callable[[str], None],
-        warn: Callable[[str], None],
+        warn: Callable[..., None],
     ) -> None:
         """Keeps what every refit needs.
 
@@ -262,8 +269,12 @@ class Refitting:
                 raise
             except Exception as error:
                 raise await self._failure(error) from error
+            found = await self._engine.call(ledger.account)
+            accounts = [Account.model_validate(one) for one in found if one is not None]
             readiness.refitted(label)
-            self.report = RefitReport.of(label, answers)
+            self.report = RefitReport.of(label, answers, accounts)
+            if refusals := [account.refusal for account in accounts if account.refusal]:
+                readiness.broken(f"{LEDGER_VARIABLE}=stop: {refusals[0]}")
             self._spoilt_cache = (self._spoilt_cache and not clean) or bool(self.report.not_finite)
             self._warn_of(self.report)
 
@@ -332,6 +343,7 @@ class Refitting:
             self._warn(
                 f"refits do not reach {listed(unreached)} ({len(unreached)} parameters in all); they keep the values they had"
             )
+        self._warn(*(verdict.text for verdict in report.verdicts if verdict.is_grave))
 
     def _info(self, transport: str, manifest: Manifest | None = None, location: str = "") -> dict[str, Any]:
         announced = manifest or self.announced

@@ -32,6 +32,7 @@ SOURCES = {
     "vllm/v1/worker/worker_base.py": """
         class WorkerWrapperBase:
             def init_worker(self, all_kwargs): ...
+            def init_device(self): ...
     """,
 }
 

@@ -249,6 +249,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         else:
             self._reload_all(stream, info, record=plan is None and self.model_config.quantization is None)
         self.ways["not_finite"] = dict(self._not_finite)
+        self.ways["bytes"] = sum(tensor.nbytes for tensor in stream.manifest.tensors)
 
     def _check_finite(self, info: RefitUpdateInfo) -> None:
         if info.finite and self._not_finite:

@@ -92,6 +92,20 @@ def differences(model: nn.Module, fresh: nn.Module, dtype: torch.dtype) -> dict[
     return dict(sorted(found.items()))
 
 
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def packed_answers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields what each linear layer makes of one input whose weight a kernel has packed into no tensor that is visible."""
+    for name, layer in model.named_modules():
+        weight = next(layer.parameters(recurse=False), None)
+        if weight is None or weight.numel() or (x := _input(layer, layer)) is None:
+            continue
+        try:
+            answer = _answer(layer, x)
+        except Exception:  # noqa: S112 - a convolution's layer only holds a weight, and the layer around it computes
+            continue
+        yield name, answer
+
+
 def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from ((name, tensor.detach()) for name, tensor in model.named_parameters())
     yield from model.named_buffers()
@@ -124,22 +138,11 @@ def _behaves_differently(name: str, layer: nn.Module, fresh: nn.Module) -> str |
     Raises:
         RefitError: The new layer answers nothing, and what it computes with is not visible as a tensor either.
     """
-    from vllm.model_executor.layers.linear import LinearBase
-    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-
-    if isinstance(layer, LinearBase):
-        width = getattr(layer, "input_size_per_partition", layer.input_size)
-    elif isinstance(layer, VocabParallelEmbedding):
-        width = layer.embedding_dim
-    else:
-        return None
+    x = _input(layer, fresh)
     weight = next(fresh.parameters(recurse=False), None)
-    if weight is None:
+    if x is None or weight is None:
         return None
-    dtype = getattr(layer, "params_dtype", None) or weight.dtype
-    # The same on every process and every time; a generator of its own leaves the sampler's alone.
-    generator = torch.Generator().manual_seed(width)
-    x = torch.randn(_ROWS, width, generator=generator).to(weight.device, dtype)
+    dtype = x.dtype
     try:
         expected = _answer(fresh, x)
     except Exception as error:
@@ -156,6 +159,30 @@ def _behaves_differently(name: str, layer: nn.Module, fresh: nn.Module) -> str |
     if apart <= _TOLERANCE.get(dtype, _COARSE) * scale:
         return None
     return f"answers to the same input differ by up to {apart:.3g} (the largest is {scale:.3g})"
+
+
+def _input(layer: nn.Module, placed: nn.Module) -> torch.Tensor | None:
+    """Makes an input [B, W] for a linear layer, the same on every process and every time; None for any other kind of layer.
+
+    Args:
+        layer: The layer.
+        placed: It, or one like it: the input lies where its weight does.
+    """
+    from vllm.model_executor.layers.linear import LinearBase
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    if isinstance(layer, LinearBase):
+        width = getattr(layer, "input_size_per_partition", layer.input_size)
+    elif isinstance(layer, VocabParallelEmbedding):
+        width = layer.embedding_dim
+    else:
+        return None
+    weight = next(placed.parameters(recurse=False), None)
+    if weight is None:
+        return None
+    dtype = getattr(layer, "params_dtype", None) or weight.dtype
+    generator = torch.Generator().manual_seed(width)  # of its own, which leaves the sampler's alone
+    return torch.randn(_ROWS, width, generator=generator).to(weight.device, dtype)
 
 
 def _answer(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,264 @@
+"""Judges the entries of an engine's ledgers: did the policy arrive? Pure; the engine's core calls it after each update."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from quirks_core.apply.ledger import Entry, LedgerSettings, Verdict
+from quirks_core.base.text import listed
+
+#: A layer in the name of a tensor, as in ``model.layers.3.mlp``: its stack, and its number there.
+_LAYER = re.compile(r"^(?:(.*?)\.)?(\d+)\.")
+#: How the digest of a tensor begins whose words add up to zero: nothing can be learned from it.
+_ZERO = "0" * 16
+
+
+class Judge:
+    """Judges update after update of one engine.
+
+    Attributes:
+        problems: What is wrong now, by kind.
+        names: All tensors that the engine runs on.
+    """
+
+    def __init__(self, settings: LedgerSettings, *, ranks: int = 1, has_lora: bool = False, is_quantized: bool = False) -> None:
+        """Begins with an engine that had no update.
+
+        Args:
+            settings: When a verdict is grave.
+            ranks: How many processes have an entry for each update.
+            has_lora: The engine takes adapters.
+            is_quantized: Its weights are rounded again after they came.
+        """
+        self.problems: dict[str, Verdict] = {}
+        self.names: set[str] = set()
+        self._settings = settings
+        self._ranks = ranks
+        self._has_lora = has_lora
+        self._is_quantized = is_quantized
+        self._trainer: int | None = None
+        self._updates = 0
+        self._adapters = 0
+        self._said: set[tuple[str, bool]] = set()
+        self._ever: Counter[str] = Counter()
+        self._still = 0
+        self._zeros = 0
+        self._window: deque[tuple[set[str], set[str]]] = deque(maxlen=settings.unchanged)  # names: changed, received
+        self._alike: set[str] = set()
+        self._received: Mapping[str, str] = {}
+        self._version = ""
+
+    def add(self, rows: Sequence[Entry]) -> list[Verdict]:
+        """Judges one update.
+
+        Args:
+            rows: Its entries, one of each process that had it.
+
+        Returns:
+            What was not said yet. What is over can be said again.
+        """
+        if rows[0].way == "start":
+            self.names |= {name for row in rows for name in row.digests}
+            return []
+        found = list(self._of_adapter(rows) if rows[0].way == "lora" else self._of_model(rows))
+        kinds = {"adapter-names", "adapter-zero"} if rows[0].way == "lora" else {"partial", "no-update"}
+        kinds |= {"unchanged", "ranks", "not-finite", "adapter-missing"}
+        return self._say(found, kinds)
+
+    def trainer_at(self, updates: int) -> list[Verdict]:
+        """Compares the engine with the number of updates that the trainer has made; returns as `add` does."""
+        late = updates - self._updates
+        found = []
+        if late > self._settings.behind:
+            found = [
+                Verdict(
+                    kind="behind",
+                    number=self._updates,
+                    text=f"the engine generates with weights that are {late} updates old: the trainer has made {updates}, and "
+                    f"{self._updates} came; look at what ends the trainer's updates early",
+                )
+            ]
+        return self._say(found, {"behind"})
+
+    def _say(self, found: Iterable[Verdict], kinds: Collection[str]) -> list[Verdict]:
+        for kind in kinds:
+            self.problems.pop(kind, None)
+        found = list(found)
+        self.problems |= {verdict.kind: verdict for verdict in found}
+        now = {(verdict.kind, verdict.is_grave) for verdict in found}
+        new = [verdict for verdict in found if (verdict.kind, verdict.is_grave) not in self._said]
+        self._said = {said for said in self._said if said[0] not in kinds} | now
+        return new
+
+    # ---- the model's updates
+
+    def _of_model(self, rows: Sequence[Entry]) -> Iterator[Verdict]:
+        self._updates += 1
+        number = self._updates
+        names = {name for row in rows for name in row.digests}
+        changed = {name for row in rows for name in row.changed}
+        received = {name: digest for row in rows for name, digest in row.received.items()}
+        version = rows[0].version
+        is_again = bool(version) and version == self._version  # an evaluation, or one more iteration on the same policy
+        self.names |= names
+        self._ever.update(changed)
+        if changed:
+            self._still = 0
+            self._window.append((changed, set(received)))
+        elif number > 1 and not is_again:  # the first update may bring what the engine started with
+            self._still += 1
+            yield from self._unchanged(rows[0], number, received)
+        self._received, self._version = received, version
+        yield from self._partial(number)
+        yield from self._ranks_disagree(rows, number)
+        yield from _not_finite(rows, number)
+        if late := sorted({name for row in rows for name in row.unannounced}):
+            yield Verdict(
+                kind="no-update",
+                number=number,
+                text=f"{_count(late)} changed before update {number} began, without an update that vLLM knows of: "
+                f"{listed(late)}; something writes into the running model past load_weights",
+            )
+
+    def _unchanged(self, row: Entry, number: int, received: Mapping[str, str]) -> Iterator[Verdict]:
+        came_other = bool(received) and bool(self._received) and received != self._received
+        never = sorted(name for name in self.names if not self._ever[name])
+        which = "update" if self._still == 1 else f"the last {self._still} updates up to"
+        said = f"{which} {number} ({row.way}) changed 0 of {len(self.names)} tensors"
+        if self._ever:
+            said += f"; earlier updates changed {len(self.names) - len(never)} of them"
+            said += f", and never {listed(never)}" if never else ""
+        if self._has_lora and not self._adapters:
+            yield Verdict(
+                kind="adapter-missing",
+                number=number,
+                text=f"LoRA is on, no adapter was ever loaded, and {said}: requests get the base model; send the adapter "
+                "(add_lora), or the weights with the adapter merged",
+                is_grave=self._still >= self._settings.unchanged,
+            )
+        if came_other and self._is_quantized:
+            reason = "what came differs from the update before, and rounds to the same quantised values"
+        elif came_other:
+            reason = "what came differs from the update before, and does not reach what the engine computes with"
+        else:
+            reason = (
+                "the engine was sent what it has: a base whose adapter is not merged, a stale copy, or a policy that was not "
+                "trained (learning rate 0)"
+            )
+        is_grave = self._still >= self._settings.unchanged and not (came_other and self._is_quantized)
+        yield Verdict(kind="unchanged", number=number, text=f"{said}: {reason}", is_grave=is_grave)
+
+    def _partial(self, number: int) -> Iterator[Verdict]:
+        """Looks at stacks of layers of which some change and some never do; a frozen tower is a stack of its own."""
+        if len(self._window) < self._settings.unchanged:
+            return
+        names, received = (set.union(*sets) for sets in zip(*self._window, strict=True))
+        changed = {layer for name in names if (layer := _layer(name)) is not None}
+        layers = {layer for name in self.names if (layer := _layer(name)) is not None}
+        came = {(_word(layer), layer[1]) for name in received if (layer := _layer(name)) is not None}
+        stacks = {stack for stack, _ in changed}
+        never = sorted(layer for layer in layers - changed if layer[0] in stacks or not changed)
+        if not never:
+            return
+        absent = [layer for layer in never if received and (_word(layer), layer[1]) not in came]
+        which = absent or never
+        reason = (
+            "no update brought them; a partial model was loaded (one chunk, or one rank's part)"
+            if absent
+            else "they came with the values that the engine has: frozen layers, or a trainer that sends old values for them"
+        )
+        yield Verdict(
+            kind="partial",
+            number=number,
+            text=f"only some layers change: the last {len(self._window)} updates up to {number} changed {len(changed)} of "
+            f"{len(layers)} layers, and never {listed([f'{stack}.{index}'.lstrip('.') for stack, index in which])}: {reason}",
+            is_grave=bool(absent),
+        )
+
+    def _ranks_disagree(self, rows: Sequence[Entry], number: int) -> Iterator[Verdict]:
+        """Compares the processes: each has a part of its own of the split tensors, and the same of the others.
+
+        Which are the same is learned: a tensor that an update changed to one value everywhere.
+        """
+        texts = []
+        if len(rows) < self._ranks:
+            had = listed([str(row.rank) for row in rows])
+            texts.append(f"update {number} came on {len(rows)} of {self._ranks} ranks ({had})")
+        common = set.intersection(*(set(row.digests) for row in rows))
+        counts = {row.rank: len(common & set(row.changed)) for row in rows}
+        if len(rows) > 1 and not min(counts.values()) and max(counts.values()) > 1:
+            share = ", ".join(f"{count} of {len(common)} on rank {rank}" for rank, count in counts.items())
+            texts.append(f"update {number} changed {share} tensors")
+        if len(rows) == self._ranks > 1:
+            same = {name for name in common if len({row.digests[name] for row in rows}) == 1}
+            if wrong := sorted(self._alike & common - same):
+                texts.append(f"{_count(wrong)} that all ranks held alike are different on them now: {listed(wrong)}")
+            self._alike &= same | (self.names - common)
+            first = rows[0].digests
+            self._alike |= {n for n in same if all(n in row.changed for row in rows) and not first[n].startswith(_ZERO)}
+        if texts:
+            text = f"ranks disagree: {'; '.join(texts)}; a rank was left out of the update, or got another one"
+            yield Verdict(kind="ranks", number=number, text=text)
+
+    # ---- adapters
+
+    def _of_adapter(self, rows: Sequence[Entry]) -> Iterator[Verdict]:
+        self._adapters += 1
+        row, number = rows[0], rows[0].number
+        modules = {name.rpartition(".")[0] for name in row.digests}
+        # Of several pipeline stages each has other modules.
+        unmatched = sorted(set.intersection(*(set(one.unmatched) for one in rows)))
+        changed = {name for one in rows for name in one.changed}
+        if unmatched:
+            nothing = len(unmatched) == len(modules)
+            yield Verdict(
+                kind="adapter-names",
+                number=number,
+                text=f"adapter {row.adapter!r}: {len(unmatched)} of its {len(modules)} modules are no modules of this model: "
+                f"requests get the base model{'' if nothing else ' there'}; rename the tensors of {listed(unmatched)}",
+                is_grave=nothing,
+            )
+        self._zeros = self._zeros + 1 if all(one.is_zero for one in rows) else 0
+        if self._zeros > 1:  # one that was not trained yet adds nothing
+            yield Verdict(
+                kind="adapter-zero",
+                number=number,
+                text=f"adapter {row.adapter!r} adds nothing: the B matrices of the last {self._zeros} adapters are all zero: "
+                "requests get the base model; send the adapter after the optimiser's step",
+                is_grave=self._zeros > self._settings.unchanged,
+            )
+        self._still = 0 if changed else self._still + 1
+        if self._still:
+            yield Verdict(
+                kind="unchanged",
+                number=number,
+                text=f"adapter {row.adapter!r} came {self._still + 1} times with the same {len(row.digests)} tensors: the "
+                "trainer sends a stale copy, or was not trained (learning rate 0)",
+                is_grave=self._still >= self._settings.unchanged,
+            )
+        if len(rows) < self._ranks:
+            text = f"ranks disagree: adapter {row.adapter!r} was loaded on {len(rows)} of {self._ranks} ranks"
+            yield Verdict(kind="ranks", number=number, text=text)
+        yield from _not_finite(rows, number)
+
+
+def _not_finite(rows: Sequence[Entry], number: int) -> Iterator[Verdict]:
+    if bad := sorted({name for row in rows for name in row.not_finite}):
+        text = f"update {number} left NaN or infinite values in {_count(bad)}: {listed(bad)}; correct the trainer's model"
+        yield Verdict(kind="not-finite", number=number, text=text)
+
+
+def _layer(name: str) -> tuple[str, int] | None:
+    match = _LAYER.match(name)
+    return (match[1] or "", int(match[2])) if match else None
+
+
+def _word(layer: tuple[str, int]) -> str:
+    """The last word of a stack's name: ``layers``, in the engine's names as in a checkpoint's."""
+    return layer[0].rpartition(".")[2]
+
+
+def _count(names: Sequence[str]) -> str:
+    return f"{len(names)} tensor{'s' * (len(names) != 1)}"

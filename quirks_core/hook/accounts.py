@@ -1,0 +1,236 @@
+"""Keeps the account of an engine's weights in its core: collects what the workers' ledgers have of an update, and judges it.
+
+An update is over when the engine generates again, or gets the label of its weights: until then more of it may come. Then the
+core asks its workers once, logs verdicts, and writes them into the file of receipts.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pkgutil
+import socket
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable
+from itertools import zip_longest
+from types import ModuleType
+from typing import Any
+
+from quirks_core.apply.ledger import LEDGER_VARIABLE, Account, Entry, LedgerSettings, Line, Verdict
+from quirks_core.apply.verdicts import Judge
+from quirks_core.base.errors import QuirksError, words
+from quirks_core.facts.installation import HiddenPackageError, check_ours
+from quirks_core.hook import receipts, report, worker_calls
+from quirks_core.hook.settings import HookSettings
+
+_LEDGER = "worker.refit.engine.ledger"
+_ATTRIBUTE = "_model_quirks_account"
+#: Calls of every step, after which no weights are others.
+_STEPS = frozenset({"execute_model", "sample_tokens", "execute_dummy_batch", "take_draft_token_ids", "check_health"})
+#: Calls that complete an update.
+_ENDS = frozenset({"finish_weight_update", "reload_weights", "add_lora"})
+_KEPT = 8
+_accountants: weakref.WeakSet[_Accountant] = weakref.WeakSet()
+
+
+def watch_worker(wrapper: Any) -> None:
+    """Has a worker process keep a ledger.
+
+    Args:
+        wrapper: vLLM's ``WorkerWrapperBase``, before it loads its model.
+    """
+    if LedgerSettings.read().mode == "off":
+        return
+    try:
+        check_ours("worker")
+    except HiddenPackageError as error:
+        report.say(f"ledger: none is kept: {error}")
+        return
+    pkgutil.resolve_name(f"{_LEDGER}:watch")(wrapper.worker)
+
+
+def watch_executor(executor: Any) -> None:
+    """Keeps the account of an engine whose weights are loaded."""
+    settings = LedgerSettings.read()
+    if settings.mode != "off" and not hasattr(executor, _ATTRIBUTE):
+        setattr(executor, _ATTRIBUTE, _Accountant(executor, settings))
+
+
+def watch_core(module: ModuleType) -> None:
+    """Has an engine's core report the label of its weights (0.32).
+
+    Args:
+        module: ``vllm.v1.engine.core``.
+    """
+    kind = module.EngineCore
+    if hasattr(kind, _ATTRIBUTE):
+        return
+    setattr(kind, _ATTRIBUTE, True)
+    if (original := getattr(kind, "set_weight_version", None)) is None:
+        return
+
+    @functools.wraps(original)
+    def set_weight_version(self: Any, weight_version: str) -> Any:
+        found = original(self, weight_version)
+        if (accountant := getattr(self.model_executor, _ATTRIBUTE, None)) is not None:
+            accountant.label(weight_version)
+        return found
+
+    kind.set_weight_version = set_weight_version
+
+
+def _refuse_requests() -> None:
+    """Has engines refuse requests as long as their accounts say so; in a core of its own, a refused one gets an error.
+
+    Not before it is needed: quirks wrap the same functions, and each must find them as vLLM wrote them. A front end in the
+    core's process refuses first: it would wait for ever for a request that it knows and its core does not.
+    """
+    for name, owner in (("core", "EngineCore.preprocess_add_request"), ("input_processor", "InputProcessor.process_inputs")):
+        if (module := sys.modules.get(f"vllm.v1.engine.{name}")) is None:
+            continue
+        kind, method = getattr(module, owner.partition(".")[0]), owner.partition(".")[2]
+        original = getattr(kind, method)
+        if not hasattr(original, _ATTRIBUTE):
+            setattr(kind, method, _refusing(original))
+
+
+def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def refuse_or_take(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for accountant in _accountants:
+            if accountant.config is self.vllm_config and accountant.refusal:
+                raise QuirksError(f"{LEDGER_VARIABLE}=stop: {accountant.refusal}")
+        return original(self, *args, **kwargs)
+
+    setattr(refuse_or_take, _ATTRIBUTE, True)
+    return refuse_or_take
+
+
+class _Accountant:
+    """The account of one engine core."""
+
+    def __init__(self, executor: Any, settings: LedgerSettings) -> None:
+        self.config = config = executor.vllm_config
+        self._judge = Judge(
+            settings,
+            ranks=config.parallel_config.world_size,
+            has_lora=config.lora_config is not None,
+            is_quantized=config.model_config.quantization is not None,
+        )
+        self._settings = settings
+        self._has_lora = config.lora_config is not None
+        self._call, self._step = executor.collective_rpc, executor.execute_model
+        self._is_open = False
+        self._loads = 0
+        self._version = ""
+        self._updates = 0
+        self._entries: tuple[Entry, ...] = ()
+        self._lines: deque[Line] = deque(maxlen=_KEPT)
+        self._verdicts: list[Verdict] = []
+        self._is_off = False
+        _accountants.add(self)
+        executor.collective_rpc = self._around_call
+        executor.execute_model = self._around_step
+
+    def label(self, version: str) -> None:
+        """Takes the label of the weights that came last."""
+        self._version = version
+        self.settle()
+
+    def settle(self) -> None:
+        """Judges the updates that are over; an error of the account ends the account, and no engine."""
+        if self._is_off:
+            return
+        self._is_open, self._loads = False, self._raw_loads()
+        try:
+            answers = self._ask("settle")
+            self._is_open = any(answer["is_open"] for answer in answers)
+            ranks = [[Entry.model_validate(row) for row in answer["entries"]] for answer in answers]
+            updates = [[row for row in rows if row is not None] for rows in zip_longest(*ranks)]
+            for rows in updates:
+                last = rows is updates[-1]
+                self._add([row.model_copy(update={"version": self._version}) for row in rows] if last else rows)
+            if updates:
+                self._version = ""
+                self._write()
+        except Exception as error:
+            self._is_off = True
+            report.say(f"ledger: no account is kept from now on: {words(error)}")
+
+    @property
+    def refusal(self) -> str:
+        """Why the engine takes no request; empty if it does."""
+        grave = [verdict.text for verdict in self._judge.problems.values() if verdict.is_grave]
+        return "; ".join(grave) if self._settings.mode == "stop" else ""
+
+    def account(self) -> Account:
+        """Returns the account as it is now."""
+        return Account(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            updates=self._updates,
+            entries=self._entries,
+            lines=tuple(self._lines),
+            verdicts=tuple(self._verdicts),
+            problems=tuple(self._judge.problems.values()),
+            refusal=self.refusal,
+        )
+
+    def _add(self, rows: list[Entry]) -> None:
+        new = self._judge.add(rows)
+        if rows[0].way != "start":
+            self._updates += 1
+        self._entries = tuple(rows)
+        self._lines += map(Line.of, rows)
+        self._say(new)
+
+    def _say(self, verdicts: list[Verdict]) -> None:
+        self._verdicts += verdicts
+        for verdict in verdicts:
+            (report.loud if verdict.is_grave else report.say)(f"ledger: {verdict.text}")
+
+        if self.refusal:
+            _refuse_requests()
+
+    def _write(self) -> None:
+        if (settings := HookSettings.read()) is not None and settings.receipt is not None:
+            receipts.put_account(settings.receipt, self.account())
+
+    def _ask(self, function: str, *arguments: Any) -> list[Any]:
+        answers = self._call(worker_calls.METHOD, args=(f"{_LEDGER}:{function}", list(arguments), {}))
+        if errors := [answer["error"] for answer in answers if "error" in answer]:
+            raise QuirksError(errors[0])
+        return [answer["value"] for answer in answers]
+
+    @staticmethod
+    def _raw_loads() -> int:
+        """Returns how often weights were loaded in this process without a call of the core."""
+        ledger = sys.modules.get(_LEDGER)
+        return ledger.raw_loads() if ledger is not None else 0
+
+    # ---- what the core asks of its workers
+
+    def _around_call(self, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None, **named: Any) -> Any:
+        if method in _STEPS:
+            return self._call(method, timeout, args, kwargs, **named)
+        if method == worker_calls.METHOD and args and args[0] == f"{_LEDGER}:account":
+            self.settle()
+            return [{"value": self.account().model_dump(mode="json")}]
+        if method == worker_calls.METHOD and args and args[0] == f"{_LEDGER}:trainer_at":
+            self.settle()
+            self._say(self._judge.trainer_at(*args[1]))
+            return [{"value": None}]
+        self._is_open = True
+        found = self._call(method, timeout, args, kwargs, **named)
+        if self._settings.mode == "stop" and method in _ENDS:  # before a request comes
+            self.settle()
+        return found
+
+    def _around_step(self, scheduler_output: Any, *args: Any, **named: Any) -> Any:
+        if self._is_open or self._loads != self._raw_loads():
+            self.settle()
+        if self._has_lora and any(new.lora_request is not None for new in scheduler_output.scheduled_new_reqs):
+            self._is_open = True  # the step loads the request's adapter
+        return self._step(scheduler_output, *args, **named)

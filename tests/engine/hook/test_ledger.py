@@ -1,0 +1,181 @@
+"""Faults of weight updates by programs that know nothing of model-quirks, each named within two updates."""
+
+from __future__ import annotations
+
+import pytest
+
+_BEFORE = """
+import json, os, sys
+from safetensors.torch import load_file
+from vllm import LLM, SamplingParams
+
+SAMPLING = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+
+def generate(llm, **options):
+    llm.generate([{"prompt_token_ids": list(range(5, 20))}], SAMPLING, use_tqdm=False, **options)
+
+def account():
+    with open(os.environ["MODEL_QUIRKS_RECEIPT"]) as file:
+        (found,) = json.load(file)["accounts"]
+    return found
+
+def start(**options):
+    return LLM(sys.argv[1], dtype="float32", max_model_len=128, max_num_seqs=8, enforce_eager=True, num_gpu_blocks_override=64,
+        **options)
+"""
+
+ONE = (
+    _BEFORE
+    + """
+def load(worker, file, beginning):
+    weights = [(name, tensor) for name, tensor in load_file(file).items() if name.startswith(beginning)]
+    worker.model_runner.model.load_weights(weights)
+
+if __name__ == "__main__":
+    models = sys.argv[1:]
+    llm = start()
+    for model in (models[1], models[2], models[1]):  # a healthy run: the whole model, one tensor after the other
+        for name, tensor in load_file(model + "/model.safetensors").items():
+            llm.apply_model(lambda running, item=(name, tensor): running.load_weights([item]))
+        generate(llm)
+    generate(llm)
+    found = {"healthy": account()}
+    for model in (models[2], models[1]):
+        llm.collective_rpc(load, args=(model + "/model.safetensors", "model.layers.0."))
+        generate(llm)
+    found["chunk"] = account()
+    llm.collective_rpc("reload_weights", kwargs={"weights_path": models[2]})
+    generate(llm)
+    found["mended"] = account()
+    for _ in range(2):
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": models[2]})
+    try:
+        generate(llm)
+    except Exception as error:
+        found["refused"] = str(error)
+    llm.collective_rpc("reload_weights", kwargs={"weights_path": models[1]})
+    generate(llm)
+    found["end"] = account()
+    print("RESULT", json.dumps(found), flush=True)
+"""
+)
+
+
+def described(account):
+    """The verdicts of an account, as kind and gravity."""
+    return [(verdict["kind"], verdict["is_grave"]) for verdict in account["verdicts"]]
+
+
+def test_a_bare_load_of_one_chunk_and_a_frozen_base_are_named_and_stop_refuses_requests_with_the_sentence(
+    programs, checkpoint, receipts
+):
+    models = [checkpoint("qwen3", seed=seed) for seed in range(3)]
+    variables = {
+        "MODEL_QUIRKS": "rollout",
+        "MODEL_QUIRKS_LEDGER": "stop",
+        "MODEL_QUIRKS_RECEIPT": str(receipts.file),
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    ended = programs.script(ONE, *models, **variables)
+
+    result = ended.result()
+    healthy = result["healthy"]
+    assert (healthy["updates"], healthy["verdicts"]) == (3, [])
+    assert [(line["way"], line["changed"] == line["held"]) for line in healthy["lines"][1:]] == [("raw", True)] * 3
+    assert described(result["chunk"]) == [("partial", True)]
+    assert "changed 1 of 2 layers, and never model.layers.1: no update brought them" in result["chunk"]["refusal"]
+    assert result["mended"]["refusal"] == ""
+    assert "MODEL_QUIRKS_LEDGER=stop: the last 2 updates up to 8 (reload) changed 0 of" in result["refused"]
+    assert described(result["end"])[-1] == ("unchanged", True)
+    assert result["end"]["problems"] == []
+    assert sum(line.startswith("ledger: only some layers change") for line in ended.said) == 1
+
+
+TWO_RANKS = (
+    _BEFORE
+    + """
+def reload(worker, models):
+    worker.reload_weights(weights_path=models[worker.rank])
+
+if __name__ == "__main__":
+    first, second, third = sys.argv[1:]
+    llm = start(tensor_parallel_size=2)
+    found = {}
+    updates = {"both": (second, second), "again": (third, third), "skipped": (first, third), "stale": (second, third)}
+    for name, models in updates.items():
+        llm.collective_rpc(reload, args=(models,))
+        generate(llm)
+        generate(llm)
+        found[name] = account()
+    print("RESULT", json.dumps(found), flush=True)
+"""
+)
+
+
+def test_a_rank_that_is_left_out_is_named_at_once(programs, checkpoint, receipts):
+    models = [checkpoint("qwen3", seed=seed) for seed in range(3)]
+    variables = {
+        "MODEL_QUIRKS": "rollout",
+        "MODEL_QUIRKS_RECEIPT": str(receipts.file),
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+    }
+
+    result = programs.script(TWO_RANKS, *models, **variables).result()
+
+    assert result["both"]["verdicts"] == result["again"]["verdicts"] == []
+    assert described(result["skipped"]) == [("ranks", True)]
+    text = result["skipped"]["verdicts"][0]["text"]
+    assert "0 of 19 on rank 1" in text
+    assert "9 tensors that all ranks held alike are different on them now" in text
+    assert "embed_tokens" not in text  # each rank has a part of its own
+    assert [problem["kind"] for problem in result["stale"]["problems"]] == ["ranks"]
+
+
+LORA = (
+    _BEFORE
+    + """
+from vllm.lora.request import LoRARequest
+
+if __name__ == "__main__":
+    llm = start(enable_lora=True, max_lora_rank=8, max_loras=2)
+    found = []
+    for number, folder in enumerate(sys.argv[2:], 1):
+        generate(llm, lora_request=LoRARequest(f"policy-{number}", number, folder))
+        generate(llm)
+        found.append(account())
+    print("RESULT", json.dumps(found), flush=True)
+"""
+)
+
+
+@pytest.fixture
+def adapters(tmp_path):
+    """Three steps of an adapter, one whose names are those of a model that wraps this one, and one that was sent before."""
+    from quirks_plugins.lora.evidence import write_adapter
+
+    steps = [write_adapter(tmp_path / f"step-{seed}", seed) for seed in range(3)]
+    return [*steps, write_adapter(tmp_path / "wrapped", 3, prefix="language_model.model"), steps[2], steps[2], steps[2]]
+
+
+def test_an_adapter_with_a_wrong_prefix_is_named_and_so_is_one_that_does_not_change(programs, checkpoint, receipts, adapters):
+    variables = {
+        "MODEL_QUIRKS": "rollout",
+        "MODEL_QUIRKS_DISABLE": "lora-unmatched-names",  # it refuses the second fault before it is loaded
+        "MODEL_QUIRKS_RECEIPT": str(receipts.file),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    found = programs.script(LORA, checkpoint("qwen3"), *adapters, **variables).result()
+
+    assert [account["updates"] for account in found] == [1, 2, 3, 4, 5, 6, 7]
+    assert all(line["way"] == "lora" for line in found[-1]["lines"])
+    assert found[2]["verdicts"] == []
+    assert described(found[3]) == [("adapter-names", True)]
+    assert "'policy-4': 4 of its 4 modules are no modules of this model" in found[3]["verdicts"][0]["text"]
+    assert described(found[4])[1:] == []
+    assert [described(account)[-1] for account in found[5:]] == [("unchanged", False), ("unchanged", True)]

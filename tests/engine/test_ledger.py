@@ -1,0 +1,99 @@
+"""The ledger of a worker's engine: healthy updates have no verdict, and what is wrong is named within two updates."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import pytest_asyncio
+import torch
+
+from worker.engine.readiness import Held
+from worker.refit.engine import ledger
+
+#: A head of its own, a tied one, and experts.
+KINDS = ("qwen3", "llama_tied", "qwen3_moe")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=KINDS)
+async def kind(request, checkpoint, running):
+    """A worker of each kind that starts from its checkpoint, and takes weights that are not finite."""
+    model = checkpoint(request.param)
+    async with running(model, {"engine": {"load_format": "auto"}, "refit": {"finite": False}}) as started:
+        yield started, model
+
+
+@pytest.fixture
+def trainer(kind, lab):
+    """The worker and its policy as the trainer has it."""
+    worker, model = kind
+    return worker, lab.trainer(model)
+
+
+@torch.no_grad()
+def step(policy, *, frozen=()):
+    """Trains for one step: every parameter changes, except those of frozen layers."""
+    for name, parameter in policy.named_parameters():
+        if not name.startswith(frozen):
+            parameter.add_(torch.randn_like(parameter) * 1e-3)
+
+
+async def test_a_run_that_trains_has_no_verdict_and_what_is_sent_again_is_named_by_its_second_update(trainer, lab):
+    worker, policy = trainer
+    await worker.refit_async(policy, version="start")
+    assert worker.last_refit.verdicts == ()
+    for number in range(2, 5):
+        step(policy)
+        await worker.refit_async(policy, version=f"step-{number}")
+        await lab.generate(worker)
+        await worker.refit_async(policy, version=f"step-{number}")  # for an evaluation
+
+        (entry,) = worker.last_refit.entries
+        assert (worker.last_refit.verdicts, entry.version, entry.way, entry.changed) == ((), f"step-{number}", "transfer", ())
+        assert entry.tensors == worker.last_refit.copied + worker.last_refit.reloaded
+        assert entry.bytes == sum(parameter.nbytes for parameter in policy.parameters())
+    (account,) = await worker.engine.call(ledger.account)
+    shares = [line["changed"] / line["held"] for line in account["lines"][-6:]]
+    assert shares == [1, 0, 1, 0, 1, 0]
+
+    await worker.refit_async(policy)
+    (note,) = worker.last_refit.verdicts
+    assert (note.kind, note.is_grave) == ("unchanged", False)
+    await worker.refit_async(policy)
+    (verdict,) = worker.last_refit.verdicts
+
+    assert (verdict.kind, verdict.is_grave) == ("unchanged", True)
+    assert f"changed 0 of {len(entry.digests)} tensors; earlier updates changed {len(entry.digests)} of them" in verdict.text
+    assert worker.warnings[-1] == verdict.text
+    step(policy)
+    await worker.refit_async(policy)
+    assert worker.last_refit.verdicts == ()
+
+
+async def test_values_that_are_not_finite_are_named_at_once_wherever_the_engine_keeps_them(trainer):
+    worker, policy = trainer
+    name = "model.layers.1.self_attn.o_proj.weight"
+    step(policy)
+    policy.get_parameter(name).data.view(-1)[0] = math.nan
+
+    await worker.refit_async(policy)
+
+    (verdict,) = worker.last_refit.verdicts
+    assert verdict.kind == "not-finite"
+    assert name.removesuffix(".weight") in verdict.text
+    assert worker.engine.readiness.held is Held.WHOLE
+    policy.get_parameter(name).data.view(-1)[0] = 0.0
+    await worker.refit_async(policy)
+    assert worker.last_refit.verdicts == ()
+
+
+async def test_frozen_layers_are_a_note(trainer):
+    worker, policy = trainer
+    for _ in range(3):  # the first of them brings back what the checkpoint has
+        step(policy, frozen=("model.layers.0.",))
+        await worker.refit_async(policy)
+
+    (verdict,) = worker.last_refit.verdicts
+
+    assert (verdict.kind, verdict.is_grave) == ("partial", False)
+    assert "never model.layers.0" in verdict.text

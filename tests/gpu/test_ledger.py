@@ -1,0 +1,51 @@
+"""Digests on a GPU, and the ledger of an engine there. CI has no GPU, and these were not run yet; docs/gpu.md has what was.
+
+What the ledger costs is measured by ``benchmarks/refit.py``, with and without ``MODEL_QUIRKS_LEDGER=off``: on 16 GB at most
+10 ms, or 5 % of vLLM's own update if that is more.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from worker import VllmAsyncGenerationWorker
+from worker.lab.kit import checkpoints
+from worker.refit.weights.digest import digests
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.uint8])
+def test_a_digest_is_the_same_on_cpu_and_gpu(dtype, whole):
+    tensors = {str(shape): torch.randn(shape).to(dtype) for shape in ((3,), (1000, 333), (4096, 2048))}
+    there = {name: tensor.cuda() for name, tensor in tensors.items()}
+
+    assert digests(there.items(), whole=whole) == digests(tensors.items(), whole=whole)
+    turned = {name: tensor.t().contiguous().t() if tensor.ndim == 2 else tensor for name, tensor in there.items()}
+    assert digests(turned.items(), whole=whole) == digests(tensors.items(), whole=whole)
+
+
+async def test_an_engine_with_cuda_graphs_keeps_a_ledger_and_names_what_is_sent_again(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    model = checkpoints.build("qwen3", tmp_path / "model", seed=0)
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).cuda()
+    engine = {"max_model_len": 256, "gpu_memory_utilization": 0.2, "dtype": "bfloat16"}
+    worker = VllmAsyncGenerationWorker({"model": str(model), "engine": engine})
+    try:
+        await worker.post_init_async()
+        for _ in range(3):
+            with torch.no_grad():
+                for parameter in policy.parameters():
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+            await worker.refit_async(policy)
+            (entry,) = worker.last_refit.entries
+            assert (worker.last_refit.verdicts, len(entry.changed)) == ((), len(entry.digests))
+        for is_grave in (False, True):
+            await worker.refit_async(policy)
+            (verdict,) = worker.last_refit.verdicts
+            assert (verdict.kind, verdict.is_grave) == ("unchanged", is_grave)
+    finally:
+        await worker.shutdown()

@@ -1,0 +1,61 @@
+"""Digests of tensors: equal for equal bytes, whatever the layout, and different for others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from worker.refit.weights.digest import Digester, digests
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.uint8, torch.bool]
+
+
+def digest(tensor, *, whole=True):
+    return digests([("it", tensor)], whole=whole)["it"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3,), (7, 5), (64, 64), (1000, 333)])
+def test_equal_bytes_have_equal_digests_in_every_layout(dtype, shape):
+    tensor = torch.randint(0, 2, shape).to(dtype)
+    larger = torch.zeros(len(tensor) + 1, *shape[1:], dtype=dtype)
+    larger[1:] = tensor  # begins at an odd byte
+
+    assert digest(tensor) == digest(larger[1:]) == digest(tensor.t().contiguous().t() if tensor.ndim == 2 else tensor.clone())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("shape", [(7, 5), (2048, 1024)])
+def test_other_values_and_other_places_have_other_digests(shape, whole):
+    tensor = torch.randn(shape)
+    other, moved = tensor + 1e-6, tensor.clone()
+    moved[[0, 3]] = moved[[3, 0]]
+
+    assert len({digest(one, whole=whole) for one in (tensor, other, moved, tensor.flip(0))}) == 4
+
+
+def test_one_bit_anywhere_changes_a_whole_digest():
+    tensor = torch.randn(600_001)
+    for index in (0, 299_999, 600_000):
+        other = tensor.clone()
+        other.view(torch.int32)[index] ^= 1
+
+        assert digest(other) != digest(tensor)
+
+
+def test_a_digest_does_not_depend_on_the_tensors_beside_it():
+    tensors = {str(size): torch.randn(size) for size in (1, 2, 3, 1000, 0, 70_001)}
+
+    together = digests(tensors.items())
+
+    assert together == {name: digest(tensor) for name, tensor in tensors.items()}
+    assert together["0"] == "0" * 32
+
+
+def test_tensors_may_be_gone_once_they_were_added():
+    digester, tensor = Digester(), torch.randn(10)
+    expected = digest(tensor)
+    digester.add("it", tensor)
+    tensor.zero_()
+
+    assert digester.result() == {"it": expected}

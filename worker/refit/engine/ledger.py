@@ -1,0 +1,375 @@
+"""The ledger of a worker process: what came with each update, and a digest of what the model runs on afterwards.
+
+Nothing is read before the first update. Each update costs two samples of the model: one before it, which tells what was
+changed past vLLM, and one after it. `quirks_core.hook.accounts` collects the entries in the engine's core and judges them.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from quirks_core.apply.ledger import Entry, LedgerSettings, Way
+from quirks_core.base.errors import words
+from quirks_core.hook import report
+from worker.refit.engine.finite import NotFinite
+from worker.refit.engine.verify import packed_answers
+from worker.refit.weights.digest import Digester, digests, parts
+
+_T = TypeVar("_T", bound=Callable[..., Any])
+_ATTRIBUTE = "_model_quirks_ledger"
+#: Entries that a process keeps.
+_KEPT = 16
+#: What a kernel holds in no tensor.
+_COMPUTES = " (as it computes)"
+
+_raw_loads = 0
+
+
+def raw_loads() -> int:
+    """Returns how often a running model of this process was loaded by a bare ``load_weights``."""
+    return _raw_loads
+
+
+def watch(worker: Any) -> None:
+    """Keeps a ledger of a worker of vLLM from now on; call it before the worker loads its model."""
+    if not hasattr(worker, _ATTRIBUTE):
+        setattr(worker, _ATTRIBUTE, Ledger(worker, LedgerSettings.read()))
+
+
+def settle(worker: Any) -> dict[str, Any]:
+    """Closes the update that is open, if it can be.
+
+    Returns:
+        ``entries`` since the last call, as JSON; ``is_open``, whether an update is still open.
+    """
+    found = getattr(worker, _ATTRIBUTE)
+    return {"entries": [entry.model_dump(mode="json") for entry in found.settle()], "is_open": found.is_open}
+
+
+def entries(worker: Any, since: int = 0) -> list[dict[str, Any]]:
+    """Returns the entries of this process from a number on, the newest last, as JSON; a few of the past are kept."""
+    return [entry.model_dump(mode="json") for entry in getattr(worker, _ATTRIBUTE).entries if entry.number >= since]
+
+
+def account(worker: Any) -> dict[str, Any] | None:  # noqa: ARG001
+    """Returns a `quirks_core.apply.ledger.Account` as JSON: the engine's core answers in the place of its workers.
+
+    This function runs, and returns None, where the ledger is off.
+    """
+    return None
+
+
+def trainer_at(worker: Any, updates: int) -> None:
+    """Reports how many updates the trainer has made; the engine's core takes it, as for `account`."""
+
+
+class Ledger:
+    """What a process knows of its updates.
+
+    Attributes:
+        entries: The last ones.
+    """
+
+    def __init__(self, worker: Any, settings: LedgerSettings) -> None:
+        self.entries: deque[Entry] = deque(maxlen=_KEPT)
+        self._worker = worker
+        self._whole = settings.whole
+        self._number = 0
+        self._new: list[Entry] = []
+        self._last: dict[str, str] = {}
+        self._adapters: dict[tuple[str, int, str], dict[str, str]] = {}
+        self._adapter: dict[str, str] = {}
+        self._coming: _Coming | None = None
+        self._is_inside = False
+        self._is_off = False
+        for method, wrap in (
+            ("load_model", self._around_load_model),
+            ("start_weight_update", self._around_start),
+            ("update_weights", self._around_chunk),
+            ("finish_weight_update", self._around_finish),
+            ("reload_weights", self._around_reload),
+            ("sleep", self._around_sleep),
+        ):
+            if (original := getattr(worker, method, None)) is not None:
+                setattr(worker, method, functools.wraps(original)(wrap(original)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more of an update may come, whose end nobody reports."""
+        return self._coming is not None and self._coming.way == "raw"
+
+    def settle(self) -> list[Entry]:
+        """Closes the update that is open, and returns the entries since the last call.
+
+        Tensors are on no device while a layerwise reload is open: some trainers, and our quirk for vLLM's CPU platform, load
+        that way, and close it with the next request.
+        """
+        with self._guarded():
+            parameters = self._worker.model_runner.get_model().parameters()
+            if self.is_open and not any(parameter.is_meta for parameter in parameters):
+                self._close()
+        new, self._new = self._new, []
+        return new
+
+    # ---- where updates begin and end
+
+    def _around_load_model(self, original: _T) -> Callable[..., Any]:
+        def load_model(*args: Any, **kwargs: Any) -> Any:
+            found = original(*args, **kwargs)
+            with self._guarded():
+                self._look_at_loads(self._worker.model_runner.get_model())
+                if (manager := getattr(self._worker.model_runner, "lora_manager", None)) is not None:
+                    self._look_at_adapters(manager)
+            return found
+
+        return load_model
+
+    def _around_start(self, original: _T) -> Callable[..., Any]:
+        def start_weight_update(*args: Any, **kwargs: Any) -> Any:
+            self._open("transfer")
+            return original(*args, **kwargs)
+
+        return start_weight_update
+
+    def _around_chunk(self, original: _T) -> Callable[..., Any]:
+        def update_weights(*args: Any, **kwargs: Any) -> Any:
+            with self._inside():
+                return original(*args, **kwargs)
+
+        return update_weights
+
+    def _around_finish(self, original: _T) -> Callable[..., Any]:
+        def finish_weight_update(*args: Any, **kwargs: Any) -> Any:
+            with self._inside():
+                found = original(*args, **kwargs)
+            self._close()
+            return found
+
+        return finish_weight_update
+
+    def _around_reload(self, original: _T) -> Callable[..., Any]:
+        def reload_weights(*args: Any, **kwargs: Any) -> Any:
+            self._open("reload")
+            with self._inside():
+                found = original(*args, **kwargs)
+            self._close()
+            return found
+
+        return reload_weights
+
+    def _around_sleep(self, original: _T) -> Callable[..., Any]:
+        def sleep(*args: Any, **kwargs: Any) -> Any:
+            self._last = {}  # of a deep sleep nothing is left, and what wakes is not what slept
+            return original(*args, **kwargs)
+
+        return sleep
+
+    def _look_at_loads(self, model: nn.Module) -> None:
+        """Watches every call of the model's ``load_weights``."""
+        load = model.load_weights
+
+        @functools.wraps(load)
+        def load_weights(weights: Any, *args: Any, **kwargs: Any) -> Any:
+            global _raw_loads
+            if not self._is_inside:
+                _raw_loads += 1
+                if self._coming is None or self._coming.way != "raw":
+                    self._open("raw")
+            return load(self._passing(weights), *args, **kwargs)
+
+        model.load_weights = load_weights
+
+    def _look_at_adapters(self, manager: Any) -> None:
+        load = manager._load_adapter
+
+        @functools.wraps(load)
+        def _load_adapter(request: Any) -> Any:
+            adapter = load(request)
+            with self._guarded():
+                self._add_adapter(manager._adapter_manager, request, adapter)
+            return adapter
+
+        manager._load_adapter = _load_adapter
+
+    # ---- entries
+
+    def _open(self, way: Way) -> None:
+        """An update begins: looks at what the model runs on before it."""
+        if self._is_off:
+            return
+        with self._guarded():
+            if self._coming is not None:
+                self._close()
+            start = time.perf_counter()
+            held = self._held()
+            if not self._number:
+                self._add(Entry(number=0, way="start", rank=self._rank, digests=held, sampled=not self._whole))
+            moves = self._worker.parallel_config.enable_eplb  # experts change places between updates
+            past = [] if moves else [name for name in held.keys() & self._last.keys() if held[name] != self._last[name]]
+            self._last = held
+            self._coming = _Coming(way, self._whole, tuple(sorted(past)), time.perf_counter() - start)
+
+    def _close(self) -> None:
+        """The update is complete: looks at what the model runs on now."""
+        with self._guarded():
+            coming, self._coming = self._coming, None
+            if coming is None or getattr(self._worker, "_weight_update_is_draft", False):
+                return
+            start = time.perf_counter()
+            ways = getattr(self._worker.weight_transfer_engine, "ways", {}) if coming.way == "transfer" else {}
+            held, last = self._held(), self._last
+            self._last = held
+            self._number += 1
+            self._add(
+                Entry(
+                    number=self._number,
+                    way=coming.way,
+                    rank=self._rank,
+                    tensors=coming.tensors or ways.get("copied", 0) + ways.get("reloaded", 0),
+                    bytes=coming.bytes or ways.get("bytes", 0),
+                    digests=held,
+                    changed=tuple(name for name in held if name in last and held[name] != last[name]),
+                    received=coming.digester.result(),
+                    not_finite=tuple(sorted(ways["not_finite"] if "not_finite" in ways else self._not_finite())),
+                    unannounced=coming.unannounced,
+                    sampled=not self._whole,
+                    seconds=round(coming.seconds + time.perf_counter() - start, 4),
+                )
+            )
+
+    def _add_adapter(self, manager: Any, request: Any, adapter: Any) -> None:
+        start = time.perf_counter()
+        tensors = {
+            f"{module}.{side}": tensor
+            for module, weights in adapter.loras.items()
+            for side in ("lora_a", "lora_b")
+            if isinstance(tensor := getattr(weights, side), torch.Tensor)
+        }
+        held = digests(tensors.items(), whole=self._whole)
+        known = (request.lora_name, request.lora_int_id, request.lora_path)
+        if self._adapters.get(known) == held and not request.load_inplace:
+            return  # dropped and read again, which is no update
+        self._adapters = {known: held, **dict(list(self._adapters.items())[:_KEPT])}
+        last, self._adapter = self._adapter, held
+        takes = {*manager.modules, *(name for names in manager.packed_modules.values() for name in names)}
+        experts = tuple(f"{name}." for name in manager.modules if name.endswith("experts"))
+        not_finite = NotFinite()
+        not_finite.look(tensors.items())
+        self._number += 1
+        self._add(
+            Entry(
+                number=self._number,
+                way="lora",
+                rank=self._rank,
+                tensors=len(tensors),
+                bytes=sum(tensor.nbytes for tensor in tensors.values()),
+                digests=held,
+                changed=tuple(name for name in held if held[name] != last.get(name)),
+                not_finite=tuple(sorted(not_finite)),
+                adapter=request.lora_name,
+                unmatched=tuple(name for name in adapter.loras if name not in takes and not name.startswith(experts)),
+                is_zero=not any(bool(tensor.any()) for name, tensor in tensors.items() if name.endswith("lora_b")),
+                sampled=not self._whole,
+                seconds=round(time.perf_counter() - start, 4),
+            )
+        )
+
+    def _add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self._new.append(entry)
+
+    # ---- what the model runs on
+
+    @property
+    def _rank(self) -> int:
+        parallel = self._worker.parallel_config
+        return int(parallel.data_parallel_index * parallel.world_size + parallel.rank)
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the model's parameters; buffers may change while the engine generates."""
+        for name, parameter in self._worker.model_runner.get_model().named_parameters():
+            if not parameter.is_meta and parameter.numel():
+                yield from parts(name, parameter)
+
+    def _packed(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, answer in packed_answers(self._worker.model_runner.get_model()):
+            yield name + _COMPUTES, answer
+
+    def _held(self) -> dict[str, str]:
+        digester = Digester(whole=self._whole)
+        for tensors in (self._tensors(), self._packed()):
+            for name, tensor in tensors:
+                digester.add(name, tensor)
+        return digester.result()
+
+    def _not_finite(self) -> NotFinite:
+        found = NotFinite()
+        found.look((name, tensor) for name, tensor in self._tensors() if tensor.itemsize > 1)  # of one byte: a copy of it all
+        found.look(self._packed())
+        return found
+
+    def _passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+        """Passes on what is loaded, and looks at it; our own engine counts for itself, and records what it loads."""
+        coming = self._coming
+        if coming is None or (coming.way == "transfer" and hasattr(self._worker.weight_transfer_engine, "ways")):
+            return weights
+        if isinstance(weights, list | tuple | dict):
+            for name, tensor in weights.items() if isinstance(weights, dict) else weights:
+                coming.see(name, tensor)
+            return weights
+        return coming.passing(weights)
+
+    # ---- guards
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """What the model loads meanwhile belongs to an update that vLLM knows of."""
+        before, self._is_inside = self._is_inside, True
+        try:
+            yield
+        finally:
+            self._is_inside = before
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """An error of the ledger ends the ledger, and no update."""
+        try:
+            with torch.no_grad(), _disable_current_modes():
+                yield
+        except Exception as error:
+            self._is_off, self._coming = True, None
+            report.say(f"ledger: this process keeps none from now on: {words(error)}")
+
+
+class _Coming:
+    """An update that has begun."""
+
+    def __init__(self, way: Way, whole: bool, unannounced: tuple[str, ...], seconds: float) -> None:
+        self.way = way
+        self.digester = Digester(whole=whole)
+        self.unannounced = unannounced
+        self.seconds = seconds
+        self.tensors = self.bytes = 0
+
+    def see(self, name: str, tensor: torch.Tensor) -> None:
+        """Takes note of a tensor that came."""
+        self.tensors += 1
+        if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
+            self.bytes += tensor.nbytes
+            with _disable_current_modes():
+                self.digester.add(name, tensor)
+
+    def passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Passes tensors on, and takes note of each."""
+        for name, tensor in weights:
+            self.see(name, tensor)
+            yield name, tensor
