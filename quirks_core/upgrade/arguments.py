@@ -17,7 +17,7 @@ from quirks_core.configuration.slots import ENGINE, Slot, is_engine_argument
 from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.paste import Form
+from quirks_core.upgrade.paste import REMARK, Form
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
 
@@ -177,7 +177,7 @@ def _gone(
     else:
         why, instead = "its description is nearly the same", _by_help(was, fresh)
     if instead:
-        paste = f"{form.set(f'{ENGINE}{instead}', value)}   # instead of {path}"
+        paste = f"{form.set(f'{ENGINE}{instead}', value)}{REMARK}instead of {path}"
         return Suggestion(path, instead, _change(slot, f"is now called {instead} ({why})", paste, _line(was)))
     close = difflib.get_close_matches(path, fresh, n=1, cutoff=_CLOSE)
     near = f"; new there, and of a similar name: {close[0]}" if close else ""

@@ -111,6 +111,7 @@ class Report(Record):
         purpose: Purpose of the run.
         digests: Digests of the plan on both releases.
         findings: What changes, by section.
+        rewritten: The run with every change: a command line, or a configuration in JSON; empty if the release refuses it.
         elsewhere: Known changes of vLLM between the two that do not concern this run, one sentence each.
     """
 
@@ -121,6 +122,7 @@ class Report(Record):
     purpose: str
     digests: tuple[str, str]
     findings: tuple[Finding, ...]
+    rewritten: str = ""
     elsewhere: tuple[str, ...] = ()
 
     @property

@@ -14,7 +14,7 @@ from quirks_core.base.errors import shortened
 from quirks_core.source.engine_parser import Answer, Judgement, Outcome
 from quirks_core.upgrade.arguments import DEPRECATED, Suggestion
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.paste import Form
+from quirks_core.upgrade.paste import REMARK, Form
 
 _STAGES = ("options", "server", "engine arguments", "configuration", "all")
 #: A list of everything that would be taken.
@@ -144,7 +144,7 @@ def _server_defaults(before: Judgement, after: Judgement, form: Form, names: tup
                 else ""
             )
             message = f"left open, and its default changes from {_shown(was)} to {_shown(now)}"
-            keeps = f"{paste}   # keeps what {names[0]} did" if paste else ""
+            keeps = f"{paste}{REMARK}keeps what {names[0]} did" if paste else ""
             level = Level.NOTE if now is None else Level.CHANGE  # None leaves the choice to the server
             yield _finding(level, _option(name), message, paste=keeps if level is Level.CHANGE else "")
 

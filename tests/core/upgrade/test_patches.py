@@ -1,0 +1,473 @@
+"""``quirks upgrade --patches``: monkey-patches of vLLM that other packages make, held against releases."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from quirks_core.base.errors import UsageError
+from quirks_core.source.monkey_patches import Way, read_patches
+from quirks_core.upgrade.finding import Level, Verdict
+from quirks_core.upgrade.patch_changes import check_patches
+from quirks_core.upgrade.release import find_release
+
+from .conftest import SOURCE
+
+OLD = """
+    from vllm.base import Base
+
+    LIMIT = 1
+
+    class Scheduler(Base):
+        def schedule(self, requests):
+            '''Schedules.'''
+            return requests
+
+        def _finish(self, request):
+            return self.schedule([request])
+
+        def _report(self):
+            return self._finish(None)
+
+        def kept(self, one: int):
+            return one
+
+    def helper(one, two):
+        return one + two
+"""
+NEW = """
+    from vllm.base import Base
+
+    LIMIT = 2
+
+    class Scheduler(Base):
+        def schedule(self, requests, budget):
+            return requests[:budget]
+
+        def _report(self):
+            return self.schedule([], 0)
+
+        def kept(self, one: 'int | None'):
+            # a comment, an annotation and a docstring are no change
+            '''Keeps.'''
+            return one
+
+        def drained(self):
+            return self._report
+
+    def helper(one, two, three=0):
+        return one + two + three
+"""
+BASE = """
+    class Base:
+        def shared(self):
+            return 1
+
+        def _of_nobody(self):
+            return 2
+"""
+CALLER = (
+    "from vllm.core import Scheduler, helper\n\ndef run(s):\n    s.kept(1)\n    s.shared()\n    s.drained()\n    helper(1, 2)\n"
+)
+
+
+@pytest.fixture
+def wheels(wheel):
+    """Two small releases: what is asked of them is how vLLM's source can change."""
+
+    def make(version, core):
+        files = {"vllm/core.py": textwrap.dedent(core), "vllm/base.py": textwrap.dedent(BASE), "vllm/caller.py": CALLER}
+        return str(wheel(version, {**SOURCE, **files}))
+
+    return make("0.30.0", OLD), make("0.33.0", NEW)
+
+
+@pytest.fixture
+def trees(wheels, cache):  # noqa: ARG001 - what is unpacked goes to a cache of the test's own
+    """The same, as releases."""
+    return tuple(map(find_release, wheels))
+
+
+@pytest.fixture
+def check(trees, tmp_path):
+    """Holds the patches of a file against the second of the two releases; returns its report."""
+
+    def run(text, *, back=False):
+        file = tmp_path / "patches.py"
+        file.write_text(textwrap.dedent(text), encoding="utf-8")
+        before, after = reversed(trees) if back else trees
+        return check_patches(str(file), before, after)
+
+    return run
+
+
+def only(report):
+    (found,) = report.findings
+    return found
+
+
+KEPT, HELPER = "vllm.core.Scheduler.kept", "vllm.core.helper"
+
+# ---- what is found
+
+
+@pytest.mark.parametrize(
+    ("text", "way", "target"),
+    [
+        ("import vllm.core\nvllm.core.helper = print", Way.ASSIGNMENT, HELPER),
+        ("import vllm.core as c\nc.Scheduler.kept = lambda self: 1", Way.ASSIGNMENT, KEPT),
+        ("from vllm import core\ns = core.Scheduler\ns.kept = f", Way.ASSIGNMENT, KEPT),
+        ("from vllm.core import TABLE as t\nt['x'] = 1", Way.ASSIGNMENT, "vllm.core.TABLE"),
+        ("from vllm.core import Scheduler\nsetattr(Scheduler, 'kept', f)", Way.SETATTR, KEPT),
+        ("import importlib\nm = importlib.import_module('vllm.core')\nm.helper = f", Way.ASSIGNMENT, HELPER),
+        ("import sys\nsys.modules['vllm.core'].helper = f", Way.ASSIGNMENT, HELPER),
+        ("import sys\nsys.modules['vllm.core'] = f", Way.MODULE, "vllm.core"),
+        ("from unittest.mock import patch\nP = 'vllm.core.helper'\npatch(P, f).start()", Way.MOCK, HELPER),
+        ("T = [('vllm.core.' 'helper', f)]\nfor t, r in T:\n    patch(t, r)", Way.MOCK, HELPER),
+        ("import vllm.core as c\nwith mock.patch.object(c, 'helper', f):\n    pass", Way.MOCK, HELPER),
+        ("def test(monkeypatch):\n    monkeypatch.setattr('vllm.core.helper', f)", Way.MOCK, HELPER),
+        ("import wrapt\nwrapt.wrap_function_wrapper('vllm.core', 'Scheduler.kept', f)", Way.MOCK, KEPT),
+        ("@wrapt.patch_function_wrapper('vllm.core', 'Scheduler.kept')\ndef f(w, i, a, k): ...", Way.MOCK, KEPT),
+        ("@patches('vllm.core:Scheduler.kept')\ndef f(self): ...", Way.DECORATOR, KEPT),
+        ("from vllm.core import Scheduler\n@override(Scheduler, 'kept')\ndef f(self): ...", Way.DECORATOR, KEPT),
+        ("from vllm.core import Scheduler\nclass P(VLLMPatch[Scheduler]):\n    def kept(self): ...", Way.DECORATOR, KEPT),
+    ],
+)  # fmt: skip
+def test_every_way_to_patch_is_read(text, way, target):
+    (found,) = read_patches(text, "p.py")
+
+    assert (found.way, found.targets) == (way, (target,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from vllm.core import Scheduler\noriginal = Scheduler.kept\nScheduler.kept = original",
+        "from vllm.core import Scheduler\nfrom mine import Scheduler\nScheduler.kept = f",
+        "import vllm.core\ndef f(vllm):\n    vllm.core.helper = 1",
+        "engine_config.scheduler = 1",
+        "import functools, vllm.core\n@functools.wraps(vllm.core.helper)\ndef f(): ...",
+        "'a text of some length'.replace('text of some', 'other')",
+    ],
+)
+def test_what_patches_nothing_of_vllm_is_left_out(text):
+    assert read_patches(text, "p.py") == []
+
+
+# ---- what a release means for it
+
+
+def test_a_target_that_nothing_changes_is_a_clean_go(check):
+    report = check("from vllm.core import Scheduler\nScheduler.kept = lambda self, one: one + 1")
+
+    assert (report.verdict, report.patches, report.unchanged) == (Verdict.GO, 1, ("vllm.core.Scheduler.kept",))
+
+
+def test_a_target_that_is_gone_stops(check):
+    found = only(check("from vllm.core import Scheduler\nScheduler._finish = lambda self, request: None"))
+
+    assert found.level is Level.STOP
+    assert found.message == "patches.py:2 (assignment): 0.33.0: vllm.core has no Scheduler._finish (0.30.0 has it)"
+
+
+def test_a_patch_that_no_release_has_a_target_for_stops(check):
+    found = only(check("from unittest.mock import patch\npatch('vllm.core.Scheduler.nowhere', print)"))
+
+    assert (found.level, "(nor has 0.30.0)" in found.message) == (Level.STOP, True)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "try:\n    Scheduler._finish = f\nexcept AttributeError:\n    pass",
+        "if hasattr(Scheduler, '_finish'):\n    Scheduler._finish = f",
+        "import contextlib\nwith contextlib.suppress(AttributeError):\n    Scheduler._finish = f",
+    ],
+)
+def test_code_that_goes_on_without_a_gone_target_is_unknown(check, guard):
+    found = only(check(f"from vllm.core import Scheduler\ndef f(self): ...\n{guard}"))
+
+    assert (found.level, found.message.endswith("the code goes on without the patch")) == (Level.UNKNOWN, True)
+
+
+def test_a_mark_that_keeps_a_patch_from_running_twice_guards_nothing(check):
+    found = only(
+        check("""
+    from vllm.core import Scheduler
+    def patch_it():
+        if getattr(Scheduler._finish, "_mine", False):
+            return
+        def finish(self, request): ...
+        finish._mine = True
+        Scheduler._finish = finish
+    """)
+    )
+
+    assert found.level is Level.STOP
+
+
+def test_a_changed_body_is_unknown_with_the_lines(check):
+    found = only(check("from vllm.core import Scheduler\nScheduler._report = lambda self: None"))
+
+    assert found.level is Level.UNKNOWN
+    assert "-    return self._finish(None)" in found.lines
+    assert "+    return self.schedule([], 0)" in found.lines
+
+
+def test_a_replacement_that_does_not_take_what_the_release_passes_stops(check):
+    found = only(check("from vllm.core import Scheduler\nScheduler.schedule = lambda self, requests: requests"))
+
+    assert found.level is Level.STOP
+    assert "its signature was (self, requests), and is (self, requests, budget)" in found.message
+    assert found.message.endswith("what replaces it does not take budget")
+
+
+@pytest.mark.parametrize("takes", ["*args, **kwargs", "one, two, **more", "one, two"])
+def test_a_parameter_with_a_default_stops_no_replacement(check, takes):
+    found = only(check(f"import vllm.core\nvllm.core.helper = lambda {takes}: 1"))
+
+    assert (found.level, "does not take three" in found.message) == (Level.UNKNOWN, takes == "one, two")
+
+
+def test_a_value_that_differs_is_unknown(check):
+    found = only(check("import vllm.core\nvllm.core.LIMIT = 3"))
+
+    assert (found.level, found.lines) == (Level.UNKNOWN, ("@@ -1 +1 @@", "-LIMIT = 1", "+LIMIT = 2"))
+
+
+def test_overridden_methods_of_a_subclass_are_patches_and_its_own_are_not(check):
+    report = check("""
+    from vllm.core import Scheduler
+    class Mine(Scheduler):
+        def _report(self): return super()._report()
+        def shared(self): return 2
+        def own(self): return 3
+        def drained(self): return 4
+    """)
+
+    found = {item.subject: (item.level, item.message.partition(": ")[2]) for item in report.findings}
+    assert found.keys() == {"vllm.core.Scheduler._report", "vllm.core.Scheduler.drained"}
+    assert found["vllm.core.Scheduler._report"][1].endswith("the patch calls what it replaces")
+    assert (
+        "is the first of the two that has it (vllm.core:18), and the class overrides it"
+        in found["vllm.core.Scheduler.drained"][1]
+    )
+    assert report.unchanged == ("vllm.core.Scheduler", "vllm.core.Scheduler.shared")
+
+
+def test_a_base_class_that_is_gone_stops_once(check):
+    found = only(check("from vllm.gone import Old\nclass Mine(Old):\n    def a(self): ...\n    def b(self): ..."))
+
+    assert (found.level, found.subject) == (Level.STOP, "vllm.gone.Old")
+
+
+def test_a_method_that_nothing_calls_stops(check):
+    found = only(check("from vllm.base import Base\nBase._of_nobody = lambda self: 3"))
+
+    assert found.level is Level.STOP
+    assert found.message.endswith("nothing in 0.33.0 calls it, nor in 0.30.0: the patch does nothing")
+
+
+def test_two_places_that_replace_one_target_are_unknown_unless_they_exclude_each_other_or_chain(check):
+    begin = "from vllm.core import Scheduler\nfrom vllm import core\n"
+    twice = check(begin + "Scheduler.kept = lambda s, one: 1\ncore.Scheduler.kept = lambda s, one: 2")
+    branches = check(begin + "if x:\n    Scheduler.kept = lambda s, one: 1\nelse:\n    Scheduler.kept = lambda s, one: 2")
+    chain = check(begin + "o = Scheduler.kept\ndef f(s, one): return o(s, one)\nScheduler.kept = f\nScheduler.kept = f")
+
+    assert only(twice).level is Level.UNKNOWN
+    assert only(twice).lines == ("patches.py:3", "patches.py:4")
+    assert branches.findings == ()
+    assert only(chain).level is Level.NOTE
+
+
+def test_conditions_on_the_version_of_vllm_decide_which_patch_counts(check):
+    report = check("""
+    import vllm
+    from packaging import version
+    from vllm.core import Scheduler
+    def apply():
+        if version.parse(vllm.__version__) >= version.parse("0.32"):
+            Scheduler.kept = lambda self, one: 1
+            return
+        Scheduler._finish = lambda self, request: 1
+    """)
+
+    assert (only(report).level, only(report).subject) == (Level.NOTE, "vllm.core.Scheduler._finish")
+    assert report.unchanged == ("vllm.core.Scheduler.kept",)
+
+
+def test_a_name_that_is_imported_from_one_of_two_modules_is_there_if_one_of_them_is(check):
+    report = check("""
+    try:
+        from vllm.old_core import Scheduler
+    except ImportError:
+        from vllm.core import Scheduler
+    Scheduler.kept = lambda self, one: 1
+    """)
+
+    assert report.findings == ()
+
+
+def test_a_text_that_is_replaced_in_a_file_of_vllm_must_be_in_it(check):
+    edit = """
+    # a file of vllm
+    def edit(read, find):
+        path = find("{file}")
+        old = "{old}"
+        return read(path).replace(old, "else", 1)
+    """
+    same = check(edit.format(file="vllm/core.py", old="return self._report"), back=True)
+    gone = check(edit.format(file="core.py/../core.py", old="return self._finish(None)").replace("core.py/../", "vllm/"))
+    file = check(edit.format(file="v1/gone.py", old="return self._finish(None)"))
+
+    assert only(same).level is Level.STOP  # the older release does not have it
+    assert (only(gone).level, only(gone).lines) == (Level.STOP, ("- return self._finish(None)",))
+    assert only(file).message.endswith("0.33.0 has no such file (nor has 0.30.0)")
+
+
+def test_a_package_is_searched_without_its_tests_and_a_file_that_is_no_python_is_unknown(trees, tmp_path):
+    (tmp_path / "mine" / "tests").mkdir(parents=True)
+    (tmp_path / "mine" / "tests" / "test_x.py").write_text("import vllm.core\nvllm.core.helper = 1")
+    (tmp_path / "mine" / "a.py").write_text("import vllm.core\nvllm.core.Scheduler.kept = lambda self, one: 1")
+    (tmp_path / "mine" / "b.py").write_text("import vllm (")
+
+    report = check_patches(str(tmp_path / "mine"), *trees)
+
+    assert (report.patches, only(report).level, only(report).subject) == (1, Level.UNKNOWN, "b.py")
+
+
+# ---- real releases
+
+
+@pytest.fixture
+def against(releases, tmp_path):
+    """Holds a file against 0.33.0, from 0.31.0."""
+
+    def run(text, platform):
+        file = tmp_path / "patches.py"
+        file.write_text(text, encoding="utf-8")
+        return check_patches(str(file), releases["0.31.0"], releases["0.33.0"], platform)
+
+    return run
+
+
+def test_a_method_of_the_first_model_runner_is_unknown_where_the_second_one_runs(against):
+    text = "from vllm.v1.worker.gpu_model_runner import GPUModelRunner\nGPUModelRunner.reset_mm_cache = lambda self: None"
+
+    assert "runs model runner V2 where it can" in only(against(text, "cuda")).message
+    assert against(text, "cpu").findings == ()
+
+
+def test_the_rust_front_end_is_a_note_for_patches_of_the_server(against):
+    text = "import vllm.entrypoints.utils as u\nu.cli_env_setup = lambda: None"
+
+    assert [(item.level, item.subject) for item in against(text, "cuda").findings][-1] == (Level.NOTE, "VLLM_USE_RUST_FRONTEND")
+
+
+def test_an_imported_name_is_followed_to_its_definition(against):
+    text = "import vllm\nvllm.LLM.generate = lambda self, *args, **kwargs: None"
+
+    assert [item.subject for item in against(text, "cuda").findings] in ([], ["vllm.LLM.generate"])
+
+
+#: Trainers with their commit, the files that patch vLLM, and what cannot work on 0.33.0: the end of the target.
+TRAINERS = {
+    "NVIDIA-NeMo/RL@7ea279abfbeb698b092856d0dab61e7cf39bc909": (
+        ("nemo_rl/models/generation/vllm/patches.py", "nemo_rl/models/generation/vllm/quantization/fp8.py"),
+        18,
+        {
+            "vllm/v1/executor/ray_executor.py", "vllm/tool_parsers/utils.py", "vllm/v1/executor/ray_executor_v2.py",
+            "vllm/distributed/device_communicators/shm_broadcast.py", "RayDistributedExecutor.collective_rpc",
+            "ModelOptMxFp8LinearMethod.process_weights_after_loading",
+        },
+    ),
+    "verl-project/verl@1dda039b9c6311889a9c9a26040677e1254814f9": (
+        (
+            "verl/utils/qat/vllm_patch.py", "verl/utils/modelopt/vllm_modelopt_patch.py", "verl/utils/vllm/vllm_fp8_utils.py",
+            "verl/utils/vllm/vllm_fp4_utils.py",
+        ),
+        12,
+        {
+            "ModelOptNvFp4LinearMethod.__init__", "ModelOptNvFp4LinearMethod.process_weights_after_loading",
+            "CompressedTensorsW4A16Fp4.process_weights_after_loading", "mxfp4.replace_parameter", "fp8.replace_parameter",
+            "CompressedTensorsW4A4Nvfp4MoEMethod.process_weights_after_loading",
+        },
+    ),
+    "PrimeIntellect-ai/prime-rl@559b44772e471d1538537b8805cc77f3824a5e64": (
+        ("src/prime_rl/inference/patches.py", "src/prime_rl/inference/vllm/serving_tokens.py"),
+        26,
+        {"protocol.GenerateResponseChoice"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_patches_of_a_public_trainer_are_found_and_what_cannot_work_is_named(trainer, releases, tmp_path):
+    """Needs a folder of git directories, ``owner+name/repo``, that have these commits."""
+    files, count, stopped = TRAINERS[trainer]
+    for file in files:
+        _provide(trainer, file, tmp_path / "trainer" / file)
+
+    report = check_patches(str(tmp_path / "trainer"), releases["0.26.0"], releases["0.33.0"], "cuda")
+
+    stops = [item.subject for item in report.of(Level.STOP)]
+    assert report.patches == count
+    assert {end for end in stopped if any(target.endswith(end) for target in stops)} == stopped
+    assert len(stops) == len(stopped)
+
+
+def _provide(trainer, file, path):
+    repository, _, commit = trainer.partition("@")
+    folder = os.environ.get("MODEL_QUIRKS_TESTS_TRAINERS")
+    if not folder:
+        pytest.skip("MODEL_QUIRKS_TESTS_TRAINERS names no folder with the trainers' repositories")
+    git = Path(folder, repository.replace("/", "+"), "repo")
+    if not git.is_dir():
+        pytest.skip(f"{folder} has no repository {repository}")
+    program = shutil.which("git") or pytest.skip("there is no git")
+    shown = subprocess.run([program, f"--git-dir={git}", "show", f"{commit}:{file}"], capture_output=True, check=False)
+    if shown.returncode:
+        pytest.skip(f"{repository} has no {file} at {commit}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(shown.stdout)
+
+
+# ---- the command
+
+
+def test_the_command_has_the_forms_and_exit_codes_of_the_others(quirks, wheels, cache, tmp_path):
+    assert cache
+    file = tmp_path / "mine.py"
+
+    def run(value, *form):
+        file.write_text(f"from vllm.core import Scheduler\nScheduler.{value} = lambda self, one: None\n")
+        return quirks("upgrade", "--from", wheels[0], "--to", wheels[1], "--patches", file, *form)
+
+    go, unknown, stop = run("kept"), run("_report", "--markdown"), run("_finish", "--json")
+
+    assert (go.code, unknown.code, stop.code) == (0, 3, 2)
+    assert "\ngo: 1 target is as before\n" in go.out
+    assert unknown.out.startswith("**unknown: 1 to be read**\n\n## ")
+    assert "\n  ```diff\n" in unknown.out
+    assert (stop.json["verdict"], stop.json["findings"][0]["subject"]) == ("stop", "vllm.core.Scheduler._finish")
+
+
+@pytest.mark.parametrize(
+    "words", [("--model", "x"), ("--find", "0.30", "0.31"), ("--catalogue",), ("--", "vllm", "serve", "x")]
+)
+def test_patches_need_no_run(quirks, words):
+    outcome = quirks("upgrade", "--patches", "x.py", "--to", "0.33", *words)
+
+    assert (outcome.code, "--patches needs no run" in outcome.err) == (4, True)
+
+
+def test_what_patches_nothing_or_is_not_there_is_a_usage_error(check, trees):
+    with pytest.raises(UsageError, match="no patch of vLLM was found in it"):
+        check("print('nothing')")
+    with pytest.raises(UsageError, match="there is no such file, folder or installed package"):
+        check_patches("nowhere_at_all", *trees)
