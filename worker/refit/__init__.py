@@ -9,15 +9,28 @@ from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.scope import RefitScope, tensors
 
 if TYPE_CHECKING:
+    from worker.refit.trainer_engine import RefitTrainer, RefitTrainerInitInfo
     from worker.refit.transport.collective import CollectiveSender
     from worker.refit.transport.files import write
     from worker.refit.transport.ipc_zmq import send as send_ipc_zmq
     from worker.refit.weights.source import Source
 
-__all__ = ["CollectiveSender", "Manifest", "RefitScope", "Source", "send_ipc_zmq", "tensors", "write"]
+__all__ = [
+    "CollectiveSender",
+    "Manifest",
+    "RefitScope",
+    "RefitTrainer",
+    "RefitTrainerInitInfo",
+    "Source",
+    "send_ipc_zmq",
+    "tensors",
+    "write",
+]
 
 _LAZY = {
     "CollectiveSender": ("worker.refit.transport.collective", "CollectiveSender"),
+    "RefitTrainer": ("worker.refit.trainer_engine", "RefitTrainer"),
+    "RefitTrainerInitInfo": ("worker.refit.trainer_engine", "RefitTrainerInitInfo"),
     "Source": ("worker.refit.weights.source", "Source"),
     "send_ipc_zmq": ("worker.refit.transport.ipc_zmq", "send"),
     "write": ("worker.refit.transport.files", "write"),

@@ -31,8 +31,6 @@ def take(worker: Any, update_info: dict[str, Any], *, clean: bool) -> dict[str, 
     worker.start_weight_update()
     worker.update_weights(update_info)
     worker.finish_weight_update()
-    if engine.problem is not None:
-        raise engine.problem
     if clean:
         _zero_cache(worker)
     return dict(engine.ways)

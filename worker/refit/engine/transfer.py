@@ -27,7 +27,10 @@ def register() -> None:
     global _registered
     if _registered:
         return
-    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+    from vllm.distributed.weight_transfer import factory
 
-    WeightTransferEngineFactory.register_engine(BACKEND, "worker.refit.engine.transfer_engine", "RefitEngine")
+    factory.WeightTransferEngineFactory.register_engine(BACKEND, "worker.refit.engine.transfer_engine", "RefitEngine")
+    trainers = getattr(factory, "WeightTransferTrainerFactory", None)  # from 0.28 on
+    if trainers is not None:
+        trainers.register_engine(BACKEND, "worker.refit.trainer_engine", "RefitTrainer")
     _registered = True

@@ -93,7 +93,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     Attributes:
         touched: Whether the last refit changed the model; if it failed as well, old and new weights stand side by side.
         ways: What the last refit did, as `worker.refit.refitting.RefitReport` takes it from each process.
-        problem: What went wrong while the last refit was finished; None if nothing did.
     """
 
     init_info_cls = RefitInitInfo
@@ -113,7 +112,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._not_finite = NotFinite()
         self.touched = False
         self.ways: dict[str, Any] = {}
-        self.problem: QuirksError | None = None
 
     @property
     def rank(self) -> int:
@@ -141,7 +139,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._not_finite = NotFinite()
         self.touched = False
         self.ways = {}
-        self.problem = None
 
     def receive_weights(self, update_info: RefitUpdateInfo) -> None:
         """Takes one refit.
@@ -150,17 +147,19 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             RefitRejectedError: The manifest is not as announced, or the file is broken; the model is as it was.
             TransferError: The trainer died or took too long.
             RefitUnsupportedError: vLLM cannot reload this model; it is as it was.
-            RefitError: Parameters that never got a value but a dummy's were left out, or weights are not finite.
+            RefitError: Parameters that never got a value but a dummy's were left out, weights are not finite, or they could
+                not be put in force.
         """
         with self._stream(update_info) as stream:
             self._load(stream, update_info)
         self._keep(stream, update_info)
+        self._put_in_force()
 
     def finish_weight_update(self) -> None:
-        """Processes what is left and puts the weights in force.
+        """Does nothing any more: vLLM would take no further refit after an error here."""
 
-        What goes wrong is left in `problem`: vLLM would take no further refit after an error here.
-        """
+    def _put_in_force(self) -> None:
+        """Processes what is left."""
         try:
             if (reload := self._end_reload()) is not None:
                 reload.check(self._slots)
@@ -168,11 +167,12 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 recording, manifest = self._recorded
                 self._plan = recording.plan(manifest, self.ways["unloaded"])
             self._complete_once = True
-        except QuirksError as error:
-            self.problem = error
+        except QuirksError:
+            raise
         except Exception as error:
-            self.problem = RefitError(f"refit: the new weights could not be put in force: {words(error)}")
-        self._recorded = None
+            raise RefitError(f"refit: the new weights could not be put in force: {words(error)}") from error
+        finally:
+            self._recorded = None
 
     def verify(self, update_info: RefitUpdateInfo) -> dict[str, str]:
         """Receives the same weights once more, into a second model, and compares it with the running one.

@@ -1,0 +1,124 @@
+"""The backend ``model_quirks`` of a plain ``vllm serve``, and its trainer's half behind vLLM's interface."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from patience import HUNG_S
+
+from worker.lab.kit import checkpoints
+from worker.refit import RefitTrainerInitInfo
+from worker.refit.transport.ports import free_port
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "send_weights.py"
+PROMPT = "once upon a time"
+
+UNREACHABLE = """
+import sys, torch
+from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+from transformers import AutoModelForCausalLM
+from worker.refit import RefitTrainer, RefitTrainerInitInfo, Source
+source = Source(AutoModelForCausalLM.from_pretrained(sys.argv[1]), "state_dict")
+client = HTTPVLLMWeightSyncClient(sys.argv[2])
+RefitTrainer.trainer_init(RefitTrainerInitInfo(rank=0), client=client, source=source).send_weights()
+"""
+
+
+def text(server):
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=HUNG_S)
+    model = client.models.list().data[0].id
+    return client.completions.create(model=model, prompt=PROMPT, max_tokens=12, temperature=0).choices[0].text
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return [checkpoints.build("qwen3", folder / str(seed), seed=seed) for seed in range(2)]
+
+
+@pytest.fixture(scope="module")
+def serving(vllm, programs):
+    """Starts servers of a model with our backend and without a plan."""
+    options = ["--max-model-len", "128", "--max-num-seqs", "8", "--enforce-eager", *programs.few_blocks]
+    transfer = ["--weight-transfer-config", '{"backend": "model_quirks"}']
+
+    def start(model, *more):
+        port = free_port("127.0.0.1")
+        command = [vllm, "serve", model, *options, *transfer, *more]
+        return programs.server(*command, port=port, VLLM_SERVER_DEV_MODE="1")
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def expected(models, serving):
+    """What a server makes that loaded the second checkpoint itself."""
+    with serving(models[1]) as server:
+        return text(server)
+
+
+@pytest.fixture(scope="module")
+def server(models, expected, serving):  # noqa: ARG001  # one server at a time
+    """A server of the first checkpoint."""
+    with serving(models[0]) as running:
+        yield running
+
+
+@pytest.fixture
+def send(programs, server):
+    def run(model, *options, ranks=1):
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
+        command = [*(launcher if ranks > 1 else [sys.executable]), EXAMPLE, model, server.url, *options]
+        return programs.run(*command, OMP_NUM_THREADS="1")
+
+    return run
+
+
+@pytest.mark.parametrize(("options", "ranks"), [((), 1), ((), 2), (("--transport", "collective"), 1)])
+def test_a_trainer_without_our_worker_sends_its_weights_to_vllm_serve(models, server, send, expected, options, ranks):
+    for model in models:
+        ended = send(model, *options, "--port", str(free_port("127.0.0.1")), ranks=ranks)
+
+        assert ended.code == 0, ended.text[-3000:]
+        assert re.search(r"sent \d+ tensors by", ended.text)
+    assert text(server) == expected
+
+
+def test_a_trainer_of_another_model_gets_the_engine_s_reason_and_the_weights_stay(server, send, tmp_path):
+    before = text(server)
+    other = checkpoints.build("qwen3_moe", tmp_path / "other", seed=0)
+
+    ended = send(other)
+
+    assert ended.code != 0
+    assert "refit rejected, nothing was loaded" in ended.text, ended.text[-3000:]
+    assert "model.layers.0.mlp.experts.0.gate_proj.weight" in ended.text
+    httpx.post(f"{server.url}/resume", timeout=HUNG_S).raise_for_status()
+    assert text(server) == before
+
+
+def test_a_trainer_without_a_server_gets_one_error_that_names_the_call(programs, models):
+    port = free_port("127.0.0.1")
+    ended = programs.run(sys.executable, "-c", UNREACHABLE, models[0], f"http://127.0.0.1:{port}", OMP_NUM_THREADS="1")
+
+    assert ended.code != 0
+    assert ended.text.rstrip().splitlines()[-1].startswith("requests.exceptions.ConnectionError"), ended.text[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"transport": "file"}, "transport is 'file'; there are ipc_zmq and collective"),
+        ({"transport": "collective"}, "a collective needs port"),
+        ({"rank": 2}, "rank is 2 of trainer_ranks 1"),
+        ({"engine_ranks": 0}, "engine_ranks is 0"),
+    ],
+)
+def test_an_init_info_that_cannot_work_is_refused(values, reason):
+    with pytest.raises(ValueError, match=reason):
+        RefitTrainerInitInfo(**{"rank": 0, **values})
