@@ -73,7 +73,8 @@ docs: $(STAMP)
 prove: export VLLM_ENABLE_V1_MULTIPROCESSING = 0
 prove: export OMP_NUM_THREADS = 1
 prove: $(STAMP)
-	$(VENV)/bin/quirks prove --all --jobs $(JOBS) --output docs/evidence.json --markdown docs/evidence.md --record
+	$(VENV)/bin/quirks prove --all --jobs $(JOBS) --output docs/evidence.json --record
+	$(VENV)/bin/python docs/_ext/pages.py
 
 sweep: $(STAMP)
 	$(VENV)/bin/python -m worker.lab.sweep $(KINDS)

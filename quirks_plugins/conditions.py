@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Fact, environment, package, platform, setting, typed
+from quirks_core import Fact, setting, typed
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
@@ -44,8 +44,9 @@ unpacked_on_cpu = Fact("platform.cpu.avx_vnni").one_of(False) & (
     (_bfloat16 & Fact("platform.cpu.avx512").one_of(False)) | (_float16 & Fact("platform.cpu.avx512_fp16").one_of(False))
 )
 
-#: VLLM's V1 model runner may be in use. On CUDA the V2 runner is the default for all models from 0.29.0 on.
-v1_model_runner = ~platform("cuda") | environment("VLLM_USE_V2_MODEL_RUNNER").one_of("0") | package("vllm", fixed="0.29.0")
+#: The model runner whose code has the defect; a proof on one runner is none for the other.
+v1_model_runner = Fact("engine.model_runner").one_of("v1")
+v2_model_runner = Fact("engine.model_runner").one_of("v2")
 
 #: The trainer was declared to compute in a shorter dtype than that of its weights, by torch's autocast.
 under_autocast = typed("train.autocast") & setting("train.autocast").one_of("bfloat16", "float16")

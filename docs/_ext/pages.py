@@ -1,4 +1,4 @@
-"""The pages that are written from the code: catalogue, slots and command line, which are committed, and a page for each quirk.
+"""The pages written from code and records: catalogue, slots, command line, evidence (committed), and a page for each quirk.
 
 ``python docs/_ext/pages.py`` writes the committed pages; ``docs/conf.py`` writes those of the quirks while the site is built.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import evidence_page
 from words import FACTS as FACT_WORDS
 from words import sentence
 
@@ -52,7 +53,13 @@ _THREAD = re.compile(r"(?<![\w`/\[.-])([\w.-]+/[\w.-]+)#(\d+)")
 
 def committed_pages() -> dict[str, str]:
     """Returns the text of the committed pages, by name."""
-    return {"catalogue.md": _catalogue(_built_in()), "slots.md": _slots(), "cli.md": _command_line(make_parser())}
+    loaded = _built_in()
+    return {
+        "catalogue.md": _catalogue(loaded),
+        "cli.md": _command_line(make_parser()),
+        "evidence.md": _page("Evidence", *evidence_page.blocks(FOLDER, loaded)),
+        "slots.md": _slots(),
+    }
 
 
 def quirk_pages() -> dict[str, str]:
@@ -297,8 +304,7 @@ def _evidence(quirk: Quirk) -> list[str]:
     lines += [f"- static probe: `{probe}`" for probe in quirk.probes]
     found = [item for item in data_file.proved(quirk) if item.decided is not None]
     lines += [f"- {item.conclusion} on {item.place}, vLLM {item.versions.get('vllm', '?')}, by {item.by}" for item in found]
-    pages = "[evidence on the CPU](../evidence.md), [on an H200](../evidence-h200.md)"
-    return ["## Evidence", "\n".join(lines), f"What was seen: {pages}."] if lines else []
+    return ["## Evidence", "\n".join(lines), "What was seen: [evidence](../evidence.md)."] if lines else []
 
 
 def _examples(examples: Sequence[Example]) -> list[str]:

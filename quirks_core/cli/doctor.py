@@ -258,7 +258,14 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
     source = context.source_known(_ENGINE)
     for verdict in plan.active:
         item = registry.find(verdict.id).quirk
-        how, where = standing(item, context.platform, context.packages, cpu=cpu_kind(context.cpu), source=source)
+        how, where = standing(
+            item,
+            context.platform,
+            context.packages,
+            cpu=cpu_kind(context.cpu),
+            runner=plan.model_runner,
+            source=source,
+        )
         counts[how] += 1
         level = "note" if how in (Standing.REFUTED, Standing.RANGE, Standing.UNTESTED) else "ok"
         found.append(Finding(level, verdict.id, f"{how}{f' ({where})' if where else ''}: {verdict.title}"))
@@ -269,7 +276,8 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
     model = f"{context.model.name} ({context.model.model_type or 'no model_type'})"
     number = len(plan.active)
     concern = "1 quirk concerns" if number == 1 else f"{number} quirks concern"
-    summary = f"{concern} {model}, purpose {context.purpose}{f': {listed}' if listed else ''}"
+    about = f"purpose {context.purpose}, model runner {plan.model_runner or 'unknown'}"
+    summary = f"{concern} {model}, {about}{f': {listed}' if listed else ''}"
     refused = [Finding("error", "refused", str(refusal)) for refusal in plan.refusals]
     return [*refused, *found, Finding("ok", "this run", summary)]
 

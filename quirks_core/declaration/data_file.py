@@ -47,6 +47,8 @@ class Proved(BaseModel):
     Attributes:
         platform: The engine's platform.
         cpu: Kind of CPU (`quirks_core.facts.packages.CPU_KINDS`), for a quirk that depends on it.
+        device: Name of the GPU, or kind of CPU; empty if it was not recorded.
+        runner: The model runners that the paired runs used (``v1``); empty if nothing was run, or it was not recorded.
         versions: Versions of the packages that evidence can depend on.
         by: ``paired run`` or ``static probe``.
         conclusion: ``NEEDED`` or ``NOT NEEDED`` of a workaround, ``HOLDS`` or ``DOES NOT HOLD`` of a rule or feature, or
@@ -62,11 +64,14 @@ class Proved(BaseModel):
     conclusion: str
     date: date
     cpu: str = ""
+    device: str = ""
+    runner: str = ""
 
     @property
     def place(self) -> str:
-        """The platform, with the kind of CPU where the quirk depends on it."""
-        return f"{self.platform} ({self.cpu})" if self.cpu else self.platform
+        """The platform, with the kind of CPU where the quirk depends on it, and the model runner where it was recorded."""
+        more = ", ".join(filter(None, (self.cpu, self.runner and f"runner {self.runner}")))
+        return f"{self.platform} ({more})" if more else self.platform
 
     @property
     def decided(self) -> bool | None:
@@ -74,9 +79,9 @@ class Proved(BaseModel):
         return None if self.conclusion == "INCONCLUSIVE" else Kind.WORKAROUND.conclusion(self.conclusion) == "NEEDED"
 
     @property
-    def installation(self) -> tuple[str, str, str]:
-        """Platform, kind of CPU and version of the engine: evidence replaces older evidence of the same."""
-        return self.platform, self.cpu, self.versions.get("vllm", "")
+    def installation(self) -> tuple[str, str, str, str]:
+        """Platform, kind of CPU, version of the engine and its runner: evidence replaces older evidence of the same."""
+        return self.platform, self.cpu, self.versions.get("vllm", ""), self.runner
 
 
 class DataFile(BaseModel):
@@ -154,7 +159,7 @@ def _proved_of(quirk: Quirk, known: DataFile) -> tuple[Proved, ...]:
 def with_proved(known: DataFile, found: Mapping[str, Proved]) -> DataFile:
     """Returns a data file with new conclusions; each replaces the one of the same quirk on the same installation.
 
-    One that names a kind of CPU also replaces the one that was made before the quirk depended on it.
+    One that names a kind of CPU, or a model runner, also replaces the one that was made before that was recorded.
 
     Args:
         known: The current content.
@@ -163,7 +168,8 @@ def with_proved(known: DataFile, found: Mapping[str, Proved]) -> DataFile:
     merged = {name: {item.installation: item for item in items} for name, items in known.proved.items()}
     for name, item in found.items():
         places = merged.setdefault(name, {})
-        places.pop(item.model_copy(update={"cpu": ""}).installation, None)
+        for older in ({"cpu": ""}, {"runner": ""}, {"cpu": "", "runner": ""}):
+            places.pop(item.model_copy(update=older).installation, None)
         places[item.installation] = item
     ordered = {name: tuple(merged[name][place] for place in sorted(merged[name])) for name in sorted(merged)}
     return known.model_copy(update={"proved": ordered})

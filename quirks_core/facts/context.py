@@ -25,6 +25,7 @@ from quirks_core.configuration.config import GenerationConfig, Purpose
 from quirks_core.configuration.slots import ENGINE, ENV, SLOTS, engine_problem, is_engine_argument, is_slot, slot_around
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
 from quirks_core.facts.model_config import QUANTIZATION_KEYS, config_file, overridden, read_config
+from quirks_core.facts.model_runner import MODEL_RUNNER, model_runner
 from quirks_core.facts.packages import (
     CPU_FEATURES,
     cpu_features,
@@ -442,6 +443,12 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 "compute capability of the NVIDIA GPUs, times ten (Hopper: 90); on the CUDA platform",
                 lambda run: _known(run.gpu),
                 "another platform, no GPU in the process that plans, or GPUs of several kinds",
+            ),
+            FactSpec(
+                MODEL_RUNNER,
+                "v1 or v2: which of vLLM's model runners the engine uses",
+                model_runner,
+                "a platform or release that was not read, or what decides (the model, drafts, another argument) cannot be told",
             ),
             FactSpec("model.name", "hub id or folder name", lambda run: run.model.name),
             FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.loaded.model_type), _NO_TYPE),

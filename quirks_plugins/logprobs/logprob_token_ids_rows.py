@@ -7,8 +7,8 @@ batch. vLLM's V1 sampler (``Sampler.forward``) computes either the top k or the 
 runner does it for each request.
 
 What this changes: the sampler takes the rows of requests with ``logprob_token_ids`` from the one result and all other rows
-from the other. Batches without such a request are computed as before. The quirk is active where the V1 runner may be in
-use: on CPUs, on CUDA before vLLM 0.29.0, and with ``VLLM_USE_V2_MODEL_RUNNER=0``. No setting of vLLM has this effect.
+from the other. Batches without such a request are computed as before. The quirk is active on the V1 runner alone
+(``engine.model_runner``). No setting of vLLM has this effect.
 
 When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner. The source was read in
 every release from 0.26.0 to 0.33.0; 0.20.0 has the argument, too, and 0.16.0 does not.
@@ -23,6 +23,8 @@ from quirks_plugins.conditions import v1_model_runner
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
+
+_MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8}
 
 QUIRK = Quirk(
     id="logprob-token-ids-rows",
@@ -49,8 +51,9 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu", patches="Sampler.forward"),
         yes("qwen3", vllm="0.33.0", platform="cpu", purpose="serve"),
-        yes("qwen3", vllm="0.28.0", platform="cuda"),
+        yes(_MOE, vllm="0.28.0", platform="cuda"),
         yes("qwen3", vllm="0.32.0", platform="cuda", env={"VLLM_USE_V2_MODEL_RUNNER": "0"}),
+        no({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, vllm="0.28.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cuda"),
         no("qwen3", {"engine.max_logprobs": 0}, vllm="0.32.0", platform="cpu"),
         no("qwen3", vllm="0.25.1", platform="cpu"),

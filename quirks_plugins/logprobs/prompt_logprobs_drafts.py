@@ -3,8 +3,8 @@
 What happens: the logprobs of a prompt, which rescoring and reference models use, are wrong for prompts that fit into a CUDA
 graph (up to 512 tokens by default). Longer prompts and all generated tokens are right, and nothing is logged. The V1 runner
 runs the drafter before it computes the logprobs of prompts. All CUDA graphs share one memory pool, so the drafter's graph
-overwrites the hidden states that these logprobs are computed from. The V2 runner, which vLLM uses for all models on CUDA from
-0.29.0 on, is not affected.
+overwrites the hidden states that these logprobs are computed from. The V2 runner is not affected; the quirk is active on the
+V1 runner alone (``engine.model_runner``), which 0.29 and 0.30 still take for a ``draft_model``.
 
 What this changes: in a step that computes logprobs of prompts, the hidden states are copied before the drafter runs
 (``GPUModelRunner.sample_tokens`` of the V1 runner). No setting of vLLM has this effect.
@@ -23,6 +23,9 @@ from quirks_plugins.conditions import v1_model_runner
 
 _METHOD = "engine.speculative_config.method"
 _MTP = {"engine.speculative_config": {"method": "mtp", "num_speculative_tokens": 1}}
+
+_NEXT = {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "num_experts": 8}
+_MODEL = {"engine.speculative_config": {"method": "draft_model", "num_speculative_tokens": 1}}
 
 QUIRK = Quirk(
     id="prompt-logprobs-drafts",
@@ -45,8 +48,10 @@ QUIRK = Quirk(
         fix("https://github.com/vllm-project/vllm/pull/53520"),
     ],
     examples=[
-        yes("qwen3_next", _MTP, vllm="0.28.0", platform="cuda", patches="GPUModelRunner.sample_tokens"),
-        yes("qwen3_next", _MTP, vllm="0.27.0", platform="cuda", purpose="serve"),
+        yes(_NEXT, _MTP, vllm="0.28.0", platform="cuda", patches="GPUModelRunner.sample_tokens"),
+        yes(_NEXT, _MTP, vllm="0.27.0", platform="cuda", purpose="serve"),
+        yes("qwen3", _MODEL, vllm="0.30.0", platform="cuda"),
+        no("qwen3", _MODEL, vllm="0.31.0", platform="cuda"),
         no("qwen3_next", _MTP, vllm="0.32.0", platform="cuda"),
         no("qwen3_next", {**_MTP, "engine.enforce_eager": True}, vllm="0.28.0", platform="cuda"),
         no("qwen3", {"engine.speculative_config": {"method": "ngram"}}, vllm="0.28.0", platform="cuda"),

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, report, unknown, yes
+from quirks_plugins.conditions import v1_model_runner
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -26,7 +27,7 @@ QUIRK = Quirk(
     id="cpu-seeded-chunked-prefill",
     title="A seeded request whose prompt is split over steps kills the engine on vLLM's CPU platform",
     flag=ModelFlag.RUNTIME,
-    match=platform("cpu"),
+    match=platform("cpu") & v1_model_runner,
     affected=Affected("vllm", introduced="0.30.0"),
     adjustments=Patch(
         "vllm.v1.worker.cpu_model_runner:CPUModelRunner.sample_tokens",

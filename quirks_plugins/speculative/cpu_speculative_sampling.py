@@ -33,6 +33,7 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import v1_model_runner
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -43,7 +44,7 @@ QUIRK = Quirk(
     id="cpu-speculative-sampling",
     title="Speculative decoding on vLLM's CPU platform samples at a random temperature, with logprobs that are off or NaN",
     flag=ModelFlag.SPECULATIVE,
-    match=platform("cpu") & setting("engine.speculative_config").is_set(),
+    match=platform("cpu") & v1_model_runner & setting("engine.speculative_config").is_set(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.sample.rejection_sampler:expand_batch_to_tokens",

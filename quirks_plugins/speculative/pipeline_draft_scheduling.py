@@ -6,7 +6,8 @@ steps as there are stages, when its sampled token has come back from the last on
 (``next_decode_eligible_step``), and only ``AsyncScheduler`` sets it. Draft tokens make a request look runnable too early.
 Recipes switch asynchronous scheduling off because it once was the cautious choice.
 
-What this changes: ``engine.async_scheduling`` becomes true. If the user set it to false, the run is refused.
+What this changes: on the V2 runner (``engine.model_runner``) ``engine.async_scheduling`` becomes true. If the user set it to
+false, the run is refused.
 
 When it can go: with vllm-project/vllm#52179, which is open. The field is set in the asynchronous scheduler alone in every
 release from 0.26.0 to 0.33.0; earlier ones were not read.
@@ -32,7 +33,7 @@ from quirks_core import (
     unknown,
     yes,
 )
-from quirks_plugins.conditions import PP
+from quirks_plugins.conditions import PP, v2_model_runner
 
 _SLOT = "engine.async_scheduling"
 _DRAFT = {"engine.speculative_config": {"method": "eagle3", "num_speculative_tokens": 3}, "engine.pipeline_parallel_size": 2}
@@ -41,7 +42,7 @@ QUIRK = Quirk(
     id="pipeline-draft-scheduling",
     title="Speculative decoding over pipeline stages generates wrong tokens with synchronous scheduling",
     flag=ModelFlag.SPECULATIVE,
-    match=platform("cuda", "rocm") & setting("engine.speculative_config").is_set() & PP.above(1),
+    match=platform("cuda", "rocm") & v2_model_runner & setting("engine.speculative_config").is_set() & PP.above(1),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(
         _SLOT,
@@ -62,6 +63,7 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cuda", gives={_SLOT: True}),
         yes("qwen3", {**_DRAFT, _SLOT: False}, vllm="0.33.0", platform="cuda", refuses=_SLOT),
+        no("qwen3", _DRAFT, vllm="0.29.0", platform="cuda"),  # EAGLE3 over stages: the V1 runner
         no("qwen3", {**_DRAFT, "engine.pipeline_parallel_size": 1}, vllm="0.32.0", platform="cuda"),
         no("qwen3", {"engine.pipeline_parallel_size": 2}, vllm="0.32.0", platform="cuda"),
         no("qwen3", _DRAFT, vllm="0.32.0", platform="cpu"),

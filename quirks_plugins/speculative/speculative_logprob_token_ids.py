@@ -5,7 +5,8 @@ with a request that asks for logprobs and has draft tokens, ends the engine with
 in flight are lost, and the server has to be started again. Without such a neighbour it gets no logprobs at all, silently. The
 V1 rejection sampler asks its sampler for the full logits of the last token and leaves ``logprob_token_ids`` in the metadata, so
 that the sampler returns a few columns. It then gathers only top k, and only if a request asked for them. The V2 runner is not
-affected.
+affected; the quirk is active on the V1 runner alone (``engine.model_runner``). On CUDA that is still the one for n-gram drafts
+in 0.29 to 0.31, and for a ``draft_model`` in 0.29 and 0.30.
 
 What this changes: the rejection sampler asks for full logits, and takes the rows of such requests by their token ids. No
 setting of vLLM has this effect.
@@ -55,6 +56,7 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu", patches="RejectionSampler.forward"),
         yes("qwen3", _DRAFT, vllm="0.26.0", platform="cuda", purpose="serve"),
+        yes("qwen3", _DRAFT, vllm="0.31.0", platform="cuda"),
         no("qwen3", _DRAFT, vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu"),
         no("qwen3", _DRAFT, vllm="0.25.1", platform="cpu"),

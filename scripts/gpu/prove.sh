@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Paired runs of every quirk on this GPU, several at the same time. Run it again with the same folder to go on.
-# Afterwards, where the repository is: python scripts/gpu/record.py docs/evidence-h200.json
+# Afterwards, where the repository is, with the report under a name of its own: python scripts/gpu/record.py docs/evidence-h200.json
 # usage: scripts/gpu/prove.sh FOLDER_FOR_RESULTS SECONDS [JOBS]
 set -uo pipefail
 out=$(realpath "${1:?usage: prove.sh FOLDER SECONDS [JOBS]}")

@@ -1,8 +1,9 @@
-"""Takes over a report that was made on another machine: the page beside it, and the data files of the distributions.
+"""Takes over a report that was made on another machine, into the data files of the distributions; `make docs` writes the page.
 
 usage: python scripts/gpu/record.py docs/evidence-h200.json
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -15,6 +16,6 @@ registry = Registry.load()
 installed = {item.quirk.id for item in registry.loaded}
 report = Report.read(file)
 report = report.model_copy(update={"proofs": tuple(proof for proof in report.proofs if proof.id in installed)})
-file.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
-file.with_suffix(".md").write_text(report.markdown(), encoding="utf-8")
+text = json.dumps(report.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False)
+file.write_text(text + "\n", encoding="utf-8")
 record(registry, report.proofs)

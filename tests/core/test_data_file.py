@@ -145,6 +145,17 @@ def test_a_rule_holds_where_its_record_says_that_a_workaround_was_needed(quirk):
     assert data_file.updated(updated, (quirk(),), "0.1").proved == data.proved
 
 
+def test_a_conclusion_on_one_model_runner_stands_beside_that_on_the_other_and_replaces_one_without_a_runner():
+    bare = Proved(platform="cuda", versions={"vllm": "0.33.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
+    first, second = (bare.model_copy(update={"runner": runner}) for runner in ("v1", "v2"))
+
+    data = DataFile()
+    for item in (bare, first, second):
+        data = data_file.with_proved(data, {"one": item})
+
+    assert data.proved == {"one": (first, second)}
+
+
 def test_a_conclusion_of_a_kind_of_cpu_stands_beside_another_kinds_and_replaces_one_without_a_kind():
     bare = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
     old, new = (bare.model_copy(update={"cpu": kind}) for kind in ("avx2", "amx"))

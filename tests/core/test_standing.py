@@ -30,3 +30,20 @@ def test_a_proof_holds_for_its_kind_of_cpu_if_the_quirk_depends_on_it(make_quirk
     monkeypatch.setattr(data_file, "proved", lambda _: (proved,))
 
     assert standing(make_quirk(match=match), "cpu", _VLLM, cpu=cpu, source=False)[0] is found
+
+
+@pytest.mark.parametrize(
+    ("recorded", "runner", "found"),
+    [
+        ("v1", "v1", Standing.PROVEN),
+        ("v1", "v2", Standing.ELSEWHERE),
+        ("v1", "", Standing.ELSEWHERE),
+        ("v1, v2", "v1", Standing.ELSEWHERE),
+        ("", "v2", Standing.PROVEN),  # before it was recorded
+    ],
+)
+def test_a_proof_on_one_model_runner_is_none_for_the_other(make_quirk, monkeypatch, recorded, runner, found):
+    proved = _OLDER.model_copy(update={"runner": recorded})
+    monkeypatch.setattr(data_file, "proved", lambda _: (proved,))
+
+    assert standing(make_quirk(match=platform("cpu")), "cpu", _VLLM, runner=runner, source=False)[0] is found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +94,23 @@ def test_what_a_proof_depends_on_makes_it_stale_and_nothing_else_does(package, m
     assert old in before[module]
 
     assert stale(package(**{module: before[module].replace(old, new)}), proof) == what
+
+
+def test_what_a_run_records_and_the_device_make_no_proof_stale(package, monkeypatch):
+    before = package()
+    proof = _proof(before)
+    scenario = Path(evidence.__file__).with_name("scenario.py").read_text(encoding="utf-8")
+    without = scenario.replace('result["runner"] =', 'result["other"] =')
+    trees = [ast.parse(text) for text in (scenario, without)]
+    for tree in trees:
+        evidence._leave_out_records(tree)
+
+    monkeypatch.setattr(evidence, "device", lambda: "another")
+
+    assert without != scenario
+    assert evidence.digest_of([trees[0]]) == evidence.digest_of([trees[1]])
+    assert evidence.dependencies(before)["device"] != proof.depends["device"]
+    assert stale(before, proof) == ""
 
 
 def test_another_engine_makes_a_proof_stale(package, monkeypatch):

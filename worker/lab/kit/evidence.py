@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quirks_core.declaration import encoding as declaration
 from quirks_core.declaration.adjustments import Patch
-from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platform, installed_versions
+from quirks_core.facts.packages import cpu_features, cpu_kind, device, installed_platform, installed_versions
 from quirks_core.plan.loaded import Loaded
 from quirks_core.source.vllm_source import INSTALLED
 from worker.lab.kit.proof import PACKAGES, Proof
@@ -37,17 +37,18 @@ def dependencies(item: Loaded) -> dict[str, str]:
         "kit": digest_of(_kit(scenarios)) if runs else "",
         "platform": installed_platform() or "",
         "cpu": cpu_kind(cpu_features()) if quirk.depends_on_cpu and installed_platform() == "cpu" else "",
+        "device": device(),
         **{name: installed.get(name, "") for name in PACKAGES},
     }
     return {name: text for name, text in found.items() if text}
 
 
 def stale(item: Loaded, proof: Proof | None) -> str:
-    """Says what has changed since a quirk was proved, the kind of CPU excepted; empty if nothing has."""
+    """Says what has changed since a quirk was proved, the kind of CPU or GPU excepted; empty if nothing has."""
     if proof is None:
         return "never proved"
     now = dependencies(item)
-    names = (now.keys() | proof.depends.keys()) - {"cpu"}
+    names = (now.keys() | proof.depends.keys()) - {"cpu", "device"}
     return ", ".join(sorted(name for name in names if now.get(name) != proof.depends.get(name)))
 
 
@@ -57,9 +58,19 @@ def _kit(scenarios: Iterable[ast.AST]) -> Iterator[ast.AST]:
     constants = (part.value for node in scenarios for part in ast.walk(node) if isinstance(part, ast.Constant))
     named = {value for value in constants if isinstance(value, str)}
     trees = {name: ast.parse(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")) for name in _KIT}
+    _leave_out_records(trees["scenario"])
     _keep_kinds(trees["checkpoints"], named)
     _keep_methods(trees["lab"], [*scenarios, *(tree for name, tree in trees.items() if name != "lab")])
     yield from trees.values()
+
+
+def _leave_out_records(tree: ast.Module) -> None:
+    """Leaves out the statements that write further keys into a result (``result["runner"] = …``): they decide nothing."""
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            body[:] = [
+                part for part in body if not (isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Subscript))
+            ]
 
 
 def _keep_methods(tree: ast.Module, users: Iterable[ast.AST]) -> None:

@@ -51,6 +51,7 @@ class Run(Record):
         error: Why there is no outcome.
         crash: The signal by which the process died of its own fault (``SIGSEGV``), if it did.
         states: What became of the quirk in each plan that the scenario made.
+        runner: The model runners that these plans were made for; empty if that is unknown.
         seconds: How long it took.
     """
 
@@ -58,6 +59,7 @@ class Run(Record):
     error: str = ""
     crash: str = ""
     states: tuple[State, ...] = ()
+    runner: str = ""
     seconds: float = 0.0
 
     @property
@@ -142,6 +144,12 @@ class Proof(Record):
         return self.model_copy(update={"conclusion": conclusion, "reason": reason, "findings": findings})
 
     @property
+    def runner(self) -> str:
+        """The model runners that the paired runs used; empty if nothing was run, or that was not recorded."""
+        runs = [run for item in self.findings for run in (item.with_quirk, item.without_quirk) if run and run.runner]
+        return ", ".join(sorted({name for run in runs for name in run.runner.split(", ")}))
+
+    @property
     def calls_for_action(self) -> bool:
         """The quirk is not needed, its evidence contradicts itself, or a paired run failed to decide."""
         undecided = [item for item in self.findings if item.conclusion is Conclusion.INCONCLUSIVE]
@@ -160,6 +168,8 @@ class Proof(Record):
         return Proved(
             platform=self.depends.get("platform", ""),
             cpu=self.depends.get("cpu", ""),
+            device=self.depends.get("device", ""),
+            runner=self.runner,
             versions={name: self.depends[name] for name in PACKAGES if name in self.depends},
             by=Kind.STATIC_PROBE if kinds == {Kind.STATIC_PROBE} else Kind.PAIRED_RUN,
             conclusion=self.conclusion,
