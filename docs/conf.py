@@ -41,8 +41,8 @@ _MENU = {
     "index": {
         "Start": ("why", "tutorial", "writing-a-quirk", "kit", "hooks"),
         "Use": (
-            *("install", "serve", "own-engine", "send-weights", "trainers", "worker", "trainer", "dp-ep", "parity", "evaluation"),
-            *("server", "operations", "cli"),
+            *("install", "serve", "own-engine", "send-weights", "trainers", "worker", "trainer"),
+            *("dp-ep", "parity", "evaluation", "server", "operations", "cli"),
         ),
         "Look up": ("symptoms", "catalogue", "slots", "architecture", "reference", "glossary"),
     },
