@@ -132,7 +132,7 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
             return
         self.client.start_weight_update()
         with ThreadPoolExecutor(max_workers=1) as pool:
-            update = pool.submit(self.client.update_weights, {**self._update_info, "manifest": manifest.encode()})
+            update = pool.submit(self.client.update_weights, self._update_info)
             try:
                 self._send(tensors, manifest, given_up=partial(_failed, update))
             except (RefitRejectedError, TransferError) as error:
