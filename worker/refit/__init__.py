@@ -9,16 +9,32 @@ from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.scope import RefitScope, tensors
 
 if TYPE_CHECKING:
+    from worker.refit.arrivals import Arrival, Arrivals
     from worker.refit.transport.collective import CollectiveSender
     from worker.refit.transport.files import write
     from worker.refit.transport.ipc_zmq import send as send_ipc_zmq
+    from worker.refit.weights.expected import digest
     from worker.refit.weights.source import Source
 
-__all__ = ["CollectiveSender", "Manifest", "RefitScope", "Source", "send_ipc_zmq", "tensors", "write"]
+__all__ = [
+    "Arrival",
+    "Arrivals",
+    "CollectiveSender",
+    "Manifest",
+    "RefitScope",
+    "Source",
+    "digest",
+    "send_ipc_zmq",
+    "tensors",
+    "write",
+]
 
 _LAZY = {
+    "Arrival": ("worker.refit.arrivals", "Arrival"),
+    "Arrivals": ("worker.refit.arrivals", "Arrivals"),
     "CollectiveSender": ("worker.refit.transport.collective", "CollectiveSender"),
     "Source": ("worker.refit.weights.source", "Source"),
+    "digest": ("worker.refit.weights.expected", "digest"),
     "send_ipc_zmq": ("worker.refit.transport.ipc_zmq", "send"),
     "write": ("worker.refit.transport.files", "write"),
 }
