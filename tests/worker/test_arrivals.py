@@ -71,7 +71,7 @@ def test_all_of_a_model_arrives_under_the_engines_names_and_every_update_has_a_n
     assert "layers.0.self_attn.qkv_proj.weight" in second.arrived
     assert (first.changed_share, second.changed_share) == (None, 1)
     pairs = zip(policy.parameters(), before.parameters(), strict=True)
-    exact = math.sqrt(sum(float((one - other).double().square().sum()) for one, other in pairs))
+    exact = math.sqrt(sum(float((one - other).detach().double().square().sum()) for one, other in pairs))
     assert second.update_norm == pytest.approx(exact, rel=0.1)
 
 

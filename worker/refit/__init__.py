@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from worker.refit.transport.collective import CollectiveSender
     from worker.refit.transport.files import write
     from worker.refit.transport.ipc_zmq import send as send_ipc_zmq
+    from worker.refit.trl_callback import LedgerCallback
     from worker.refit.weights.expected import digest
     from worker.refit.weights.source import Source
 
@@ -20,6 +21,7 @@ __all__ = [
     "Arrival",
     "Arrivals",
     "CollectiveSender",
+    "LedgerCallback",
     "Manifest",
     "RefitScope",
     "Source",
@@ -33,6 +35,7 @@ _LAZY = {
     "Arrival": ("worker.refit.arrivals", "Arrival"),
     "Arrivals": ("worker.refit.arrivals", "Arrivals"),
     "CollectiveSender": ("worker.refit.transport.collective", "CollectiveSender"),
+    "LedgerCallback": ("worker.refit.trl_callback", "LedgerCallback"),
     "Source": ("worker.refit.weights.source", "Source"),
     "digest": ("worker.refit.weights.expected", "digest"),
     "send_ipc_zmq": ("worker.refit.transport.ipc_zmq", "send"),

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from quirks_core.apply.ledger import COMPUTES, Entry, LedgerSettings, Way
-from quirks_core.base.errors import words
+from quirks_core.apply.ledger import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
+from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
 from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.verify import packed_answers
@@ -59,8 +59,14 @@ def entries(worker: Any, since: int = 0) -> list[dict[str, Any]]:
 
 
 def look(worker: Any) -> dict[str, Any]:
-    """Returns an entry of what this process runs on now, as JSON, whether or not there was an update."""
-    return getattr(worker, _ATTRIBUTE).look().model_dump(mode="json")  # type: ignore[no-any-return]
+    """Returns an entry of what this process runs on now, as JSON, whether or not there was an update.
+
+    Raises:
+        QuirksError: The process keeps no ledger.
+    """
+    if (found := getattr(worker, _ATTRIBUTE, None)) is None:
+        raise QuirksError(f"{LEDGER_VARIABLE}=off")
+    return found.look().model_dump(mode="json")  # type: ignore[no-any-return]
 
 
 def account(worker: Any) -> dict[str, Any] | None:  # noqa: ARG001
