@@ -127,10 +127,9 @@ def expected(
                 samples[common(name)], sizes[common(name)] = _sample(tensor), tensor.numel()
             yield name, tensor
 
-    for name, tensor in engine_tensors(looked_at(), tensor_parallel_size):
-        for cast in {tensor.dtype, dtype if dtype and tensor.is_floating_point() else tensor.dtype}:
-            labels.append(name)
-            digester.add(f"{len(labels) - 1}", tensor.to(cast))
+    for name, tensor in engine_tensors(looked_at(), tensor_parallel_size, dtype):
+        labels.append(name)
+        digester.add(f"{len(labels) - 1}", tensor)
     found = defaultdict(set)
     for label, text in digester.result().items():
         found[labels[int(label)]].add(text)
@@ -139,14 +138,22 @@ def expected(
 
 
 def engine_tensors(
-    tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size: int = 1
+    tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size: int = 1, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields what an engine may have of a checkpoint's tensors: fused or not, whole or a rank's part, each by its common name.
+    """Yields what an engine may have of a checkpoint's tensors, each by its common name: fused or not, whole or a rank's part.
 
     Args:
         tensors: By their names in a checkpoint; the experts of a layer must come one after the other.
         tensor_parallel_size: Over how many ranks the engine splits its layers.
+        dtype: The engine's; what it may keep in the checkpoint's is yielded in both.
     """
+    for name, tensor in _arranged(tensors, tensor_parallel_size):
+        yield name, tensor
+        if dtype not in (None, tensor.dtype) and tensor.is_floating_point():
+            yield name, tensor.to(dtype)
+
+
+def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size: int) -> Iterator[tuple[str, torch.Tensor]]:
     waiting: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     experts: dict[tuple[int, int], torch.Tensor] = {}
     layer = ""
