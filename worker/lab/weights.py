@@ -6,7 +6,7 @@ import hashlib
 import json
 import socket
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,18 +136,18 @@ def of_process(pid: int) -> Weights:
     Raises:
         UsageError: There is no such process, it keeps no file of receipts, or its engine had no update.
     """
+    import psutil
+
     try:
-        variables = dict(
-            part.partition("=")[::2] for part in Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
-        )
-        folder = Path(f"/proc/{pid}/cwd").readlink()
-    except FileNotFoundError:
+        process = psutil.Process(pid)
+        variables, folder = process.environ(), Path(process.cwd())
+        family = {pid, *(child.pid for child in process.children(recursive=True))}
+    except psutil.NoSuchProcess:
         raise UsageError(f"{pid} is no process on this machine; name a server's process id, or its address") from None
-    except PermissionError:
+    except psutil.AccessDenied:
         raise UsageError(f"process {pid} is another user's; ask its server by its address") from None
     if not (name := variables.get(_RECEIPT)):
         raise UsageError(f"process {pid} has no {_RECEIPT}: start it with MODEL_QUIRKS=rollout and {_RECEIPT}=FILE")
-    family = {pid, *_descendants(pid)}
     accounts = [one for one in receipts.read(folder / name).accounts if one.pid in family and one.host == socket.gethostname()]
     if not accounts:
         raise UsageError(f"process {pid}: its engine had no weight update, or keeps no ledger ({folder / name} has no account)")
@@ -203,17 +203,3 @@ def _match(folder: Path, held: Sequence[tuple[str, str]], right: Mapping[str, fr
 
 def _sorted(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    parents: dict[int, list[int]] = defaultdict(list)
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                parents[int((folder / "stat").read_text().rpartition(")")[2].split()[1])].append(int(folder.name))
-            except OSError:
-                continue  # it has ended meanwhile
-    waiting = list(parents[pid])
-    while waiting:
-        yield (one := waiting.pop())
-        waiting += parents[one]
