@@ -44,8 +44,8 @@ def test_a_healthy_run_has_no_verdict_and_its_updates_are_logged(run, options):
     assert [(row["arrived"], row["verdict"]) for row in rows] == [(1, "")] * 4
     assert [step["weights/arrived"] for step in steps] == [1] * 4
     assert all(step["weights/update_norm"] > 0 for step in steps[1:])
-    shares = [step["weights/changed_share"] for step in steps[1:]]
-    assert all((share > 0) == (options != ("--iterations=2",) or step in (3,)) for step, share in enumerate(shares, 2))
+    changes = [step["weights/changed_share"] > 0 for step in steps[1:]]
+    assert changes == ([False, True, False] if "--iterations=2" in options else [True] * 3)  # one rollout for two steps
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,8 @@ def test_a_policy_that_does_not_arrive_is_named_at_the_first_update_that_lacks_i
     assert line.startswith(f"arrival: step {step}: ")
     assert words in line
     if options:
-        assert rows[step - 1]["missing"] == [
-            f"layers.{layer}.{name}.weight" for layer in range(2) for name in ("mlp.down_proj", "self_attn.qkv_proj")
-        ]
+        targets = {f"layers.{layer}.{name}.weight" for layer in range(2) for name in ("mlp.down_proj", "self_attn.qkv_proj")}
+        assert targets >= set(rows[step - 1]["missing"])
 
 
 def test_an_engine_without_a_ledger_ends_the_run_with_what_to_set(train):

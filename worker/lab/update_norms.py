@@ -97,12 +97,19 @@ def _draw_layers(axes: Axes, steps: list[Step]) -> None:
     largest = max((norm for row in table.values() for norm in row.values()), default=0.0)
     for row, name in enumerate(names):
         for column in range(len(steps)):
-            norm = table[name].get(column, 0.0)
-            if norm:
+            place = -1
+            if norm := table[name].get(column, 0.0):
                 place = max(0, len(_STEPS) - 1 - int(math.log10(largest / norm)))
                 axes.add_patch(Rectangle((column, row), 1, 1, facecolor=COLOURS[_STEPS[place]], edgecolor="none"))
             if (name, column) in lost:
-                axes.text(column + 0.5, row + 0.5, "✗", ha="center", va="center", color=COLOURS["bad"])
+                axes.text(
+                    column + 0.5,
+                    row + 0.5,
+                    "✗",
+                    ha="center",
+                    va="center",
+                    color=COLOURS["paper" if place == len(_STEPS) - 1 else "bad"],
+                )
     axes.set(xlim=(0, len(steps)), ylim=(len(names), 0))
     every = 1 + len(names) // 24
     axes.set_yticks([row + 0.5 for row in range(0, len(names), every)], names[::every])

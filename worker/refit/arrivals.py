@@ -27,7 +27,7 @@ class Arrival:
         missing: Of those that are not: an older value, or another one.
         incomparable: Of those that the engine lays out or computes in its own way, and that give no sign of a fault.
         changed_share: Which share of its tensors changed since the comparison before; None at the first.
-        norms: By common name the L2 norm of the trainer's update since then, estimated from 4096 values of each tensor.
+        norms: By common name the L2 norm of the trainer's update since then, estimated from at most 4096 values of each.
         age: Of how many of the trainer's states ago the engine's weights are; None if they are of none that is known.
         verdict: What is wrong, in words; empty if nothing is.
     """

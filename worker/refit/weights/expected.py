@@ -38,7 +38,7 @@ _WRAPPERS = frozenset(
 #: Layers with a row for each token, which vLLM fills up with zeros to a multiple of so many.
 _VOCABULARIES = frozenset({"embed_tokens", "lm_head", "wte"})
 _ROWS = 64
-#: Values of each tensor from which the size of an update is estimated.
+#: Values of each tensor, at most, from which the size of an update is estimated.
 _VALUES = 4096
 
 
@@ -265,4 +265,5 @@ def _has_rows(name: str) -> bool:
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.detach().reshape(-1)
-    return flat[:: -(-len(flat) // _VALUES)].to(torch.float32, copy=True)  # the optimizer changes what it is taken from
+    step = max(1, -(-len(flat) // _VALUES)) | 1  # odd, as rows are mostly powers of two long
+    return flat[::step].to(torch.float32, copy=True)  # the optimizer changes what it is taken from
