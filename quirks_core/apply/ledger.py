@@ -14,6 +14,8 @@ from quirks_core.base.record import Record
 
 #: The account's switch: a mode, and what else is not at its default, as ``warn;unchanged=3``.
 LEDGER_VARIABLE = "MODEL_QUIRKS_LEDGER"
+#: Ends the name of what a kernel holds in no tensor, and is represented by what it makes of one input.
+COMPUTES = " (as it computes)"
 #: How weights came: what the engine started with, vLLM's weight transfer (also ours), ``reload_weights``, a bare
 #: ``model.load_weights``, a LoRA adapter.
 Way = Literal["start", "transfer", "reload", "raw", "lora"]

@@ -11,7 +11,7 @@ from quirks_core.declaration.flags import BUILT_IN
 #: Our commands, by what a user wants; those that start engines are in `worker`, and are listed if it is installed.
 _GROUPS: Mapping[str, Sequence[str]] = {
     "look at quirks and plans": ("list", "show", "plan", "explain", "upgrade", "diff"),
-    "run, prove and compare on engines": ("run", "prove", "audit", "parity", "migrate", "bisect"),
+    "run, prove and compare on engines": ("run", "prove", "audit", "parity", "weights", "migrate", "bisect"),
     "maintain an installation or a package": ("doctor", "lock", "new", "validate", "fingerprint"),
 }
 _OTHERS = "commands of other packages"

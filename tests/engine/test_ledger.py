@@ -8,7 +8,9 @@ import pytest
 import pytest_asyncio
 import torch
 
+from quirks_core.apply.ledger import Entry
 from worker.engine.readiness import Held
+from worker.refit import Arrivals, digest
 from worker.refit.engine import ledger
 
 #: A head of its own, a tied one, and experts.
@@ -97,3 +99,26 @@ async def test_frozen_layers_are_a_note(trainer):
 
     assert (verdict.kind, verdict.is_grave) == ("partial", False)
     assert "never model.layers.0" in verdict.text
+
+
+async def test_what_the_trainer_digests_arrives_tensor_by_tensor_and_what_it_does_not_send_is_named(trainer):
+    worker, policy = trainer
+    arrivals = Arrivals()
+    for _ in range(3):
+        step(policy)
+        await worker.refit_async(policy)
+
+        found = arrivals.compare(worker.last_refit.entries, digest(policy))
+
+        assert (found.share, found.verdict, found.changed_share) in ((1, "", None), (1, "", 1))
+        assert {"embed_tokens.weight", "layers.0.input_layernorm.weight", "norm.weight"} <= set(found.arrived)
+        assert all(name.endswith(("proj.weight", "gate.weight", "lm_head.weight")) for name in found.incomparable)
+    if any("experts" in name for name, _ in policy.named_parameters()):
+        assert {"layers.1.mlp.experts.w13_weight", "layers.1.mlp.experts.w2_weight"} <= set(found.arrived)
+    step(policy)
+
+    (entry,) = [Entry.model_validate(one) for one in await worker.engine.call(ledger.look)]
+    lost = arrivals.compare([entry], digest(policy))
+
+    assert (lost.share, lost.incomparable) == (0, ())
+    assert "no update came since the comparison before" in lost.verdict

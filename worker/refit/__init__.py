@@ -9,29 +9,40 @@ from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.scope import RefitScope, tensors
 
 if TYPE_CHECKING:
+    from worker.refit.arrivals import Arrival, Arrivals
     from worker.refit.trainer_engine import RefitTrainer, RefitTrainerInitInfo
     from worker.refit.transport.collective import CollectiveSender
     from worker.refit.transport.files import write
     from worker.refit.transport.ipc_zmq import send as send_ipc_zmq
+    from worker.refit.trl_callback import LedgerCallback
+    from worker.refit.weights.expected import digest
     from worker.refit.weights.source import Source
 
 __all__ = [
+    "Arrival",
+    "Arrivals",
     "CollectiveSender",
+    "LedgerCallback",
     "Manifest",
     "RefitScope",
     "RefitTrainer",
     "RefitTrainerInitInfo",
     "Source",
+    "digest",
     "send_ipc_zmq",
     "tensors",
     "write",
 ]
 
 _LAZY = {
+    "Arrival": ("worker.refit.arrivals", "Arrival"),
+    "Arrivals": ("worker.refit.arrivals", "Arrivals"),
     "CollectiveSender": ("worker.refit.transport.collective", "CollectiveSender"),
     "RefitTrainer": ("worker.refit.trainer_engine", "RefitTrainer"),
     "RefitTrainerInitInfo": ("worker.refit.trainer_engine", "RefitTrainerInitInfo"),
+    "LedgerCallback": ("worker.refit.trl_callback", "LedgerCallback"),
     "Source": ("worker.refit.weights.source", "Source"),
+    "digest": ("worker.refit.weights.expected", "digest"),
     "send_ipc_zmq": ("worker.refit.transport.ipc_zmq", "send"),
     "write": ("worker.refit.transport.files", "write"),
 }

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import html
-import io
 import math
-import re
 import textwrap
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from quirks_core.base.errors import UsageError
+from worker.lab.drawing import COLOURS, as_png, as_svg, new_figure
 from worker.lab.parity.notation import bound, label, number, plain, visible
 from worker.lab.parity.records import Bin, Histogram, Report, Result, worst_level
 from worker.lab.parity.summary import Tried, brief, changes, headline, heat, limit_of, limits_of, metrics_of, tried
@@ -20,13 +15,7 @@ from worker.lab.parity.thresholds import strain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-#: Colours by role; the page has variables of these names. Blue and orange differ with every kind of colour blindness.
-_COLOURS = {
-    "ink": "#1b1f24", "muted": "#5c6670", "line": "#d5dae0", "good": "#2a6f9e", "bad": "#c8500a", "paper": "#ffffff",
-    "h0": "#f3f7fa", "h1": "#e3eef6", "h2": "#c6ddec", "h3": "#9fc7e1", "h4": "#fbdcbc", "h5": "#f2a766", "h6": "#b84708",
-}  # fmt: skip
 _MARKS = {"fail": " ✗", "warn": " !", "ok": ""}
 #: Metrics of the heat map, the most informative first.
 _TELLING = ("mean_abs_delta", "max_abs_delta", "mean_exp_abs_delta", "mean_abs_dprob", "kl_k3", "ratio_mean", "clip_rate")
@@ -46,15 +35,15 @@ def overview(report: Report) -> Overview:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    with _figure((16, 9), 13) as figure:
+    with new_figure((16, 9), 13) as figure:
         panels = figure.subplot_mosaic([["heat", "top"], ["heat", "bottom"]], width_ratios=(4, 3))
         said = headline(report)
         verdict = _cut(said.verdict.partition(";")[0].rstrip("."), 108)
         advice = textwrap.fill(said.advice, 150, max_lines=2, placeholder=" …")
-        colour = _COLOURS["good" if said.level == "ok" else "bad"]
+        colour = COLOURS["good" if said.level == "ok" else "bad"]
         place: dict[str, Any] = {"x": 0.01, "ha": "left", "linespacing": 1.4}
         figure.suptitle(f"{verdict}\n{advice}\n", fontsize=14, color=colour, **place)
-        figure.supxlabel(_cut(_origin(report), 160), fontsize=11.5, color=_COLOURS["muted"], **place)
+        figure.supxlabel(_cut(_origin(report), 160), fontsize=11.5, color=COLOURS["muted"], **place)
         _draw_heat_map(panels["heat"], report)
         focus, steps = _focus(report), tried(report)
         if focus is None or focus.histogram is None:
@@ -69,7 +58,7 @@ def overview(report: Report) -> Overview:
             _title(panels["bottom"], f"one setting changed{rest}: ○ before, ● after")
         else:
             _draw_bins(panels["bottom"], focus.by_position if focus else (), "position among the generated tokens")
-        return Overview(_svg(figure, "overview", f"Overview of the parity of {report.model}"), _png(figure))
+        return Overview(as_svg(figure, "overview", visible(f"Overview of the parity of {report.model}")), as_png(figure))
 
 
 def breakdown(result: Result, name: str) -> str:
@@ -85,67 +74,13 @@ def breakdown(result: Result, name: str) -> str:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    with _figure((12, 2.6), 8) as figure:
+    with new_figure((12, 2.6), 8) as figure:
         left, middle, right = figure.subplots(1, 3)
         _draw_histogram(left, result.histogram)
         _draw_bins(middle, result.by_position, "position among the generated tokens")
         _draw_bins(right, result.by_probability, "trainer's probability of the token")
-        return _svg(figure, name, f"Tokens of {result.scenario} by log ratio; differences by position and by probability")
-
-
-# ---- files
-
-
-@contextmanager
-def _figure(size: tuple[float, float], text: float) -> Iterator[Figure]:
-    """Yields an empty figure whose file is the same every time, whatever the user's matplotlibrc says."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("the figures need matplotlib: pip install 'model-quirks[parity]'") from error
-    style: Any = {
-        # The backend stays as the caller has it.
-        **{name: value for name, value in mpl.rcParamsDefault.items() if not name.startswith("backend")},
-        "svg.hashsalt": "parity",
-        "svg.fonttype": "none",
-        "font.family": ["DejaVu Sans"],
-        "font.size": text,
-        "text.parse_math": False,
-        "text.color": _COLOURS["ink"],
-        "axes.labelcolor": _COLOURS["muted"],
-        "axes.edgecolor": _COLOURS["line"],
-        "axes.facecolor": "none",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "xtick.color": _COLOURS["line"],
-        "ytick.color": _COLOURS["line"],
-        "xtick.labelcolor": _COLOURS["muted"],
-        "ytick.labelcolor": _COLOURS["muted"],
-        "legend.frameon": False,
-        "legend.labelcolor": _COLOURS["muted"],
-    }
-    with mpl.rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a missing glyph is drawn as a box
-        yield Figure(figsize=size, layout="constrained")
-
-
-def _png(figure: Figure) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=100, facecolor=_COLOURS["paper"], metadata={"Software": None})
-    return file.getvalue()
-
-
-def _svg(figure: Figure, name: str, says: str) -> str:
-    """Returns the figure as an element of a page: in the page's colours, and with unique ids."""
-    file = io.StringIO()
-    figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    text = file.getvalue().partition("<svg ")[2]
-    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->\s*|xlink:", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-", text)
-    for role, colour in _COLOURS.items():
-        text = text.replace(colour, f"var(--{role})")
-    return f'<svg role="img" aria-label="{html.escape(visible(says))}" {text.strip()}'
+        says = f"Tokens of {result.scenario} by log ratio; differences by position and by probability"
+        return as_svg(figure, name, visible(says))
 
 
 # ---- parts
@@ -156,10 +91,10 @@ def _draw_histogram(axes: Axes, histogram: Histogram | None, after: Histogram | 
     if histogram is None or not sum(histogram.counts):
         _say(axes, "no tokens")
         return
-    colour = _COLOURS["good" if after is None else "bad"]
+    colour = COLOURS["good" if after is None else "bad"]
     axes.stairs(histogram.counts, histogram.edges, fill=True, color=colour, linewidth=0, label="as configured")
     if after is not None:
-        axes.stairs(after.counts, after.edges, color=_COLOURS["good"], linewidth=1.4, label=_cut(changed, 26))
+        axes.stairs(after.counts, after.edges, color=COLOURS["good"], linewidth=1.4, label=_cut(changed, 26))
         axes.legend(loc="upper right")
     reach = max(abs(edge) for item in (histogram, after) if item for edge in item.edges)
     axes.set(yscale="log", xlim=(-reach, reach), xlabel="log ratio: trainer - rollout, nats", ylabel="tokens")
@@ -180,13 +115,13 @@ def _draw_bins(axes: Axes, bins: Sequence[Bin], axis: str) -> None:
         _say(axes, "no difference" if any(item.tokens for item in bins) else "no tokens")
         return
     for name, colour in (("max", "bad"), ("mean", "good")):
-        axes.plot(range(len(bins)), rows[name], "o", color=_COLOURS[colour], markersize=4, label=name)
+        axes.plot(range(len(bins)), rows[name], "o", color=COLOURS[colour], markersize=4, label=name)
     # At least a power of ten, because a smaller range would magnify rounding.
     middle, half = math.sqrt(min(shown) * max(shown)), max(math.sqrt(max(shown) / min(shown)) * 1.6, 10**0.5)
     axes.set(yscale="log", ylim=(middle / half, middle * half), xlim=(-0.6, len(bins) - 0.4), xlabel=axis, ylabel="|Δ|, nats")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.minorticks_off()
-    axes.grid(axis="y", color=_COLOURS["line"], linewidth=0.4)
+    axes.grid(axis="y", color=COLOURS["line"], linewidth=0.4)
     step = 1 + (len(bins) - 1) // 10
     axes.set_xticks(range(0, len(bins), step), [visible(item.label) for item in bins][::step], rotation=30, ha="right")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 0.97), ncols=2)
@@ -199,14 +134,14 @@ def _draw_heat_map(axes: Axes, report: Report) -> None:
     names = [*(name for name in _TELLING if name in judged), *sorted(judged - set(_TELLING))][:_COLUMNS]
     axes.set(xlim=(0, max(len(names), 1)), ylim=(max(len(results), 6), 0))
     axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelcolor=_COLOURS["ink"])
+    axes.tick_params(length=0, labelcolor=COLOURS["ink"])
     axes.xaxis.tick_top()
     headings = [(label(name), *map(bound, limits_of(results, name)[:1])) for name in names]
     axes.set_xticks([place + 0.5 for place in range(len(names))], ["\n".join(words) for words in headings])
     axes.set_yticks([row + 0.5 for row in range(len(results))], [_cut(visible(item.scenario), 19) for item in results])
     for row, result in enumerate(results):
         if result.status != "measured":
-            colour = _COLOURS["bad" if result.status == "failed" else "muted"]
+            colour = COLOURS["bad" if result.status == "failed" else "muted"]
             axes.text(0.04, row + 0.5, _cut(visible(f"{result.status}: {result.reason}"), 60), va="center", color=colour)
             continue
         for place, name in enumerate(names):
@@ -220,11 +155,11 @@ def _draw_cell(axes: Axes, place: int, row: int, result: Result, name: str) -> N
     verdict = limit_of(result, name)
     step = None if verdict is None else heat(verdict)
     if step is not None:
-        axes.add_patch(Rectangle((place + 0.02, row + 0.04), 0.96, 0.92, facecolor=_COLOURS[f"h{step}"], edgecolor="none"))
+        axes.add_patch(Rectangle((place + 0.02, row + 0.04), 0.96, 0.92, facecolor=COLOURS[f"h{step}"], edgecolor="none"))
     level = worst_level(result.verdicts, name)
     weight = "bold" if level == "fail" and result.gates else "normal"
     text = number(result.metrics[name]) + _MARKS[level]
-    colour = _COLOURS["paper" if step == 6 else "ink"]
+    colour = COLOURS["paper" if step == 6 else "ink"]
     axes.text(place + 0.5, row + 0.5, text, ha="center", va="center", color=colour, fontweight=weight)
 
 
@@ -236,12 +171,12 @@ def _draw_steps(axes: Axes, steps: Sequence[Tried]) -> None:
     axes.set(xscale="log", xlim=(low, high), ylim=(_STEPS - 0.4, -0.6), xlabel="share of the limit")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.minorticks_off()
-    axes.axvline(1, color=_COLOURS["ink"], linewidth=0.8)
+    axes.axvline(1, color=COLOURS["ink"], linewidth=0.8)
     for row, (item, pair) in enumerate(zip(steps, strains, strict=True)):
-        colour = _COLOURS[{"restores": "good", "worsens": "bad"}.get(item.effect, "muted")]
+        colour = COLOURS[{"restores": "good", "worsens": "bad"}.get(item.effect, "muted")]
         ends = [value if math.isnan(value) else min(max(value, low), high) for value in pair]
         axes.plot(ends, [row, row], color=colour, linewidth=3, alpha=0.4)
-        axes.plot(ends[:1], [row], "o", markersize=9, color=colour, markerfacecolor=_COLOURS["paper"], clip_on=False)
+        axes.plot(ends[:1], [row], "o", markersize=9, color=colour, markerfacecolor=COLOURS["paper"], clip_on=False)
         axes.plot(ends[1:], [row], "o", markersize=9, color=colour, clip_on=False)
     axes.set_yticks(range(len(steps)), [_name(item) for item in steps], fontsize=11)
 
@@ -256,11 +191,11 @@ def _name(item: Tried) -> str:
 def _say(axes: Axes, text: str) -> None:
     """Writes a message in the place of a plot."""
     axes.set_axis_off()
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=_COLOURS["muted"])
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=COLOURS["muted"])
 
 
 def _title(axes: Axes, text: str) -> None:
-    axes.set_title(_cut(visible(text), 56), loc="left", fontsize=14, color=_COLOURS["ink"])
+    axes.set_title(_cut(visible(text), 56), loc="left", fontsize=14, color=COLOURS["ink"])
 
 
 def _cut(text: str, width: int) -> str:

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from quirks_core.apply.ledger import Entry, LedgerSettings, Way
-from quirks_core.base.errors import words
+from quirks_core.apply.ledger import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
+from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
 from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.verify import packed_answers
@@ -28,8 +28,6 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 _ATTRIBUTE = "_model_quirks_ledger"
 #: Entries that a process keeps.
 _KEPT = 16
-#: What a kernel holds in no tensor.
-_COMPUTES = " (as it computes)"
 
 _raw_loads = 0
 
@@ -58,6 +56,17 @@ def settle(worker: Any) -> dict[str, Any]:
 def entries(worker: Any, since: int = 0) -> list[dict[str, Any]]:
     """Returns the entries of this process from a number on, the newest last, as JSON; a few of the past are kept."""
     return [entry.model_dump(mode="json") for entry in getattr(worker, _ATTRIBUTE).entries if entry.number >= since]
+
+
+def look(worker: Any) -> dict[str, Any]:
+    """Returns an entry of what this process runs on now, as JSON, whether or not there was an update.
+
+    Raises:
+        QuirksError: The process keeps no ledger.
+    """
+    if (found := getattr(worker, _ATTRIBUTE, None)) is None:
+        raise QuirksError(f"{LEDGER_VARIABLE}=off")
+    return found.look().model_dump(mode="json")  # type: ignore[no-any-return]
 
 
 def account(worker: Any) -> dict[str, Any] | None:  # noqa: ARG001
@@ -119,6 +128,14 @@ class Ledger:
                 self._close()
         new, self._new = self._new, []
         return new
+
+    def look(self) -> Entry:
+        """Returns the last entry with digests of what the model runs on now; the account does not get it."""
+        with torch.no_grad(), _disable_current_modes():
+            held = self._held()
+        start = Entry(number=0, way="start", rank=self._rank, sampled=not self._whole)
+        last = next((entry for entry in reversed(self.entries) if entry.way != "lora"), start)
+        return last.model_copy(update={"digests": held})
 
     # ---- where updates begin and end
 
@@ -302,7 +319,7 @@ class Ledger:
 
     def _packed(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, answer in packed_answers(self._worker.model_runner.get_model()):
-            yield name + _COMPUTES, answer
+            yield name + COMPUTES, answer
 
     def _held(self) -> dict[str, str]:
         digester = Digester(whole=self._whole)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quirks_core.base.errors import UsageError
 from worker.errors import RefitRejectedError
 from worker.refit.weights.manifest import Manifest, TensorSpec
 
@@ -87,6 +88,28 @@ def held(folder: Path) -> Manifest:
         with suppress(OSError, KeyError, ValueError, SafetensorError):
             specs += _opened(path)[1].tensors
     return Manifest(tuple(specs), announced=False)
+
+
+def read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors of a checkpoint's safetensors files by name, sorted, each mapped from its file.
+
+    Args:
+        folder: The checkpoint.
+
+    Raises:
+        UsageError: It has no such files, or one is not complete.
+    """
+    from safetensors import SafetensorError
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UsageError(f"{folder} holds no safetensors files; name the folder of a checkpoint")
+    try:
+        places = {name: file for file, manifest in map(_opened, files) for name in (spec.name for spec in manifest.tensors)}
+        for name in sorted(places):
+            yield name, places[name].get_tensor(name)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{folder} holds a file that is no complete safetensors file: {error}") from error
 
 
 def _opened(path: Path) -> tuple[Any, Manifest]:

@@ -1,0 +1,132 @@
+"""``quirks weights`` against a live ``vllm serve``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+
+import pytest
+from patience import until
+
+from quirks_core.cli import main
+
+OPTIONS = (
+    "--dtype",
+    "float32",
+    "--max-model-len",
+    "128",
+    "--max-num-seqs",
+    "8",
+    "--enforce-eager",
+    "--num-gpu-blocks-override",
+    "64",
+)
+DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def weights(capsys):
+    """Runs the command; returns its exit code, what it printed, and its error."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        try:
+            code = main(["weights", *map(str, arguments)])
+        except SystemExit as error:
+            code = error.code
+        printed = capsys.readouterr()
+        return code, printed.out, " ".join(printed.err.split())
+
+    return run
+
+
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
+    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+        return answer.read()
+
+
+def update(server, folder):
+    """Loads a checkpoint into the running engine, and has it generate."""
+    post(f"{server.url}/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+    post(f"{server.url}/v1/completions", {"model": "policy", "prompt": [5, 6, 7], "max_tokens": 2})
+
+
+def test_a_server_with_quirks_shows_its_ledger_and_which_checkpoint_it_runs(
+    programs, checkpoint, receipts, vllm, port, weights, tmp_path
+):
+    steps = [checkpoint("qwen3", seed=seed) for seed in range(3)]
+    variables = DEVELOPMENT | {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_RECEIPT": str(receipts.file)}
+    command = [vllm, "serve", steps[0], "--served-model-name", "policy", *OPTIONS]
+    with programs.server(*command, port=port, **variables) as server:
+        code, out, _ = weights(server.url, "--checkpoint", *steps, "--json")
+        (found,) = json.loads(out)
+        assert (code, found["runs"], found["by"]) == (0, [str(steps[0])], "ledger")
+        assert found["account"]["updates"] == 0
+        for step in (steps[1], steps[2]):
+            update(server, step)
+
+        code, out, _ = weights(server.url, "--checkpoint", *steps)
+        assert code == 0
+        assert "ledger: 2 updates" in out
+        assert f"runs {steps[2]}: " in out
+        assert f"does not run {steps[0]}: " in out
+        assert "cannot be compared (packed or computed by the engine): layers.0.mlp.down_proj" in out
+        for target in (server.url, server.program.pid):
+            code, out, _ = weights(target, "--json")
+            (found,) = json.loads(out)
+            assert (code, found["account"]["updates"], found["problems"]) == (0, 2, [])
+
+        code, out, _ = weights(server.url, "--checkpoint", steps[1])
+        assert code == 1
+        for _ in range(2):
+            update(server, steps[2])
+        code, out, _ = weights(server.url)
+        assert code == 1
+        assert "unchanged: the last 2 updates up to 4 (reload) changed 0 of" in out
+
+        code, _, err = weights(server.url, "--checkpoint", checkpoint("llama_tied"))
+        assert code == 2
+        assert "is of another architecture than the server's model: model_type llama instead of qwen3" in err
+        code, _, err = weights(server.url, "--checkpoint", tmp_path)
+        assert code == 2
+        assert "holds no config.json; name the folder of a checkpoint" in err
+        code, _, err = weights(server.program.pid, "--checkpoint", steps[0])
+        assert (code, "--checkpoint needs the server's address" in err) == (2, True)
+
+
+def test_a_server_without_quirks_is_compared_by_vllms_own_checksums_and_keeps_running(
+    programs, checkpoint, vllm, port, weights
+):
+    steps = [checkpoint("qwen3", seed=seed) for seed in range(2)]
+    command = [vllm, "serve", steps[0], "--served-model-name", "policy", *OPTIONS]
+    with programs.server(*command, port=port, **DEVELOPMENT) as server:
+        code, out, _ = weights(server.url, "--checkpoint", *steps, "--json")
+        (found,) = json.loads(out)
+        assert (code, found["runs"], found["by"]) == (0, [str(steps[0])], "checksum")
+        assert "embed_tokens.weight" in found["matches"][1]["different"]
+        code, _, err = weights(server.url)
+        assert (code, "the engine keeps no ledger: start it with MODEL_QUIRKS=rollout" in err) == (2, True)
+        code, _, err = weights(server.program.pid)
+        assert (code, "has no MODEL_QUIRKS_RECEIPT" in err) == (2, True)
+        post(f"{server.url}/v1/completions", {"model": "policy", "prompt": [5, 6, 7], "max_tokens": 2})
+
+
+def test_a_server_without_development_paths_is_an_error_that_names_the_variable(programs, checkpoint, vllm, port, weights):
+    command = [vllm, "serve", checkpoint("qwen3"), *OPTIONS]
+    with programs.server(*command, port=port, OMP_NUM_THREADS="1") as server:
+        code, _, err = weights(server.url)
+
+    assert code == 2
+    assert "start it with VLLM_SERVER_DEV_MODE=1" in err
+
+
+def test_what_is_no_server_is_an_error(programs, port, weights):
+    code, _, err = weights(f"127.0.0.1:{port}")
+    assert (code, "nothing answers at http://127.0.0.1" in err) == (2, True)
+    with programs.running([sys.executable, "-u", "-m", "http.server", str(port), "--bind", "127.0.0.1"]) as server:
+        until(lambda: "Serving HTTP" in server.log.read_text(), "the server")
+        code, _, err = weights(f"127.0.0.1:{port}")
+    assert (code, "is no vllm serve: it has no /version" in err) == (2, True)
+    assert weights("ftp://host")[0] == 2

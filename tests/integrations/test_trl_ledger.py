@@ -1,0 +1,78 @@
+"""Faults of weight updates in TRL's own GRPO trainer, each named within two updates; and healthy runs without a verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("faulty_grpo.py")
+#: Eager engines start in half the time.
+VARIABLES = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_SET": "train.dtype=float32", "TORCHDYNAMO_DISABLE": "1"}
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in ("trl", "peft")),
+        reason="needs the extra 'integrations' (TRL or PEFT is not installed)",
+    ),
+]
+
+
+@pytest.fixture
+def run(train):
+    """Trains; returns the lines of the callback's file, TRL's own, and the verdicts in the output."""
+
+    def trained(fault, *options, **variables):
+        ended = train("-".join((fault, *options)), fault, *options, script=SCRIPT, **VARIABLES | variables)
+        assert ended.code == 0, ended.text[-4000:]
+        rows = [json.loads(line) for line in ended.log.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
+        said = [line.partition("model-quirks: ")[2] for line in ended.text.splitlines() if "model-quirks: arrival: " in line]
+        return rows, ended.steps, said
+
+    return trained
+
+
+@pytest.mark.parametrize("options", [(), ("--lora",), ("--iterations=2",)], ids=["full", "lora", "iterations"])
+def test_a_healthy_run_has_no_verdict_and_its_updates_are_logged(run, options):
+    rows, steps, said = run("none", *options)
+
+    assert said == []
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert [(row["arrived"], row["verdict"]) for row in rows] == [(1, "")] * 4
+    assert [step["weights/arrived"] for step in steps] == [1] * 4
+    assert all(step["weights/update_norm"] > 0 for step in steps[1:])
+    changes = [step["weights/changed_share"] > 0 for step in steps[1:]]
+    assert changes == ([False, True, False] if "--iterations=2" in options else [True] * 3)  # one rollout for two steps
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "step", "words"),
+    [
+        ("unmerged", ("--lora",), 2, "a base whose adapter is not merged, or a stale copy"),
+        ("frozen", (), 2, "a base whose adapter is not merged, or a stale copy"),
+        ("stale", (), 3, "a base whose adapter is not merged, or a stale copy"),
+        ("unsent", (), 2, "no update came since the comparison before"),
+    ],
+)
+def test_a_policy_that_does_not_arrive_is_named_at_the_first_update_that_lacks_it(run, fault, options, step, words):
+    rows, steps, said = run(fault, *options)
+
+    assert [bool(row["verdict"]) for row in rows] == [number >= step for number in range(1, 5)]
+    assert rows[step - 1]["arrived"] < 1
+    assert steps[step - 1]["weights/arrived"] < 1
+    (line,) = said
+    assert line.startswith(f"arrival: step {step}: ")
+    assert words in line
+    if options:
+        targets = {f"layers.{layer}.{name}.weight" for layer in range(2) for name in ("mlp.down_proj", "self_attn.qkv_proj")}
+        assert targets >= set(rows[step - 1]["missing"])
+
+
+def test_an_engine_without_a_ledger_ends_the_run_with_what_to_set(train):
+    ended = train("off", "none", script=SCRIPT, **VARIABLES | {"MODEL_QUIRKS_LEDGER": "off"})
+
+    assert ended.code != 0
+    assert "the engine keeps no ledger: start it with MODEL_QUIRKS=rollout" in ended.text

@@ -1,0 +1,224 @@
+"""What an engine should have of a trainer's model, and what follows from what it has."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from quirks_core.apply.ledger import COMPUTES, Entry
+from quirks_core.base.errors import UsageError
+from worker.lab.kit.checkpoints import build
+from worker.refit import Arrivals, digest
+from worker.refit.weights.digest import digests
+from worker.refit.weights.expected import engine_tensors, expected
+
+transformers = pytest.importorskip("transformers")
+PREFIX = "model.layers.0.self_attn"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return build("qwen3", tmp_path_factory.mktemp("models") / "qwen3")
+
+
+@pytest.fixture
+def policy(checkpoint):
+    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+
+
+@torch.no_grad()
+def train(model, *, only=""):
+    """One step of an optimizer."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and only in name:
+            parameter.add_(torch.randn_like(parameter) * 1e-3)
+
+
+@torch.no_grad()
+def engine(model, *, number=1, packed=(), **more):
+    """What an engine has of a model: fused, and some of it packed away."""
+    held = {}
+    for name, parameter in model.named_parameters():
+        words = name.split(".")
+        if words[-2] == "q_proj":
+            parts = [model.get_parameter(name.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj")]
+            name, parameter = name.replace("q_proj", "qkv_proj"), torch.cat(parts)
+        elif words[-2] == "gate_proj":
+            parts = [parameter, model.get_parameter(name.replace("gate_proj", "up_proj"))]
+            name, parameter = name.replace("gate_proj", "gate_up_proj"), torch.cat(parts)
+        elif words[-2] in ("k_proj", "v_proj", "up_proj"):
+            continue
+        if name.endswith(packed):
+            name, parameter = name.removesuffix(".weight") + COMPUTES, parameter.sum()
+        held[name] = parameter
+    return [Entry(number=number, way="raw", rank=0, digests=digests(held.items(), whole=False), **more)]
+
+
+def test_all_of_a_model_arrives_under_the_engines_names_and_every_update_has_a_norm(policy):
+    arrivals = Arrivals()
+    first = arrivals.compare(engine(policy), digest(policy))
+    before = copy.deepcopy(policy)
+    train(policy)
+
+    second = arrivals.compare(engine(policy, number=2), digest(policy))
+
+    for found in (first, second):
+        assert (found.share, found.missing, found.incomparable, found.verdict) == (1, (), (), "")
+    assert "layers.0.self_attn.qkv_proj.weight" in second.arrived
+    assert (first.changed_share, second.changed_share) == (None, 1)
+    pairs = zip(policy.parameters(), before.parameters(), strict=True)
+    exact = math.sqrt(sum(float((one - other).detach().double().square().sum()) for one, other in pairs))
+    assert second.update_norm == pytest.approx(exact, rel=0.1)
+
+
+@pytest.mark.parametrize("packed", [(), ("_proj.weight",)])
+def test_a_policy_that_is_trained_and_never_arrives_is_named_at_its_first_update(policy, packed):
+    arrivals, base = Arrivals(), copy.deepcopy(policy)
+    arrivals.compare(engine(base, packed=packed), digest(policy))
+    train(policy, only="q_proj")
+
+    sent_the_base = arrivals.compare(engine(base, number=2, packed=packed), digest(policy))
+    train(policy, only="q_proj")
+    sent_nothing = arrivals.compare(engine(base, number=2, packed=packed), digest(policy))
+
+    for found in (sent_the_base, sent_nothing):
+        assert found.missing == ("layers.0.self_attn.qkv_proj.weight", "layers.1.self_attn.qkv_proj.weight")
+        assert found.share < 1
+    assert "a base whose adapter is not merged, or a stale copy" in sent_the_base.verdict
+    assert "no update came since" in sent_nothing.verdict
+
+
+def test_weights_of_an_earlier_step_are_dated_and_several_steps_on_one_rollout_are_none(policy):
+    states = []
+    for _ in range(3):
+        states.append((engine(policy, number=len(states) + 1), digest(policy)))
+        train(policy)
+    late, lenient = Arrivals(), Arrivals(behind=1)
+    late.compare(*states[0])
+    lenient.compare(*states[0])
+
+    late.compare(states[0][0], states[1][1])
+    found = late.compare(states[1][0], states[2][1])
+
+    assert (found.share, found.age) == (0, 1)
+    assert "the engine has the trainer's weights of 1 steps ago" in found.verdict
+    assert (lenient.compare(states[0][0], states[1][1]).age, lenient.compare(states[2][0], states[2][1]).age) == (1, 0)
+
+
+def test_what_an_engine_lays_out_otherwise_is_incomparable_as_long_as_it_changes_with_the_trainer(policy):
+    arrivals = Arrivals()
+    for number in range(3):
+        found = arrivals.compare(engine(policy, number=number, packed="o_proj.weight"), digest(policy))
+        assert found.incomparable == ("layers.0.self_attn.o_proj.weight", "layers.1.self_attn.o_proj.weight")
+        assert (found.share, found.verdict) == (1, "")
+        train(policy)
+
+
+def test_what_came_for_a_packed_layer_must_be_the_trainers(policy):
+    name, arrivals, old = f"{PREFIX}.q_proj.weight", Arrivals(), copy.deepcopy(policy)
+    came = {name: digests([(name, old.get_parameter(name))], whole=False)[name]}
+    arrivals.compare(engine(policy, packed="_proj.weight", received=came), digest(policy))
+    train(policy)
+
+    found = arrivals.compare(engine(policy, number=2, packed="_proj.weight", received=came), digest(policy))
+
+    assert found.missing == ("layers.0.self_attn.qkv_proj.weight",)
+
+
+def test_an_adapter_is_merged_for_the_digest_and_the_model_is_left_as_it_was(policy):
+    peft = pytest.importorskip("peft")
+    base = copy.deepcopy(policy)
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], modules_to_save=["norm"], init_lora_weights=False)
+    model = peft.get_peft_model(policy, config)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    found = digest(model)
+
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+    model.merge_adapter()
+    merged = digest(model)
+    model.unmerge_adapter()
+    assert found.digests == merged.digests
+    assert found.digests.keys() == digest(base).digests.keys()
+    changed = {name for name in found.digests if found.digests[name] != digest(base).digests[name]}
+    assert changed == {
+        f"layers.{layer}.{name}.weight"
+        for layer in range(2)
+        for name in ("self_attn.q_proj", "self_attn.qkv_proj", "mlp.down_proj")
+    }
+
+
+def test_a_sharded_model_has_the_digests_of_the_whole_one(policy, tmp_path):
+    from torch.distributed import destroy_process_group, init_process_group
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    whole = digest(policy)
+    init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        fully_shard(policy, mesh=init_device_mesh("cpu", (1,)))
+        sharded = digest(policy)
+    finally:
+        destroy_process_group()
+
+    assert sharded.digests == whole.digests
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_split_layer_has_the_digests_of_each_ranks_part(ranks):
+    parts = {f"{PREFIX}.{name}.weight": torch.randn(rows, 8) for name, rows in (("q_proj", 16), ("k_proj", 4), ("v_proj", 4))}
+    query, key, value = parts.values()
+
+    found = [tensor for name, tensor in engine_tensors(parts.items(), ranks) if name.endswith("qkv_proj.weight")]
+
+    for rank in range(ranks):
+        for count in (ranks, ranks // 2):  # as many ranks as heads of keys, and two ranks for each
+            rows = [query.chunk(ranks)[rank], *(one.chunk(count)[rank * count // ranks] for one in (key, value))]
+            assert any(torch.equal(torch.cat(rows), one) for one in found if one.shape == torch.cat(rows).shape)
+    columns = [tensor for name, tensor in engine_tensors([("down_proj.weight", query)], ranks)]
+    assert torch.equal(torch.cat(columns[2::2], 1), query)
+
+
+def test_a_vocabulary_is_filled_up_with_rows_of_zeros_and_experts_are_stacked():
+    table = torch.randn(100, 4)
+    experts = {
+        f"model.layers.0.mlp.experts.{number}.{name}.weight": torch.randn(3, 4) if name != "down_proj" else torch.randn(4, 3)
+        for number in range(2)
+        for name in ("gate_proj", "up_proj", "down_proj")
+    }
+
+    found = dict(engine_tensors([("model.embed_tokens.weight", table), *experts.items()]))
+
+    assert found["embed_tokens.weight"].shape == (128, 4)
+    assert torch.equal(found["embed_tokens.weight"][:100], table)
+    assert found["layers.0.mlp.experts.w13_weight"].shape == (2, 6, 4)
+    assert found["layers.0.mlp.experts.w2_weight"].shape == (2, 4, 3)
+    assert torch.equal(
+        found["layers.0.mlp.experts.w13_weight"][1, :3], experts["model.layers.0.mlp.experts.1.gate_proj.weight"]
+    )
+
+
+def test_an_engine_may_have_another_dtype():
+    tensor = torch.randn(4, 4)
+
+    found = expected([("norm.weight", tensor)], dtype=torch.bfloat16)
+
+    both = {digests([("it", one)])["it"] for one in (tensor, tensor.bfloat16())}
+    assert found.digests["norm.weight"] == both
+
+
+def test_digests_of_samples_and_of_every_byte_are_not_compared(policy):
+    with pytest.raises(UsageError, match=r"digest\(model, whole=True\)"):
+        Arrivals().compare(engine(policy), digest(policy, whole=True))
+
+
+def test_a_model_in_parts_of_another_library_is_an_error():
+    model = nn.Linear(2, 2)
+    model.weight.ds_id = 1
+
+    with pytest.raises(UsageError, match="DeepSpeed ZeRO-3 keeps weight in parts"):
+        digest(model)

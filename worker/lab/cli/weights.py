@@ -1,0 +1,111 @@
+"""``quirks weights``: what running servers have for weights: their ledgers, and the checkpoint that they run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quirks_core.base.errors import UsageError
+from quirks_core.base.text import listed
+from quirks_core.cli.command import Command
+from quirks_core.cli.screen import Screen, line
+from worker.lab.cli.arguments import output_folder
+
+if TYPE_CHECKING:
+    from worker.lab.weights import Weights
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the servers and the checkpoints."""
+    parser.add_argument(
+        "targets", nargs="+", metavar="URL|PID", help="a running vllm serve; a process id reads its file of receipts"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=Path,
+        metavar="FOLDER",
+        help="compare the weights with a checkpoint's, or find which of several it is (repeatable)",
+    )
+    parser.add_argument(
+        "--output", metavar="FOLDER", type=Path, help="where the picture of a FILE goes: updates.html, updates.png"
+    )
+
+
+def run_weights(options: argparse.Namespace) -> int:
+    """Shows what servers have; 1 if a ledger warns, or a server runs none of the checkpoints.
+
+    Raises:
+        UsageError: A target is no server, or keeps no ledger; a folder is no checkpoint of its architecture.
+    """
+    from worker.lab.weights import of_process, of_server
+
+    if options.output is not None:
+        return _draw(options)
+    pids = [target for target in options.targets if target.isdigit()]
+    if pids and options.checkpoint:
+        raise UsageError(f"--checkpoint needs the server's address; the file of receipts of {pids[0]} has no digests by tensor")
+    found = [of_process(int(target)) if target in pids else of_server(target, options.checkpoint) for target in options.targets]
+    if options.json:
+        print(json.dumps([_values(one) for one in found], indent=2, sort_keys=True))
+    else:
+        screen = Screen()
+        for one in found:
+            _show(screen, one)
+    return 1 if any(one.problems for one in found) else 0
+
+
+def _draw(options: argparse.Namespace) -> int:
+    """Draws the file of a training run; 1 if a policy did not arrive."""
+    from worker.lab.update_norms import read_steps, write_picture
+
+    if len(options.targets) != 1 or options.checkpoint:
+        raise UsageError("--output takes one FILE, and no --checkpoint")
+    steps = read_steps(Path(options.targets[0]))
+    folder = output_folder(options.output)
+    paths = write_picture(steps, folder) if folder is not None else []
+    wrong = [{"step": step.step, "verdict": step.verdict} for step in steps if step.verdict]
+    if options.json:
+        print(json.dumps({"files": list(map(str, paths)), "problems": wrong}, indent=2))
+    else:
+        screen = Screen()
+        for one in wrong[:1]:
+            screen.say(f"[bold red]step {one['step']}[/]: {line(one['verdict'])}")
+        screen.say(f"{len(steps)} steps: {line(listed(map(str, paths)))}")
+    return 1 if wrong else 0
+
+
+def _values(found: Weights) -> dict[str, Any]:
+    runs = [match.folder for match in found.matches if match.runs]
+    return {**found.model_dump(mode="json"), "problems": found.problems, "runs": runs}
+
+
+def _show(screen: Screen, found: Weights) -> None:
+    """Prints one server: its updates, its checkpoint, and what is wrong."""
+    label = f", weights {line(repr(found.version))}" if found.version else ""
+    screen.say(f"[bold]{line(found.target)}[/]{f': {line(found.model)}' if found.model else ''}{label}")
+    if found.account is not None:
+        count = found.account.updates
+        screen.say(f"  ledger: {count} update{'s' * (count != 1)}")
+        for one in found.account.lines:
+            version = f" {line(repr(one.version))}" if one.version else ""
+            screen.say(
+                f"  {one.number:>5} {one.way:<8} rank {one.rank}: {one.changed} of {one.held} tensors changed{version} "
+                f"[dim]{one.digest}[/]"
+            )
+        for verdict in found.account.problems:
+            screen.say(f"  [{'bold red' if verdict.is_grave else 'yellow'}]{verdict.kind}[/]: {line(verdict.text)}")
+    for match in found.matches:
+        state = "[green]runs[/]" if match.runs else "[bold red]does not run[/]"
+        beside = f"{len(match.equal)} tensors are equal, {len(match.different)} are not"
+        names = f": {line(listed(match.different))}" if match.different else ""
+        screen.say(f"  {state} {line(match.folder)}: {beside}{names} [dim](by {found.by})[/]")
+    if found.matches and (rest := found.matches[0].incomparable):
+        screen.say(f"  [dim]{len(rest)} tensors cannot be compared (packed or computed by the engine): {line(listed(rest))}[/]")
+
+
+COMMAND = Command("show what a running vllm serve has for weights, and which checkpoint they are", run_weights, add_arguments)

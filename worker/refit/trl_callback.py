@@ -1,0 +1,125 @@
+"""TRL's trainers: one line that logs whether the policy arrives in their vLLM. Imports transformers, and TRL never."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.hook import report
+from worker.refit.arrivals import Arrival, Arrivals
+from worker.refit.running import Server, look
+from worker.refit.weights.expected import Expected, digest
+
+
+class LedgerCallback(TrainerCallback):  # type: ignore[misc]
+    """Logs ``weights/arrived``, ``weights/changed_share`` and ``weights/update_norm`` at each step of a TRL trainer.
+
+    The engine has to run with ``MODEL_QUIRKS=rollout``; that of ``trl vllm-serve`` with ``VLLM_SERVER_DEV_MODE=1``, too::
+
+        trainer.add_callback(LedgerCallback(trainer))
+
+    Attributes:
+        arrivals: What arrived, step by step, the newest last.
+    """
+
+    def __init__(self, trainer: Any, *, file: str | Path | None = None) -> None:
+        """Takes a trainer that generates with vLLM.
+
+        Args:
+            trainer: TRL's ``GRPOTrainer``, or another that has ``vllm_generation``.
+            file: Where to write a line of JSON for each step; ``quirks weights FILE`` draws it.
+
+        Raises:
+            UsageError: The trainer does not use vLLM.
+        """
+        if getattr(trainer, "vllm_generation", None) is None:
+            raise UsageError("LedgerCallback: the trainer generates without vLLM; set use_vllm=True")
+        self.arrivals: list[Arrival] = []
+        self._trainer = trainer
+        self._file = None if file is None else Path(file)
+        steps = getattr(trainer.args, "steps_per_generation", None) or 1
+        rollout = steps * getattr(trainer, "num_iterations", 1) / trainer.args.gradient_accumulation_steps
+        self._comparison = Arrivals(behind=max(1, math.ceil(rollout)) - 1)
+        self._sent: Expected | None = None
+        self._facts: dict[str, Any] = {}
+        self._whole = False
+        self._is_off = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - transformers' names
+        """Looks whether the engine has a ledger.
+
+        Raises:
+            UsageError: It has none.
+        """
+        if not self._asks():
+            return  # this process only gathers
+        self._facts, self._whole = self._engine(), not any(entry.sampled for entry in self._look())
+        if self._file is not None:
+            self._file.write_text("", encoding="utf-8")
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Makes the digest of what this step's rollout should come from."""
+        if not self._is_off:
+            self._sent = digest(self._trainer.model, whole=self._whole, **self._facts)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Compares it with what the engine has; an error ends the comparison, and no training."""
+        if self._sent is None or self._is_off or not self._asks():
+            return
+        try:
+            arrival = self._comparison.compare(self._look(), self._sent)
+        except QuirksError as error:
+            self._is_off = True
+            report.loud(f"arrival: not looked at from now on: {error}")
+            return
+        before = self.arrivals[-1].verdict if self.arrivals else ""
+        self.arrivals.append(arrival)
+        self._log(arrival)
+        if arrival.verdict and not before:
+            report.loud(f"arrival: step {state.global_step}: {arrival.verdict}")
+        elif before and not arrival.verdict:
+            report.say(f"arrival: step {state.global_step}: the policy arrives again")
+        if self._file is not None:
+            row = {"step": state.global_step, "arrived": _finite(arrival.share), "norms": dict(arrival.norms)}
+            row |= {"changed_share": arrival.changed_share, "missing": arrival.missing, "verdict": arrival.verdict}
+            with self._file.open("a", encoding="utf-8") as opened:
+                opened.write(json.dumps(row) + "\n")
+
+    def _log(self, arrival: Arrival) -> None:
+        """Adds to what TRL logs at this step."""
+        values = {"arrived": arrival.share, "changed_share": arrival.changed_share}
+        values["update_norm"] = arrival.update_norm if arrival.norms else None
+        metrics = self._trainer._metrics["train"]
+        for name, value in values.items():
+            if value is not None and math.isfinite(value):
+                metrics[f"weights/{name}"].append(value)
+
+    def _look(self) -> Any:
+        generation = self._trainer.vllm_generation
+        if generation.mode == "colocate":
+            return look(generation.llm)
+        return Server(generation.vllm_client.base_url).look()
+
+    def _engine(self) -> dict[str, Any]:
+        """Returns what makes the engine's tensors of the trainer's: its dtype, and over how many ranks it splits them."""
+        generation = self._trainer.vllm_generation
+        if generation.mode == "colocate":
+            config = generation.llm.llm_engine.vllm_config
+            return {"dtype": config.model_config.dtype, "tensor_parallel_size": config.parallel_config.tensor_parallel_size}
+        found = generation.vllm_client.get_server_info()
+        dtype = getattr(torch, str(found["model_config"]["dtype"]).removeprefix("torch."))
+        return {"dtype": dtype, "tensor_parallel_size": found["parallel_config"]["tensor_parallel_size"]}
+
+    def _asks(self) -> bool:
+        """Whether this process has an engine to ask."""
+        return self._trainer.vllm_generation.mode == "colocate" or bool(self._trainer.accelerator.is_main_process)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

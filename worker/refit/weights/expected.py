@@ -1,0 +1,269 @@
+"""What an engine should have after an update, from a trainer's model or a checkpoint: digests by names that both sides know.
+
+An engine fuses a trainer's tensors and splits them over ranks; most of its loaders do nothing else. So the fused and the split
+tensor is made here, too, and its digest compared with the ledger's. What a kernel lays out otherwise (packed matrices, some
+experts) or a loader computes has another digest; `worker.refit.arrivals` knows what follows from that.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from quirks_core.base.errors import UsageError
+from worker.refit.weights.digest import Digester
+from worker.refit.weights.scope import RefitScope, gathered, layout
+
+#: What vLLM fuses: ``packed_modules_mapping`` of its models, and the experts of a layer.
+_FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "in_proj_qkvz": ("in_proj_qkv", "in_proj_z"),
+    "in_proj_ba": ("in_proj_b", "in_proj_a"),
+}
+_PART_OF = {part: fused for fused, parts in _FUSED.items() for part in parts}
+_EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(?:(gate_proj|w1)|(up_proj|w3)|(down_proj|w2))\.weight$")
+#: Words that a name has in a checkpoint and not in an engine, or the other way round.
+_WRAPPERS = frozenset(
+    {"model", "language_model", "base_model", "module", "routed_experts", "_checkpoint_wrapped_module", "_orig_mod"}
+)
+#: Layers with a row for each token, which vLLM fills up with zeros to a multiple of so many.
+_VOCABULARIES = frozenset({"embed_tokens", "lm_head", "wte"})
+_ROWS = 64
+#: Values of each tensor, at most, from which the size of an update is estimated.
+_VALUES = 4096
+
+
+def common(name: str) -> str:
+    """Returns a tensor's name without the words in which checkpoints and engines differ."""
+    return ".".join(word for word in name.split(".") if word not in _WRAPPERS)
+
+
+def engine_name(name: str) -> str:
+    """Returns under which common name an engine has a tensor, if it fuses it as vLLM mostly does."""
+    words = name.split(".")
+    return ".".join(_PART_OF.get(word, word) if place == len(words) - 2 else word for place, word in enumerate(words))
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What an engine should have.
+
+    Attributes:
+        digests: By common name the digests that are right: of the whole tensor, of each rank's part, in each dtype.
+        whole: Whether the digests are of every byte.
+        samples: Some values of each tensor, float32 on the CPU, by common name.
+        sizes: How many values each has.
+    """
+
+    digests: Mapping[str, frozenset[str]]
+    whole: bool = False
+    samples: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
+    sizes: Mapping[str, int] = field(default_factory=dict, repr=False)
+
+    def norms(self, before: Expected) -> dict[str, float]:
+        """Returns the L2 norm of each tensor's change, estimated from its samples.
+
+        Args:
+            before: The same model earlier.
+        """
+        changes = {name: values - before.samples[name] for name, values in self.samples.items() if name in before.samples}
+        return {name: float(change.norm()) * math.sqrt(self.sizes[name] / len(change)) for name, change in changes.items()}
+
+
+def digest(
+    model: nn.Module,
+    *,
+    scope: RefitScope | str = RefitScope.PARAMETERS,
+    dtype: torch.dtype | None = None,
+    tensor_parallel_size: int = 1,
+    whole: bool = False,
+) -> Expected:
+    """Returns what an engine should have once it has this model's weights.
+
+    Adapters of PEFT are merged for it, one layer at a time and in a copy: the model is left as it is. All ranks of a sharded
+    model (FSDP2) have to call this together, as each tensor is gathered when its turn comes.
+
+    Args:
+        model: A transformers, FSDP2 or PEFT model, merged or not.
+        scope: What the trainer sends.
+        dtype: The engine's, if it is not the model's.
+        tensor_parallel_size: Over how many ranks the engine splits its layers.
+        whole: Digest every byte, as the ledger does with ``MODEL_QUIRKS_LEDGER=warn;whole=1``.
+
+    Raises:
+        UsageError: The model's tensors are gathered by another library (FSDP1, DeepSpeed ZeRO-3).
+    """
+    tensors = policy_tensors(model, scope)
+    found: Expected = expected(tensors, dtype=dtype, tensor_parallel_size=tensor_parallel_size, whole=whole)
+    return found
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def expected(
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    *,
+    dtype: torch.dtype | None = None,
+    tensor_parallel_size: int = 1,
+    whole: bool = False,
+) -> Expected:
+    """Returns what an engine should have of these tensors, by their names in a checkpoint; arguments as for `digest`."""
+    digester = Digester(whole=whole)
+    samples: dict[str, torch.Tensor] = {}
+    sizes: dict[str, int] = {}
+    labels: list[str] = []
+
+    def looked_at() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in tensors:
+            if tensor.is_floating_point() and tensor.numel():
+                samples[common(name)], sizes[common(name)] = _sample(tensor), tensor.numel()
+            yield name, tensor
+
+    for name, tensor in engine_tensors(looked_at(), tensor_parallel_size, dtype):
+        labels.append(name)
+        digester.add(f"{len(labels) - 1}", tensor)
+    found = defaultdict(set)
+    for label, text in digester.result().items():
+        found[labels[int(label)]].add(text)
+    digests = {name: frozenset(texts) for name, texts in found.items()}
+    return Expected(digests, whole, {name: values.cpu() for name, values in samples.items()}, sizes)
+
+
+def engine_tensors(
+    tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size: int = 1, dtype: torch.dtype | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields what an engine may have of a checkpoint's tensors, each by its common name: fused or not, whole or a rank's part.
+
+    Args:
+        tensors: By their names in a checkpoint; the experts of a layer must come one after the other.
+        tensor_parallel_size: Over how many ranks the engine splits its layers.
+        dtype: The engine's; what it may keep in the checkpoint's is yielded in both.
+    """
+    for name, tensor in _arranged(tensors, tensor_parallel_size):
+        yield name, tensor
+        if dtype not in (None, tensor.dtype) and tensor.is_floating_point():
+            yield name, tensor.to(dtype)
+
+
+def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size: int) -> Iterator[tuple[str, torch.Tensor]]:
+    waiting: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
+    experts: dict[tuple[int, int], torch.Tensor] = {}
+    layer = ""
+    for original, tensor in tensors:
+        name = common(original)
+        if match := _EXPERT.match(name):
+            if match[1] != layer:
+                yield from _experts(layer, experts)
+                layer, experts = match[1], {}
+            part = next(index for index in range(3) if match[index + 3])
+            experts[int(match[2]), part] = tensor
+            continue
+        yield from ((name, part) for part in _splits([tensor], tensor_parallel_size, is_vocabulary=_has_rows(name)))
+        if (fused := engine_name(name)) != name:
+            waiting[fused][name.split(".")[-2]] = tensor
+            parts = _FUSED[fused.split(".")[-2]]
+            if len(waiting[fused]) == len(parts):
+                group = waiting.pop(fused)
+                yield from ((fused, part) for part in _splits([group[one] for one in parts], tensor_parallel_size))
+    yield from _experts(layer, experts)
+
+
+def policy_tensors(model: nn.Module, scope: RefitScope | str = RefitScope.PARAMETERS) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields a model's tensors as `worker.refit.tensors` does; of a PEFT model those of the base, with the adapters merged.
+
+    Raises:
+        UsageError: As for `digest`.
+    """
+    for name, parameter in model.named_parameters():
+        if "_flat_param" in name or hasattr(parameter, "ds_id"):
+            kind = "DeepSpeed ZeRO-3" if hasattr(parameter, "ds_id") else "FSDP1"
+            raise UsageError(f"digest: {kind} keeps {name} in parts of its own; use FSDP2, or gather the model first")
+    if not hasattr(model, "peft_config"):
+        yield from gathered(layout(model, scope))
+        return
+    yield from _merged(model, scope)
+
+
+def _merged(model: Any, scope: RefitScope | str) -> Iterator[tuple[str, torch.Tensor]]:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    base = model.get_base_model()
+    layers = {name: one for name, one in base.named_modules() if isinstance(one, BaseTunerLayer)}
+    prefix, kept = model.base_model.prefix, tuple(f".modules_to_save.{name}." for name in model.active_adapters)
+    for original, tensor in gathered(layout(base, scope)):
+        name = original
+        for one in kept:
+            name = name.replace(one, ".")
+        words = name.split(".")
+        if any(word.startswith(prefix) for word in words) or {"original_module", "modules_to_save"} & set(words):
+            continue
+        module, _, word = name.replace(".base_layer.", ".").rpartition(".")
+        if (layer := layers.get(module)) is not None and not layer.merged and not layer.disable_adapters:
+            yield f"{module}.{word}", _with_adapters(layer, word)
+        else:
+            yield f"{module}.{word}" if module else word, tensor
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def _with_adapters(layer: Any, word: str) -> torch.Tensor:
+    """Returns a tensor of a layer as it is once its adapters are merged; merges a copy, and puts the original back."""
+    base = layer.get_base_layer()
+    own = {name: parameter.data for name, parameter in base.named_parameters(recurse=False)}
+    for name, parameter in base.named_parameters(recurse=False):
+        parameter.data = own[name].clone()
+    try:
+        layer.merge()
+        found = getattr(base, word).data.clone()
+        layer.unmerge()
+    finally:
+        for name, parameter in base.named_parameters(recurse=False):
+            parameter.data = own[name]
+    return next(tensor for _, tensor in gathered({word: found}))
+
+
+def _experts(layer: str, parts: Mapping[tuple[int, int], torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields a layer's experts as vLLM stacks them: [experts, 2 x intermediate, hidden] and [experts, hidden, intermediate]."""
+    numbers = sorted({number for number, _ in parts})
+    if any((number, part) not in parts for number in numbers for part in range(3)) or not numbers:
+        return
+    yield f"{layer}.w13_weight", torch.stack([torch.cat([parts[number, 0], parts[number, 1]]) for number in numbers])
+    yield f"{layer}.w2_weight", torch.stack([parts[number, 2] for number in numbers])
+
+
+def _splits(parts: Sequence[torch.Tensor], size: int, *, is_vocabulary: bool = False) -> Iterator[torch.Tensor]:
+    """Yields fused tensors whole, and as each rank has them: by rows, with keys and values on several ranks, or by columns."""
+    whole = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
+    yield whole
+    if is_vocabulary and (rest := -len(whole) % _ROWS):
+        whole = torch.cat([whole, whole.new_zeros(rest, *whole.shape[1:])])
+        yield whole
+        parts = [whole]
+    if size == 1 or not whole.ndim:
+        return
+    for rank in range(size):
+        for copies in (count for count in range(1, size + 1) if size % count == 0 and (count == 1 or len(parts) > 1)):
+            sizes = [size, *([size // copies] * (len(parts) - 1))]
+            if all(len(part) % count == 0 for part, count in zip(parts, sizes, strict=True)):
+                mine = [part.chunk(count)[rank * count // size] for part, count in zip(parts, sizes, strict=True)]
+                yield torch.cat(mine)
+        if whole.ndim > 1 and whole.shape[1] % size == 0:
+            yield whole.chunk(size, 1)[rank]
+
+
+def _has_rows(name: str) -> bool:
+    words = name.split(".")
+    return len(words) > 1 and words[-2] in _VOCABULARIES
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach().reshape(-1)
+    step = max(1, -(-len(flat) // _VALUES)) | 1  # odd, as rows are mostly powers of two long
+    return flat[::step].to(torch.float32, copy=True)  # the optimizer changes what it is taken from
