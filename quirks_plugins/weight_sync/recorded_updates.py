@@ -55,6 +55,13 @@ QUIRK = Quirk(
             reason=_REASON,
             when=~our_worker,
         ),
+        Patch(
+            "vllm.distributed.weight_transfer.packed_tensor:packed_ipc_consumer",
+            wrapper=f"{_PATCHES}:wrap_packed_consumer",
+            expects=("c062a3cd35b1", "d8f243d83d17", "4c8a807e7114"),
+            reason="vLLM clones what it takes out of a trainer's buffer",
+            when=~our_worker,
+        ),
     ],
     severity=Severity.SLOW,
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/model_executor/model_loader/reload/layerwise.py"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["wrap_finalize", "wrap_initialize", "wrap_load_model"]
+__all__ = ["wrap_finalize", "wrap_initialize", "wrap_load_model", "wrap_packed_consumer"]
 
 
 def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
@@ -60,3 +60,15 @@ def wrap_finalize(original: Callable[..., None]) -> Callable[..., None]:
             found.close(original, *args, **kwargs)
 
     return finalize_layerwise_processing
+
+
+def wrap_packed_consumer(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make tensors that are copied at once come out of a trainer's buffer without a clone."""
+
+    @wraps(original)
+    def packed_ipc_consumer(*args: Any, **kwargs: Any) -> Any:
+        from worker.refit.engine import updates
+
+        return updates.unpacked(original, *args, **kwargs)
+
+    return packed_ipc_consumer

@@ -9,7 +9,8 @@ the model's loaders: layers that are more than copies are opened for the reload 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -17,6 +18,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from quirks_core.base.errors import QuirksError
@@ -33,6 +35,8 @@ from worker.refit.weights.manifest import Manifest, TensorSpec
 Load: TypeAlias = Callable[..., Any]
 
 _ATTRIBUTE = "_model_quirks_updates"
+#: Those that copy an update now.
+_copying: weakref.WeakSet[Updates] = weakref.WeakSet()
 #: After how many copied updates the copies are compared with what the model's loaders would write, beside the first.
 CHECK_EVERY = 64
 #: How many updates are recorded at most: a trainer that never sends the same would pay for each.
@@ -66,6 +70,22 @@ def of(model: Any) -> Updates | None:
     """Returns the updates of a model; None if nobody watches them, or for what only stands before a model."""
     found = vars(model).get(_ATTRIBUTE)
     return found if isinstance(found, Updates) else None
+
+
+def unpacked(consume: Load, *args: Any, **kwargs: Any) -> Any:
+    """Takes tensors out of a buffer of a trainer's, without a copy of those that are copied at once.
+
+    Args:
+        consume: vLLM's ``packed_ipc_consumer``, which clones each tensor, because the reload keeps some for later.
+        *args: What it takes.
+        **kwargs: The same, by name.
+    """
+    updates = list(_copying)
+    if len(updates) != 1:
+        return consume(*args, **kwargs)
+    with _Uncloned():
+        found = consume(*args, **kwargs)
+    return [(name, tensor if updates[0].copies(name, tensor) else tensor.clone()) for name, tensor in found]
 
 
 class Updates:
@@ -107,12 +127,17 @@ class Updates:
                 self._plan = None
             if self._plan is not None:
                 self._open = _Copied(self._model, self._config, self._plan)
+                _copying.add(self)
             elif self._recordings < _RECORDINGS and not _is_open(self._model):
                 self._recordings += 1
                 self._open = _Recorded(self._model, self._config)
             else:
                 initialize(self._model)
                 self._open = _Loaded()
+
+    def copies(self, name: str, tensor: torch.Tensor) -> bool:
+        """Returns whether an update is open that copies this tensor as soon as it gets it, and needs it no longer."""
+        return isinstance(self._open, _Copied) and self._open.copies(name, tensor)
 
     def load(self, load: Load, weights: Tensors, *args: Any, **kwargs: Any) -> Any:
         """Takes some of an update's tensors; returns what ``load_weights`` of the model does.
@@ -146,17 +171,18 @@ class Updates:
             finalize(self._model, *args, **kwargs)
             return
         with self._inside():
-            update, self._open = self._open, None
+            update, plan = self._taken(), self._plan
+            self._plan = None  # unless all goes well
             update.close(lambda: finalize(self._model, *args, **kwargs))
             self.last = update.ways
             if isinstance(update, _Recorded):
                 self._plan = update.plan
             elif isinstance(update, _Copied):
+                self._plan = None if update.strays else plan
                 self._after_copies(update)
 
     def _after_copies(self, update: _Copied) -> None:
         if update.strays:
-            self._plan = None
             report.say(
                 f"recorded-updates: {len(update.strays)} tensors came that are not as recorded, and were loaded by vLLM: "
                 f"{listed(sorted(update.strays))}; the next update is recorded"
@@ -171,10 +197,15 @@ class Updates:
 
     def _give_up(self) -> None:
         """Ends an update that nobody has closed."""
-        update, self._open = self._open, None
-        if update is not None:
+        if self._open is not None:
             self._plan = None
-            update.abandon()
+            self._taken().abandon()
+
+    def _taken(self) -> _Loaded | _Recorded | _Copied:
+        update, self._open = self._open, None
+        assert update is not None  # noqa: S101 - whoever calls this has looked
+        _copying.discard(self)
+        return update
 
     @property
     def _is_inside(self) -> bool:
@@ -342,7 +373,11 @@ class _Copied:
         together: Iterable[Collection[tuple[str, torch.Tensor]]]
         together = [weights] if isinstance(weights, Collection) else ([pair] for pair in weights)
         for pairs in together:
-            strays = {name for name, tensor in pairs if not self._is_recorded(name, tensor)}
+            strays = set()
+            for name, tensor in pairs:
+                if not self._is_as_recorded(name, tensor):
+                    strays.add(name)
+                self._came.add(name)
             fitting = [pair for pair in pairs if pair[0] not in strays]
             self.strays |= strays
             for name, _ in fitting:
@@ -352,17 +387,16 @@ class _Copied:
                 self._loaded += 1
                 yield pair
 
-    def _is_recorded(self, name: str, tensor: torch.Tensor) -> bool:
-        """Returns whether a tensor is as recorded, and comes for the first time."""
+    def copies(self, name: str, tensor: torch.Tensor) -> bool:
+        """Returns whether a tensor is copied, and nothing else."""
+        return name in self.plan.copied and name not in self.plan.reloaded and self._is_as_recorded(name, tensor)
+
+    def _is_as_recorded(self, name: str, tensor: torch.Tensor) -> bool:
+        """Returns whether a tensor is what was recorded under its name, and comes for the first time."""
         spec = self._specs.get(name)
-        is_first = name not in self._came
-        self._came.add(name)
-        return (
-            is_first
-            and spec is not None
-            and (tensor.dtype, tensor.shape) == (spec.torch_dtype, spec.shape)
-            and (tensor.is_contiguous())
-        )
+        if spec is None or name in self._came:
+            return False
+        return (tensor.dtype, tensor.shape) == (spec.torch_dtype, spec.shape) and tensor.is_contiguous()
 
     def _open_layers(self) -> None:
         """Makes the layers ready to be loaded that are more than copies."""
@@ -371,6 +405,13 @@ class _Copied:
             reload = Reload(self._model, self._config, {"", *names})
             reload.open()
             self._reload = reload
+
+
+class _Uncloned(TorchFunctionMode):  # type: ignore[misc]
+    """Has clones of tensors be the tensors themselves."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        return args[0] if func is torch.Tensor.clone else func(*args, **(kwargs or {}))
 
 
 def _has_tensors(layer: nn.Module) -> bool:
