@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from quirks_core.base.errors import QuirksError
 from quirks_core.base.text import listed
 from quirks_core.hook import report
 from worker.errors import RefitError
@@ -182,6 +182,8 @@ class Updates:
                 self._after_copies(update)
 
     def _after_copies(self, update: _Copied) -> None:
+        if update.repeated:
+            report.say(f"recorded-updates: sent more than once, the last one counts: {listed(sorted(update.repeated))}")
         if update.strays:
             report.say(
                 f"recorded-updates: {len(update.strays)} tensors came that are not as recorded, and were loaded by vLLM: "
@@ -276,32 +278,31 @@ class _Recorded:
         """Ends the update, and finds out what can be copied."""
         with self._recording:
             finalize()
-        manifest = Manifest(tuple(self._sent))
-        unloaded = self._reload.unloaded(self._loaded)
-        problem = ""
-        try:
-            manifest.check()
-        except QuirksError as error:
-            problem = str(error)
-        if self.has_failed:
-            problem = "it failed"
-        elif not self._sent or unloaded:
-            problem = f"{len(unloaded)} parameters of the model did not come: {listed(unloaded)}"
-        if not problem:
-            plan = self._recording.plan(manifest)
+        if problem := self._problem():
+            report.say(f"recorded-updates: the next update is not copied, because of this one {problem}")
+        else:
+            plan = self._recording.plan(Manifest(tuple(self._sent)))
             ignored = len(self._sent) - len(plan.copied | plan.reloaded)
             report.say(
                 f"recorded-updates: of {len(self._sent)} tensors {len(plan.copied)} are copied from the next update on, "
                 f"{len(plan.reloaded)} are loaded by vLLM ({len(plan.modules)} layers), {ignored} are for no parameter here"
             )
             self.plan = plan if plan.copied else None
-        else:
-            report.say(f"recorded-updates: the update is no complete one, so it is not copied the next time: {problem}")
         self.ways = Ways(loaded=len(self._sent), is_recorded=self.plan is not None)
 
     def abandon(self) -> None:
         """Gives layers that are not complete their tensors of before back."""
         self._reload.abandon()
+
+    def _problem(self) -> str:
+        """Returns what was wrong with the update, as the end of a sentence; empty if nothing was."""
+        if self.has_failed:
+            return "not everything was loaded, or not by one thread"
+        if twice := [name for name, count in Counter(spec.name for spec in self._sent).items() if count > 1]:
+            return f"{len(twice)} tensors came more than once: {listed(twice)}"
+        if unloaded := self._reload.unloaded(self._loaded):
+            return f"{len(unloaded)} parameters of the model got no value: {listed(unloaded)}"
+        return "" if self._sent else "nothing came"
 
     def _noted(self, weights: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in weights:
@@ -315,12 +316,14 @@ class _Copied:
     Attributes:
         plan: What is copied.
         strays: Names of tensors that are not as recorded.
+        repeated: Names of tensors that came more than once.
         has_failed: Some of it was not loaded.
     """
 
     def __init__(self, model: nn.Module, model_config: Any, plan: CopyPlan) -> None:
         self.plan = plan
         self.strays: set[str] = set()
+        self.repeated: set[str] = set()
         self.has_failed = False
         self._model = model
         self._config = model_config
@@ -373,17 +376,17 @@ class _Copied:
         together: Iterable[Collection[tuple[str, torch.Tensor]]]
         together = [weights] if isinstance(weights, Collection) else ([pair] for pair in weights)
         for pairs in together:
-            strays = set()
+            others = set()
             for name, tensor in pairs:
                 if not self._is_as_recorded(name, tensor):
-                    strays.add(name)
+                    others.add(name)
+                    (self.repeated if name in self._came else self.strays).add(name)
                 self._came.add(name)
-            fitting = [pair for pair in pairs if pair[0] not in strays]
-            self.strays |= strays
+            fitting = [pair for pair in pairs if pair[0] not in others]
             for name, _ in fitting:
                 written |= self.plan.destinations(name)
                 self._copied += name in self.plan.copied
-            for pair in chain(self._copier.take(fitting), (pair for pair in pairs if pair[0] in strays)):
+            for pair in chain(self._copier.take(fitting), (pair for pair in pairs if pair[0] in others)):
                 self._loaded += 1
                 yield pair
 
