@@ -5,6 +5,7 @@
     REFIT_MODEL=30B-A3B python …          with 12 layers of Qwen3-30B-A3B instead: 128 experts in each
     REFIT_TRANSPORT=collective python …   by this transport alone
     MODEL_QUIRKS_LEDGER=off python …      without the account of updates, whose share is in the line "ledger"
+    REFIT_ONLY_NATIVE=1 python …          vLLM's own engines alone, without and with the quirk recorded-updates
 
 Weights are random, the policy is a transformers model on the engine's GPU (IPC) or on the second one (NCCL). Every refit is
 the whole of it: pause, start, update, finish, resume. The lines with two spaces in front say where its time goes. vLLM's own
@@ -15,6 +16,7 @@ second way is written after the sources of 0.32 and 0.33, and was not run yet.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import statistics
@@ -23,6 +25,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,8 @@ MODEL = os.environ.get("REFIT_MODEL", "8B")
 LAYERS = int(os.environ.get("REFIT_LAYERS", "0")) or None
 #: An engine's calls, and by what they are known: the weights are taken in a call of ours to its workers.
 _PHASES = {"pause_scheduler_async": "pause", "collective_rpc": "take", "resume_generation": "resume"}
+#: Bytes of the buffer that vLLM's IPC engine packs tensors into; its default, 1 GiB, is too small for the embeddings.
+_BUFFER = 2 << 30
 _problems: list[str] = []
 
 
@@ -214,30 +219,100 @@ async def ours(folder: Path, models: dict[str, Any], rounds: int) -> list[measur
 
 
 async def native(folder: Path, models: dict[str, Any], rounds: int) -> list[measure.Row]:
-    """The engines that come with vLLM."""
+    """The engines that come with vLLM, alone and with the quirk ``recorded-updates``; both end with the same bits."""
     from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from quirks_core.hook.door import quirks_for
     from worker.engine import vllm_adapter
 
     opened = _static_sender if hasattr(NCCLWeightTransferEngine, "trainer_send_weights") else _stateful_sender
-    found = []
-    for transport, model in models.items():
+    found: list[measure.Row] = []
+    for transport, packed in ((one, packed) for one in models for packed in ((False, True) if one == "ipc_zmq" else (True,))):
+        model = models[transport].requires_grad_(False)
         backend = {"ipc_zmq": "ipc", "collective": "nccl"}[transport]
-        llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments(folder), weight_transfer_config={"backend": backend}))
-        try:
-            send = await opened(llm, backend, model.requires_grad_(False))
+        what = f"vLLM's own, {backend}{', packed' if packed else ''}"
+        plain: measure.Row | None = None
+        held: list[dict[str, str]] = []
+        for is_recorded in (False, True):
+            options = AsyncEngineArgs(**arguments(folder), weight_transfer_config={"backend": backend})
+            with contextlib.ExitStack() as stack:
+                if is_recorded:
+                    os.environ["MODEL_QUIRKS_FORCE"] = "recorded-updates"
+                    stack.callback(os.environ.pop, "MODEL_QUIRKS_FORCE")
+                    options = stack.enter_context(quirks_for(options, purpose="rollout")).engine_args
+                llm = AsyncLLM.from_engine_args(options)
+                stack.callback(vllm_adapter.stop_engine, llm)
+                send = await opened(llm, backend, model, packed=packed)
 
-            async def refit(llm: Any = llm, send: Callable[[], Awaitable[None]] = send) -> None:
-                await llm.pause_generation(mode="keep", clear_cache=True)
-                await send()
-                await llm.resume_generation()
+                async def refit(llm: Any = llm, send: Callable[[], Awaitable[None]] = send) -> None:
+                    await llm.pause_generation(mode="keep", clear_cache=True)
+                    await send()
+                    await llm.resume_generation()
 
-            found += await repeated(f"vLLM's own, {backend}", refit, rounds, Phases(llm))
-        finally:
-            vllm_adapter.stop_engine(llm)
+                if is_recorded:
+                    for turn in ("recorded", "compared with the loaders"):
+                        start = time.perf_counter()
+                        await refit()
+                        found.append(row(f"  {turn}, once", [(time.perf_counter() - start) * 1e3]))
+                rows = await repeated(f"{what}{', recorded' if is_recorded else ''}", refit, rounds, Phases(llm))
+                if plain is None:
+                    plain = rows[0]
+                else:
+                    times = replace(rows[0], ratio=round(plain.median_ms / rows[0].median_ms, 2), to=plain.what)
+                    found += [times, *rows[1:]]
+                    print(f"{times.what}: {times.ratio} x as fast", await llm.collective_rpc(ways), file=sys.stderr)
+                held.append(await _after_another(llm, model, refit))
+            if plain is rows[0]:
+                found += rows
+        if differing := [name for name in held[0] if held[0][name] != held[1].get(name)]:
+            _problems.append(f"{what}: {len(differing)} tensors differ with recorded-updates: {differing[:3]}")
+        print(f"{what}: {len(held[0])} tensors compared, {len(differing)} differ", file=sys.stderr)
     return found
+
+
+async def _after_another(llm: Any, model: Any, refit: Callable[[], Awaitable[None]]) -> dict[str, str]:
+    """Sends other weights, and returns the digests of all of the engine's tensors; the model gets its weights back."""
+    _negate(model)
+    try:
+        await refit()
+        (found,) = await llm.collective_rpc(digests)
+    finally:
+        _negate(model)
+    return dict(found)
+
+
+def _negate(model: Any) -> None:
+    import torch
+
+    for parameter in model.parameters():
+        parameter.data.neg_()
+    torch.cuda.synchronize(parameter.device)
+
+
+def digests(worker: Any) -> dict[str, str]:
+    """Runs in a worker: a digest of every byte of every parameter and buffer of its model, by name."""
+    import hashlib
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    def digest(tensor: torch.Tensor) -> str:
+        return hashlib.sha256(tensor.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().data).hexdigest()
+
+    model = worker.model_runner.get_model()
+    tensors = {name: tensor for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.numel()}
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(tensors, pool.map(digest, tensors.values()), strict=True))
+
+
+def ways(worker: Any) -> str:
+    """Runs in a worker: how the last update came into its model."""
+    from worker.refit.engine import updates
+
+    found = updates.of(worker.model_runner.get_model())
+    return "not watched" if found is None else str(found.last)
 
 
 class Control:
@@ -272,7 +347,7 @@ class Control:
         asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
-async def _stateful_sender(llm: Any, backend: str, model: Any) -> Callable[[], Awaitable[None]]:
+async def _stateful_sender(llm: Any, backend: str, model: Any, *, packed: bool) -> Callable[[], Awaitable[None]]:
     """The way from 0.28 on."""
     from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
     from vllm.distributed.weight_transfer.base import ModuleSource
@@ -281,7 +356,8 @@ async def _stateful_sender(llm: Any, backend: str, model: Any) -> Callable[[], A
 
     kind: Any
     if backend == "ipc":
-        kind, info, on_gpu = ipc_engine.IPCTrainerWeightTransferEngine, ipc_engine.IPCTrainerInitInfo(packed=True, rank=0), 0
+        kind, on_gpu = ipc_engine.IPCTrainerWeightTransferEngine, 0
+        info = ipc_engine.IPCTrainerInitInfo(packed=packed, packed_buffer_size_bytes=_BUFFER, rank=0)
     else:
         meeting = {"master_address": "127.0.0.1", "master_port": free_port("127.0.0.1"), "world_size": 2}
         kind, info, on_gpu = nccl_engine.NCCLTrainerWeightTransferEngine, nccl_engine.NCCLTrainerInitInfo(**meeting, rank=0), 1
@@ -290,7 +366,7 @@ async def _stateful_sender(llm: Any, backend: str, model: Any) -> Callable[[], A
     return lambda: asyncio.to_thread(_on, on_gpu, trainer.send_weights)
 
 
-async def _static_sender(llm: Any, backend: str, model: Any) -> Callable[[], Awaitable[None]]:
+async def _static_sender(llm: Any, backend: str, model: Any, *, packed: bool) -> Callable[[], Awaitable[None]]:
     """The way until 0.27."""
     from dataclasses import asdict
 
@@ -302,7 +378,11 @@ async def _static_sender(llm: Any, backend: str, model: Any) -> Callable[[], Awa
     pairs = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
     control = Control(llm)
     if backend == "ipc":
-        arguments = {"send_mode": lambda info: control.update_weights(asdict(info))}
+        arguments = {
+            "send_mode": lambda info: control.update_weights(asdict(info)),
+            "packed": packed,
+            "packed_buffer_size_bytes": _BUFFER,
+        }
         sending = partial(asyncio.to_thread, lambda: IPCWeightTransferEngine.trainer_send_weights(iter(pairs), arguments))
         receiving = None
     else:
@@ -352,7 +432,9 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
         models["collective"] = policy(folder, "cuda:1")
     if chosen := os.environ.get("REFIT_TRANSPORT"):
         models = {chosen: models[chosen]}
-    parts = (ours,) if os.environ.get("REFIT_ONLY_OURS") else (ours, native)
+    parts = (
+        (ours,) if os.environ.get("REFIT_ONLY_OURS") else (native,) if os.environ.get("REFIT_ONLY_NATIVE") else (ours, native)
+    )
     for part in parts:
         try:
             found += await part(folder, models, rounds)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from layers import QKV, Layer, Model, drawn, pack, padded, third
 from torch import nn
 
 from worker.errors import RefitError
@@ -16,64 +17,8 @@ from worker.refit.weights.manifest import Manifest
 CONFIG = SimpleNamespace(dtype=torch.float32)
 
 
-class Method:
-    """How a layer is processed once its weights are there."""
-
-    def __new__(cls, *_):
-        """Derives from vLLM's class when a test runs, not while tests are collected."""
-        from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
-
-        if not issubclass(cls, QuantizeMethodBase):
-            cls = type("Method", (Method, QuantizeMethodBase), {})
-        return object.__new__(cls)
-
-    def __init__(self, process):
-        self._process = process
-
-    def create_weights(self, layer, *_, **__):
-        """The layer made them itself."""
-
-    def apply(self, layer, x, bias=None):
-        """Nobody computes here."""
-
-    def process_weights_after_loading(self, layer):
-        """Does what the test says."""
-        self._process(layer)
-
-
-class Layer(nn.Module):
-    """A layer with a weight, and a bias if asked for."""
-
-    def __init__(self, *shape, process=lambda _: None, loader=None, bias=False):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(shape), requires_grad=False)
-        self.bias = nn.Parameter(torch.randn(shape[0]), requires_grad=False) if bias else None
-        self.quant_method = Method.__new__(Method)
-        self.quant_method.__init__(process)
-        for parameter in self.parameters():
-            parameter.weight_loader = loader or whole
-
-
-def whole(param, loaded_weight):
-    param.data.copy_(loaded_weight)
-
-
-def third(param, loaded_weight, shard):
-    rows = len(param) // 3
-    param.data.narrow(0, shard * rows, rows).copy_(loaded_weight)
-
-
-def padded(param, loaded_weight):
-    param.data[: len(loaded_weight)].copy_(loaded_weight)
-    param.data[len(loaded_weight) :].fill_(0)
-
-
 def scaled(param, loaded_weight):
     param.data.copy_(loaded_weight * 2)
-
-
-def pack(layer):
-    layer.packed = layer.weight.t().contiguous()
 
 
 def shuffle(layer):
@@ -95,26 +40,6 @@ def as_on_a_gpu(layer):
     replace_parameter(layer, "weight", layer.weight.contiguous(), prefer_copy=True)
 
 
-class Model(nn.Module):
-    """Layers by name; ``q``, ``k`` and ``v`` go into ``qkv``."""
-
-    def __init__(self, **layers):
-        super().__init__()
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-
-    def load_weights(self, tensors):
-        """Loads each tensor through its parameter's loader, as vLLM's models do."""
-        parameters, loaded = dict(self.named_parameters()), set()
-        for name, tensor in tensors:
-            first, _, rest = name.partition(".")
-            own = f"qkv.{rest}" if first in "qkv" else name
-            shard = ["qkv".index(first)] if first in "qkv" else []
-            parameters[own].weight_loader(parameters[own], tensor, *shard)
-            loaded.add(own)
-        return loaded
-
-
 def recorded(model, values):
     """Refits a model through vLLM's layerwise reload; returns what can be copied the next time."""
     from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
@@ -130,13 +55,6 @@ def recorded(model, values):
         model.load_weights(recording.watch(values.items()))
         reload.close()
     return recording.plan(Manifest.of(values.items()))
-
-
-def drawn(**shapes):
-    return {name.replace("__", "."): torch.randn(shape) for name, shape in shapes.items()}
-
-
-QKV = {f"{part}__{name}": shape for part in "qkv" for name, shape in (("weight", (2, 4)), ("bias", (2,)))}
 
 
 def test_fused_padded_and_tied_layers_are_copied_and_hold_what_their_loaders_would_write():

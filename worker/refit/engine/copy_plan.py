@@ -64,6 +64,21 @@ class Copy:
     written: Region
 
 
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A constant that loading writes, such as the padding of a vocabulary.
+
+    Attributes:
+        destination: Name of the engine's parameter or buffer.
+        written: Where it goes.
+        value: The constant.
+    """
+
+    destination: str
+    written: Region
+    value: float
+
+
 class _Target(NamedTuple):
     """Where a part of a source goes.
 
@@ -91,6 +106,7 @@ class CopyPlan:
         reloaded: Names of those that must go through the layerwise reload: their layers compute something after loading.
         modules: Names of those layers.
         unloaded: Parameters of the model that get no value.
+        plain: Names of the layers that loading does nothing to but copy, and write constants.
         uses: How often it was used.
     """
 
@@ -100,6 +116,7 @@ class CopyPlan:
         manifest: Manifest,
         copies: Sequence[Copy],
         *,
+        fills: Sequence[Fill] = (),
         reloaded: Iterable[str],
         modules: Iterable[str],
         unloaded: Sequence[str] = (),
@@ -111,7 +128,11 @@ class CopyPlan:
         self.unloaded = tuple(unloaded)
         self.uses = 0
         held = {name: tensor for name, tensor in slots(model) if tensor is not None}
-        self._snapshot = Snapshot(model, {copy.destination for copy in copies})
+        written_to = {copy.destination for copy in copies} | {fill.destination for fill in fills}
+        tied = {id(held[name]) for name in written_to}
+        self.plain = frozenset(name.rpartition(".")[0] for name, tensor in held.items() if id(tensor) in tied)
+        self._snapshot = Snapshot(model, written_to)
+        self._fills = [(fill.written.of(held[fill.destination].detach()), fill.value) for fill in fills]
         self._copies: dict[str, list[_Target]] = defaultdict(list)
         for copy in copies:
             written = copy.written.of(held[copy.destination].detach())
@@ -121,7 +142,30 @@ class CopyPlan:
 
     def fits(self, manifest: Manifest, model: nn.Module) -> bool:
         """Returns whether the trainer sends what it sent, and the model has its tensors where they were."""
-        return manifest == self.manifest and self._snapshot.holds(model)
+        return manifest == self.manifest and self.holds(model)
+
+    def holds(self, model: nn.Module) -> bool:
+        """Returns whether the model has the tensors that are written to where they were."""
+        return self._snapshot.holds(model)
+
+    def destinations(self, name: str) -> set[str]:
+        """Returns the names of the engine's tensors that one of the trainer's is copied to."""
+        return {target.destination for target in self._copies.get(name, ())}
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def begin(self, check_every: int) -> bool:
+        """Begins a refit: writes the constants again, because the memory may have lost them (a deep sleep).
+
+        Args:
+            check_every: After how many refits the copies are compared with the loaders; 0 for the first alone.
+
+        Returns:
+            Whether those of this one are.
+        """
+        for written, value in self._fills:
+            written.fill_(value)
+        self.uses += 1
+        return self.uses == 1 or (check_every > 0 and (self.uses - 1) % check_every == 0)
 
     def room_for(self, chunk: Chunk) -> torch.Tensor | None:
         """Returns the model's memory in which tensors belong just as they are sent, as [nbytes] uint8; None if there is none.

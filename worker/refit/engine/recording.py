@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from worker.refit.engine.copy_plan import Copy, CopyPlan, Region, Tensors, slots
+from worker.refit.engine.copy_plan import Copy, CopyPlan, Fill, Region, Tensors, slots
 from worker.refit.weights.manifest import Manifest
 
 _COPY = torch.ops.aten.copy_.default
@@ -46,11 +46,12 @@ class _Source(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """A copy into some memory; of no source for a constant."""
+    """A copy into some memory, or a constant."""
 
     source: str | None
     taken: Region | None
     written: Region
+    value: float | None = None
 
 
 class Recording(TorchDispatchMode):  # type: ignore[misc]
@@ -133,17 +134,17 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             if not more:
                 break
             reloaded |= more
-        copies = [
-            Copy(write.source, write.taken, name, write.written)
+        writes = [
+            (name, write)
             for name in sorted(plain)
             if _module(name) not in spoilt and name == self._names[_identity(self._live[name])][0]  # of tied tensors, once
             for write in self._filled[name]
-            if write.source is not None and write.taken is not None
         ]
         return CopyPlan(
             self._model,
             manifest,
-            copies,
+            [Copy(one.source, one.taken, name, one.written) for name, one in writes if one.source is not None and one.taken],
+            fills=[Fill(name, one.written, one.value) for name, one in writes if one.value is not None],
             reloaded=reloaded,
             modules=self._with_tied({layer for source in reloaded for layer in layers.get(source, ())}),
             unloaded=unloaded,
@@ -153,7 +154,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         if func is _COPY:
             self._copied(*args[:2])
         elif func in _FILLS:
-            self._written(args[0], None, None)
+            self._written(args[0], None, None, value=args[1] if len(args) > 1 else 0)
         elif func.is_view:
             if (found := self._source(args[0])) is not None:
                 self._looked_at.add(found.name)
@@ -179,7 +180,9 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             self._taint(source)
             self._taint(destination)
 
-    def _written(self, destination: torch.Tensor, found: _Source | None, source: torch.Tensor | None) -> None:
+    def _written(
+        self, destination: torch.Tensor, found: _Source | None, source: torch.Tensor | None, *, value: float | None = None
+    ) -> None:
         """Notes a copy of a source, or a constant, in some memory."""
         if destination.is_meta or not destination.numel():
             return
@@ -187,7 +190,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         if found is not None and source is not None:
             view = source.expand(destination.shape)
             taken = Region(view.storage_offset() - found.start // source.element_size(), tuple(view.shape), view.stride())
-        write = _Write(found.name if found else None, taken, _region(destination))
+        write = _Write(found.name if found else None, taken, _region(destination), value)
         memory = self._memory(destination)
         # As they will be there: a loader may bring another dtype, and a trainer on the CPU another device.
         values = source.expand(destination.shape).to(destination) if source is not None else None

@@ -289,11 +289,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
-        often = info.verify_every
-        check = plan.uses == 0 or (often > 0 and plan.uses % often == 0)
-        copier = Copier(self.model, plan, self._not_finite, check=check)
+        copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every))
         load = begin_copying(stream, copier)
-        plan.uses += 1
         self.ways = {
             "copied": len(plan.copied),
             "reloaded": len(plan.reloaded),

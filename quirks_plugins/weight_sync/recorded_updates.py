@@ -1,0 +1,74 @@
+"""Weight updates through vLLM's own engines: every one goes through the loaders of all layers again.
+
+What happens: an update by vLLM's ``ipc`` or ``nccl`` engine, by ``reload_weights``, or by a trainer that calls ``load_weights``
+inside a layerwise reload, takes many times what its copies take. On an H200 (vLLM 0.26.0, a Qwen3-8B shape, 16.4 GB) vLLM's own
+IPC engine took 195 ms, and a plain copy of the same tensors 8.8 ms. The reload calls each loader twice, makes all layers anew,
+processes them, and copies the result into the tensors that the engine runs on.
+
+What this changes: the first complete update is recorded: which part of which tensor is copied to which part of which parameter.
+Later updates are copied so, wherever the recording proves that loading does nothing else: every element of a layer's tensors is
+written once, by a copy or a constant, and processing leaves the layer alone. All other layers go through vLLM's reload. Tensors
+that are not as recorded (another name, dtype or shape, one that comes twice) go to the model's loaders, and the next update is
+recorded again, four times at most. The first copied update, and every 64th after it, is compared with what the loaders would
+write; a difference fails the update, and the next one goes through vLLM's reload. A tensor that does not come keeps its value.
+Engines with a quantised model, with LoRA or with EPLB update as before. Our own worker records by itself.
+
+When it can go: when vLLM's reload writes loaded weights in place where a layer is not processed. The quirk does nothing on
+versions after 0.33.0, whose source has not been read yet, because a run should not be refused for the sake of speed.
+"""
+
+from __future__ import annotations
+
+from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, yes
+from quirks_plugins.conditions import our_worker
+
+_LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
+_PATCHES = "quirks_plugins.weight_sync.recorded_updates_patches"
+_REASON = "no setting makes an update copy what it copied before"
+
+QUIRK = Quirk(
+    id="recorded-updates",
+    title="vLLM's own weight updates load every layer anew, also where loading is nothing but copying",
+    flag=ModelFlag.WEIGHT_SYNC,
+    kind=Kind.FEATURE,
+    match=our_worker & purpose("rollout") & package("vllm", fixed="0.33.1"),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=[
+        Patch(
+            "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
+            wrapper=f"{_PATCHES}:wrap_load_model",
+            expects=("939e4d07443b", "8579297b4f00", "39c27f400e70"),
+            reason=_REASON,
+            when=~our_worker,
+        ),
+        Patch(
+            f"{_LAYERWISE}:initialize_layerwise_reload",
+            wrapper=f"{_PATCHES}:wrap_initialize",
+            expects=("7d13b5469345", "90eb69b56a24"),
+            reason=_REASON,
+            when=~our_worker,
+        ),
+        Patch(
+            f"{_LAYERWISE}:finalize_layerwise_processing",
+            wrapper=f"{_PATCHES}:wrap_finalize",
+            expects=("432c0e8c8405", "9b7b0eb59d3f", "46740d508102"),
+            reason=_REASON,
+            when=~our_worker,
+        ),
+        Patch(
+            "vllm.distributed.weight_transfer.packed_tensor:packed_ipc_consumer",
+            wrapper=f"{_PATCHES}:wrap_packed_consumer",
+            expects=("c062a3cd35b1", "d8f243d83d17", "4c8a807e7114"),
+            reason="vLLM clones what it takes out of a trainer's buffer",
+            when=~our_worker,
+        ),
+    ],
+    severity=Severity.SLOW,
+    references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/model_executor/model_loader/reload/layerwise.py"),
+    examples=[
+        yes("qwen3", {"engine.generate_from_dummy": False}, vllm="0.32.0"),
+        no("qwen3", vllm="0.32.0"),
+        no("qwen3", vllm="0.32.0", purpose="serve"),
+    ],
+    cost="the first complete update takes two to three times as long; the first that is copied is compared with the loaders",
+)

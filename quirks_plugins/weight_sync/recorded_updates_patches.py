@@ -1,0 +1,74 @@
+"""The functions that ``recorded-updates`` puts into vLLM.
+
+Only engine processes import this module; torch and the recorder are imported when a function runs, because a patch may come
+into force while vLLM is being imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["wrap_finalize", "wrap_initialize", "wrap_load_model", "wrap_packed_consumer"]
+
+
+def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    """Make every model that a loader returns record and copy its updates, if its layers stay what they are between updates."""
+
+    @wraps(original)
+    def load_model(self: Any, vllm_config: Any, model_config: Any, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        model = original(self, vllm_config, model_config, *args, **kwargs)
+        moves = vllm_config.parallel_config.enable_eplb or vllm_config.lora_config is not None
+        if hasattr(model, "load_weights") and model_config.quantization is None and not moves:
+            from worker.refit.engine import updates
+
+            updates.watch(model, model_config)
+        return model
+
+    return load_model
+
+
+def wrap_initialize(original: Callable[..., None]) -> Callable[..., None]:
+    """Make the start of a layerwise reload the start of an update that is recorded or copied."""
+
+    @wraps(original)
+    def initialize_layerwise_reload(model: torch.nn.Module) -> None:
+        from worker.refit.engine import updates
+
+        if (found := updates.of(model)) is None:
+            original(model)
+        else:
+            found.open(original)
+
+    return initialize_layerwise_reload
+
+
+def wrap_finalize(original: Callable[..., None]) -> Callable[..., None]:
+    """Make the end of a layerwise reload the end of the update."""
+
+    @wraps(original)
+    def finalize_layerwise_processing(model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        from worker.refit.engine import updates
+
+        if (found := updates.of(model)) is None:
+            original(model, *args, **kwargs)
+        else:
+            found.close(original, *args, **kwargs)
+
+    return finalize_layerwise_processing
+
+
+def wrap_packed_consumer(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make tensors that are copied at once come out of a trainer's buffer without a clone."""
+
+    @wraps(original)
+    def packed_ipc_consumer(*args: Any, **kwargs: Any) -> Any:
+        from worker.refit.engine import updates
+
+        return updates.unpacked(original, *args, **kwargs)
+
+    return packed_ipc_consumer

@@ -1,0 +1,256 @@
+"""Updates by vLLM's layerwise reload that are recorded and copied, beside the same ones that are not, without an engine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from layers import QKV, Layer, Model, drawn, pack, padded, third
+
+from quirks_plugins.weight_sync import recorded_updates_patches as patches
+from worker.errors import RefitError
+
+CONFIG = SimpleNamespace(dtype=torch.float32)
+SHAPES = QKV | {"embed__weight": (10, 4), "norm__weight": (4,), "packed__weight": (4, 4)}
+#: All tensors but that of the layer that packs its weight.
+COPIED = len(SHAPES) - 1
+
+
+class Pair:
+    """Two equal models; the first takes its updates as vLLM does, those of the second are recorded and copied."""
+
+    def __init__(self, monkeypatch):
+        from vllm.model_executor.model_loader.reload import layerwise, record_metadata_for_reloading
+
+        from worker.refit.engine import reload, updates
+
+        self._initialize = patches.wrap_initialize(layerwise.initialize_layerwise_reload)
+        self._finalize = patches.wrap_finalize(layerwise.finalize_layerwise_processing)
+        monkeypatch.setattr(reload, "initialize_layerwise_reload", self._initialize)
+        monkeypatch.setattr(reload, "finalize_layerwise_reload", self._finalize)
+        self.models = [
+            Model(
+                qkv=Layer(6, 4, loader=third, bias=True),
+                embed=Layer(12, 4, loader=padded),
+                norm=Layer(4),
+                packed=Layer(4, 4, process=pack),
+            )
+            for _ in range(2)
+        ]
+        self.models[1].load_state_dict(self.models[0].state_dict())
+        for model in self.models:
+            record_metadata_for_reloading(model)
+        updates.watch(self.models[1], CONFIG)
+        self.updates = updates.of(self.models[1])
+
+    @property
+    def ways(self):
+        """How many tensors of the last update were copied, and how many loaded."""
+        return self.updates.last.copied, self.updates.last.loaded
+
+    def open(self):
+        """Begins an update of both models."""
+        for model in self.models:
+            self._initialize(model)
+
+    def load(self, values, size=100, kind=list):
+        """Gives tensors to both models, a few in each call."""
+        pairs = list(values.items()) if isinstance(values, dict) else list(values)
+        for first in range(0, len(pairs), size):
+            for model in self.models:
+                model.load_weights(kind(pairs[first : first + size]))
+
+    def close(self):
+        """Ends the update of both models."""
+        for model in self.models:
+            self._finalize(model, CONFIG)
+
+    def update(self, values=None, **options):
+        """One update of both models."""
+        self.open()
+        self.load(drawn(**SHAPES) if values is None else values, **options)
+        self.close()
+
+    def assert_equal(self):
+        """Compares all tensors of the models, and what is packed."""
+        one, other = ({**model.state_dict(), "what is packed": model.packed.packed} for model in self.models)
+        assert one.keys() == other.keys()
+        assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    """The models after the update that is recorded."""
+    made = Pair(monkeypatch)
+    made.update()
+    made.assert_equal()
+    assert made.ways == (0, len(SHAPES))
+    return made
+
+
+@pytest.mark.parametrize("kind", [list, iter, tuple])
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_every_update_after_the_recorded_one_is_copied_and_leaves_the_bits_of_vllm(pair, size, kind):
+    for _ in range(3):
+        pair.update(size=size, kind=kind)
+
+        pair.assert_equal()
+        assert pair.ways == (COPIED, 1)
+
+
+def test_a_layer_that_is_packed_goes_through_the_reload_in_every_update(pair):
+    for _ in range(2):
+        values = drawn(**SHAPES)
+        pair.update(values)
+
+        assert torch.equal(pair.models[1].packed.packed, values["packed.weight"].t())
+
+
+def test_what_an_update_leaves_out_keeps_its_value_and_is_named(pair, caplog):
+    left_out = {name.replace("__", "."): shape for name, shape in SHAPES.items() if not name.startswith(("q__", "k__", "v__"))}
+    before = pair.models[1].qkv.weight.clone()
+    pair.update({name: torch.randn(shape) for name, shape in left_out.items()})
+
+    pair.assert_equal()
+    assert torch.equal(pair.models[1].qkv.weight, before)
+    assert pair.updates.last.missing == tuple(name.replace("__", ".") for name in QKV)
+    assert "6 of 9 tensors did not come and keep their values: q.weight" in caplog.text
+
+
+def test_a_part_of_a_fused_layer_leaves_the_other_parts_as_they_were(pair):
+    before = pair.models[1].qkv.weight.clone()
+    part, model = torch.randn(2, 4), pair.models[1]
+    pair._initialize(model)
+    model.load_weights([("k.weight", part)])
+    pair._finalize(model, CONFIG)
+
+    assert torch.equal(model.qkv.weight, torch.cat([before[:2], part, before[4:]]))
+
+
+def test_of_a_tensor_that_comes_twice_the_last_one_counts_and_its_neighbours_stay_whole(pair):
+    values = drawn(**SHAPES)
+    first, again = list(values.items()), drawn(q__weight=(2, 4))
+    model = pair.models[1]
+    for pairs in ([*again.items(), *first], [*first, *again.items()]):
+        pair._initialize(model)
+        model.load_weights(pairs)
+        pair._finalize(model, CONFIG)
+        values = dict(pairs)
+        assert torch.equal(model.qkv.weight, torch.cat([values[f"{part}.weight"] for part in "qkv"]))
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_another_dtype_is_loaded_and_recorded_anew(pair, size):
+    half = {name: tensor.to(torch.bfloat16) for name, tensor in drawn(**SHAPES).items()}
+    ways = []
+    for _ in range(3):
+        pair.update(half, size=size)
+        pair.assert_equal()
+        ways.append(pair.ways)
+
+    assert ways == [(0, len(SHAPES)), (0, len(SHAPES)), (COPIED, 1)]
+
+
+def test_another_shape_is_an_error_of_the_models_loader_and_the_next_update_goes_through_the_reload(pair):
+    values = drawn(**SHAPES | {"q__weight": (2, 3)})
+    model = pair.models[1]
+    pair._initialize(model)
+    with pytest.raises(RuntimeError, match="must match"):
+        model.load_weights(list(values.items()))
+
+    pair.update()
+    pair.assert_equal()
+    assert pair.ways == (0, len(SHAPES))
+
+
+def perturb(plan):
+    plan._copies["q.weight"], plan._copies["k.weight"] = plan._copies["k.weight"], plan._copies["q.weight"]
+
+
+def test_copies_that_are_not_what_the_loaders_write_fail_the_update_and_the_next_one_mends_it(pair):
+    perturb(pair.updates._plan)
+    model = pair.models[1]
+    pair._initialize(model)
+    with pytest.raises(RefitError, match=r"do not do what the model's loaders do, in qkv\.weight"):
+        model.load_weights(list(drawn(**SHAPES).items()))
+    with pytest.raises(RefitError, match="an earlier part of this weight update failed"):
+        model.load_weights(list(drawn(**SHAPES).items()))
+
+    pair.update()
+    pair.assert_equal()
+    assert pair.ways == (0, len(SHAPES))
+
+
+def test_copies_are_compared_again_after_a_number_of_updates(pair, monkeypatch):
+    monkeypatch.setattr("worker.refit.engine.updates.CHECK_EVERY", 3)
+    for _ in range(3):
+        pair.update()
+    perturb(pair.updates._plan)
+
+    with pytest.raises(RefitError, match=r"in qkv\.weight"):
+        pair.update()
+
+
+def test_parameters_that_were_replaced_are_recorded_anew(pair):
+    for model in pair.models:
+        model.norm.weight.data = model.norm.weight.data.clone()
+    ways = []
+    for _ in range(2):
+        pair.update()
+        pair.assert_equal()
+        ways.append(pair.ways)
+
+    assert ways == [(0, len(SHAPES)), (COPIED, 1)]
+
+
+def test_constants_that_the_memory_has_lost_are_written_again(pair):
+    for model in pair.models:
+        for parameter in model.parameters():
+            parameter.data.fill_(7)
+
+    pair.update()
+
+    pair.assert_equal()
+    assert torch.equal(pair.models[1].embed.weight[10:], torch.zeros(2, 4))
+
+
+def test_an_update_that_nobody_ends_is_given_up_and_the_next_one_goes_through_the_reload(pair):
+    model = pair.models[1]
+    pair._initialize(model)
+    model.load_weights([*drawn(**QKV).items(), ("packed.weight", torch.randn(4, 4))])
+
+    pair.update()
+    pair.assert_equal()
+    assert pair.ways == (0, len(SHAPES))
+
+
+def test_a_first_update_that_is_a_part_is_not_copied_from(monkeypatch, caplog):
+    pair = Pair(monkeypatch)
+    pair.update({"norm.weight": torch.randn(4)})
+    assert not pair.updates.last.is_recorded
+    assert "4 parameters of the model got no value" in caplog.text
+    pair.update()
+    assert pair.ways == (0, len(SHAPES))
+    pair.update()
+
+    pair.assert_equal()
+    assert pair.ways == (COPIED, 1)
+
+
+def test_updates_that_are_never_the_same_are_recorded_four_times_at_most(pair):
+    for number in range(8):
+        pair.update({name: tensor.to((torch.bfloat16, torch.float32)[number % 2]) for name, tensor in drawn(**SHAPES).items()})
+        pair.assert_equal()
+
+    assert pair.updates._recordings == 4
+    assert pair.updates._plan is None
+
+
+def test_a_load_outside_of_an_update_is_the_models_own(pair):
+    pair.load({"norm.weight": torch.ones(4)})
+    pair.assert_equal()
+    pair.update()
+
+    pair.assert_equal()
+    assert pair.ways == (COPIED, 1)

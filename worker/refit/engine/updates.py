@@ -1,0 +1,431 @@
+"""Weight updates through vLLM's layerwise reload, by any engine: the first complete one is recorded, later ones are copied.
+
+vLLM's transfer engines, ``reload_weights`` and trainers that load chunk by chunk all open that reload, call the model's
+``load_weights`` any number of times, and close it. The quirk ``recorded-updates`` puts `Updates` between them and the model.
+Nobody announces what will come. So each tensor is copied as it comes, if it is what was recorded, and everything else goes to
+the model's loaders: layers that are more than copies are opened for the reload as vLLM does, the others take it as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+from quirks_core.base.text import listed
+from quirks_core.hook import report
+from worker.errors import RefitError
+from worker.refit.engine.copy_plan import CopyPlan, Tensors
+from worker.refit.engine.finite import NotFinite
+from worker.refit.engine.loaders import Copier
+from worker.refit.engine.recording import Recording
+from worker.refit.engine.reload import Reload
+from worker.refit.weights.manifest import Manifest, TensorSpec
+
+Load: TypeAlias = Callable[..., Any]
+
+_ATTRIBUTE = "_model_quirks_updates"
+#: Those that copy an update now.
+_copying: weakref.WeakSet[Updates] = weakref.WeakSet()
+#: After how many copied updates the copies are compared with what the model's loaders would write, beside the first.
+CHECK_EVERY = 64
+#: How many updates are recorded at most: a trainer that never sends the same would pay for each.
+_RECORDINGS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What an update did.
+
+    Attributes:
+        copied: How many tensors were copied.
+        loaded: How many went to the model's loaders.
+        missing: Names of tensors that were recorded and did not come; they keep their values.
+        is_recorded: The update was recorded, and the next one will be copied.
+    """
+
+    copied: int = 0
+    loaded: int = 0
+    missing: tuple[str, ...] = ()
+    is_recorded: bool = False
+
+
+def watch(model: nn.Module, model_config: Any) -> None:
+    """Has a model that was just loaded record and copy its updates."""
+    if of(model) is None:
+        setattr(model, _ATTRIBUTE, Updates(model, model_config))
+
+
+def of(model: Any) -> Updates | None:
+    """Returns the updates of a model; None if nobody watches them, or for what only stands before a model."""
+    found = vars(model).get(_ATTRIBUTE)
+    return found if isinstance(found, Updates) else None
+
+
+def unpacked(consume: Load, *args: Any, **kwargs: Any) -> Any:
+    """Takes tensors out of a buffer of a trainer's, without a copy of those that are copied at once.
+
+    Args:
+        consume: vLLM's ``packed_ipc_consumer``, which clones each tensor, because the reload keeps some for later.
+        *args: What it takes.
+        **kwargs: The same, by name.
+    """
+    updates = list(_copying)
+    if len(updates) != 1:
+        return consume(*args, **kwargs)
+    with _Uncloned():
+        found = consume(*args, **kwargs)
+    return [(name, tensor if updates[0].copies(name, tensor) else tensor.clone()) for name, tensor in found]
+
+
+class Updates:
+    """The updates of one model.
+
+    Attributes:
+        last: What the last one did.
+    """
+
+    def __init__(self, model: nn.Module, model_config: Any) -> None:
+        self.last = Ways()
+        self._model = model
+        self._config = model_config
+        self._plan: CopyPlan | None = None
+        self._open: _Loaded | _Recorded | _Copied | None = None
+        self._recordings = 0
+        self._missing: tuple[str, ...] = ()
+        self._lock = threading.Lock()  # some engines load from threads of their own
+        self._holder = 0
+        original = model.load_weights
+
+        def load_weights(weights: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.load(original, weights, *args, **kwargs)
+
+        model.load_weights = load_weights
+
+    def open(self, initialize: Load) -> None:
+        """An update begins.
+
+        Args:
+            initialize: vLLM's ``initialize_layerwise_reload``.
+        """
+        if self._is_inside:
+            initialize(self._model)
+            return
+        with self._inside():
+            self._give_up()
+            if self._plan is not None and not self._plan.holds(self._model):
+                self._plan = None
+            if self._plan is not None:
+                self._open = _Copied(self._model, self._config, self._plan)
+                _copying.add(self)
+            elif self._recordings < _RECORDINGS and not _is_open(self._model):
+                self._recordings += 1
+                self._open = _Recorded(self._model, self._config)
+            else:
+                initialize(self._model)
+                self._open = _Loaded()
+
+    def copies(self, name: str, tensor: torch.Tensor) -> bool:
+        """Returns whether an update is open that copies this tensor as soon as it gets it, and needs it no longer."""
+        return isinstance(self._open, _Copied) and self._open.copies(name, tensor)
+
+    def load(self, load: Load, weights: Tensors, *args: Any, **kwargs: Any) -> Any:
+        """Takes some of an update's tensors; returns what ``load_weights`` of the model does.
+
+        Args:
+            load: The model's own ``load_weights``.
+            weights: Names and tensors, as it takes them.
+            *args: What else it was given.
+            **kwargs: The same, by name.
+        """
+        if self._is_inside:
+            return load(weights, *args, **kwargs)
+        with self._inside():
+            if self._open is None:
+                return load(weights, *args, **kwargs)
+            try:
+                return self._open.load(lambda tensors: load(tensors, *args, **kwargs), weights)
+            except BaseException:
+                self._plan, self._open.has_failed = None, True
+                raise
+
+    def close(self, finalize: Load, *args: Any, **kwargs: Any) -> None:
+        """An update ends.
+
+        Args:
+            finalize: vLLM's ``finalize_layerwise_processing``.
+            *args: What it was given after the model.
+            **kwargs: The same, by name.
+        """
+        if self._is_inside or self._open is None:
+            finalize(self._model, *args, **kwargs)
+            return
+        with self._inside():
+            update, plan = self._taken(), self._plan
+            self._plan = None  # unless all goes well
+            update.close(lambda: finalize(self._model, *args, **kwargs))
+            self.last = update.ways
+            if isinstance(update, _Recorded):
+                self._plan = update.plan
+            elif isinstance(update, _Copied):
+                self._plan = None if update.strays else plan
+                self._after_copies(update)
+
+    def _after_copies(self, update: _Copied) -> None:
+        if update.repeated:
+            report.say(f"recorded-updates: sent more than once, the last one counts: {listed(sorted(update.repeated))}")
+        if update.strays:
+            report.say(
+                f"recorded-updates: {len(update.strays)} tensors came that are not as recorded, and were loaded by vLLM: "
+                f"{listed(sorted(update.strays))}; the next update is recorded"
+            )
+        if (missing := update.ways.missing) != self._missing:
+            self._missing = missing
+            if missing:
+                count = len(update.plan.manifest.tensors)
+                report.say(
+                    f"recorded-updates: {len(missing)} of {count} tensors did not come and keep their values: {listed(missing)}"
+                )
+
+    def _give_up(self) -> None:
+        """Ends an update that nobody has closed."""
+        if self._open is not None:
+            self._plan = None
+            self._taken().abandon()
+
+    def _taken(self) -> _Loaded | _Recorded | _Copied:
+        update, self._open = self._open, None
+        assert update is not None  # noqa: S101 - whoever calls this has looked
+        _copying.discard(self)
+        return update
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether this is called by vLLM or another quirk as a part of what this thread does here already."""
+        return self._holder == threading.get_ident()
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = 0
+
+
+class _Loaded:
+    """An update that vLLM loads."""
+
+    ways = Ways()
+    has_failed = False
+
+    def load(self, load: Load, weights: Tensors) -> Any:
+        """Loads some tensors."""
+        return load(weights)
+
+    def close(self, finalize: Callable[[], None]) -> None:
+        """Ends the update."""
+        finalize()
+
+    def abandon(self) -> None:
+        """Leaves what is there to vLLM."""
+
+
+class _Recorded:
+    """An update that vLLM loads while it is watched.
+
+    Attributes:
+        ways: What it did.
+        plan: What can be copied from now on; None if that is nothing.
+        has_failed: Some of it was not loaded.
+    """
+
+    def __init__(self, model: nn.Module, model_config: Any) -> None:
+        self.ways = Ways()
+        self.plan: CopyPlan | None = None
+        self.has_failed = False
+        self._reload = Reload(model, model_config)
+        self._recording = Recording(model)
+        self._sent: list[TensorSpec] = []
+        self._loaded: set[str] | None = set()
+        self._thread = threading.get_ident()
+        self._reload.open()
+        self._recording.opened()
+
+    def load(self, load: Load, weights: Tensors) -> Any:
+        """Loads some tensors, and watches what happens to them."""
+        if self.has_failed or threading.get_ident() != self._thread:  # a recording sees one thread
+            self.has_failed = True
+            return load(weights)
+        with self._recording:
+            found = load(self._recording.watch(self._noted(weights)))
+        _wait()  # the next tensors may come on another stream
+        self._loaded = None if found is None or self._loaded is None else self._loaded | set(found)
+        return found
+
+    def close(self, finalize: Callable[[], None]) -> None:
+        """Ends the update, and finds out what can be copied."""
+        with self._recording:
+            finalize()
+        if problem := self._problem():
+            report.say(f"recorded-updates: the next update is not copied, because of this one {problem}")
+        else:
+            plan = self._recording.plan(Manifest(tuple(self._sent)))
+            ignored = len(self._sent) - len(plan.copied | plan.reloaded)
+            report.say(
+                f"recorded-updates: of {len(self._sent)} tensors {len(plan.copied)} are copied from the next update on, "
+                f"{len(plan.reloaded)} are loaded by vLLM ({len(plan.modules)} layers), {ignored} are for no parameter here"
+            )
+            self.plan = plan if plan.copied else None
+        self.ways = Ways(loaded=len(self._sent), is_recorded=self.plan is not None)
+
+    def abandon(self) -> None:
+        """Gives layers that are not complete their tensors of before back."""
+        self._reload.abandon()
+
+    def _problem(self) -> str:
+        """Returns what was wrong with the update, as the end of a sentence; empty if nothing was."""
+        if self.has_failed:
+            return "not everything was loaded, or not by one thread"
+        if twice := [name for name, count in Counter(spec.name for spec in self._sent).items() if count > 1]:
+            return f"{len(twice)} tensors came more than once: {listed(twice)}"
+        if unloaded := self._reload.unloaded(self._loaded):
+            return f"{len(unloaded)} parameters of the model got no value: {listed(unloaded)}"
+        return "" if self._sent else "nothing came"
+
+    def _noted(self, weights: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in weights:
+            self._sent += Manifest.of([(name, tensor)]).tensors
+            yield name, tensor
+
+
+class _Copied:
+    """An update that is copied as recorded, as far as it is what was recorded.
+
+    Attributes:
+        plan: What is copied.
+        strays: Names of tensors that are not as recorded.
+        repeated: Names of tensors that came more than once.
+        has_failed: Some of it was not loaded.
+    """
+
+    def __init__(self, model: nn.Module, model_config: Any, plan: CopyPlan) -> None:
+        self.plan = plan
+        self.strays: set[str] = set()
+        self.repeated: set[str] = set()
+        self.has_failed = False
+        self._model = model
+        self._config = model_config
+        self._specs = {spec.name: spec for spec in plan.manifest.tensors}
+        self._came: set[str] = set()
+        self._copied = self._loaded = 0
+        self._reload: Reload | None = None
+        _wait()  # what still computes with the weights before
+        self._copier = Copier(model, plan, NotFinite(), check=plan.begin(CHECK_EVERY))
+
+    @property
+    def ways(self) -> Ways:
+        """What it did."""
+        missing = tuple(name for name in self._specs if name not in self._came)
+        return Ways(self._copied, self._loaded, missing)
+
+    def load(self, load: Load, weights: Tensors) -> Any:
+        """Copies some tensors, and has the others loaded."""
+        if self.has_failed:
+            raise RefitError("an earlier part of this weight update failed; begin another one")
+        written: set[str] = set()
+        rest = self._rest(weights, written)
+        first = list(islice(rest, 1))
+        if not first:
+            return written
+        self._open_layers()
+        found = load(chain(first, rest))
+        return None if found is None else written | set(found)
+
+    def close(self, finalize: Callable[[], None]) -> None:
+        """Ends the update."""
+        try:
+            finalize()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Gives layers that are not complete their tensors of before back."""
+        if self._reload is not None:
+            self._reload.abandon()
+
+    def _rest(self, weights: Tensors, written: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Copies what is as recorded, and yields the rest.
+
+        Args:
+            weights: What came. A collection is there already; of a stream nobody knows how much of it there is room for.
+            written: Gets the names of the parameters that were copied to.
+        """
+        together: Iterable[Collection[tuple[str, torch.Tensor]]]
+        together = [weights] if isinstance(weights, Collection) else ([pair] for pair in weights)
+        for pairs in together:
+            others = set()
+            for name, tensor in pairs:
+                if not self._is_as_recorded(name, tensor):
+                    others.add(name)
+                    (self.repeated if name in self._came else self.strays).add(name)
+                self._came.add(name)
+            fitting = [pair for pair in pairs if pair[0] not in others]
+            for name, _ in fitting:
+                written |= self.plan.destinations(name)
+                self._copied += name in self.plan.copied
+            for pair in chain(self._copier.take(fitting), (pair for pair in pairs if pair[0] in others)):
+                self._loaded += 1
+                yield pair
+
+    def copies(self, name: str, tensor: torch.Tensor) -> bool:
+        """Returns whether a tensor is copied, and nothing else."""
+        return name in self.plan.copied and name not in self.plan.reloaded and self._is_as_recorded(name, tensor)
+
+    def _is_as_recorded(self, name: str, tensor: torch.Tensor) -> bool:
+        """Returns whether a tensor is what was recorded under its name, and comes for the first time."""
+        spec = self._specs.get(name)
+        if spec is None or name in self._came:
+            return False
+        return (tensor.dtype, tensor.shape) == (spec.torch_dtype, spec.shape) and tensor.is_contiguous()
+
+    def _open_layers(self) -> None:
+        """Makes the layers ready to be loaded that are more than copies."""
+        if self._reload is None:
+            names = {name for name, layer in self._model.named_modules() if _has_tensors(layer)} - self.plan.plain
+            reload = Reload(self._model, self._config, {"", *names})
+            reload.open()
+            self._reload = reload
+
+
+class _Uncloned(TorchFunctionMode):  # type: ignore[misc]
+    """Has clones of tensors be the tensors themselves."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        return args[0] if func is torch.Tensor.clone else func(*args, **(kwargs or {}))
+
+
+def _has_tensors(layer: nn.Module) -> bool:
+    """Returns whether a layer has tensors now, or had some when it was loaded."""
+    return bool(layer._parameters or layer._buffers or any(get_layerwise_info(layer).restore_metadata))
+
+
+def _is_open(model: nn.Module) -> bool:
+    return any(get_layerwise_info(layer).can_load() for layer in model.modules())
+
+
+def _wait() -> None:
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
