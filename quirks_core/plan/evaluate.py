@@ -164,13 +164,13 @@ def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
 
 def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
     trace, name = InRange(item).trace(facts), f"packages.{item.package}"
-    version, why = facts.fact(name), "a source build"
+    version, why, settles = facts.fact(name), "a source build", (Answer.YES, Answer.NO)
     if trace.answer is Answer.NO and is_reached_only(item.package, version) and not quirk.is_examined(item.package, version):
-        why = "earlier versions were not examined"
+        why, settles = "earlier versions were not examined", (Answer.YES,)  # the bug may look otherwise there
         trace = Trace.of(Leaf(name, f"{item} ({why})", version, Answer.UNKNOWN))
     if trace.answer is Answer.UNKNOWN and facts.source_known(item.package):
         for probe in quirk.probes:
-            if (answer := ask(probe, item.package, facts.source)) is not Answer.UNKNOWN:
+            if (answer := ask(probe, item.package, facts.source)) in settles:
                 return Trace.of(Leaf(name, f"{item} ({why}: settled by {probe})", version, answer))
         if is_reached_only(item.package, version) and _patches(quirk, item.package) and _misfit(facts, quirk) is None:
             return Trace.of(Leaf(name, f"{item} ({why}: settled by the source that is patched)", version, Answer.YES))
