@@ -164,7 +164,8 @@ def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
 
 def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
     trace, name = InRange(item).trace(facts), f"packages.{item.package}"
-    version, why, settles = facts.fact(name), "a source build", (Answer.YES, Answer.NO)
+    settles: tuple[Answer, ...] = (Answer.YES, Answer.NO)
+    version, why = facts.fact(name), "a source build"
     if trace.answer is Answer.NO and is_reached_only(item.package, version) and not quirk.is_examined(item.package, version):
         why, settles = "earlier versions were not examined", (Answer.YES,)  # the bug may look otherwise there
         trace = Trace.of(Leaf(name, f"{item} ({why})", version, Answer.UNKNOWN))
