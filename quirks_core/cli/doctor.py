@@ -39,9 +39,9 @@ from quirks_core.facts.packages import (
 )
 from quirks_core.facts.trainers import find as find_trainer
 from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
+from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.propose import drift_of
 from quirks_core.plan.records import State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.plugins.discovery import PROJECT, Discovered, discover
@@ -296,7 +296,7 @@ def _drift(item: Loaded, patch: Patch) -> Finding:
     here = Installation()
     if matches(item.quirk.match, here).answer is Answer.NO or affected(here, item.quirk).answer is not Answer.YES:
         return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
-    if (problem := drift_of(patch, item, INSTALLED)) is None:
+    if (problem := drift_of(patch, item.quirk, INSTALLED)) is None:
         return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
     return Finding("error", item.quirk.id, f"runs that need the patch are refused: {problem}")
 

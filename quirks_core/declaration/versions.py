@@ -18,6 +18,8 @@ from quirks_core.facts.packages import distribution_of
 #: By package, the oldest version that was examined, and whose engines are started. A range that begins there, or has no
 #: beginning, says nothing about earlier ones.
 OLDEST = {"vllm": "0.26"}
+#: By package, the oldest version that the hook reaches. From there to `OLDEST` a range that begins at `OLDEST` decides nothing.
+REACHED = {"vllm": "0.16"}
 
 
 @lru_cache(maxsize=1024)
@@ -30,6 +32,13 @@ def parse_version(text: str) -> Version | None:
     significant = version.release[: max((n for n, part in enumerate(version.release, 1) if part), default=0)]
     source_build = significant in ((), (0, 1)) and version.is_devrelease
     return None if source_build else version
+
+
+def is_reached_only(package: str, text: object) -> bool:
+    """Tells whether the hook reaches a version that is older than the oldest that was examined: `REACHED` to `OLDEST`."""
+    low, high = parse_version(REACHED.get(package, "")), parse_version(OLDEST.get(package, ""))
+    version = parse_version(text) if isinstance(text, str) else None
+    return low is not None and high is not None and version is not None and low <= version < high
 
 
 @dataclass(frozen=True, slots=True)

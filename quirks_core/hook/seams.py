@@ -11,8 +11,8 @@ from packaging.version import InvalidVersion, Version
 from quirks_core.facts.packages import installed_version
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
-#: The oldest and the newest release of vLLM whose seams were read.
-OLDEST, NEWEST = (0, 26), (0, 33)
+#: The oldest and the newest release of vLLM whose seams were read: 0.16.0 to 0.33.0, where all have the same first parameters.
+OLDEST, NEWEST = (0, 16), (0, 33)
 #: The functions that are wrapped or called, each with the names of its first parameters.
 SEAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

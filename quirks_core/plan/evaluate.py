@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 
 from quirks_core.base.errors import nearest, words
 from quirks_core.configuration.slots import SLOTS
-from quirks_core.declaration.adjustments import Adjustment
+from quirks_core.declaration.adjustments import Adjustment, Patch
 from quirks_core.declaration.match import InRange, Match
 from quirks_core.declaration.probes import ask
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer, Leaf, Trace, all_of, any_of
-from quirks_core.declaration.versions import Affected
+from quirks_core.declaration.versions import OLDEST, Affected, is_reached_only
 from quirks_core.facts.context import FACTS, InstalledFacts, RunContext, is_known_fact
+from quirks_core.facts.packages import distribution_of
 from quirks_core.facts.unknown import Facts
+from quirks_core.plan.drift import drift_of
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Note, NoteKind, State, Verdict
 from quirks_core.plan.switches import Switches
@@ -91,11 +93,16 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
 
 
 def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
-    """Compares versions: any range of a package, and all packages; if that is unknown, probes decide."""
-    if len(quirk.affected) == 1:
-        return _in_range(facts, quirk, quirk.affected[0])
+    """Compares versions: any range of a package, and all packages; if that is unknown, probes and patched sources decide.
+
+    Before the oldest version that was examined, a patch fits only a source that it was written against; else it is unknown.
+    """
     packages = dict.fromkeys(item.package for item in quirk.affected)
-    return all_of(any_of(_in_range(facts, quirk, item) for item in quirk.affected if item.package == name) for name in packages)
+    found = [any_of(_in_range(facts, quirk, item) for item in quirk.affected if item.package == name) for name in packages]
+    trace = found[0] if len(found) == 1 else all_of(found)
+    if trace.answer is Answer.YES and (misfit := _misfit(facts, quirk)) is not None:
+        return all_of((trace, Trace.of(misfit)))
+    return trace
 
 
 def matches(match: Match, facts: Facts) -> Trace:
@@ -156,13 +163,36 @@ def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
 
 
 def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
-    trace = InRange(item).trace(facts)
+    trace, name = InRange(item).trace(facts), f"packages.{item.package}"
+    settles: tuple[Answer, ...] = (Answer.YES, Answer.NO)
+    version, why = facts.fact(name), "a source build"
+    if trace.answer is Answer.NO and is_reached_only(item.package, version) and not quirk.is_examined(item.package, version):
+        why, settles = "earlier versions were not examined", (Answer.YES,)  # the bug may look otherwise there
+        trace = Trace.of(Leaf(name, f"{item} ({why})", version, Answer.UNKNOWN))
     if trace.answer is Answer.UNKNOWN and facts.source_known(item.package):
         for probe in quirk.probes:
-            if (answer := ask(probe, item.package, facts.source)) is not Answer.UNKNOWN:
-                name = f"packages.{item.package}"
-                return Trace.of(Leaf(name, f"{item} (a source build: settled by {probe})", facts.fact(name), answer))
+            if (answer := ask(probe, item.package, facts.source)) in settles:
+                return Trace.of(Leaf(name, f"{item} ({why}: settled by {probe})", version, answer))
+        if is_reached_only(item.package, version) and _patches(quirk, item.package) and _misfit(facts, quirk) is None:
+            return Trace.of(Leaf(name, f"{item} ({why}: settled by the source that is patched)", version, Answer.YES))
     return trace
+
+
+def _misfit(facts: InstalledFacts, quirk: Quirk) -> Leaf | None:
+    """The first patch whose target has another source in a version that nobody examined; None if there is none."""
+    for package in OLDEST:
+        version = facts.fact(f"packages.{package}")
+        if is_reached_only(package, version) and facts.source_known(package):
+            for patch in _patches(quirk, package):
+                if drift_of(patch, quirk, facts.source) is not None:
+                    wanted = f"a version where the source of {patch.target} is one that the patch was written against"
+                    return Leaf(f"packages.{package}", wanted, version, Answer.UNKNOWN)
+    return None
+
+
+def _patches(quirk: Quirk, package: str) -> list[Patch]:
+    patches = [item for item in quirk.adjustments if isinstance(item, Patch)]
+    return [patch for patch in patches if distribution_of(patch.target.partition(":")[0].partition(".")[0]) == package]
 
 
 def _reason(trace: Trace) -> str:

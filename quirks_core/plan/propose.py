@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from quirks_core.base.errors import QuirksError, problem_of_text, words
 from quirks_core.configuration.slots import SLOTS, engine_problem, find_slot
-from quirks_core.declaration import data_file
 from quirks_core.declaration.adjustments import (
     Adjustment,
     Advise,
@@ -21,13 +20,13 @@ from quirks_core.declaration.adjustments import (
 )
 from quirks_core.facts.context import RunContext
 from quirks_core.facts.packages import distribution_of
+from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import Evaluated
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.merge import Proposal
-from quirks_core.plan.records import Contributor, Note, NoteKind, PlannedPatch, Refusal, with_lines
+from quirks_core.plan.records import Contributor, Note, NoteKind, PlannedPatch, Refusal
 from quirks_core.plan.switches import off_switch
 from quirks_core.source import fingerprints
-from quirks_core.source.vllm_source import VllmSource
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Propo
         text = f"{item.quirk.id}: {patch.target} is not checked: {package} is assumed or not installed"
         found.warnings.append(Note(kind=NoteKind.UNCHECKED, quirk=item.quirk.id, about=(patch.target,), text=text))
         found_here = patch.expects[0] if patch.expects else ""
-    elif problem := drift_of(patch, item, context.source):
+    elif problem := drift_of(patch, item.quirk, context.source):
         here = f"{package} {context.packages[package]}"
         remedy = f"upgrade {item.distribution}, or install a version of {package} that it supports ({here} is installed)"
         found.refusals.append(_refusal("drift", item, problem.reason, remedy, target=patch.target, lines=problem.lines))
@@ -143,32 +142,6 @@ def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Propo
         quirk=item.contributor(patch.reason),
     )
     found.patches.append((patch, planned))
-
-
-class Drift(NamedTuple):
-    """What is wrong with the source of a patch's target, and the lines that changed."""
-
-    reason: str
-    lines: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return with_lines(self.reason, self.lines)
-
-
-def drift_of(patch: Patch, item: Loaded, source: VllmSource) -> Drift | None:
-    """Returns what is wrong with the source of a patch's target; None if the patch was written against it."""
-    here = source.fingerprint(patch.target)
-    if patch.adds:
-        if here is not None:
-            return Drift(f"{patch.target} exists by now, and the patch was written to add it")
-        return None if source.has_owner(patch.target) else Drift(source.missing(patch.target))
-    if source.is_expected(patch.target, patch.expects):
-        return None
-    if here is None:
-        return Drift(source.missing(patch.target))
-    lines = data_file.read_for(item.quirk).lines(patch.target, patch.expects)
-    changed = fingerprints.drift(source.attribute_source(patch.target) or "", lines).splitlines()
-    return Drift(f"{patch.target} is not the source this patch was written against (fingerprint {here})", tuple(changed))
 
 
 def _patch_conflicts(patches: Sequence[tuple[Patch, PlannedPatch]]) -> Iterator[Refusal]:

@@ -22,9 +22,10 @@ from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import FACTS, Installation, is_known_fact
+from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import Evaluated, affected, evaluate_one, matches
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.propose import computed, drift_of
+from quirks_core.plan.propose import computed
 from quirks_core.plan.records import State
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
@@ -203,7 +204,7 @@ def patches(item: Loaded) -> Iterator[Problem]:
             yield _error(item, f"the patch of {patch.target} comes from {INSTALLED.missing(patch.source)}")
         if why := unpatchable(item.quirk, patch):
             yield Problem(Level.NOTE, item.quirk.id, f"the patch of {patch.target} is not checked: {why}")
-        elif problem := drift_of(patch, item, INSTALLED):
+        elif problem := drift_of(patch, item.quirk, INSTALLED):
             yield _error(
                 item,
                 f"{problem}\nLook at what changed, then add what 'quirks fingerprint {patch.target}' prints to expects, or "

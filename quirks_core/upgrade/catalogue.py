@@ -18,9 +18,9 @@ from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import Installation
 from quirks_core.facts.packages import installed_versions
+from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.propose import drift_of
 from quirks_core.plugins.registry import Registry
 from quirks_core.upgrade.finding import Side
 from quirks_core.upgrade.release import PACKAGE, Release
@@ -149,7 +149,7 @@ def _items(loaded: Loaded, before: Release, after: Release) -> Iterator[Item]:
     for adjustment in acting if needed else ():
         if isinstance(adjustment, Patch):
             is_vllm = adjustment.target.partition(".")[0] == PACKAGE
-            problem = drift_of(adjustment, loaded, after.source) if is_vllm else None
+            problem = drift_of(adjustment, loaded.quirk, after.source) if is_vllm else None
             if problem:
                 here = after.source.fingerprint(adjustment.target) or ""
                 yield item(Kind.DRIFT, problem.reason, *map(str.strip, problem.lines), fingerprint=here)

@@ -100,7 +100,7 @@ QUIRK = Quirk(
         no(settings={_ENGINE: "model"}, packages=_NEW),
         no(settings={_TRAIN: "model"}, packages=_NEW),
         no(packages=_NEW),
-        no(settings={_ENGINE: "float32"}, vllm="0.25.1"),
+        unknown(settings={_ENGINE: "float32"}, vllm="0.25.1"),
         no(settings={_ENGINE: "float32"}, packages=_NEW, purpose="serve"),
         unknown(settings={_ENGINE: "float32"}),
         unknown(settings={_ENGINE: "float32"}, vllm="0.1.dev1+g123"),

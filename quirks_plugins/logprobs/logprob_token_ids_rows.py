@@ -56,7 +56,7 @@ QUIRK = Quirk(
         no({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, vllm="0.28.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cuda"),
         no("qwen3", {"engine.max_logprobs": 0}, vllm="0.32.0", platform="cpu"),
-        no("qwen3", vllm="0.25.1", platform="cpu"),
+        unknown("qwen3", vllm="0.25.1", platform="cpu"),
         unknown("qwen3", vllm="0.32.0"),
     ],
     cost="the top k twice in batches that hold such a request",

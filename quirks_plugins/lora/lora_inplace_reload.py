@@ -49,7 +49,7 @@ QUIRK = Quirk(
         yes("qwen3", _LORA, vllm="0.26.0", purpose="serve"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _LORA, vllm="0.33.0"),
-        no("qwen3", _LORA, vllm="0.25.1"),
+        unknown("qwen3", _LORA, vllm="0.25.1"),
         unknown("qwen3", _LORA),
     ],
 )

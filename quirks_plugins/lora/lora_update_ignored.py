@@ -48,7 +48,7 @@ QUIRK = Quirk(
         yes("qwen3", _LORA, vllm="0.33.0"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),
-        no("qwen3", _LORA, vllm="0.25.1"),
+        unknown("qwen3", _LORA, vllm="0.25.1"),
         unknown("qwen3", _LORA),
     ],
     cost="four looks at the adapter's folder for each add_lora",

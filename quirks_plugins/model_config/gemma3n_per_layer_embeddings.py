@@ -42,7 +42,7 @@ QUIRK = Quirk(
         yes("gemma3n_text", vllm="0.32.0", patches="Gemma3nForCausalLM.forward"),
         yes("gemma3n_text", vllm="0.33.0", purpose="serve"),
         no("gemma3n", vllm="0.32.0"),
-        no("gemma3n_text", vllm="0.25.1"),
+        unknown("gemma3n_text", vllm="0.25.1"),
         unknown("gemma3n_text"),
     ],
 )

@@ -62,7 +62,7 @@ QUIRK = Quirk(
         yes({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, vllm="0.26.0", platform="cuda", purpose="serve"),
         no("qwen3", vllm="0.33.0", platform="cuda", env={"VLLM_USE_V2_MODEL_RUNNER": "0"}),
         no("qwen3", vllm="0.33.0", platform="cpu"),
-        no("qwen3", vllm="0.25.1", platform="cuda"),
+        unknown("qwen3", vllm="0.25.1", platform="cuda"),
         unknown("qwen3", vllm="0.33.0"),
     ],
     cost="microseconds for each request",

@@ -59,7 +59,7 @@ QUIRK = Quirk(
         yes("qwen3", _DRAFT, vllm="0.31.0", platform="cuda"),
         no("qwen3", _DRAFT, vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu"),
-        no("qwen3", _DRAFT, vllm="0.25.1", platform="cpu"),
+        unknown("qwen3", _DRAFT, vllm="0.25.1", platform="cpu"),
         unknown("qwen3", _DRAFT, vllm="0.32.0"),
     ],
 )

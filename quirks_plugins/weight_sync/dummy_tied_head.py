@@ -71,7 +71,7 @@ QUIRK = Quirk(
         yes("gemma3_text", _DUMMY, vllm="0.32.0"),
         no({"model_type": "llama", _TIES: False}, _DUMMY, vllm="0.32.0"),
         no({"model_type": "llama", _TIES: True}, {"engine.load_format": "auto"}, vllm="0.32.0"),
-        no({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.25.1"),
+        unknown({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.25.1"),
         yes({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.26.0"),
         no({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.32.0", purpose="serve"),
         unknown({"model_type": "llama", _TIES: True}, _DUMMY),

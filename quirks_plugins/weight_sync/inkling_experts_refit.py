@@ -53,7 +53,7 @@ QUIRK = Quirk(
         yes("inkling_model", vllm="0.33.0"),
         no("inkling_mm_model", vllm="0.32.0", purpose="serve"),
         no("gpt_oss", vllm="0.32.0"),
-        no("inkling_mm_model", vllm="0.25.1"),
+        unknown("inkling_mm_model", vllm="0.25.1"),
         unknown("inkling_mm_model"),
     ],
 )

@@ -12,7 +12,7 @@ from quirks_core.base.errors import UsageError
 from quirks_core.declaration import data_file
 from quirks_core.declaration.data_file import DataFile, KnownSource, Proved
 from quirks_core.declaration.quirk import Location
-from quirks_core.plan.propose import drift_of
+from quirks_core.plan.drift import drift_of
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.fingerprints import line_digests
 from quirks_core.source.vllm_source import INSTALLED
@@ -101,11 +101,11 @@ def test_updating_twice_changes_nothing_and_sees_what_probes_expect_but_nothing_
 def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, loaded):
     item = loaded(quirk())
     data_file.write(data_file.path_for(item.quirk), data_file.updated(DataFile(), (item.quirk,), "0.1"))
-    assert drift_of(item.quirk.adjustments[0], item, INSTALLED) is None
+    assert drift_of(item.quirk.adjustments[0], item.quirk, INSTALLED) is None
 
     write_modules({"fake_engine.py": ENGINE.replace("first = 1", "first = 2")})
 
-    assert "+     first = 2" in drift_of(item.quirk.adjustments[0], item, INSTALLED).lines
+    assert "+     first = 2" in drift_of(item.quirk.adjustments[0], item.quirk, INSTALLED).lines
 
 
 def test_the_built_in_file_knows_every_built_in_quirk_and_every_source_that_one_expects():

@@ -6,20 +6,24 @@ import re
 
 import pytest
 
-from quirks_core import Patch
-from quirks_core.plan.records import NoteKind
+from quirks_core import Affected, Default, Patch, StaticProbe
+from quirks_core.declaration import versions
+from quirks_core.plan.records import NoteKind, State
 from quirks_core.source.vllm_source import INSTALLED
 
 MODULE = "fake_engine.module"
 CLASS, TARGET = f"{MODULE}:Engine", f"{MODULE}:Engine.step"
 PACKAGES = {"fake-engine": "1.0"}
+ENGINE = {
+    "fake_engine/__init__.py": "",
+    "fake_engine/module.py": "class Engine:\n    def step(self):\n        return 1\n",
+}
 
 
 @pytest.fixture
 def plan_patches(plan_of, write_modules):
     """Plans one quirk per patch (or list of some), on an installed engine."""
-    engine = "class Engine:\n    def step(self):\n        return 1\n"
-    write_modules({"fake_engine/__init__.py": "", "fake_engine/module.py": engine})
+    write_modules(ENGINE)
     return lambda *patches, assumed=frozenset(): plan_of(*patches, packages=PACKAGES, assumed=assumed)
 
 
@@ -104,3 +108,64 @@ def test_wrappers_get_along_and_are_planned_in_order_of_targets_and_ids(plan_pat
 
     assert [(patch.target, patch.quirk.id) for patch in plan.patches] == [(CLASS, "q1"), (TARGET, "q0"), (TARGET, "q2")]
     assert plan.refusals == ()
+
+
+_FROM_2 = Affected("fake-engine", introduced="2.0")
+
+
+@pytest.fixture
+def plan_older(write_modules, make_context, make_quirk, make_plan, monkeypatch):
+    """Plans one quirk on version 1.0 of the engine, which the hook reaches, and which is older than all that was examined."""
+    write_modules(ENGINE)
+    monkeypatch.setitem(versions.OLDEST, "fake-engine", "2.0")
+    monkeypatch.setitem(versions.REACHED, "fake-engine", "1.0")
+
+    def plan(adjustment, affected=_FROM_2, *, assumed=(), evidence=(), version="1.0"):
+        context = make_context(packages={"fake-engine": version}, assumed=frozenset(assumed))
+        quirk = make_quirk(id="q0", adjustments=adjustment, affected=affected, evidence=evidence)
+        found = make_plan(quirk, context=context)
+        assert found.refusals == ()
+        return found.verdicts[0], found
+
+    return plan
+
+
+_OTHER = Patch(TARGET, wrapper="mine:f", expects="0" * 12)
+
+
+def test_a_version_that_nobody_examined_leaves_a_quirk_undecided_with_a_note(plan_older):
+    verdict, plan = plan_older(Default("engine.enforce_eager", True))
+
+    assert (verdict.state, plan.changes) == (State.UNKNOWN, {})
+    assert "earlier versions were not examined" in verdict.because
+    assert [note.kind for note in plan.warnings] == [NoteKind.UNDECIDED]
+
+
+def test_a_source_that_the_patch_was_written_against_settles_a_version_that_nobody_examined(plan_older):
+    verdict, plan = plan_older(patch_of("wrapper"))
+
+    assert verdict.state is State.ACTIVE
+    assert [patch.target for patch in plan.patches] == [TARGET]
+
+
+@pytest.mark.parametrize("affected", [_FROM_2, Affected("fake-engine", introduced="0.5"), ()])
+def test_another_source_leaves_a_patch_undecided_and_refuses_no_run(plan_older, affected):
+    verdict, plan = plan_older(_OTHER, affected)
+
+    assert (verdict.state, plan.patches) == (State.UNKNOWN, ())
+    assert [note.kind for note in plan.warnings] == [NoteKind.UNDECIDED]
+
+
+@pytest.mark.parametrize(("pattern", "state"), [("return 1", State.ACTIVE), ("return 2", State.UNKNOWN)])
+def test_a_probe_settles_a_version_that_nobody_examined(plan_older, pattern, state):
+    probe = StaticProbe(MODULE, pattern, found_means_affected=True)
+
+    assert plan_older(Default("engine.enforce_eager", True), evidence=probe)[0].state is state
+
+
+def test_an_assumed_version_that_nobody_examined_is_undecided(plan_older):
+    assert plan_older(patch_of("wrapper"), assumed=["fake-engine"])[0].state is State.UNKNOWN
+
+
+def test_a_version_that_the_hook_does_not_reach_is_not_affected(plan_older):
+    assert plan_older(Default("engine.enforce_eager", True), version="0.9")[0].state is State.DORMANT

@@ -53,18 +53,18 @@ def engine(fake_distribution, write_modules):
     return install
 
 
-@pytest.mark.parametrize("version", ["0.26.0", "0.32.1+cpu", "0.33.0rc1", "0.33.4.post1"])
+@pytest.mark.parametrize("version", ["0.16.0", "0.26.0", "0.32.1+cpu", "0.33.0rc1", "0.33.4.post1"])
 def test_a_version_that_was_read_fits(engine, version):
     engine(version)
 
     assert seams.problem() is None
 
 
-@pytest.mark.parametrize("version", ["0.25.1", "0.34.0", "1.0", "nightly"])
+@pytest.mark.parametrize("version", ["0.15.1", "0.34.0", "1.0", "nightly"])
 def test_another_version_does_not(engine, version):
     engine(version)
 
-    assert seams.problem() == f"vLLM {version} is none of 0.26 to 0.33, for which the hook was written"
+    assert seams.problem() == f"vLLM {version} is none of 0.16 to 0.33, for which the hook was written"
 
 
 def test_a_seam_that_is_gone_or_takes_something_else_is_named(engine):

@@ -1,0 +1,38 @@
+"""Compares the source of a patch's target with the sources that the patch was written against."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quirks_core.declaration import data_file
+from quirks_core.declaration.adjustments import Patch
+from quirks_core.declaration.quirk import Quirk
+from quirks_core.plan.records import with_lines
+from quirks_core.source import fingerprints
+from quirks_core.source.vllm_source import VllmSource
+
+
+class Drift(NamedTuple):
+    """What is wrong with the source of a patch's target, and the lines that changed."""
+
+    reason: str
+    lines: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return with_lines(self.reason, self.lines)
+
+
+def drift_of(patch: Patch, quirk: Quirk, source: VllmSource) -> Drift | None:
+    """Returns what is wrong with the source of a patch's target; None if the patch was written against it."""
+    here = source.fingerprint(patch.target)
+    if patch.adds:
+        if here is not None:
+            return Drift(f"{patch.target} exists by now, and the patch was written to add it")
+        return None if source.has_owner(patch.target) else Drift(source.missing(patch.target))
+    if source.is_expected(patch.target, patch.expects):
+        return None
+    if here is None:
+        return Drift(source.missing(patch.target))
+    lines = data_file.read_for(quirk).lines(patch.target, patch.expects)
+    changed = fingerprints.drift(source.attribute_source(patch.target) or "", lines).splitlines()
+    return Drift(f"{patch.target} is not the source this patch was written against (fingerprint {here})", tuple(changed))
