@@ -130,6 +130,7 @@ class Row(Record):
     cpu: Planned
     cuda: Planned
     measured: tuple[str, ...]  #: the quirks that were in force when it was measured; the plans are renewed without that
+    log: tuple[str, ...] = ()  #: what the hook logged in the run with quirks
     off: Measured
     on: Measured
     float32: Measured | None = None  #: float32 on both sides; None where no trainer is there

@@ -37,6 +37,7 @@ from quirks_core.facts.packages import cpu_features, installed_version
 #: Noise on each weight of the policy, in standard deviations of that weight: as after some steps of an optimizer.
 NOISE = 0.005
 TOKENS = 48
+_OURS = "model-quirks: "
 _ERROR = re.compile(r"^(?:\S+ )?((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): .+)$", re.MULTILINE)
 
 
@@ -79,8 +80,8 @@ def _update(llm: Any, order: dict[str, Any]) -> None:
             held.load_weights([(name, tensor)])
 
 
-def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -> list[Any] | str:
-    """Returns tokens and logprobs of each prompt, or the error with which the engine ended."""
+def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -> tuple[list[Any] | str, tuple[str, ...]]:
+    """Returns tokens and logprobs of each prompt, or the error with which the engine ended; and the lines of the hook's log."""
     result, log = folder / "result.json", folder / "log"
     result.unlink(missing_ok=True)
     with socket.socket() as free:
@@ -99,10 +100,12 @@ def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -
         command = [sys.executable, __file__, "--engine", str(file)]
         environ = {**ours, **small, "HF_HUB_OFFLINE": "1", **variables}
         subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environ, check=False, timeout=900)  # noqa: S603
+    text = log.read_text(encoding="utf-8", errors="replace")
+    lines = tuple(line for line in text.splitlines() if line.startswith(_OURS))
     if result.exists():
-        return list(json.loads(result.read_text(encoding="utf-8")))
-    errors = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
-    return errors[-1] if errors else "the process ended without a result"
+        return list(json.loads(result.read_text(encoding="utf-8"))), lines
+    errors = _ERROR.findall(text)
+    return errors[-1] if errors else "the process ended without a result", lines
 
 
 # ---- the trainer
@@ -200,10 +203,12 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
         if policy is not None:
             engines["float32"] = {**hook, "MODEL_QUIRKS_SET": FLOAT32}
         found: dict[str, list[Any] | str] = {}
+        logs: dict[str, tuple[str, ...]] = {}
         sizes: dict[str, Measured] = {}
         for engine_name, variables in engines.items():
             tell(f"{run.name}: {engine_name}")
-            made = found[engine_name] = _generated(order, variables, folder)
+            made, logs[engine_name] = _generated(order, variables, folder)
+            found[engine_name] = made
             if isinstance(made, str):
                 sizes[engine_name] = Measured(error=made)
             elif policy is None:
@@ -219,6 +224,7 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
             config=json.loads((model / "config.json").read_text(encoding="utf-8")),
             cpu=cpu,
             measured=cpu.applied,
+            log=logs["on"],
             cuda=planned(run, model, "cuda"),
             **sizes,
             **_alike(found["off"], found["on"]),
