@@ -80,7 +80,9 @@ def _update(llm: Any, order: dict[str, Any]) -> None:
             held.load_weights([(name, tensor)])
 
 
-def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -> tuple[list[Any] | str, tuple[str, ...]]:
+def generated(
+    order: dict[str, Any], variables: dict[str, str], folder: Path, script: str = __file__
+) -> tuple[list[Any] | str, tuple[str, ...]]:
     """Returns tokens and logprobs of each prompt, or the error with which the engine ended; and the lines of the hook's log."""
     result, log = folder / "result.json", folder / "log"
     result.unlink(missing_ok=True)
@@ -97,7 +99,7 @@ def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -
         "OMP_NUM_THREADS": "1",
     }
     with log.open("wb") as output:
-        command = [sys.executable, __file__, "--engine", str(file)]
+        command = [sys.executable, script, "--engine", str(file)]
         environ = {**ours, **small, "HF_HUB_OFFLINE": "1", **variables}
         subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environ, check=False, timeout=900)  # noqa: S603
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -111,8 +113,8 @@ def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -
 # ---- the trainer
 
 
-def _policy(run: Run, model: Path) -> Any:
-    """Returns the trainer's model: float32 weights, the checkpoint's with `NOISE`, or with a LoRA adapter of that size."""
+def policy_of(run: Run, model: Path, noise: float = NOISE) -> Any:
+    """Returns the trainer's model: float32 weights, the checkpoint's with noise, or with a LoRA adapter of that size."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -127,7 +129,7 @@ def _policy(run: Run, model: Path) -> Any:
         trained = list(policy.named_parameters())
     with torch.no_grad():
         for name, row in trained:
-            spread = 0.01 if "lora_B" in name else float(row.std(correction=0) or row.abs().mean()) * NOISE
+            spread = 0.01 if "lora_B" in name else float(row.std(correction=0) or row.abs().mean()) * noise
             row.copy_(torch.randn_like(row) * spread) if "lora_B" in name else row.add_(torch.randn_like(row) * spread)
     return policy
 
@@ -148,7 +150,7 @@ def _sent(run: Run, policy: Any) -> dict[str, Any]:
     return {name: row.clone().contiguous() for name, row in tensors.items()}  # a file has no tied tensors
 
 
-def _scored(run: Run, policy: Any, order: dict[str, Any], found: list[Any], *, float32: bool) -> Measured:
+def scored(run: Run, policy: Any, order: dict[str, Any], found: list[Any], *, float32: bool) -> Measured:
     """Compares with the trainer: TRL under autocast, verl with its weights cast as well (FSDP), or in float32."""
     import numpy as np
     import torch
@@ -192,7 +194,7 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
             "update": run.update,
             "prompts": load_prompts(config.model).rows,
         }  # fmt: skip
-        policy = _policy(run, model) if run.trainer else None
+        policy = policy_of(run, model) if run.trainer else None
         if policy is not None:
             from safetensors.torch import save_file
 
@@ -207,14 +209,14 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
         sizes: dict[str, Measured] = {}
         for engine_name, variables in engines.items():
             tell(f"{run.name}: {engine_name}")
-            made, logs[engine_name] = _generated(order, variables, folder)
+            made, logs[engine_name] = generated(order, variables, folder)
             found[engine_name] = made
             if isinstance(made, str):
                 sizes[engine_name] = Measured(error=made)
             elif policy is None:
                 sizes[engine_name] = Measured()
             else:
-                sizes[engine_name] = _scored(run, policy, order, made, float32=engine_name == "float32")
+                sizes[engine_name] = scored(run, policy, order, made, float32=engine_name == "float32")
             tell(f"  {sizes[engine_name].model_dump_json(exclude_defaults=True)}")
         del policy
         gc.collect()
