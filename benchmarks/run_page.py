@@ -101,7 +101,8 @@ RUNS = (
 NOTES = {
     "TRL colocate, DeepSeek": (
         "transformers 5 holds all experts of a layer in one tensor, TRL sends what transformers holds, and vLLM's DeepSeek "
-        "takes one tensor for each expert. Our worker's refit splits them; TRL's does not, and no quirk does it for TRL."
+        "takes one tensor for each expert. The quirk for it is `fused-experts-refit`, which this run did not "
+        "have. Our worker's refit splits the experts itself."
     ),
 }
 
@@ -130,6 +131,7 @@ class Row(Record):
     cpu: Planned
     cuda: Planned
     measured: tuple[str, ...]  #: the quirks that were in force when it was measured; the plans are renewed without that
+    log: tuple[str, ...] = ()  #: what the hook logged in the run with quirks
     off: Measured
     on: Measured
     float32: Measured | None = None  #: float32 on both sides; None where no trainer is there
@@ -183,113 +185,156 @@ def _planned(plan: Plan) -> Planned:
 _HEAD = """\
 # The commonest runs, measured
 
-Made by `python benchmarks/runs.py`; not edited by hand. Measured on {date} on a CPU with small models, eager, in one process:
-{versions}. No GPU was used; what is applied
-there is what `quirks plan` says, and was not measured.
-[A trained model, measured](why.md#a-trained-model-measured) has figures of an H100.
+What model-quirks does for a run as its program starts it: which quirks are in force, what they change, and which difference
+between rollout and trainer remains.
 
-Each run starts vLLM's engine with the arguments that its program gives it, without `MODEL_QUIRKS` (*off*) and with it (*on*).
-The program itself is not run. Before it generates, a rollout gets the weights of a policy in its trainer's way. The figures are
-the mean absolute difference between the logprobs of the engine and those of the trainer, in nats. *Tokens equal* compares on
-with off: the same seeds, up to the first token that differs. *Float32* is *on* with a trainer in float32 and
-`MODEL_QUIRKS_SET='{float32}'`.
+| run | model | without quirks | with quirks | float32 on both sides as well |
+|---|---|---|---|---|
+{lines}
 
-| run | model | off | on | tokens equal | float32 on both sides |
-|---|---|---|---|---|---|
+Figures are the mean absolute difference between the engine's logprobs of the sampled tokens and the trainer's, in nats.
+
+- What remains with quirks is rounding to bfloat16, on both sides; [why](why.md#a-trained-model-measured) has the parts.
+  Float32 on both sides removes it: a trainer in float32 (TRL: `bf16=False`), and
+  `MODEL_QUIRKS_SET='{float32}'`. It costs twice the memory of the
+  engine's weights and cache.
+- *Fails*: on CPUs the first weight update ends with an error. On an H100 the first run works without quirks as well, and its
+  figures are [the same](why.md#a-trained-model-measured).
+- *Tiny* models have random weights. Rounding changes them more, by whole nats where a token goes to another expert.
+
+Measured on {dates} on a CPU with AVX-512 BF16, eager, in one process: {versions}.
+The programs were not run: each engine got its program's arguments, and the weights of a policy in the way of its trainer.
+Nothing was measured on a GPU: what is in force there is `quirks plan`'s answer for vLLM 0.32.
+`python benchmarks/runs.py` makes this page.
+{missing}"""
+_TAIL = """## What the log shows
+
+The log of a run with quirks has one line for each setting that changes and one for all patches. It ends with the receipt: the
+plan is in force in each process. If no quirk changes anything and nothing is unknown, it is one line: *all clear, checked: …*.
+
+{logs}
+## The quirks of these runs
+
+| quirk | without it | cost while it is in force |
+|---|---|---|
+{quirks}
 """
+_UPDATES = {
+    Update.EACH: "Weights come one tensor at a time through `load_weights`.",
+    Update.RELOAD: "Weights come through vLLM's reload, layer by layer; the transfer by NCCL is left out.",
+    Update.BUCKET: "Weights come through `load_weights` in one bucket, then they are processed; the transfer is left out.",
+}
+#: The runs whose log is shown.
+_SHOWN = ("TRL colocate", "LLM() for evaluation")
 
 
 def markdown(rows: Rows) -> str:
     """Returns the page."""
     dates = sorted({row.date for row in rows.rows})
-    text = "; ".join(dict.fromkeys(", ".join(f"{name} {value}" for name, value in row.versions.items()) for row in rows.rows))
-    head = _HEAD.format(date=" and ".join(dict.fromkeys((dates[0], dates[-1]))), versions=text, float32=FLOAT32)
+    versions = dict.fromkeys(", ".join(f"{name} {value}" for name, value in row.versions.items()) for row in rows.rows)
     measured = {row.run for row in rows.rows}
     missing = [run.name for run in RUNS if run not in measured]
-    rest = [f"Not measured yet: {'; '.join(missing)}.", ""] if missing else []
-    return head + "\n".join([*map(_line, rows.rows), "", *rest, *_sections(rows)]) + "\n"
+    head = _HEAD.format(
+        lines="\n".join(map(_line, rows.rows)),
+        float32=FLOAT32,
+        dates=" and ".join(dict.fromkeys((dates[0], dates[-1]))),
+        versions="; ".join(versions),
+        missing=f"Not measured yet: {'; '.join(missing)}.\n" if missing else "",
+    )
+    groups: dict[Any, list[Row]] = {}
+    for row in rows.rows:
+        groups.setdefault((row.run.command, row.run.told, row.run.purpose), []).append(row)
+    used = sorted({name for row in rows.rows for plan in (row.cpu, row.cuda) for name in (*plan.applied, *plan.advised)})
+    logs = [(row.run.name, "\n".join(row.log)) for row in rows.rows if row.run.name in _SHOWN and row.log]
+    shown = "\n".join(f"{name}:\n\n```text\n{log}\n```\n" for name, log in logs)
+    tail = _TAIL.format(logs=shown, quirks="\n".join(map(_quirk, used)))
+    return "\n".join([head, *(_section(group) for group in groups.values()), tail])
 
 
 def _line(row: Row) -> str:
+    name = f"[{row.run.name}](#{_anchor(row.run.name.partition(',')[0])})"
     model = f"{row.run.model}, trained" if row.run.model == TRAINED else f"{row.run.model}, tiny"
-    equal = f"{row.equal} of {row.tokens}" if row.tokens else "-"
-    if row.tokens and row.equal == row.tokens and row.apart == 0:
-        equal += ", logprobs to the last digit"
     both = _size(row.float32) if row.float32 else "-"
-    return f"| {row.run.name} | {model} | {_size(row.off)} | {_size(row.on)} | {equal} | {both} |"
+    return f"| {name} | {model} | {_size(row.off)} | {_change(row) if row.on.mean is None else _size(row.on)} | {both} |"
+
+
+def _anchor(title: str) -> str:
+    return "".join(letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter == "-")
 
 
 def _size(found: Measured) -> str:
     if found.error:
-        return "error"
+        return "fails"
     return "-" if found.mean is None else f"{found.mean:.2g}"
 
 
-def _sections(rows: Rows) -> Iterator[str]:
-    for row in rows.rows:
-        yield from (f"## {row.run.name}", "", *_details(row), "")
-    used = sorted({name for row in rows.rows for plan in (row.cpu, row.cuda) for name in plan.applied})
-    yield from ("## What the quirks cost", "", "| quirk | cost while it is applied |", "|---|---|")
-    yield from (f"| {_link(name)} | {_quirks()[name].cost or 'not measured'} |" for name in used)
+def _change(row: Row) -> str:
+    """Compares the samples of a run with those of the same run without quirks."""
+    if row.on.error or row.off.error:
+        return "fails" if row.on.error else "works"
+    if row.equal < row.tokens:
+        return f"{row.tokens - row.equal} of {row.tokens} tokens change"
+    return "the same tokens" + (" and logprobs, to the last digit" if row.apart == 0 else f"; logprobs within {row.apart:.2g}")
 
 
-def _details(row: Row) -> Iterator[str]:
-    run = row.run
+def _section(rows: Sequence[Row]) -> str:
+    """Returns what the runs of one program have in common, and what differs by model."""
+    run = rows[0].run
     command = " ".join(_quoted(word) for word in ("vllm", "serve", "MODEL", *run.command))
     told = "".join(f" --set {text}" for text in run.told)
-    yield f"- Plan: `quirks plan --purpose {run.purpose}{told} -- {command}`"
-    if run.trainer:
-        yield f"- The arguments are those of {run.source}. {_UPDATES[run.update]}"
-    yield f"- Applied on this CPU: {_links(row.cpu.applied)}."
-    if later := sorted(set(row.cpu.applied) - set(row.measured)):
-        yield f"- It was measured without {_links(later)}, which came later."
-    yield f"- Applied on a GPU: {_links(row.cuda.applied)}."
-    if row.cuda.advised or row.cpu.advised:
-        yield f"- Advised, because only the trainer or the client can set it: {_links(row.cuda.advised)}."
-    for name, found in (("Off", row.off), ("On", row.on), ("Float32", row.float32)):
-        if found is not None and found.error:
-            yield f"- {name}: `{found.error}`"
-    yield f"- {_reading(row)}"
+    cpu, cuda = (frozenset.intersection(*(frozenset(getattr(row, name).applied) for row in rows)) for name in ("cpu", "cuda"))
+    kinds = {"everywhere": cpu & cuda, "on CPUs": cpu - cuda, "on GPUs": cuda - cpu}
+    for row in rows:
+        kinds[f"{row.run.model}, on CPUs"] = frozenset(row.cpu.applied) - cpu
+        kinds[f"{row.run.model}, on GPUs"] = frozenset(row.cuda.applied) - cuda
+    advised = frozenset.intersection(*(frozenset(row.cuda.advised) for row in rows))
+    kinds["advised: only the trainer or the client can set it"] = advised
+    for row in rows:
+        kinds[f"{row.run.model}, advised"] = frozenset(row.cuda.advised) - advised
+    notes = [f"The arguments are those of {run.source}. {_UPDATES[run.update]}"] if run.trainer else []
+    notes += _readings(rows)
+    return "\n".join(
+        [
+            f"## {run.name}",
+            "",
+            "<!-- MODEL is yours. -->",
+            "```console notest",
+            f"$ quirks plan --purpose {run.purpose}{told} -- \\\n    {command}",
+            "```",
+            "",
+            "| where | quirks in force |",
+            "|---|---|",
+            *(f"| {where} | {', '.join(sorted(ids))} |" for where, ids in kinds.items() if ids),
+            "",
+            *(f"- {text}" for text in notes),
+            *([""] if notes else []),
+        ]
+    )
 
 
-_UPDATES = {
-    Update.EACH: "Its weights come one tensor at a time through `load_weights`.",
-    Update.RELOAD: "Its weights come through vLLM's reload, layer by layer; the transfer by NCCL is left out.",
-    Update.BUCKET: "Its weights come through `load_weights` in one bucket, then they are processed; the transfer is left out.",
-}
+def _readings(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields what the table does not show: the errors, with their causes, and what was measured with other quirks."""
+    errors = dict.fromkeys(row.off.error.partition(":")[0] for row in rows if row.off.error and not row.on.error)
+    if errors:
+        yield f"Without quirks the weight update on CPUs fails with `{'`, `'.join(errors)}`."
+    for row in rows:
+        if row.on.error:
+            yield f"{row.run.name} fails with `{row.on.error}`: {NOTES.get(row.run.name, 'the cause is not known.')}"
+        elif row.off.mean is not None and row.equal < row.tokens:
+            yield f"{row.run.name}: {_change(row)} (the same seeds; all tokens after the first that differs)."
+        if row.on.mean and row.float32 and row.float32.mean and row.float32.mean > row.on.mean / 5:
+            yield f"{row.run.name}: float32 on both sides leaves {row.float32.mean:.2g}, so rounding is not the cause."
+        if later := sorted(set(row.cpu.applied) - set(row.measured)):
+            yield f"{row.run.name} was measured without {', '.join(later)}."
 
 
-def _reading(row: Row) -> str:
-    """Says what a run's figures mean together."""
-    if row.off.error and row.on.error:
-        return f"It fails with quirks and without: {NOTES.get(row.run.name, 'the cause is not known.')}"
-    if row.off.error:
-        text = "Without quirks the run fails, with them it works."
-    elif row.equal == row.tokens and row.apart == 0:
-        text = "Changed: nothing; tokens and logprobs are equal to the last digit."
-    elif row.equal == row.tokens:
-        text = f"Changed: no token, and no logprob by more than {row.apart:.2g} nats."
-    else:
-        text = f"Changed: {row.tokens - row.equal} of {row.tokens} tokens come after one that differs."
-    if row.on.mean is None:
-        return f"{text} No trainer is there, so nothing remains to compare." if not row.on.error else text
-    text += f" Remains: {row.on.mean:.2g} nats (largest {row.on.largest:.2g})"
-    if row.float32 is None or row.float32.mean is None:
-        return f"{text}; float32 on both sides was not measured."
-    if row.float32.mean < row.on.mean / 5:
-        return (
-            f"{text}, which is rounding to bfloat16 on both sides: float32 there leaves {row.float32.mean:.2g}, for twice the "
-            "memory of the engine's weights and cache."
-        )
-    return f"{text}; float32 on both sides leaves {row.float32.mean:.2g}, so rounding is not the cause."
+def _quirk(name: str) -> str:
+    quirk = _quirks()[name]
+    return f"| {_link(name)} | {quirk.title.replace('|', ' ')} | {quirk.cost or '-'} |"
 
 
 def _quoted(word: str) -> str:
     return f"'{word}'" if set(word) & set(' {"') else word
-
-
-def _links(names: Sequence[str]) -> str:
-    return ", ".join(map(_link, names)) or "none"
 
 
 def _link(name: str) -> str:

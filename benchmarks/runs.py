@@ -37,6 +37,7 @@ from quirks_core.facts.packages import cpu_features, installed_version
 #: Noise on each weight of the policy, in standard deviations of that weight: as after some steps of an optimizer.
 NOISE = 0.005
 TOKENS = 48
+_OURS = "model-quirks: "
 _ERROR = re.compile(r"^(?:\S+ )?((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): .+)$", re.MULTILINE)
 
 
@@ -79,8 +80,10 @@ def _update(llm: Any, order: dict[str, Any]) -> None:
             held.load_weights([(name, tensor)])
 
 
-def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -> list[Any] | str:
-    """Returns tokens and logprobs of each prompt, or the error with which the engine ended."""
+def generated(
+    order: dict[str, Any], variables: dict[str, str], folder: Path, script: str = __file__
+) -> tuple[list[Any] | str, tuple[str, ...]]:
+    """Returns tokens and logprobs of each prompt, or the error with which the engine ended; and the lines of the hook's log."""
     result, log = folder / "result.json", folder / "log"
     result.unlink(missing_ok=True)
     with socket.socket() as free:
@@ -96,20 +99,22 @@ def _generated(order: dict[str, Any], variables: dict[str, str], folder: Path) -
         "OMP_NUM_THREADS": "1",
     }
     with log.open("wb") as output:
-        command = [sys.executable, __file__, "--engine", str(file)]
+        command = [sys.executable, script, "--engine", str(file)]
         environ = {**ours, **small, "HF_HUB_OFFLINE": "1", **variables}
         subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environ, check=False, timeout=900)  # noqa: S603
+    text = log.read_text(encoding="utf-8", errors="replace")
+    lines = tuple(line for line in text.splitlines() if line.startswith(_OURS))
     if result.exists():
-        return list(json.loads(result.read_text(encoding="utf-8")))
-    errors = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
-    return errors[-1] if errors else "the process ended without a result"
+        return list(json.loads(result.read_text(encoding="utf-8"))), lines
+    errors = _ERROR.findall(text)
+    return errors[-1] if errors else "the process ended without a result", lines
 
 
 # ---- the trainer
 
 
-def _policy(run: Run, model: Path) -> Any:
-    """Returns the trainer's model: float32 weights, the checkpoint's with `NOISE`, or with a LoRA adapter of that size."""
+def policy_of(run: Run, model: Path, noise: float = NOISE) -> Any:
+    """Returns the trainer's model: float32 weights, the checkpoint's with noise, or with a LoRA adapter of that size."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -124,7 +129,7 @@ def _policy(run: Run, model: Path) -> Any:
         trained = list(policy.named_parameters())
     with torch.no_grad():
         for name, row in trained:
-            spread = 0.01 if "lora_B" in name else float(row.std(correction=0) or row.abs().mean()) * NOISE
+            spread = 0.01 if "lora_B" in name else float(row.std(correction=0) or row.abs().mean()) * noise
             row.copy_(torch.randn_like(row) * spread) if "lora_B" in name else row.add_(torch.randn_like(row) * spread)
     return policy
 
@@ -145,7 +150,7 @@ def _sent(run: Run, policy: Any) -> dict[str, Any]:
     return {name: row.clone().contiguous() for name, row in tensors.items()}  # a file has no tied tensors
 
 
-def _scored(run: Run, policy: Any, order: dict[str, Any], found: list[Any], *, float32: bool) -> Measured:
+def scored(run: Run, policy: Any, order: dict[str, Any], found: list[Any], *, float32: bool) -> Measured:
     """Compares with the trainer: TRL under autocast, verl with its weights cast as well (FSDP), or in float32."""
     import numpy as np
     import torch
@@ -189,7 +194,7 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
             "update": run.update,
             "prompts": load_prompts(config.model).rows,
         }  # fmt: skip
-        policy = _policy(run, model) if run.trainer else None
+        policy = policy_of(run, model) if run.trainer else None
         if policy is not None:
             from safetensors.torch import save_file
 
@@ -200,16 +205,18 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
         if policy is not None:
             engines["float32"] = {**hook, "MODEL_QUIRKS_SET": FLOAT32}
         found: dict[str, list[Any] | str] = {}
+        logs: dict[str, tuple[str, ...]] = {}
         sizes: dict[str, Measured] = {}
         for engine_name, variables in engines.items():
             tell(f"{run.name}: {engine_name}")
-            made = found[engine_name] = _generated(order, variables, folder)
+            made, logs[engine_name] = generated(order, variables, folder)
+            found[engine_name] = made
             if isinstance(made, str):
                 sizes[engine_name] = Measured(error=made)
             elif policy is None:
                 sizes[engine_name] = Measured()
             else:
-                sizes[engine_name] = _scored(run, policy, order, made, float32=engine_name == "float32")
+                sizes[engine_name] = scored(run, policy, order, made, float32=engine_name == "float32")
             tell(f"  {sizes[engine_name].model_dump_json(exclude_defaults=True)}")
         del policy
         gc.collect()
@@ -219,6 +226,7 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
             config=json.loads((model / "config.json").read_text(encoding="utf-8")),
             cpu=cpu,
             measured=cpu.applied,
+            log=logs["on"],
             cuda=planned(run, model, "cuda"),
             **sizes,
             **_alike(found["off"], found["on"]),

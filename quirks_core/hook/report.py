@@ -130,7 +130,7 @@ def lines_of(plan: Plan, remedy: str, *, only_reports: bool = False) -> Iterator
     summary = Summary.of(plan)
     required = [entry for entry in summary.advised if entry.required]
     yield from (_Line(f"warning: nothing here enforces {entry}", always=True) for entry in required)
-    yield from (_Line(f"in force: {entry}") for entry in summary.in_force)
+    yield from _in_force(plan, summary, each=only_reports)
     notes = [note for note in plan.notes if note.kind not in (NoteKind.ADVICE, NoteKind.PLUGIN)]
     yield from (_Line(f"warning: {note.text}", always=True) for note in notes)
     advised = [entry for entry in summary.advised if not entry.required]
@@ -141,6 +141,16 @@ def lines_of(plan: Plan, remedy: str, *, only_reports: bool = False) -> Iterator
             who = ", ".join(quirk.id for quirk in item.quirks)
             yield _Line(f"kept: {item.reason}: {item.wanted} ({who})", always=True)
     yield from _set_already(plan)
+
+
+def _in_force(plan: Plan, summary: Summary, *, each: bool) -> Iterator[_Line]:
+    """Yields a line for each setting, because users compare it with theirs, and one for all patches."""
+    entries, number = summary.in_force, len(plan.patches)
+    shown = entries if each or number < 2 else entries[:-number]
+    yield from (_Line(f"in force: {entry}") for entry in shown)
+    if len(shown) < len(entries):
+        ids = dict.fromkeys(patch.quirk.id for patch in plan.patches)
+        yield _Line(f"in force: {number} patches: {', '.join(ids)} ('quirks explain ID --model …' has the reason)", always=True)
 
 
 class _Dtypes(NamedTuple):

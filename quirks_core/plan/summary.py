@@ -58,7 +58,7 @@ class Summary(Record):
     """The three lists.
 
     Attributes:
-        in_force: What the engine, or our worker, does; values that were set already are not among it.
+        in_force: What the engine, or our worker, does: settings, then patches; values that were set already are not among it.
         advised: What the trainer or the client has to do, and advice; what correctness requires comes first.
         undecided: The missing facts, each with the quirks that do nothing, wholly or in part, without it.
     """

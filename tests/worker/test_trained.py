@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import socket
@@ -36,6 +37,11 @@ _SMALL_FILES = """
 import resource, signal
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000_000, 100_000_000))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+"""
+#: No more memory than that, in GB.
+_SMALL_MEMORY = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (int({} * 10**9),) * 2)
 """
 #: Ends as the kernel ends a process, when the conversion begins to write.
 _KILLED = """
@@ -191,10 +197,24 @@ def test_a_disk_that_becomes_full_during_the_conversion_leaves_nothing(cache: Pa
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.parametrize("memory", [4, 1.2])
+@needs_package
+def test_the_conversion_fits_into_four_gigabytes_and_leaves_nothing_where_memory_runs_out(cache: Path, memory: float) -> None:
+    program = [sys.executable, "-c", _SMALL_MEMORY.format(memory) + _CONVERT]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # each has a stack and a heap, which count
+    ended = subprocess.run(program, env=one_thread, capture_output=True, text=True, check=True)
+    if memory == 4:
+        assert (ended.stdout, len(list(cache.iterdir()))) == ("", 1)
+    else:
+        (line,) = ended.stdout.splitlines()
+        assert re.search(r"could not be converted into .* and 1\.2 GB of memory: .*allocate", line)
+        assert list(cache.iterdir()) == []
+
+
 @pytest.mark.usefixtures("verified")
 def test_too_little_memory_is_refused_before_the_conversion(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: namedtuple("memory", "available")(600_000_000))
-    with pytest.raises(UsageError, match=r"takes 1\.1 GB of memory, and 0\.6 GB are available"):
+    with pytest.raises(UsageError, match=r"takes 1\.2 GB of memory, and 0\.6 GB are available"):
         trained.trained_model()
     assert list(cache.iterdir()) == []
 

@@ -6,11 +6,12 @@ import logging
 
 import pytest
 
-from quirks_core import Advise, Default, Require, package, setting
+from quirks_core import Advise, Default, Patch, Require, package, setting
 from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.facts.trainers import TRAINERS
 from quirks_core.hook.report import say_plan, say_receipt
 from quirks_core.hook.typed import Typed
+from quirks_core.source.vllm_source import INSTALLED
 
 TYPED = Typed(frozenset({"dtype"}), "command line", exact=True)
 #: What is said of a rollout whose trainer is not known.
@@ -165,6 +166,31 @@ def test_a_quiet_log_counts_what_is_advised_and_undecided(lines, plan_of):
     (line,) = lines(say_plan, plan, TYPED, "told", quiet=True)
 
     assert line.endswith("; 1 setting, 0 patches: q2; 1 advised, 1 undecided")
+
+
+@pytest.fixture
+def patches(write_modules):
+    """Patches of a module's functions."""
+    write_modules(
+        {"fake_engine.py": "def start():\n    return 1\n\n\ndef step():\n    return 1\n\n\ndef stop():\n    return 1\n"}
+    )
+    targets = [f"fake_engine:{name}" for name in ("start", "step", "stop")]
+    return [Patch(target, wrapper="mine:wrap", expects=INSTALLED.fingerprint(target)) for target in targets]
+
+
+def test_patches_are_one_line_that_names_every_quirk_once_and_is_never_cut(lines, plan_of, patches):
+    settings = [Default(f"engine.argument_{n}", n) for n in range(20)]
+
+    found = lines(say_plan, plan_of(patches[:2], patches[2], *settings), TYPED, "told")
+
+    assert "  in force: 3 patches: q0, q1 ('quirks explain ID --model …' has the reason)" in found
+    assert len(found) == 9
+
+
+def test_a_patch_that_is_alone_has_a_line_with_its_reason_as_each_has_in_a_report(lines, plan_of, patches):
+    assert lines(say_plan, plan_of(patches[0]), TYPED, "told")[1].startswith("  in force: patch start (q0: ")
+    shown = lines(say_plan, plan_of(patches), TYPED, "told", only_reports=True)
+    assert [line.split(" (")[0] for line in shown[1:4]] == [f"  in force: patch {name}" for name in ("start", "step", "stop")]
 
 
 def test_more_than_nine_lines_are_cut_but_not_in_a_report_and_quiet_is_one(lines, plan_of):
