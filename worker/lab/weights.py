@@ -181,7 +181,8 @@ def _match(folder: Path, held: Sequence[tuple[str, str]], right: Mapping[str, fr
             strange.add(key)
     if strange and not equal:
         raise UsageError(
-            f"{folder} is of another architecture than the server's model: no tensor is equal, and it has no {listed(sorted(strange), 4)}"
+            f"{folder} is of another architecture than the server's model: no tensor is equal, and it has no "
+            f"{listed(sorted(strange), 4)}"
         )
     names = (equal - different - incomparable, different, incomparable - different)
     return Match(folder=str(folder), **dict(zip(("equal", "different", "incomparable"), map(_sorted, names), strict=True)))
