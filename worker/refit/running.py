@@ -79,8 +79,10 @@ class Server:
         call = {"method": worker_calls.METHOD, "args": [f"{_LEDGER}:{function}", [], {}]}
         try:
             answer = self.ask("/collective_rpc", call)
-        except QuirksError as error:
-            raise error if isinstance(error, UsageError) else UsageError(f"{self.url}: {_NO_LEDGER}") from None
+        except UsageError:
+            raise
+        except QuirksError:  # the engine lacks the method
+            raise UsageError(f"{self.url}: {_NO_LEDGER}") from None
         return None if answer is None else _values(answer["results"])
 
     def look(self) -> list[Entry]:

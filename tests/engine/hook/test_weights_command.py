@@ -99,12 +99,14 @@ def test_a_server_with_quirks_shows_its_ledger_and_which_checkpoint_it_runs(
         assert (code, "--checkpoint needs the server's address" in err) == (2, True)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_server_without_quirks_is_compared_by_vllms_own_checksums_and_keeps_running(
-    programs, checkpoint, vllm, port, weights
+    programs, checkpoint, vllm, port, weights, ranks
 ):
     steps = [checkpoint("qwen3", seed=seed) for seed in range(2)]
-    command = [vllm, "serve", steps[0], "--served-model-name", "policy", *OPTIONS]
-    with programs.server(*command, port=port, **DEVELOPMENT) as server:
+    command = [vllm, "serve", steps[0], "--served-model-name", "policy", *OPTIONS, "--tensor-parallel-size", str(ranks)]
+    threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if ranks == 2 else {}
+    with programs.server(*command, port=port, **DEVELOPMENT | threads) as server:
         code, out, _ = weights(server.url, "--checkpoint", *steps, "--json")
         (found,) = json.loads(out)
         assert (code, found["runs"], found["by"]) == (0, [str(steps[0])], "checksum")
