@@ -21,10 +21,6 @@ from worker.refit.transport import files
 from worker.refit.weights.expected import common, engine_tensors, expected
 
 _RECEIPT = "MODEL_QUIRKS_RECEIPT"
-_NO_DOOR = (
-    "{} has none of vLLM's development paths: start it with VLLM_SERVER_DEV_MODE=1 (they are open to everybody who reaches the "
-    "port); or, for the ledger alone, name its process id here, on its machine"
-)
 
 
 class Match(Record):
@@ -87,19 +83,14 @@ def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
         UsageError: There is no server, it has no ledger and no checksums, or a folder holds another architecture.
     """
     server = Server(url)
-    info = server.ask("/server_info?config_format=json")
-    if info is None:
-        if server.ask("/version") is None:
-            raise UsageError(f"{server.url} is no vllm serve: it has no /version")
-        raise UsageError(_NO_DOOR.format(server.url))
-    config = info["vllm_config"]
+    config = server.config()
     label = server.ask("/weight_info") or {}
     try:
         account, reason = server.account(), ""
     except UsageError as error:
+        if not checkpoints:
+            raise
         account, reason = None, str(error)
-    if account is None and not checkpoints:
-        raise UsageError(reason or f"{server.url} has no /collective_rpc")
     found = Weights(
         target=server.url,
         model=str(config["model_config"]["model"]),

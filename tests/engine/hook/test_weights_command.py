@@ -108,8 +108,9 @@ def test_a_server_without_quirks_is_compared_by_vllms_own_checksums_and_keeps_ru
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if ranks == 2 else {}
     with programs.server(*command, port=port, **DEVELOPMENT | threads) as server:
         code, out, _ = weights(server.url, "--checkpoint", *steps, "--json")
+        assert code == 0, out
         (found,) = json.loads(out)
-        assert (code, found["runs"], found["by"]) == (0, [str(steps[0])], "checksum")
+        assert (found["runs"], found["by"]) == ([str(steps[0])], "checksum")
         assert "embed_tokens.weight" in found["matches"][1]["different"]
         code, _, err = weights(server.url)
         assert (code, "the engine keeps no ledger: start it with MODEL_QUIRKS=rollout" in err) == (2, True)
