@@ -111,6 +111,8 @@ def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
         found_in = [_checksums(folder, **layout) for folder in checkpoints]
     else:
         raise UsageError(f"{server.url} has no /weight_checker, which vLLM has from 0.32; {reason}")
+    if not held:
+        raise UsageError(f"{server.url} sleeps, and had no update before: wake it up first")
     matches = tuple(_match(folder, held, right) for folder, right in zip(checkpoints, found_in, strict=True))
     return found.model_copy(update={"by": "ledger" if account is not None else "checksum", "matches": matches})
 
