@@ -11,6 +11,7 @@ import torch
 
 from worker import VllmAsyncGenerationWorker
 from worker.lab.kit import checkpoints
+from worker.refit import Arrivals, digest
 from worker.refit.weights.digest import digests
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -47,5 +48,28 @@ async def test_an_engine_with_cuda_graphs_keeps_a_ledger_and_names_what_is_sent_
             await worker.refit_async(policy)
             (verdict,) = worker.last_refit.verdicts
             assert (verdict.kind, verdict.is_grave) == ("unchanged", is_grave)
+    finally:
+        await worker.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen3_moe"])
+async def test_what_the_trainer_digests_on_a_gpu_is_what_its_engine_has(tmp_path, kind):
+    from transformers import AutoModelForCausalLM
+
+    model = checkpoints.build(kind, tmp_path / "model", seed=0)
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).cuda()
+    engine = {"max_model_len": 256, "gpu_memory_utilization": 0.2, "dtype": "bfloat16"}
+    worker, arrivals = VllmAsyncGenerationWorker({"model": str(model), "engine": engine}), Arrivals()
+    try:
+        await worker.post_init_async()
+        for _ in range(3):
+            with torch.no_grad():
+                for parameter in policy.parameters():
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+            await worker.refit_async(policy)
+            found = arrivals.compare(worker.last_refit.entries, digest(policy))
+            assert (found.share, found.verdict) == (1, "")
+            assert {"layers.0.self_attn.qkv_proj.weight", "layers.1.self_attn.o_proj.weight"} <= set(found.arrived)
+            assert all(".experts." in name for name in found.incomparable)
     finally:
         await worker.shutdown()

@@ -84,12 +84,15 @@ def test_a_policy_that_is_trained_and_never_arrives_is_named_at_its_first_update
     sent_the_base = arrivals.compare(engine(base, number=2, packed=packed), digest(policy))
     train(policy, only="q_proj")
     sent_nothing = arrivals.compare(engine(base, number=2, packed=packed), digest(policy))
+    trained_nothing = arrivals.compare(engine(base, number=3, packed=packed), digest(policy))
 
-    for found in (sent_the_base, sent_nothing):
+    for found in (sent_the_base, sent_nothing, trained_nothing):
         assert found.missing == ("layers.0.self_attn.qkv_proj.weight", "layers.1.self_attn.qkv_proj.weight")
         assert found.share < 1
     assert "a base whose adapter is not merged, or a stale copy" in sent_the_base.verdict
     assert "no update came since" in sent_nothing.verdict
+    arrived = arrivals.compare(engine(policy, number=4, packed=packed), digest(policy))
+    assert (arrived.missing, arrived.verdict) == ((), "")
 
 
 def test_weights_of_an_earlier_step_are_dated_and_several_steps_on_one_rollout_are_none(policy):
@@ -105,7 +108,7 @@ def test_weights_of_an_earlier_step_are_dated_and_several_steps_on_one_rollout_a
     found = late.compare(states[1][0], states[2][1])
 
     assert (found.share, found.age) == (0, 1)
-    assert "the engine has the trainer's weights of 1 steps ago" in found.verdict
+    assert "the engine has the trainer's weights of 1 step ago" in found.verdict
     assert (lenient.compare(states[0][0], states[1][1]).age, lenient.compare(states[2][0], states[2][1]).age) == (1, 0)
 
 

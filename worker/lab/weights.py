@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,10 +21,6 @@ from worker.refit.transport import files
 from worker.refit.weights.expected import common, engine_tensors, expected
 
 _RECEIPT = "MODEL_QUIRKS_RECEIPT"
-_NO_DOOR = (
-    "{} has none of vLLM's development paths: start it with VLLM_SERVER_DEV_MODE=1 (they are open to everybody who reaches the "
-    "port); or, for the ledger alone, name its process id here, on its machine"
-)
 
 
 class Match(Record):
@@ -88,19 +83,14 @@ def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
         UsageError: There is no server, it has no ledger and no checksums, or a folder holds another architecture.
     """
     server = Server(url)
-    info = server.ask("/server_info?config_format=json")
-    if info is None:
-        if server.ask("/version") is None:
-            raise UsageError(f"{server.url} is no vllm serve: it has no /version")
-        raise UsageError(_NO_DOOR.format(server.url))
-    config = info["vllm_config"]
+    config = server.config()
     label = server.ask("/weight_info") or {}
     try:
         account, reason = server.account(), ""
     except UsageError as error:
+        if not checkpoints:
+            raise
         account, reason = None, str(error)
-    if account is None and not checkpoints:
-        raise UsageError(reason or f"{server.url} has no /collective_rpc")
     found = Weights(
         target=server.url,
         model=str(config["model_config"]["model"]),
@@ -109,8 +99,6 @@ def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
     )
     if not checkpoints:
         return found
-    for folder in checkpoints:
-        _check_architecture(folder, config)
     dtype = getattr(torch, str(config["model_config"]["dtype"]).removeprefix("torch."))
     layout = {"dtype": dtype, "tensor_parallel_size": int(config["parallel_config"]["tensor_parallel_size"])}
     if account is not None:
@@ -123,6 +111,8 @@ def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
         found_in = [_checksums(folder, **layout) for folder in checkpoints]
     else:
         raise UsageError(f"{server.url} has no /weight_checker, which vLLM has from 0.32; {reason}")
+    if not held:
+        raise UsageError(f"{server.url} sleeps, and had no update before: wake it up first")
     matches = tuple(_match(folder, held, right) for folder, right in zip(checkpoints, found_in, strict=True))
     return found.model_copy(update={"by": "ledger" if account is not None else "checksum", "matches": matches})
 
@@ -155,28 +145,6 @@ def of_process(pid: int) -> Weights:
     return Weights(target=str(pid), version=last.lines[-1].version if last.lines else "", account=last)
 
 
-def _check_architecture(folder: Path, config: Mapping[str, Any]) -> None:
-    """Compares a checkpoint's configuration with the server's.
-
-    Raises:
-        UsageError: The folder holds none, or that of another architecture.
-    """
-    try:
-        own = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{folder} holds no config.json; name the folder of a checkpoint") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder / 'config.json'} cannot be read: {error}") from None
-    served = config["model_config"].get("hf_config")
-    if not isinstance(served, dict):
-        return
-    names = ("model_type", "architectures", "hidden_size", "num_hidden_layers", "vocab_size")
-    other = [name for name in names if name in own and served.get(name) is not None and own[name] != served[name]]
-    if other:
-        texts = [f"{name} {own[name]} instead of {served[name]}" for name in other]
-        raise UsageError(f"{folder} is of another architecture than the server's model: {'; '.join(texts)}")
-
-
 def _checksums(folder: Path, **layout: Any) -> dict[str, frozenset[str]]:
     """Returns vLLM's checksums (SHA-256) of what an engine may have of a checkpoint, by common name."""
     found: dict[str, set[str]] = defaultdict(set)
@@ -186,17 +154,29 @@ def _checksums(folder: Path, **layout: Any) -> dict[str, frozenset[str]]:
 
 
 def _match(folder: Path, held: Sequence[tuple[str, str]], right: Mapping[str, frozenset[str]]) -> Match:
-    """Sorts an engine's tensors; experts, which kernels lay out in their own ways, are never found different."""
+    """Sorts an engine's tensors; experts, which kernels lay out in their own ways, are never found different.
+
+    Raises:
+        UsageError: The checkpoint has other tensors.
+    """
     empty = hashlib.sha256(b"").hexdigest()  # what a kernel has packed away
-    equal, different, incomparable = set[str](), set[str](), set[str]()
+    equal, different, incomparable, strange = set[str](), set[str](), set[str](), set[str]()
     for name, digest in held:
-        key = common(name)
-        if name.endswith(COMPUTES) or digest == empty or key not in right:
-            incomparable.add(key.removesuffix(COMPUTES))
-        elif digest in right[key]:
+        key = common(name.removesuffix(COMPUTES))
+        is_packed = name.endswith(COMPUTES) or digest == empty
+        if digest in right.get(key, ()):
             equal.add(key)
+        elif is_packed or key not in right or ".experts." in key:
+            incomparable.add(key)
         else:
-            (incomparable if ".experts." in key else different).add(key)
+            different.add(key)
+        if not is_packed and key not in right and key.endswith((".weight", ".bias")):
+            strange.add(key)
+    if strange and not equal:
+        raise UsageError(
+            f"{folder} is of another architecture than the server's model: no tensor is equal, and it has no "
+            f"{listed(sorted(strange), 4)}"
+        )
     names = (equal - different - incomparable, different, incomparable - different)
     return Match(folder=str(folder), **dict(zip(("equal", "different", "incomparable"), map(_sorted, names), strict=True)))
 

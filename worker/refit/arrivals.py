@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -57,12 +57,11 @@ class Arrival:
         return f"update {self.number}: {counts}, {len(self.incomparable)} cannot be compared"
 
 
-class _State(NamedTuple):
-    """What an engine had after which update, and the state of the trainer that it was compared with."""
+class _Seen(NamedTuple):
+    """The digest of one engine tensor at the last comparison, and those that were right when it was not missing."""
 
-    held: Mapping[tuple[int, str], str]
-    number: int
-    expected: Expected
+    held: str
+    right: frozenset[str]
 
 
 class Arrivals:
@@ -81,7 +80,8 @@ class Arrivals:
         self._behind = behind
         self._sent: deque[Expected] = deque(maxlen=behind + 1 + _OLDER)
         self._comparable: set[tuple[str, str]] = set()
-        self._last: _State | None = None
+        self._seen: dict[tuple[int, str], _Seen] = {}
+        self._number: int | None = None
 
     def compare(self, entries: Sequence[Entry], sent: Expected) -> Arrival:
         """Compares what an engine runs on now with the trainer's model.
@@ -102,12 +102,12 @@ class Arrivals:
         tried = [self._sorted(entries, one) for one in self._sent]
         best = min(range(min(self._behind + 1, len(tried))), key=lambda age: (len(tried[age].missing), age))
         found = tried[best]
-        held = {(entry.rank, name): digest for entry in entries for name, digest in entry.digests.items()}
-        number, last = max((entry.number for entry in entries), default=0), self._last
-        share = None if last is None else sum(held[key] != last.held.get(key) for key in held) / max(1, len(held))
+        number = max((entry.number for entry in entries), default=0)
+        updates = None if self._number is None else number - self._number
+        share = self._note(entries, self._sent[best], found.missing)
         age = best if not found.missing else next((one for one, other in enumerate(tried) if not other.missing), None)
         self._comparable |= found.comparable
-        self._last = _State(held, number, self._sent[best])
+        self._number = number
         arrived = found.arrived - found.missing - found.incomparable
         return Arrival(
             number=number,
@@ -117,7 +117,7 @@ class Arrivals:
             changed_share=share,
             norms=sent.norms(self._sent[1]) if len(self._sent) > 1 else {},
             age=age,
-            verdict=_verdict(found, share, age, None if last is None else number - last.number) if found.missing else "",
+            verdict=_verdict(found, share, age, updates) if found.missing else "",
         )
 
     def _sorted(self, entries: Sequence[Entry], expected: Expected) -> _Sorted:
@@ -146,10 +146,20 @@ class Arrivals:
         return found
 
     def _is_still(self, rank: int, name: str, digest: str, right: frozenset[str]) -> bool:
-        """Whether the engine's tensor is as it was at the last comparison, and the trainer's is not."""
-        if self._last is None or self._last.held.get((rank, name)) != digest:
-            return False
-        return right.isdisjoint(self._last.expected.digests.get(_key(name, self._last.expected), ()))
+        """Whether the engine's tensor is as it was, and the trainer's is not."""
+        seen = self._seen.get((rank, name))
+        return seen is not None and seen.held == digest and right.isdisjoint(seen.right)
+
+    def _note(self, entries: Sequence[Entry], expected: Expected, missing: Collection[str]) -> float | None:
+        """Remembers what the engine has; returns which share of it changed, None at the first comparison."""
+        before, self._seen, changed = self._seen, {}, 0
+        for entry in entries:
+            for name, digest in entry.digests.items():
+                key, last = _key(name, expected), before.get((entry.rank, name))
+                changed += last is None or last.held != digest
+                right = last.right if last is not None and key in missing else expected.digests.get(key, frozenset())
+                self._seen[entry.rank, name] = _Seen(digest, right)
+        return changed / len(self._seen) if before and self._seen else None
 
 
 @dataclass(slots=True)
@@ -179,7 +189,8 @@ def _verdict(found: _Sorted, share: float | None, age: int | None, updates: int 
             "or a stale copy"
         )
     elif age:
-        reason = f"the engine has the trainer's weights of {age} steps ago: the sync comes too early, or sends a stale copy"
+        steps = f"{age} step{'s' * (age > 1)}"
+        reason = f"the engine has the trainer's weights of {steps} ago: the sync comes too early, or sends a stale copy"
     else:
         reason = "what came is not the trainer's model: another copy, or an update that was cut short"
     return f"{count} did not arrive: {names}; {reason}"

@@ -6,11 +6,12 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quirks_core.apply.handed_down import CARRIED
 from quirks_core.apply.ledger import Account, Entry
-from quirks_core.base.errors import QuirksError, UsageError, shortened, words
+from quirks_core.base.errors import QuirksError, UsageError, shortened
 from quirks_core.hook import worker_calls
 
 _LEDGER = "worker.refit.engine.ledger"
@@ -70,18 +71,33 @@ class Server:
             reason = getattr(error, "reason", error)
             raise UsageError(f"nothing answers at {self.url}: {reason}; is it running, and is the port right?") from None
 
-    def rpc(self, function: str) -> list[Any] | None:
-        """Returns what a function of ours answers in each worker; None if the server has no door for it.
+    def config(self) -> Mapping[str, Any]:
+        """Returns vLLM's configuration of the engine, as JSON.
+
+        Raises:
+            UsageError: The server is no ``vllm serve``, or has no development paths.
+        """
+        if (info := self.ask("/server_info?config_format=json")) is not None:
+            return info["vllm_config"]  # type: ignore[no-any-return]
+        if self.ask("/version") is None:
+            raise UsageError(f"{self.url} is no vllm serve: it has no /version")
+        raise UsageError(
+            f"{self.url} has none of vLLM's development paths: start it with VLLM_SERVER_DEV_MODE=1 (they are open to all who "
+            "reach the port); or, for the ledger alone, use quirks weights PID on its machine"
+        )
+
+    def rpc(self, function: str) -> list[Any]:
+        """Returns what a function of ours answers in each worker.
 
         Raises:
             UsageError: The engine has no ledger.
         """
+        _check(self.config().get("additional_config"), self.url)
         call = {"method": worker_calls.METHOD, "args": [f"{_LEDGER}:{function}", [], {}]}
-        try:
-            answer = self.ask("/collective_rpc", call)
-        except QuirksError as error:
-            raise error if isinstance(error, UsageError) else UsageError(f"{self.url}: {_NO_LEDGER}") from None
-        return None if answer is None else _values(answer["results"])
+        answer = self.ask("/collective_rpc", call)
+        if answer is None:
+            raise UsageError(f"{self.url} has no /collective_rpc")
+        return _values(answer["results"])
 
     def look(self) -> list[Entry]:
         """Returns what each process of the engine runs on now.
@@ -89,18 +105,18 @@ class Server:
         Raises:
             UsageError: The engine has no ledger, or the server no door to it.
         """
-        if (found := self.rpc("look")) is None:
-            raise UsageError(f"{self.url} has no /collective_rpc: start it with VLLM_SERVER_DEV_MODE=1, as TRL needs it, too")
-        return [Entry.model_validate(row) for row in found]
+        return [Entry.model_validate(row) for row in self.rpc("look")]
 
-    def account(self) -> Account | None:
-        """Returns the account of the engine's weights; None if the server has no door to it.
+    def account(self) -> Account:
+        """Returns the account of the engine's weights.
 
         Raises:
-            UsageError: The engine has no ledger.
+            UsageError: As for `look`.
         """
-        found = self.rpc("account")
-        return Account.model_validate(found[0]) if found and found[0] else None
+        (found,) = self.rpc("account")[:1]
+        if found is None:
+            raise UsageError(f"{self.url}: {_NO_LEDGER}")
+        return Account.model_validate(found)
 
 
 def look(llm: Any) -> list[Entry]:
@@ -112,11 +128,19 @@ def look(llm: Any) -> list[Entry]:
     Raises:
         UsageError: The engine has no ledger.
     """
-    try:
-        answers = llm.collective_rpc(worker_calls.METHOD, args=(f"{_LEDGER}:look", [], {}))
-    except (AttributeError, NotImplementedError, ValueError) as error:
-        raise UsageError(f"{_NO_LEDGER} ({words(error)})") from error
+    _check(llm.llm_engine.vllm_config.additional_config, "LLM")
+    answers = llm.collective_rpc(worker_calls.METHOD, args=(f"{_LEDGER}:look", [], {}))
     return [Entry.model_validate(row) for row in _values(answers)]
+
+
+def _check(additional_config: Any, where: str) -> None:
+    """Makes sure that the engine has our method: one of several workers that lacks it would leave the others' answers unread.
+
+    Raises:
+        UsageError: It has none.
+    """
+    if CARRIED not in (additional_config or ()):
+        raise UsageError(f"{where}: {_NO_LEDGER}")
 
 
 def _values(answers: Sequence[Any]) -> list[Any]:

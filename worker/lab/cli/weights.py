@@ -46,6 +46,8 @@ def run_weights(options: argparse.Namespace) -> int:
 
     if options.output is not None:
         return _draw(options)
+    if files := [target for target in options.targets if Path(target).is_file()]:
+        raise UsageError(f"{files[0]} is a file: name the folder for its picture with --output")
     pids = [target for target in options.targets if target.isdigit()]
     if pids and options.checkpoint:
         raise UsageError(f"--checkpoint needs the server's address; the file of receipts of {pids[0]} has no digests by tensor")

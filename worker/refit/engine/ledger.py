@@ -100,6 +100,7 @@ class Ledger:
         self._coming: _Coming | None = None
         self._is_inside = False
         self._is_off = False
+        self._is_asleep = False
         for method, wrap in (
             ("load_model", self._around_load_model),
             ("start_weight_update", self._around_start),
@@ -107,6 +108,7 @@ class Ledger:
             ("finish_weight_update", self._around_finish),
             ("reload_weights", self._around_reload),
             ("sleep", self._around_sleep),
+            ("wake_up", self._around_wake),
         ):
             if (original := getattr(worker, method, None)) is not None:
                 setattr(worker, method, functools.wraps(original)(wrap(original)))
@@ -130,12 +132,16 @@ class Ledger:
         return new
 
     def look(self) -> Entry:
-        """Returns the last entry with digests of what the model runs on now; the account does not get it."""
-        with torch.no_grad(), _disable_current_modes():
-            held = self._held()
+        """Returns the last entry with digests of what the model runs on now; while the engine sleeps, as it is.
+
+        The account does not get it.
+        """
         start = Entry(number=0, way="start", rank=self._rank, sampled=not self._whole)
         last = next((entry for entry in reversed(self.entries) if entry.way != "lora"), start)
-        return last.model_copy(update={"digests": held})
+        if self._is_asleep:  # there may be no memory behind the tensors
+            return last
+        with torch.no_grad(), _disable_current_modes():
+            return last.model_copy(update={"digests": self._held()})
 
     # ---- where updates begin and end
 
@@ -186,9 +192,18 @@ class Ledger:
     def _around_sleep(self, original: _T) -> Callable[..., Any]:
         def sleep(*args: Any, **kwargs: Any) -> Any:
             self._last = {}  # of a deep sleep nothing is left, and what wakes is not what slept
+            self._is_asleep = True
             return original(*args, **kwargs)
 
         return sleep
+
+    def _around_wake(self, original: _T) -> Callable[..., Any]:
+        def wake_up(tags: Any = None, *args: Any, **kwargs: Any) -> Any:
+            found = original(tags, *args, **kwargs)
+            self._is_asleep = self._is_asleep and tags is not None and "weights" not in tags
+            return found
+
+        return wake_up
 
     def _look_at_loads(self, model: nn.Module) -> None:
         """Watches every call of the model's ``load_weights``."""

@@ -1,0 +1,63 @@
+"""The ledger of a worker process, without an engine around it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from quirks_core.base.errors import QuirksError
+from worker.refit.engine import ledger
+from worker.refit.weights.digest import digests
+
+
+@pytest.fixture
+def worker():
+    """A worker that may sleep, with a model that may be reloaded."""
+    model = nn.Linear(4, 4)
+    return SimpleNamespace(
+        model_runner=SimpleNamespace(get_model=lambda: model),
+        parallel_config=SimpleNamespace(data_parallel_index=0, world_size=1, rank=0, enable_eplb=False),
+        reload_weights=lambda: model.weight.data.add_(1),
+        sleep=lambda level=1: None,  # noqa: ARG005 - vLLM's name
+        wake_up=lambda tags=None: None,  # noqa: ARG005 - as above
+    )
+
+
+def test_what_a_process_runs_on_can_be_seen_before_any_update_and_the_memory_of_one_that_sleeps_is_not_read(
+    worker, monkeypatch
+):
+    monkeypatch.setattr(ledger, "packed_answers", lambda _: [])  # it imports vLLM
+    model = worker.model_runner.get_model()
+    ledger.watch(worker)
+
+    def looked():
+        found = ledger.look(worker)
+        return found["number"], found["digests"].get("weight")
+
+    def now():
+        return digests([("weight", model.weight)], whole=False)["weight"]
+
+    assert looked() == (0, now())
+    worker.reload_weights()
+    before = now()
+    assert looked() == (1, before)
+
+    worker.sleep(2)
+    with torch.no_grad():
+        model.weight.zero_()
+    assert looked() == (1, before)
+    worker.wake_up(["kv_cache"])
+    assert looked() == (1, before)
+    worker.wake_up(["weights"])
+    assert looked() == (1, now())
+    worker.sleep()
+    worker.wake_up()
+    assert looked() == (1, now())
+
+
+def test_a_process_without_a_ledger_is_an_error(worker):
+    with pytest.raises(QuirksError, match="MODEL_QUIRKS_LEDGER=off"):
+        ledger.look(worker)
