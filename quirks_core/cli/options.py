@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
@@ -42,23 +42,21 @@ def add_server_command(parser: argparse.ArgumentParser) -> None:
 
 
 def load_server_command(
-    options: argparse.Namespace,
-    source: VllmSource = INSTALLED,
-    read: Callable[[Sequence[str], VllmSource], ServeCommand] = read_serve_command,
+    options: argparse.Namespace, source: VllmSource = INSTALLED, *, tell: Callable[[str], None] = lambda _: None
 ) -> tuple[ServeCommand, GenerationConfig]:
     """Reads the command line of a server, and the configuration that it stands for.
 
     Args:
         options: Parsed arguments with ``cmd``, ``config``, ``model``, ``set`` and ``purpose``.
         source: The vLLM that the command is for.
-        read: How it is read.
+        tell: Called before code of that vLLM runs.
 
     Raises:
         UsageError: Something is wrong with it, or other options describe the run as well.
     """
     if options.model or options.config:
         raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
-    command = read(options.cmd, source)
+    command = read_serve_command(options.cmd, source, tell=tell)
     return command, command.config(purpose=options.purpose or "serve", settings=options.set)
 
 

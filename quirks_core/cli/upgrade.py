@@ -8,8 +8,8 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from quirks_core.cli.upgrade_view import (
     show_steps,
     steps_markdown,
 )
-from quirks_core.configuration.serve_command import ask_for_serve_command, read_serve_command
+from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.hook.seams import NEWEST
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
@@ -82,7 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     what.add_argument(
         "--read-only", action="store_true",
-        help="run no code of a release, not even isolated: read its source alone. What only its parser can decide is unknown",
+        help="run no code of a release that is not installed, not even isolated: read its source alone. What only its parser "
+        "can decide is unknown",
     )  # fmt: skip
     what.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
     add_server_command(parser)
@@ -137,7 +138,7 @@ def _compare(options: argparse.Namespace) -> int:
     before = _before(options)
     after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
     sides = (_environment(before), _environment(after)) if options.measure else None  # before minutes are spent
-    report = _upgrade(options, before).compare(before, after)
+    report = _upgrade(options, before, after).compare(before, after)
     found = {"verdict": report.verdict, **report.model_dump(mode="json")}
     if options.markdown:
         print("\n".join(markdown(report)))
@@ -177,15 +178,22 @@ def _preferred(options: argparse.Namespace, before: Release | None) -> str | Non
     return before.distribution or None if before is not None else None
 
 
-def _upgrade(options: argparse.Namespace, before: Release) -> Upgrade:
-    """Reads the run; a command line is read with the options of the release that it is for."""
+def _upgrade(options: argparse.Namespace, before: Release, after: Release | None = None) -> Upgrade:
+    """Reads the run; a command line is read by the parser of the release that it is for."""
     command, tell = None, _tell(options)
     if options.cmd:
-        ask = partial(ask_for_serve_command, tell=tell)
-        try:
-            command, config = load_server_command(options, before.source, read_serve_command if options.read_only else ask)
-        except UsageError as error:
-            raise UsageError(f"as {before.name} reads it: {error}") from None
+        if options.read_only and before.source != INSTALLED:
+            raise UsageError(
+                f"--read-only runs no code of {before.name}, whose parser would read the command line; leave out --from (the "
+                "installed vLLM reads it), or describe the run by --model and --set"
+            )
+        with ThreadPoolExecutor(1) as pool:
+            if after is not None and not options.read_only:
+                pool.submit(read_serve_command, options.cmd, after.source, tell=tell)  # at the same time: the answer is kept
+            try:
+                command, config = load_server_command(options, before.source, tell=tell)
+            except UsageError as error:
+                raise UsageError(f"as {before.name} reads it: {error}") from None
     else:
         config = load_config(options)
     making = plan_options(options, config)
