@@ -1,7 +1,7 @@
 """Reads the command line of a vLLM server and returns the configuration that it stands for.
 
-vLLM's own parser reads the line, in a process of its own (`quirks_core.source.engine_parser`): five to ten seconds of a CPU for a
-new line, nothing for one that was read before.
+vLLM's own parser reads the line, in a process of its own (`quirks_core.source.engine_parser`). Its answers are kept, so that a
+line that was read before takes no import.
 """
 
 from __future__ import annotations
@@ -138,18 +138,16 @@ def _model_among(words: Iterable[str]) -> dict[str, Any] | None:
 
 
 def _hints(words: Iterable[str], source: VllmSource) -> str:
-    """The nearest options to those that there are not; none that means the contrary."""
-    names = {name for option in source.options() or () for name in (*option.names, *option.inverse)}
-    long = [f"--{word[2:].partition('=')[0].replace('_', '-')}" for word in words if word.startswith("--")]
-    wrong = [
-        one for one in long if "." not in one and not any(name.startswith(one.replace("--no-", "--", 1)) for name in names)
-    ]
+    """The options nearest to those that do not exist."""
+    names = [name for option in source.options() or () for name in (*option.names, *option.inverse) if name.startswith("--")]
+    typed = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--") and "." not in word]
+    wrong = [one for one in typed if not any(name.startswith(one.replace("--no-", "--", 1)) for name in names)]
+    return "".join(nearest(one, [name for name in names if not _are_contrary(one, name)]) for one in wrong)
+
+
+def _are_contrary(one: str, other: str) -> bool:
     pairs = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
-    near = [
-        nearest(one, [name for name in names if not any(one.startswith(a) and name.startswith(b) for a, b in pairs)])
-        for one in wrong
-    ]
-    return "".join(near)
+    return any(one.startswith(begin) and other.startswith(end) for begin, end in pairs)
 
 
 # ---- which program

@@ -135,7 +135,7 @@ def judge(source: SourceTree, runs: Sequence[Run], *, tell: Callable[[str], None
     kept = [_read(file) for file in files]
     asked = [number for number, answer in enumerate(kept) if answer is None]
     if asked:
-        tell(f"importing the Python files of {root} in an isolated process (--read-only does not)")
+        tell(f"importing the Python files of {root} in an isolated process")
         tree = str(root.parent) if source.folder is not None else None
         found = _run(tree, [requests[number] for number in asked])
         if "failure" in found:

@@ -134,7 +134,7 @@ def _stub(names: list[str]) -> None:
 
 
 def _leave_uncompiled() -> None:
-    """Makes ``torch.compile`` leave functions as they are: as a decorator it imports the compiler, and none of them is called."""
+    """Makes ``torch.compile`` leave functions as they are: a decorator imports the compiler, and no such function is called."""
     torch: Any = importlib.import_module("torch")
     torch.compile = lambda function=None, **_: (lambda one: one) if function is None else function
 
@@ -422,7 +422,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if depth > 8:
         return "…"
     if isinstance(value, enum.Enum):
-        return value.name
+        return value.value if isinstance(value, int) else value.name  # as it is typed
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
