@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Any
 
-from quirks_core.base.errors import UsageError, nearest, shown
+from quirks_core.base.errors import UsageError, shown
 from quirks_core.configuration.config import GenerationConfig, Purpose
 from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.slots import ENGINE, problem_of_name
@@ -34,7 +35,7 @@ _MODEL: Mapping[str, str] = {"model": "path", "revision": "revision", "tokenizer
 _RANKS = ("data_parallel_rank", "data_parallel_external_lb")
 _TAG, _LENGTH, _LEFT_TO_VLLM = "model_tag", "max_model_len", -1
 #: The stage of a judgement in which the command line is parsed.
-_OPTIONS = "options"
+_OPTIONS, _CLOSE = "options", 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,8 @@ def _hints(words: Iterable[str], source: VllmSource) -> str:
     names = [name for option in source.options() or () for name in (*option.names, *option.inverse) if name.startswith("--")]
     typed = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--") and "." not in word]
     wrong = [one for one in typed if not any(name.startswith(one.replace("--no-", "--", 1)) for name in names)]
-    return "".join(nearest(one, [name for name in names if not _are_contrary(one, name)]) for one in wrong)
+    close = [get_close_matches(one, [name for name in names if not _are_contrary(one, name)], 1, _CLOSE) for one in wrong]
+    return "".join(f"; did you mean {found[0]!r}?" for found in close if found)
 
 
 def _are_contrary(one: str, other: str) -> bool:

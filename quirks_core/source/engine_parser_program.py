@@ -392,8 +392,9 @@ def _words(error: BaseException) -> str:
 
 
 def _argparse_words(text: str) -> str:
-    """The sentence behind the usage that argparse prints."""
-    return " ".join(text.rpartition("error: ")[2].split())[:_LONGEST]
+    """The sentence behind the usage that argparse prints, without what is only for those who debug pydantic."""
+    sentence = re.sub(r"\[type=[^]]*, input_type=\w+\]|For further information visit \S+", "", text.rpartition("error: ")[2])
+    return " ".join(sentence.split())[:_LONGEST]
 
 
 def _given(value: Any) -> Any:
