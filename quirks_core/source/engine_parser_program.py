@@ -176,6 +176,8 @@ class Release:
         self.bare = self._parser()
         for action in self.bare[1]._actions:
             action.default = argparse.SUPPRESS
+            if action.type is not None:
+                action.type = _as_typed(action.type)
         self.fields = [item.name for item in dataclasses.fields(self.arg_utils.AsyncEngineArgs)]
 
     def _force_platform(self) -> None:
@@ -231,7 +233,7 @@ class Release:
         if "words" in item:
             words = ["serve", *item["words"]]
             typed = vars(self.bare[0].parse_args(words))
-            found["typed"] = _values({name: _given(value) for name, value in typed.items() if name != "subparser"})
+            found["typed"] = _values({name: value for name, value in typed.items() if name != "subparser"})
             args = argparse.Namespace(**copy.deepcopy(vars(self.full[0].parse_args(words))))  # defaults are shared, and changed
             if getattr(args, "model_tag", None) is not None:
                 args.model = args.model_tag
@@ -397,21 +399,17 @@ def _argparse_words(text: str) -> str:
     return " ".join(sentence.split())[:_LONGEST]
 
 
-def _given(value: Any) -> Any:
-    """What was typed of a configuration: the fields that are not as it makes them itself."""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value
-    default: Any
-    again: Any
-    try:
-        default, again = type(value)(), type(value)()
-    except Exception:  # it has a field without a default
-        default = again = None
-    names = [item.name for item in dataclasses.fields(value) if not item.name.startswith("_")]
-    made = {name: (getattr(default, name, None), getattr(again, name, None)) for name in names}
-    random = {name for name, (one, other) in made.items() if one != other}  # an id that each object gets
-    given = {name: getattr(value, name, None) for name in names if name not in random}
-    return {name: _given(one) for name, one in given.items() if default is None or one != made[name][0]}
+def _as_typed(read: Any) -> Any:
+    """Reads a value and, if it is a configuration, returns the mapping that was typed, without defaults."""
+
+    def typed(text: str) -> Any:
+        value = read(text)
+        with contextlib.suppress(ValueError):
+            return json.loads(text) if dataclasses.is_dataclass(value) else value
+        return text
+
+    typed.__name__ = getattr(read, "__name__", repr(read))  # argparse names it in its messages
+    return typed
 
 
 def _values(options: dict[str, Any]) -> dict[str, Any]:
