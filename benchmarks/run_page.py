@@ -211,6 +211,7 @@ _TAIL = """## What the log shows
 
 The log of a run with quirks has one line for each setting that changes and one for all patches. It ends with the receipt: the
 plan is in force in each process. If no quirk changes anything and nothing is unknown, it is one line: *all clear, checked: …*.
+{clear}
 
 {logs}
 ## The quirks of these runs
@@ -247,7 +248,9 @@ def markdown(rows: Rows) -> str:
     used = sorted({name for row in rows.rows for plan in (row.cpu, row.cuda) for name in (*plan.applied, *plan.advised)})
     logs = [(row.run.name, "\n".join(row.log)) for row in rows.rows if row.run.name in _SHOWN and row.log]
     shown = "\n".join(f"{name}:\n\n```text\n{log}\n```\n" for name, log in logs)
-    tail = _TAIL.format(logs=shown, quirks="\n".join(map(_quirk, used)))
+    clear = [row.run.name for row in rows.rows if not (row.cpu.applied and row.cuda.applied)]
+    which = f"So it is for {', '.join(clear)}." if clear else "Each of these runs has quirks in force, on CPUs and on GPUs."
+    tail = _TAIL.format(clear=which, logs=shown, quirks="\n".join(map(_quirk, used)))
     return "\n".join([head, *(_section(group) for group in groups.values()), tail])
 
 

@@ -46,9 +46,9 @@ _LOGPROBS = (
     "it samples from, and trainers learn from those."
 )
 _NEXT = (
-    ("quirks plan --model MODEL", "what applies to your model here, and why; takes a second"),
-    ("quirks parity --model MODEL", "whether vLLM and transformers agree on your model"),
-    (f"{HOOK_VARIABLE}=on python TRAINER.py", "your own trainer, script or 'vllm serve …', with quirks"),
+    ("{bin}/quirks plan --model MODEL", "what applies to your model here, and why; takes a second"),
+    ("{bin}/quirks parity --model MODEL", "whether vLLM and transformers agree on your model; minutes"),
+    (f"{HOOK_VARIABLE}=on {{bin}}/python SCRIPT.py", "your own trainer or script with quirks; also 'vllm serve …'"),
 )
 #: One thread: other programs may use the cores, and then threads wait for each other. No process beside the script.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
@@ -93,8 +93,9 @@ def _demonstrate(console: Screen) -> list[dict[str, Any]]:
         console.say(f"[dim]{time.monotonic() - started:.0f} s[/]", indent=3)
     is_wrong = shown[0]["engine"] != shown[0]["trainer"]
     console.say(f"\n{_REFIT if is_wrong else 'This platform does not show the defect of run 1.'} {_LOGPROBS}", hang=0)
-    console.say("\n[bold]Next, with your own model[/] (in .venv/bin):")
-    console.entries([(f"[bold]{line(command)}[/]", text) for command, text in _NEXT])
+    console.say("\n[bold]Next, with your own model[/] (MODEL: its folder):")
+    folder = _shortest(Path(sys.executable).parent)
+    console.entries([(f"[bold]{line(command.format(bin=folder))}[/]", text) for command, text in _NEXT])
     console.say(f"\n[dim]{time.monotonic() - begin:.0f} s in all[/]")
     return shown
 
@@ -106,6 +107,10 @@ def _factor(difference: float) -> str:
     return f"of sampled tokens, vLLM's differ from the trainer's by a factor of {factor:,.{digits}f}"
 
 
+def _shortest(path: Path) -> str:
+    return min(os.path.relpath(path), str(path), key=len)
+
+
 def _run(model: Path, variables: dict[str, str], console: Screen) -> dict[str, Any]:
     """Runs the trainer's script; returns what it wrote, and ``log``, the lines of the hook."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(HOOK_VARIABLE)}
@@ -114,7 +119,7 @@ def _run(model: Path, variables: dict[str, str], console: Screen) -> dict[str, A
         console.status("vLLM starts, gets its weights and answers …"),
     ):
         answers = Path(folder) / "answers.json"
-        words = [min(os.path.relpath(name), name, key=len) for name in (sys.executable, str(_SCRIPT), str(model))]
+        words = [_shortest(path) for path in (Path(sys.executable), _SCRIPT, model)]
         typed = [f"{name}={value}" for name, value in variables.items()]
         console.say(f"$ {line(' '.join([*typed, shlex.join(words)]))}", indent=3)
         try:
