@@ -16,7 +16,6 @@ import pytest
 import worker
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.facts.packages import installed_version
-from worker.lab.compare import environments as environments_module
 from worker.lab.compare import environments as module
 from worker.lab.compare.dump import Dump, Order
 from worker.lab.compare.environments import Environment, environments
@@ -151,7 +150,7 @@ def test_the_version_that_is_installed_here_is_this_interpreter(tmp_path):
 def test_the_module_prints_the_interpreter_for_make_prove(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["environments", sys.executable])
 
-    environments_module.main()
+    module.main()
 
     assert capsys.readouterr().out == f"{sys.executable}\n"
 

@@ -188,7 +188,7 @@ def _pip(python: Path, *arguments: str, tell: Tell) -> None:
 
 
 def main() -> None:
-    """Prints the interpreter of each environment that is named, for ``make prove VLLM=0.29.0``; the steps go to standard error."""
+    """Prints the interpreter of each environment that is named, for ``make prove VLLM=…``; the steps go to standard error."""
     for environment in environments(sys.argv[1:], tell=lambda text: print(text, file=sys.stderr)):
         print(environment.python)
 
