@@ -189,8 +189,8 @@ def _pip(python: Path, *arguments: str, tell: Tell) -> None:
 
 def main() -> None:
     """Prints the interpreter of each environment that is named, for ``make prove VLLM=…``; the steps go to standard error."""
-    for environment in environments(sys.argv[1:], tell=lambda text: print(text, file=sys.stderr)):
-        print(environment.python)
+    for environment in environments(sys.argv[1:], tell=lambda text: print(text, file=sys.stderr)):  # noqa: T201
+        print(environment.python)  # noqa: T201
 
 
 if __name__ == "__main__":
