@@ -274,7 +274,7 @@ def _watch_llm(module: ModuleType) -> None:
     if hasattr(kind, _MARK):
         return
     setattr(kind, _MARK, True)
-    init, from_engine_args = kind.__init__, kind.from_engine_args.__func__
+    init = kind.__init__
 
     @functools.wraps(init)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -287,6 +287,11 @@ def _watch_llm(module: ModuleType) -> None:
         finally:
             _told_by_caller.reset(token)
 
+    kind.__init__ = recorded
+    if not hasattr(kind, "from_engine_args"):  # before vLLM 0.19
+        return
+    from_engine_args = kind.from_engine_args.__func__
+
     @functools.wraps(from_engine_args)
     def of_engine_args(cls: Any, engine_args: Any, *more: Any, **named: Any) -> Any:
         token = _told_by_caller.set(typed_in(engine_args))
@@ -295,4 +300,4 @@ def _watch_llm(module: ModuleType) -> None:
         finally:
             _told_by_caller.reset(token)
 
-    kind.__init__, kind.from_engine_args = recorded, classmethod(of_engine_args)
+    kind.from_engine_args = classmethod(of_engine_args)

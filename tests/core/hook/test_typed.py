@@ -52,6 +52,21 @@ def test_the_first_llm_of_a_process_tells_its_further_keywords_exactly_and_its_p
     assert found["later"] == [["dtype", "enforce_eager", "logprobs_mode", "max_model_len"], True]
 
 
+def test_the_keywords_of_an_llm_without_from_engine_args_are_recorded_too(cases):
+    found = cases("""
+        Done = without_an_engine()
+        from vllm import LLM
+        del LLM.from_engine_args  # as before vLLM 0.19
+        for name in ("first", "later"):
+            try:
+                LLM(model=model, max_model_len=128, enforce_eager=False)
+            except Done:
+                pass
+    """)
+
+    assert found["later"] == [["enforce_eager", "max_model_len"], True]
+
+
 def test_the_first_arguments_of_a_process_go_by_value_and_later_ones_are_exact(cases):
     found = cases("""
         from vllm import EngineArgs, AsyncEngineArgs, LLM

@@ -334,3 +334,4 @@ def test_an_engine_that_no_quirk_changes_has_its_receipt_and_one_line(programs, 
     assert line.endswith("; switched off: cpu-seeded-chunked-prefill, logprob-token-ids-rows")
     (engine,) = receipts().engines
     assert engine.changes == {}
+    assert [one.engine["engine.model_runner"] for one in engine.processes] == ["v1"]  # of the worker, which is the core here

@@ -147,6 +147,14 @@ def test_the_version_that_is_installed_here_is_this_interpreter(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+def test_the_module_prints_the_interpreter_for_make_prove(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["environments", sys.executable])
+
+    module.main()
+
+    assert capsys.readouterr().out == f"{sys.executable}\n"
+
+
 def test_a_folder_names_its_interpreter(interpreter, tmp_path):
     python = interpreter(name="venv/bin/python")
 

@@ -185,3 +185,13 @@ def _pip(python: Path, *arguments: str, tell: Tell) -> None:
     environ = {**(_CPU_TORCH if _is_on_cpu() else {}), "PIP_PROGRESS_BAR": "off", **os.environ}
     if child_process.run(command, environ=environ, output=read, ask=signal.SIGINT):  # pip removes its files when interrupted
         raise QuirksError("pip could not install what the environment needs:\n" + "\n".join(last))
+
+
+def main() -> None:
+    """Prints the interpreter of each environment that is named, for ``make prove VLLM=…``; the steps go to standard error."""
+    for environment in environments(sys.argv[1:], tell=lambda text: print(text, file=sys.stderr)):  # noqa: T201
+        print(environment.python)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
