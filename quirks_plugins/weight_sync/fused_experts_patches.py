@@ -36,7 +36,7 @@ def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., t
                 return load(_as_in_checkpoint(weights, held), *given, **named)
 
             model.load_weights = load_weights
-        return model  # type: ignore[no-any-return]
+        return model
 
     return load_model
 
