@@ -93,18 +93,14 @@ def _clauses(match: Match, holds: bool, *, is_and: bool) -> Iterator[str]:
 def _with_typed_values(match: All | AnyOf) -> Iterator[Match]:
     """Yields the parts; of a conjunction, "the user sets it" and "it is this value" as one."""
     conditions = [part for part in match.parts if isinstance(part, Condition)] if isinstance(match, All) else []
-    values = {part.name: part for part in conditions if part.operator == "one_of"}
-    set_to = {part.name: values[slot] for part in conditions if (slot := part.name.removeprefix("typed.")) in values}
-    set_to = {name: value for name, value in set_to.items() if name.startswith("typed.")}
+    values = {f"typed.{part.name}": part for part in conditions if part.operator == "one_of"}
+    set_to = {part.name: values[part.name] for part in conditions if part.name in values}
     for part in match.parts:
-        if part in set_to.values():
-            continue
-        value = set_to.get(part.name) if isinstance(part, Condition) else None
-        if value is None:
-            yield part
-        else:
+        if isinstance(part, Condition) and (value := set_to.get(part.name)):
             text = f"`{value.name}` to {_listed(value.operand)}"
             yield described(part, f"the user sets {text}", f"the user does not set {text}")
+        elif part not in set_to.values():
+            yield part
 
 
 def _compared(one: Condition, side: int) -> str:
@@ -210,8 +206,8 @@ def _facts(one: Example) -> Iterator[str]:
         yield f"the environment has `{name}={text}`"
     for name, value in one.extra.items():
         yield f"`{name}` is {_value(value)}"
-    for kind, text in (("platform", one.platform), ("CPU", one.cpu), ("recipe", one.recipe)):
-        if text:
-            yield f"the {kind} is {text}"
+    for kind, named in (("platform", one.platform), ("CPU", one.cpu), ("recipe", one.recipe)):
+        if named:
+            yield f"the {kind} is {named}"
     if one.purpose != "rollout":
         yield f"the purpose is {one.purpose}"
