@@ -41,7 +41,8 @@ _HOMES = {
     "hook.door": ("AppliedQuirks", "quirks_for"),
     "plugins.hookspecs": ("hookimpl",),
     "declaration.match": (
-        "Fact", "Match", "environment", "model_name", "model_type", "package", "platform", "purpose", "setting", "typed",
+        "Fact", "Match", "described", "environment", "model_name", "model_type", "package", "platform", "purpose", "setting",
+        "typed",
     ),
     "plan.records": ("Plan",),
     "declaration.probes": ("FingerprintProbe", "StaticProbe", "SymbolProbe"),
@@ -70,6 +71,7 @@ __all__ = [
     "Severity",
     "StaticProbe",
     "SymbolProbe",
+    "described",
     "environment",
     "fix",
     "hookimpl",

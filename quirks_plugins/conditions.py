@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Fact, setting, typed
+from quirks_core import Fact, described, setting, typed
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
@@ -34,14 +34,20 @@ _dtype = setting("engine.dtype")
 _float16 = _dtype.one_of("float16", "half") | (~_dtype.one_of("bfloat16", "float32", "float") & checkpoint_dtype("float16"))
 _bfloat16 = _dtype.one_of("bfloat16") | (~_dtype.one_of(*NOT_BFLOAT16) & checkpoint_dtype("bfloat16"))
 #: The engine computes in bfloat16 or float16, as far as the settings and ``config.json`` say.
-half = _dtype.one_of("bfloat16", "float16", "half") | (
-    (~_dtype.is_set() | _dtype.one_of("auto")) & (checkpoint_dtype("bfloat16") | checkpoint_dtype("float16"))
+half = described(
+    _dtype.one_of("bfloat16", "float16", "half")
+    | ((~_dtype.is_set() | _dtype.one_of("auto")) & (checkpoint_dtype("bfloat16") | checkpoint_dtype("float16"))),
+    "the engine computes in bfloat16 or float16",
+    "the engine computes in another dtype than bfloat16 and float16",
 )
 #: VLLM's CPU platform keeps linear weights as they are loaded, because oneDNN has no product of this dtype for this CPU. It has
 #: one of float32 for every CPU (seen in vLLM 0.32.0 with oneDNN limited to AVX2, to AVX-512 and not at all). Some CPUs with
 #: AVX-VNNI have AVX-NE-CONVERT, which Linux does not list and with which oneDNN has both (``cpu/platform.cpp``).
-unpacked_on_cpu = Fact("platform.cpu.avx_vnni").one_of(False) & (
-    (_bfloat16 & Fact("platform.cpu.avx512").one_of(False)) | (_float16 & Fact("platform.cpu.avx512_fp16").one_of(False))
+unpacked_on_cpu = described(
+    Fact("platform.cpu.avx_vnni").one_of(False)
+    & ((_bfloat16 & Fact("platform.cpu.avx512").one_of(False)) | (_float16 & Fact("platform.cpu.avx512_fp16").one_of(False))),
+    "vLLM keeps linear weights unpacked, because this CPU has no product of the engine's dtype",
+    "the CPU has a product of the engine's dtype, so that vLLM packs linear weights",
 )
 
 #: The model runner whose code has the defect; a proof on one runner is none for the other.
@@ -49,7 +55,11 @@ v1_model_runner = Fact("engine.model_runner").one_of("v1")
 v2_model_runner = Fact("engine.model_runner").one_of("v2")
 
 #: The trainer was declared to compute in a shorter dtype than that of its weights, by torch's autocast.
-under_autocast = typed("train.autocast") & setting("train.autocast").one_of("bfloat16", "float16")
+under_autocast = described(
+    typed("train.autocast") & setting("train.autocast").one_of("bfloat16", "float16"),
+    "the trainer computes under autocast",
+    "no autocast of the trainer is known",
+)
 
 #: TP x PP: the ranks that hold one copy of the model.
 REPLICA = Fact("parallel.replica_size")
@@ -64,9 +74,15 @@ NUM_EXPERTS = Fact("model.num_experts")
 several_replicas = DP.above(1)
 mixture = Fact("model.is_moe").is_true()
 #: As the engine loads it: ``hf_overrides`` may have emptied the checkpoint's ``quantization_config``.
-quantized = Fact("model.is_quantized").is_true()
+quantized = described(
+    Fact("model.is_quantized").is_true(), "the engine's weights are quantised", "the engine's weights are not quantised"
+)
 #: Multi-head latent attention; of a multimodal model, in its language model.
-latent_attention = Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set()
+latent_attention = described(
+    Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set(),
+    "the model has latent attention",
+    "the model has no latent attention",
+)
 dense = Fact("model.is_moe").one_of(False)
 asynchronous = setting("engine.async_engine").is_true()
 synchronous = setting("engine.async_engine").one_of(False)
@@ -92,7 +108,9 @@ insists_on_parameters = typed("refit.scope") & only_parameters
 insists_on_dummy_weights = typed("engine.load_format") & dummy_weights
 
 #: The engine is that of our own worker or group: nobody else has this setting.
-our_worker = setting("engine.generate_from_dummy").is_set()
+our_worker = described(
+    setting("engine.generate_from_dummy").is_set(), "the engine is our worker's", "the engine is another program's"
+)
 
 fsdp2 = setting("train.backend").one_of("fsdp2")
 #: Context parallelism as PyTorch does it.

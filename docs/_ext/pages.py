@@ -9,16 +9,14 @@ import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import evidence_page
-from words import FACTS as FACT_WORDS
-from words import sentence
 
 from quirks_core.base.errors import DeclarationError
 from quirks_core.cli.listing import counted
 from quirks_core.cli.main import make_parser
 from quirks_core.cli.showing import describe
+from quirks_core.cli.words import example, outcome
 from quirks_core.configuration.slots import SLOTS
 from quirks_core.declaration import data_file
 from quirks_core.declaration.examples import Example
@@ -271,6 +269,7 @@ def _quirk(item: Loaded) -> str:
         ["flag", f"`{quirk.flag}`"],
         ["without it", f"`{quirk.severity}`"],
         ["models", ", ".join(models(quirk))],
+        ["concerns", record["concerns"]],
         ["affected versions" if quirk.kind is Kind.WORKAROUND else "versions", record["affected"]],
         ["status", f"{_stage(item)} on vLLM {ENGINES[-1]}"],
         ["costs", record["cost"]],
@@ -288,7 +287,7 @@ def _quirk(item: Loaded) -> str:
         _table([f"vLLM {version}" for version in ENGINES], [[_sign(quirk, version) for version in ENGINES]]),
         _LEGEND,
         "## What it does",
-        "\n".join(f"- {_prose(sentence(quirk, adjustment))}" for adjustment in quirk.adjustments),
+        "\n".join(f"- {_prose(text)}" for text in record["adjustments"]),
         *_evidence(quirk),
         *_examples(quirk.examples),
         "## References",
@@ -310,27 +309,8 @@ def _evidence(quirk: Quirk) -> list[str]:
 def _examples(examples: Sequence[Example]) -> list[str]:
     if not examples:
         return []
-    rows = [[str(example.answer), "<br>".join(_facts(example)) or "nothing is known"] for example in examples]
-    return ["## Examples", _table(("concerns the run", "the run"), rows)]
-
-
-def _facts(example: Example) -> Iterator[str]:
-    """What an example says of its run, fact by fact."""
-    nested: Mapping[str, Mapping[str, Any]] = {
-        "model.config.": example.config,
-        "packages.": example.packages,
-        "env.": example.environment,
-        "": {**example.defaults, **example.settings, **example.extra},
-    }
-    for prefix, values in nested.items():
-        yield from (FACT_WORDS.get(name) or f"`{prefix}{name} = {value}`" for name, value in values.items())
-    if example.name != "model":
-        yield f"`model.name = {example.name}`"
-    for name in ("platform", "cpu", "recipe"):
-        if value := getattr(example, name):
-            yield f"`{name} = {value}`"
-    if example.purpose != "rollout":
-        yield f"`purpose = {example.purpose}`"
+    rows = [[str(one.answer), example(one), outcome(one)] for one in examples]
+    return ["## Examples", _table(("concerns the run", "the run", "what comes of it"), rows)]
 
 
 def _asked_for(quirk: Quirk) -> list[str]:

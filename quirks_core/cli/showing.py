@@ -10,8 +10,9 @@ from typing import Any
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.cli.words import runs, sentence
 from quirks_core.configuration.slots import engine_problem, find_slot, installed_slot, is_engine_argument
-from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
+from quirks_core.declaration.adjustments import Default, Require
 from quirks_core.declaration.data_file import since
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.discovery import discover
@@ -40,7 +41,7 @@ def _show_quirk(options: argparse.Namespace) -> int:
         return 0
     screen = Screen()
     screen.say(f"[bold]{line(record['id'])}[/]  {line(record['title'])}")
-    keys = ("kind", "flag", "severity", "match", "affected", "supersedes", "cost", "since", "distribution", "location")
+    keys = ("kind", "flag", "severity", "concerns", "affected", "supersedes", "cost", "since", "distribution", "location")
     single = [(key, ", ".join(record[key]) if key == "supersedes" else str(record[key])) for key in keys if record[key]]
     listed = [(key.removesuffix("s"), text) for key in ("adjustments", "references", "evidence") for text in record[key]]
     screen.entries([(key, lines(text, 0)) for key, text in (*single, *listed)])
@@ -69,7 +70,7 @@ def _show_slot(options: argparse.Namespace) -> int:
         "default": slot.default,
         "help": slot.help,
         "adjusted by": [
-            f"{item.quirk.id}: {_adjustment(adjustment)}"
+            f"{item.quirk.id}: {sentence(item.quirk, adjustment)}"
             for item in Registry.load().loaded
             for adjustment in item.quirk.adjustments
             if isinstance(adjustment, Default | Require) and adjustment.slot == slot.name
@@ -96,8 +97,9 @@ def describe(item: Loaded) -> dict[str, Any]:
         "kind": quirk.kind.value,
         "severity": quirk.severity.value,
         "match": str(quirk.match),
+        "concerns": runs(quirk.match),
         "affected": quirk.versions,
-        "adjustments": [_adjustment(adjustment) for adjustment in quirk.adjustments],
+        "adjustments": [sentence(quirk, adjustment) for adjustment in quirk.adjustments],
         "references": [f"{reference.type}: {reference.url}" for reference in quirk.references],
         "supersedes": list(quirk.supersedes),
         "evidence": [
@@ -110,28 +112,6 @@ def describe(item: Loaded) -> dict[str, Any]:
         "location": str(quirk.location),
         "documentation": documentation(quirk),
     }
-
-
-def _adjustment(adjustment: Adjustment) -> str:
-    return _what(adjustment) + ("" if adjustment.when is None else f" when {adjustment.when}")
-
-
-def _what(adjustment: Adjustment) -> str:
-    match adjustment:
-        case Default() | Require():
-            operand = f"{_name(adjustment.operand)}(context)" if callable(adjustment.operand) else repr(adjustment.operand)
-            return f"{type(adjustment).__name__.lower()} {adjustment.slot} {adjustment.relation} {operand}"
-        case Refuse():
-            return f"refuse: {adjustment.reason}; remedy: {adjustment.remedy}"
-        case Advise():
-            return "advise" if callable(adjustment.message) else f"advise: {adjustment.message}"
-        case Patch():
-            return f"patch {adjustment.target} by {adjustment.source}"
-
-
-def _name(function: object) -> str:
-    """For a callable object, the signature of its type."""
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 COMMAND = Command("show a quirk's declaration, or a slot", run_show, add_arguments)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from quirks_core.base.errors import DeclarationError, nearest
 from quirks_core.configuration.slots import ENV, problem_of_name, slot_around
@@ -23,6 +23,13 @@ from quirks_core.declaration.operators import BETWEEN_FACTS, OPERATORS, compiled
 from quirks_core.declaration.trace import Answer, Leaf, Trace, all_of, any_of
 from quirks_core.declaration.versions import Affected
 from quirks_core.facts.unknown import UNKNOWN, Facts
+
+
+class Words(NamedTuple):
+    """What a condition means to a reader, and what its contrary does: a clause, as in "the engine is our worker's"."""
+
+    holds: str
+    contrary: str
 
 
 class Match(ABC):
@@ -58,9 +65,20 @@ class Match(ABC):
         return Not(self)
 
 
+def described(match: All | AnyOf | Condition, holds: str, contrary: str) -> Match:
+    """Returns a condition that pages show in these words instead of its parts; it decides as before.
+
+    Args:
+        match: The condition.
+        holds: What it means, as a clause.
+        contrary: What its negation means.
+    """
+    return replace(match, words=Words(holds, contrary))
+
+
 def _flat(kind: type[All] | type[AnyOf], match: Match) -> tuple[Match, ...]:
-    """The parts of a match of that kind, so that a long chain does not nest."""
-    return match.parts if type(match) is kind else (match,)
+    """The parts of a match of that kind, so that a long chain does not nest; one with words of its own stays whole."""
+    return match.parts if isinstance(match, kind) and match.words is None else (match,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +86,7 @@ class All(Match):
     """Every part holds."""
 
     parts: tuple[Match, ...] = ()
+    words: Words | None = field(default=None, compare=False, repr=False)
 
     def trace(self, facts: Facts) -> Trace:
         """Evaluates every part, so that the trace shows them all."""
@@ -92,6 +111,7 @@ class AnyOf(Match):
     """At least one part holds."""
 
     parts: tuple[Match, ...]
+    words: Words | None = field(default=None, compare=False, repr=False)
 
     def trace(self, facts: Facts) -> Trace:
         """Evaluates every part, so that the trace shows them all."""
@@ -149,12 +169,14 @@ class Condition(Match):
         operator: One of `OPERATORS`.
         operand: What the fact is compared with: a constant, or another `Fact`; None for an operator that needs nothing.
         wanted: What is wanted, in words.
+        words: See `described`.
     """
 
     name: str
     operator: str
     operand: Any = None
     wanted: str = field(init=False, compare=False, repr=False)
+    words: Words | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.operand, list):

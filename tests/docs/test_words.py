@@ -6,9 +6,10 @@ import re
 
 import pages
 import pytest
-from words import condition, sentence
 
-from quirks_core import Default, Fact, Require, model_type, package, setting, typed
+from quirks_core import Default, Fact, Require, described, model_type, package, setting, typed
+from quirks_core.cli.main import main
+from quirks_core.cli.words import condition, sentence
 from quirks_core.plugins.registry import Registry
 
 SCOPE = typed("refit.scope") & setting("refit.scope").one_of("parameters")
@@ -19,11 +20,14 @@ every_page = pytest.mark.parametrize(("name", "page"), pages.quirk_pages().items
 @pytest.mark.parametrize(
     ("match", "words"),
     [
-        (SCOPE, "the user sets `refit.scope` and `refit.scope` is `parameters`"),
-        (~SCOPE, "the user leaves `refit.scope` open, or `refit.scope` is not `parameters`"),
+        (SCOPE, "the user sets `refit.scope` to `parameters`"),
+        (~SCOPE, "the user does not set `refit.scope` to `parameters`"),
         (~(SCOPE | Fact("model.is_moe").is_true()),
-         "(the user leaves `refit.scope` open, or `refit.scope` is not `parameters`) and the model is dense"),
-        (model_type("llama", "gemma3"), "the model is of type `llama` or `gemma3`"),
+         "the user does not set `refit.scope` to `parameters` and the model is dense"),
+        (~(typed("engine.dtype") & ~(typed("engine.seed") | model_type("llama"))),
+         "the user leaves `engine.dtype` open, or the user sets `engine.seed`, or the model is of type `llama`"),
+        (~described(SCOPE, "it is so", "it is not so") & typed("engine.seed"), "it is not so and the user sets `engine.seed`"),
+        (model_type("llama", "gemma3", "qwen3"), "the model is of type `llama`, `gemma3` or `qwen3`"),
         (package("vllm", introduced="0.27"), "the version of vLLM is >= 0.27"),
         (setting("parallel.expert_parallel_size").above(Fact("parallel.replica_size")),
          "`parallel.expert_parallel_size` is above `parallel.replica_size`"),
@@ -64,3 +68,18 @@ def test_a_range_in_the_match_of_a_feature_is_the_range_of_its_page():
             "| versions | vllm >= 0.26.0, < 0.33.1 (known from 0.26, the oldest supported; earlier not examined) |"
             in (pages.quirk_pages()[f"{name}.md"])
         )
+
+
+@every_page
+def test_an_example_is_in_words(name, page):
+    examples = page.partition("## Examples")[2].partition("\n## ")[0]
+
+    assert [notation for notation in ("packages.", "model.config.", "` = ") if notation in examples] == [], name
+
+
+def test_quirks_show_has_the_sentences_of_the_page(capsys):
+    main(["show", "gemma4-layer-scalar"])
+    text = " ".join(capsys.readouterr().out.split())
+
+    assert "runs in which the model is of type `gemma4`, `gemma4_text` or `gemma4_unified`" in text
+    assert "sets `refit.scope` to `state_dict`; a run in which the user sets it otherwise is refused." in text

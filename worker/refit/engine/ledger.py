@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +23,7 @@ from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
 from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.verify import packed_answers
-from worker.refit.weights.digest import Digester, digests, parts
+from worker.refit.weights.digest import Digester, Standing, digests, parts
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _ATTRIBUTE = "_model_quirks_ledger"
@@ -92,6 +93,7 @@ class Ledger:
         self.entries: deque[Entry] = deque(maxlen=_KEPT)
         self._worker = worker
         self._whole = settings.whole
+        self._standing = Standing(whole=settings.whole)
         self._number = 0
         self._new: list[Entry] = []
         self._last: dict[str, str] = {}
@@ -337,11 +339,7 @@ class Ledger:
             yield name + COMPUTES, answer
 
     def _held(self) -> dict[str, str]:
-        digester = Digester(whole=self._whole)
-        for tensors in (self._tensors(), self._packed()):
-            for name, tensor in tensors:
-                digester.add(name, tensor)
-        return digester.result()
+        return self._standing.digests(chain(self._tensors(), self._packed()))
 
     def _not_finite(self) -> NotFinite:
         found = NotFinite()

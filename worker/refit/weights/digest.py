@@ -36,10 +36,15 @@ class Digester:
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Takes a tensor of any dtype, shape and strides; nothing is waited for."""
-        self._names.append(name)
         if tensor.numel():
-            rows = _row_sums(tensor, whole=self._whole)
-            self._sums[rows.device].append((name, rows))
+            self.add_rows(name, _row_sums(tensor, whole=self._whole))
+        else:
+            self._names.append(name)
+
+    def add_rows(self, name: str, rows: torch.Tensor) -> None:
+        """Takes the sums of a tensor's rows, as int64 [rows]."""
+        self._names.append(name)
+        self._sums[rows.device].append((name, rows))
 
     def result(self) -> dict[str, str]:
         """Returns 32 hexadecimal digits by name, all zeros for a tensor without elements; each device is waited for once."""
@@ -67,8 +72,49 @@ def parts(name: str, tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, tensor.detach()
 
 
+class Standing:
+    """Makes digests of tensors that mostly stay where they are, again and again: how each one is read is found out once.
+
+    Args:
+        whole: As for `Digester`.
+    """
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+        self._known: dict[str, tuple[tuple[Any, ...], list[torch.Tensor]]] = {}
+
+    def digests(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
+        """Returns what `digests` returns."""
+        digester = Digester(whole=self._whole)
+        for name, tensor in tensors:
+            place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            if (known := self._known.get(name)) is None or known[0] != place:
+                known = self._known[name] = place, _tables(tensor, whole=self._whole) if _is_plain(tensor) else []
+            if known[1]:
+                digester.add_rows(name, _sums(known[1]))
+            else:
+                digester.add(name, tensor)
+        return digester.result()
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor can be read as words where it lies."""
+    start = tensor.storage_offset() * tensor.itemsize
+    return bool(tensor.numel()) and tensor.is_contiguous() and not start % _WORD and not tensor.nbytes % _WORD
+
+
 def _row_sums(tensor: torch.Tensor, *, whole: bool) -> torch.Tensor:
-    """Returns the sums of the 64-bit words of each row, as int64 [rows]; what is left behind the last row is one more row."""
+    """Returns the sums of the 64-bit words of each row, as int64 [rows]."""
+    return _sums(_tables(tensor, whole=whole))
+
+
+def _sums(tables: list[torch.Tensor]) -> torch.Tensor:
+    sums = [table.sum(1) for table in tables]
+    return sums[0] if len(sums) == 1 else torch.cat(sums)
+
+
+def _tables(tensor: torch.Tensor, *, whole: bool) -> list[torch.Tensor]:
+    """Returns the rows of 64-bit words of a tensor, as int64 [rows, words]; what is left behind the last row is one more."""
     data = tensor.detach().contiguous().view(-1).view(torch.uint8)
     if data.storage_offset() % _WORD:
         data = data.clone()
@@ -78,15 +124,14 @@ def _row_sums(tensor: torch.Tensor, *, whole: bool) -> torch.Tensor:
     while count > width * _ROWS:
         width *= 2
     rows = count // width
-    table = words[: rows * width].view(rows, width)
-    sums = [table[:, : width if whole else _SAMPLED].sum(1)]
+    tables = [words[: rows * width].view(rows, width)[:, : width if whole else _SAMPLED]]
     if rows * width < count:
-        sums.append(words[rows * width :].sum()[None])
+        tables.append(words[rows * width :][None])
     if rest.numel():
         padded = rest.new_zeros(_WORD)
         padded[: rest.numel()] = rest
-        sums.append(padded.view(torch.int64))
-    return sums[0] if len(sums) == 1 else torch.cat(sums)
+        tables.append(padded.view(1, _WORD).view(torch.int64))
+    return tables
 
 
 def _weighted(rows: tuple[torch.Tensor, ...]) -> list[str]:

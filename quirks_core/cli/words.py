@@ -1,13 +1,14 @@
-"""Sentences for the pages: what an adjustment does and when, in words instead of the notation of a declaration."""
+"""A declaration in sentences: which runs it concerns, what it does and when, and its examples."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Relation, Require
-from quirks_core.declaration.match import All, AnyOf, Condition, Fact, InRange, Match, Not
+from quirks_core.declaration.examples import Example
+from quirks_core.declaration.match import All, AnyOf, Condition, Fact, InRange, Match, Not, described
 from quirks_core.declaration.quirk import Quirk
 
 #: What a fact that is true, or is not, means.
@@ -62,10 +63,11 @@ def condition(match: Match, *, holds: bool = True) -> str:
     match match:
         case Not():
             return condition(match.part, holds=not holds)
+        case All(words=words) | AnyOf(words=words) | Condition(words=words) if words is not None:
+            return words.holds if holds else words.contrary
         case All() | AnyOf():
             is_and = isinstance(match, All) is holds
-            parts = [_bracketed(part, condition(part, holds=holds)) for part in match.parts]
-            return (" and " if is_and else ", or ").join(parts)
+            return (" and " if is_and else ", or ").join(_clauses(match, holds, is_and=is_and))
         case InRange():
             package = match.affected.package.replace("vllm", "vLLM")
             return f"the version of {package} is {'' if holds else 'not '}{match.affected}"
@@ -74,8 +76,31 @@ def condition(match: Match, *, holds: bool = True) -> str:
     return f"{'' if holds else 'not '}`{match}`"
 
 
-def _bracketed(part: Match, text: str) -> str:
-    return f"({text})" if isinstance(part.part if isinstance(part, Not) else part, All | AnyOf) else text
+def _clauses(match: Match, holds: bool, *, is_and: bool) -> Iterator[str]:
+    """Yields the clauses of a conjunction, or of a disjunction; one of the other kind is one clause in brackets."""
+    while isinstance(match, Not):
+        match, holds = match.part, not holds
+    if not isinstance(match, All | AnyOf) or match.words is not None:
+        yield condition(match, holds=holds)
+    elif (isinstance(match, All) is holds) is not is_and:
+        text = condition(match, holds=holds)
+        yield f"({text})" if " and " in text or ", or " in text else text
+    else:
+        for part in _with_typed_values(match):
+            yield from _clauses(part, holds, is_and=is_and)
+
+
+def _with_typed_values(match: All | AnyOf) -> Iterator[Match]:
+    """Yields the parts; of a conjunction, "the user sets it" and "it is this value" as one."""
+    conditions = [part for part in match.parts if isinstance(part, Condition)] if isinstance(match, All) else []
+    values = {f"typed.{part.name}": part for part in conditions if part.operator == "one_of"}
+    set_to = {part.name: values[part.name] for part in conditions if part.name in values}
+    for part in match.parts:
+        if isinstance(part, Condition) and (value := set_to.get(part.name)):
+            text = f"`{value.name}` to {_listed(value.operand)}"
+            yield described(part, f"the user sets {text}", f"the user does not set {text}")
+        elif part not in set_to.values():
+            yield part
 
 
 def _compared(one: Condition, side: int) -> str:
@@ -93,10 +118,10 @@ def _compared(one: Condition, side: int) -> str:
     if one.operator == "one_of":
         if operand == (False,) and name in _TRUE:
             return _TRUE[name][1 - side]
-        values = " or ".join(map(_value, operand))
+        values = _listed(operand)
         return _ONE_OF.get(name, (f"`{name}` is {{}}", f"`{name}` is not {{}}"))[side].format(values)
     if one.operator == "any_in":
-        return f"`{name}` {('contains', 'does not contain')[side]} {' or '.join(map(_value, operand))}"
+        return f"`{name}` {('contains', 'does not contain')[side]} {_listed(operand)}"
     if one.operator == "matches":
         return f"`{name}` {('fits', 'does not fit')[side]} the pattern `{operand}`"
     return f"`{name}` {_VERBS[one.operator][side].format(_value(operand))}"
@@ -133,6 +158,11 @@ def _operand(operand: Any) -> str:
     return f"what follows from the run{f' ({first[:1].lower()}{first[1:]})' if first else ''}"
 
 
+def _listed(values: Sequence[Any]) -> str:
+    *first, last = map(_value, values)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def _value(value: Any) -> str:
     if isinstance(value, Fact):
         return f"`{value.name}`"
@@ -143,5 +173,41 @@ def _ended(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-#: What an example says of its run where the name of a fact does not.
-FACTS: Mapping[str, str] = {"engine.generate_from_dummy": "the engine is our worker's"}
+def runs(match: Match) -> str:
+    """Returns the runs that a match holds for, in words."""
+    return "every run" if match == All() else f"runs in which {condition(match)}"
+
+
+def example(one: Example) -> str:
+    """Returns the run of an example in words, fact by fact."""
+    return "; ".join(_facts(one)) or "nothing is known"
+
+
+def outcome(one: Example) -> str:
+    """Returns what an example says that comes of the quirk, in words."""
+    done = [f"`{slot}` becomes {_value(value)}" for slot, value in (one.gives or {}).items()]
+    done += [f"`{name}` is patched" for name in one.patches]
+    return "; ".join([*done, *(["the run is refused"] if one.refuses else []), *(["the plan advises"] if one.advises else [])])
+
+
+def _facts(one: Example) -> Iterator[str]:
+    for name, value in one.config.items():
+        yield f"a model of type `{value}`" if name == "model_type" else f"`config.json` has {_value(value)} for `{name}`"
+    if one.name != "model":
+        yield f"a model named `{one.name}`"
+    for name, version in one.packages.items():
+        yield f"{name.replace('vllm', 'vLLM')} {version}"
+    for slot, value in {**one.defaults, **one.settings}.items():
+        if slot in _SET:
+            yield _SET[slot][0]
+        else:
+            yield f"the user sets `{slot}` to {_value(value)}" if slot in one.settings else f"`{slot}` is {_value(value)}"
+    for name, text in one.environment.items():
+        yield f"the environment has `{name}={text}`"
+    for name, value in one.extra.items():
+        yield f"`{name}` is {_value(value)}"
+    for kind, named in (("platform", one.platform), ("CPU", one.cpu), ("recipe", one.recipe)):
+        if named:
+            yield f"the {kind} is {named}"
+    if one.purpose != "rollout":
+        yield f"the purpose is {one.purpose}"

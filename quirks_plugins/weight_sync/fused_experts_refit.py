@@ -1,0 +1,81 @@
+"""DeepSeek, Mixtral, LFM2-MoE and others: a trainer sends the experts of a layer in one tensor, and vLLM wants one for each.
+
+What happens: with LFM2-MoE a weight update leaves all experts at their old values, silently. With the other models it ends with
+an error, such as ``KeyError: 'layers.1.mlp.experts.gate_up_proj'`` for DeepSeek-V3. transformers 5 holds the experts of a layer
+in two tensors, ``experts.gate_up_proj`` and ``experts.down_proj``, and gives some modules other names than checkpoints do
+(``mlp`` for Mixtral's ``block_sparse_moe``). It turns that back when it saves a checkpoint. A trainer that sends
+``named_parameters()``, as TRL does, sends what transformers holds. vLLM takes fused experts for the models that load them by
+``RoutedExperts.load_weights`` under these names (vllm-project/vllm#36997), such as Qwen3-MoE, GLM-4.5 and OLMoE. The models of
+this quirk have a loop over single experts, as DeepSeek has, or other names.
+
+What this changes: ``load_weights`` of the model turns what it gets back into a checkpoint's names and layout, by the table that
+transformers saves a checkpoint by. Tensors that come as in a checkpoint stay as they are. The quirk is a patch, because no
+setting of vLLM has this effect. Our own worker sends what a checkpoint holds.
+
+When it can go: when vLLM's loaders of these models take what transformers holds. The loaders were read in vLLM 0.26.0 and
+0.33.0. In vLLM 0.32.0 the parameters of a tiny model of each type were loaded, and compared with those of its checkpoint;
+DeepSeek-V3.2 and GLM-5, which have DeepSeek's loop, do not run on a CPU and were only read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, purpose, report, unknown, yes
+from quirks_plugins.conditions import our_worker
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+#: A loop over single experts.
+_LOOPS = ("axk1", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "hy_v3")
+#: Other names for the experts, their block, the router or the shared expert.
+_NAMES = ("ernie4_5_moe", "granitemoehybrid", "laguna", "lfm2_moe", "minimax_m2", "mixtral")
+
+QUIRK = Quirk(
+    id="fused-experts-refit",
+    title="A refit with all experts of a layer in one tensor, as transformers 5 holds them, fails, or leaves them silently",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=purpose("rollout") & ~our_worker & model_type(*_LOOPS, *_NAMES),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
+        wrapper="quirks_plugins.weight_sync.fused_experts_patches:wrap_load_model",
+        expects=("939e4d07443b", "8579297b4f00", "39c27f400e70"),
+        reason="the loaders of these models know the names and the layout of a checkpoint alone",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=report("https://github.com/vllm-project/vllm/pull/36997"),
+    examples=[
+        yes("deepseek_v3", vllm="0.33.0", patches="BaseModelLoader.load_model"),
+        yes("mixtral", vllm="0.26.0"),
+        yes("lfm2_moe", vllm="0.32.0"),
+        no("deepseek_v3", {"engine.generate_from_dummy": False}, vllm="0.32.0"),
+        no("qwen3_moe", vllm="0.32.0"),
+        no("deepseek_v3", vllm="0.32.0", purpose="serve"),
+        no("deepseek_v3", vllm="0.25.1"),
+        unknown("deepseek_v3"),
+    ],
+    cost="in each refit, one copy of a layer's experts at a time",
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """An engine that got other experts from a trainer, one tensor after the other as TRL sends them, generates with these."""
+    import torch
+
+    from worker.lab.sweep.engine import build
+
+    model = build("lfm2_moe", lab.folder / "lfm2_moe")
+    trainer = lab.trainer(model)
+    with torch.no_grad():
+        for name, parameter in trainer.named_parameters():
+            if ".experts." in name:
+                parameter.neg_()
+    expected = lab.reference(trainer)
+    with lab.llm(model) as llm:
+        running = llm.llm_engine.model_executor.driver_worker.model_runner.model
+        for name, parameter in trainer.named_parameters():
+            running.load_weights([(name, parameter.data)])
+        llm.reset_prefix_cache()
+        return lab.same_tokens(lab.greedy_of(llm), expected)
