@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.refit.weights.digest import Digester, digests
+from worker.refit.weights.digest import Digester, Standing, digests
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.uint8, torch.bool]
 
@@ -59,3 +59,26 @@ def test_tensors_may_be_gone_once_they_were_added():
     tensor.zero_()
 
     assert digester.result() == {"it": expected}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_tensors_that_stand_have_the_same_digests_after_they_changed_and_after_they_moved(whole):
+    memory = torch.randn(3, 600, 700)
+    tensors = {
+        "plain": memory[1],
+        "with a last row": torch.randn(300_003, 7, dtype=torch.float64),
+        "odd bytes": torch.randint(0, 2, (7,), dtype=torch.uint8),
+        "misplaced": torch.randn(1001)[1:],
+        "turned": memory[2].t(),
+        "empty": torch.empty(0),
+    }
+    standing = Standing(whole=whole)
+    assert standing.digests(tensors.items()) == digests(tensors.items(), whole=whole)
+
+    before = standing.digests(tensors.items())
+    for name in tensors.keys() - {"empty"}:
+        tensors[name].copy_(tensors[name].flip(0))
+    assert standing.digests(tensors.items()) == digests(tensors.items(), whole=whole) != before
+
+    moved = {name: tensor.clone() for name, tensor in tensors.items()}
+    assert standing.digests(moved.items()) == standing.digests(tensors.items())
