@@ -92,11 +92,11 @@ def _by_installation(reports: Sequence[Report]) -> Mapping[Installation, Mapping
     """The proofs by installation and quirk; of several of one quirk, the newest."""
     found: dict[Installation, dict[str, Proof]] = {}
     for report in reports:
-        places = {_installation_of(report, one, one.runner or _NOT_RECORDED) for one in report.proofs if _runs(one)}
+        places = {_installation_of(report, one, one.runner) for one in report.proofs if one.runner}
         for one in report.proofs:
             mine = [_installation_of(report, one, one.runner or _NOT_RECORDED)]
-            # What the source says, and that no run is concerned, holds for either runner.
-            for place in mine if _runs(one) else [place for place in places if place.device == mine[0].device] or mine:
+            # What the source says, and a run without an engine, holds for either runner.
+            for place in mine if one.runner else [place for place in places if place.device == mine[0].device] or mine:
                 kept = found.setdefault(place, {})
                 if one.id not in kept or kept[one.id].date <= one.date:
                     kept[one.id] = one
