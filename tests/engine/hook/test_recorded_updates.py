@@ -32,7 +32,7 @@ WeightTransferEngineFactory.register_engine("files", FileEngine)
 
 
 def keep_weights():
-    """Has the CPU platform keep linear weights as they are loaded, as a GPU does."""
+    \"\"\"Has the CPU platform keep linear weights as they are loaded, as a GPU does.\"\"\"
     import vllm.model_executor.layers.utils
 
     def dispatch(layer, remove_weight):
