@@ -19,11 +19,18 @@ versions after 0.33.0, whose source has not been read yet, because a run should 
 
 from __future__ import annotations
 
-from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, yes
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
 
 _LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
 _PATCHES = "quirks_plugins.weight_sync.recorded_updates_patches"
+#: A run of our own worker.
+_OURS = {"engine.generate_from_dummy": False}
 _REASON = "no setting makes an update copy what it copied before"
 
 QUIRK = Quirk(
@@ -66,9 +73,29 @@ QUIRK = Quirk(
     severity=Severity.SLOW,
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/model_executor/model_loader/reload/layerwise.py"),
     examples=[
-        yes("qwen3", {"engine.generate_from_dummy": False}, vllm="0.32.0"),
+        yes("qwen3", _OURS, vllm="0.26.0"),
+        yes("qwen3_moe", _OURS, vllm="0.33.0", platform="cuda"),
         no("qwen3", vllm="0.32.0"),
-        no("qwen3", vllm="0.32.0", purpose="serve"),
+        no("qwen3", _OURS, vllm="0.32.0", purpose="serve"),
+        no("qwen3", _OURS, vllm="0.25.1"),
+        no("qwen3", _OURS, vllm="0.33.1"),
+        unknown("qwen3", _OURS),
     ],
     cost="the first complete update takes two to three times as long; the first that is copied is compared with the loaders",
 )
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """The second of two updates by vLLM's own ``reload_weights`` is copied, and the engine generates what the trainer does."""
+    from quirks_plugins.weight_sync.recorded_updates_patches import copied
+    from worker.lab.kit.lab import Outcome
+
+    model, first, second = (lab.checkpoint("qwen3", seed=seed) for seed in range(3))
+    expected = lab.reference(second)
+    with lab.llm(model) as llm:
+        for folder in (first, second):
+            llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+        same = lab.same_tokens(lab.greedy_of(llm), expected)
+        (number,) = llm.collective_rpc(copied)
+    measure = "tensors of the second update that were copied; greedy tokens equal to transformers'"
+    return Outcome(same.passed and number > 0, measure, f"{number}; {same.got}", f"above 0; {same.expected}")

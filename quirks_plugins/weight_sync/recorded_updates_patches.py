@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["wrap_finalize", "wrap_initialize", "wrap_load_model", "wrap_packed_consumer"]
+__all__ = ["copied", "wrap_finalize", "wrap_initialize", "wrap_load_model", "wrap_packed_consumer"]
 
 
 def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
@@ -72,3 +72,11 @@ def wrap_packed_consumer(original: Callable[..., Any]) -> Callable[..., Any]:
         return updates.unpacked(original, *args, **kwargs)
 
     return packed_ipc_consumer
+
+
+def copied(worker: Any) -> int:
+    """Runs in a worker: returns how many tensors of the last update were copied."""
+    from worker.refit.engine import updates
+
+    found = updates.of(worker.model_runner.get_model())
+    return 0 if found is None else found.last.copied

@@ -254,3 +254,28 @@ def test_a_load_outside_of_an_update_is_the_models_own(pair):
 
     pair.assert_equal()
     assert pair.ways == (COPIED, 1)
+
+
+def out_of_buffer(buffer, shapes):
+    """What vLLM's ``packed_ipc_consumer`` does with a buffer that the trainer fills anew for the next call."""
+    tensors = buffer.split([torch.Size(shape).numel() for shape in shapes.values()])
+    return [(name, tensor.view(shape).clone()) for (name, shape), tensor in zip(shapes.items(), tensors, strict=True)]
+
+
+def test_tensors_of_a_buffer_that_is_used_again_are_cloned_only_if_the_reload_keeps_them(pair):
+    from worker.refit.engine.updates import unpacked
+
+    shapes = {name.replace("__", "."): shape for name, shape in SHAPES.items()}
+    buffer = torch.randn(sum(torch.Size(shape).numel() for shape in shapes.values()))
+    expected, model = dict(out_of_buffer(buffer, shapes)), pair.models[1]
+
+    pair._initialize(model)
+    came = unpacked(out_of_buffer, buffer, shapes)
+    shared = {name for name, tensor in came if tensor.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()}
+    model.load_weights(came)
+    buffer.zero_()
+    pair._finalize(model, CONFIG)
+
+    assert shared == expected.keys() - {"packed.weight"}
+    assert torch.equal(model.packed.packed, expected["packed.weight"].t())
+    assert torch.equal(model.qkv.weight, torch.cat([expected[f"{part}.weight"] for part in "qkv"]))

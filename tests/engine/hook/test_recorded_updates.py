@@ -28,13 +28,27 @@ class FileEngine(IPCWeightTransferEngine):
         self.model.load_weights([(name, tensor.to(getattr(torch, info.get("dtype", "bfloat16")))) for name, tensor in tensors])
 
 
-WeightTransferEngineFactory.register_engine("files", lambda: FileEngine)
+WeightTransferEngineFactory.register_engine("files", FileEngine)
+
+
+def keep_weights():
+    \"\"\"Has the CPU platform keep linear weights as they are loaded, as a GPU does.\"\"\"
+    import vllm.model_executor.layers.utils
+
+    def dispatch(layer, remove_weight):
+        layer.cpu_linear = torch.nn.functional.linear
+
+    for module in list(sys.modules.values()):
+        if "dispatch_cpu_unquantized_gemm" in vars(module):
+            module.dispatch_cpu_unquantized_gemm = dispatch
 
 
 def held(worker):
+    from worker.refit.engine.verify import packed_answers
+
     found = {}
     model = worker.model_runner.get_model()
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+    for name, tensor in (*model.named_parameters(), *model.named_buffers(), *packed_answers(model)):
         found[name] = hashlib.sha256(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
     return found
 
@@ -58,6 +72,8 @@ def chunks(worker, file, size):
 
 
 if __name__ == "__main__":
+    if os.environ.get("KEEP_WEIGHTS"):
+        keep_weights()
     models = sys.argv[1:]
     files = [model + "/model.safetensors" for model in models]
     llm = LLM(
@@ -107,28 +123,62 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def outcomes(programs, checkpoint):
-    """Runs the script without and with the quirk; oneDNN of an AVX2 CPU has no product of bfloat16, so nothing is packed."""
+    """Runs the script without and with the quirk; returns what each step left, and our lines of the second run."""
 
     def run(kind, **variables):
         models = [checkpoint(kind, seed=seed) for seed in range(3)]
         common = {
             "MODEL_QUIRKS": "rollout",
-            "ONEDNN_MAX_CPU_ISA": "AVX2",
             "OMP_NUM_THREADS": "1",
             "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             **variables,
         }
-        switched = {**common, "MODEL_QUIRKS_FORCE": "recorded-updates"}
-        return tuple(programs.script(SCRIPT, *models, **each) for each in (common, switched))
+        plain = programs.script(SCRIPT, *models, **common)
+        switched = programs.script(SCRIPT, *models, **common, MODEL_QUIRKS_FORCE="recorded-updates")
+        return plain.result(), switched.result(), [line for line in switched.said if line.startswith("recorded-updates: ")]
 
     return run
 
 
-@pytest.mark.parametrize("kind", ["qwen3"])
-def test_recorded_updates_leave_the_same_bits_and_tokens_as_vllm_does(kind, outcomes):
-    without, switched = outcomes(kind)
+def assert_same(expected, found):
+    """Compares the bits of all tensors, and the tokens, after each step."""
+    for name, step in expected.items():
+        differing = [tensor for tensor, digest in step["held"].items() if found[name]["held"][tensor] != digest]
+        assert (name, differing, found[name]["tokens"]) == (name, [], step["tokens"])
+    assert expected["whole"]["tokens"] != expected["again"]["tokens"]
+    assert all(step["ways"] is None for step in expected.values())
 
-    expected, found = without.result(), switched.result()
-    assert {name: step["held"] for name, step in found.items()} == {name: step["held"] for name, step in expected.items()}
-    assert {name: step["tokens"] for name, step in found.items()} == {name: step["tokens"] for name, step in expected.items()}
+
+#: The steps of an update that is as recorded.
+AS_RECORDED = ("again", "chunks", "one by one", "reload", "own loop")
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen3_moe", "llama_tied"])
+def test_updates_by_vllms_own_ways_are_copied_and_leave_the_bits_and_tokens_that_they_leave_without_the_switch(kind, outcomes):
+    expected, found, said = outcomes(kind, KEEP_WEIGHTS="1")
+
+    assert_same(expected, found)
+    sent = sum(found["whole"]["ways"])
+    assert found["whole"]["ways"] == [0, sent]
+    assert [found[name]["ways"] for name in AS_RECORDED] == [[sent, 0]] * len(AS_RECORDED)
+    assert found["half"]["ways"] == [sent // 2, 0]
+    assert [found[name]["ways"] for name in ("other dtype", "back", "end")] == [[0, sent], [0, sent], [sent, 0]]
+    recorded = (
+        f"recorded-updates: of {sent} tensors {sent} are copied from the next update on, 0 are loaded by vLLM (0 layers), "
+        "0 are for no parameter here"
+    )
+    assert said.count(recorded) == 3
+    assert f"recorded-updates: {sent - sent // 2} of {sent} tensors did not come and keep their values" in "\n".join(said)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "glm4_moe"])
+def test_layers_that_pack_their_weights_go_through_the_reload_beside_others_that_are_copied(kind, outcomes):
+    expected, found, said = outcomes(kind)
+
+    assert_same(expected, found)
+    for name in AS_RECORDED:
+        copied, loaded = found[name]["ways"]
+        assert copied > 0
+        assert loaded > 0
+        assert f"{copied} are copied from the next update on, {loaded} are loaded by vLLM" in said[0]

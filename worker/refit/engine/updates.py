@@ -157,6 +157,7 @@ class Updates:
                 return self._open.load(lambda tensors: load(tensors, *args, **kwargs), weights)
             except BaseException:
                 self._plan, self._open.has_failed = None, True
+                _copying.discard(self)
                 raise
 
     def close(self, finalize: Load, *args: Any, **kwargs: Any) -> None:
