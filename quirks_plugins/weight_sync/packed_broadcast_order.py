@@ -1,10 +1,11 @@
 """vLLM loads packs of weights that it receives by NCCL on several streams, and nothing orders them.
 
 What happens: a weight can be loaded before it has arrived, or from memory that already holds a later pack. A trainer with
-vLLM's weight transfer ``nccl`` and ``packed`` sends packs of 1 GB. ``packed_nccl_broadcast_consumer`` receives them in turn on two
-streams, and hands views of each to the model. vLLM's layerwise reload keeps such views until a layer is complete; if the layer
-goes on in the next pack, another stream reads them, without waiting for the first. PyTorch may also give the memory of a pack
-away while that stream still reads it. How often that happens is not known: it depends on the sizes of layers and packs.
+vLLM's weight transfer ``nccl`` and ``packed`` sends packs of 1 GB. ``packed_nccl_broadcast_consumer`` receives them in turn
+on two streams, and hands views of each to the model. vLLM's layerwise reload keeps such views until a layer is complete; if
+the layer goes on in the next pack, another stream reads them, without waiting for the first. PyTorch may also give the
+memory of a pack away while that stream still reads it. How often that happens is not known: it depends on the sizes of
+layers and packs.
 
 What this changes: the engine receives and loads on one stream, which keeps the order. What goes over the wire is the same, so
 the trainer may go on with two. NeMo RL sets the number to 1 (NVIDIA-NeMo/RL#3651). The quirk is a patch, because
