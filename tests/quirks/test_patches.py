@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import multiprocessing
 import sys
@@ -17,6 +19,7 @@ from safetensors.torch import save_file  # noqa: E402 - torch may be missing
 from quirks_plugins.dtype.apertus_patches import wrap_init  # noqa: E402 - torch may be missing
 from quirks_plugins.speculative.cpu_speculative_patches import expand_batch_to_tokens  # noqa: E402 - torch may be missing
 from quirks_plugins.timeout.dp_coordinator_patches import wrap_wait_for_addresses  # noqa: E402 - torch may be missing
+from quirks_plugins.weight_sync.packed_broadcast_patches import wrap_consumer  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.reload_patches import wrap_get_weight_loader  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.tied_head_patches import wrap_initialize_model  # noqa: E402 - torch may be missing
 
@@ -124,3 +127,20 @@ def test_a_partial_gets_the_name_of_its_function_and_every_other_loader_stays_as
 
     assert named(partial(loader, shard=1)).__name__ == "loader"
     assert named(loader) is loader
+
+
+def test_a_packed_broadcast_is_received_on_one_stream_however_the_trainer_passes_the_number():
+    from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_consumer
+
+    given = []
+
+    @functools.wraps(packed_nccl_broadcast_consumer)
+    def consume(*args, **kwargs):
+        given.append(inspect.signature(packed_nccl_broadcast_consumer).bind(*args, **kwargs).arguments)
+
+    wrapped = wrap_consumer(consume)
+    wrapped(iter(()), None, 0, print)
+    wrapped(iter(()), None, 0, print, 2**20, 3, "cpu")
+    wrapped(iterator=iter(()), group=None, src=0, post_unpack_func=print, num_buffers=2)
+
+    assert [one["num_buffers"] for one in given] == [1, 1, 1]

@@ -1,0 +1,53 @@
+"""vLLM loads packs of weights that it receives by NCCL on several streams, and nothing orders them.
+
+What happens: a weight can be loaded before it has arrived, or from memory that already holds a later pack. A trainer with
+vLLM's weight transfer ``nccl`` and ``packed`` sends packs of 1 GB. ``packed_nccl_broadcast_consumer`` receives them in turn
+on two streams, and hands views of each to the model. vLLM's layerwise reload keeps such views until a layer is complete; if
+the layer goes on in the next pack, another stream reads them, without waiting for the first. PyTorch may also give the
+memory of a pack away while that stream still reads it. How often that happens is not known: it depends on the sizes of
+layers and packs.
+
+What this changes: the engine receives and loads on one stream, which keeps the order. What goes over the wire is the same, so
+the trainer may go on with two. NeMo RL sets the number to 1 (NVIDIA-NeMo/RL#3651). The quirk is a patch, because
+the number is given by the trainer, with each update before vLLM 0.28 and at the beginning since.
+
+When it can go: with vLLM 0.33.0, which orders the streams by events. The source was read in each release from 0.26.0 to 0.33.0.
+
+Evidence: a static probe of the missing event. It was not run: it needs two GPUs and a coincidence in time.
+"""
+
+from __future__ import annotations
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
+
+_NCCL = {"engine.weight_transfer_config": {"backend": "nccl"}}
+
+QUIRK = Quirk(
+    id="packed-broadcast-order",
+    title="Weights that arrive in packs by NCCL are loaded on several streams that do not wait for each other",
+    flag=ModelFlag.WEIGHT_SYNC,
+    match=purpose("rollout") & setting("engine.weight_transfer_config.backend").one_of("nccl"),
+    affected=Affected("vllm", introduced="0.26.0", fixed="0.33.0"),
+    adjustments=Patch(
+        "vllm.distributed.weight_transfer.packed_tensor:packed_nccl_broadcast_consumer",
+        wrapper="quirks_plugins.weight_sync.packed_broadcast_patches:wrap_consumer",
+        expects=("7d1980b848e2", "72943c2c3764", "35e6661cf245"),
+        reason="the number of streams is the trainer's, and more than one is not ordered",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/52951"),
+        report("https://github.com/NVIDIA-NeMo/RL/pull/3651"),
+    ],
+    evidence=StaticProbe("vllm.distributed.weight_transfer.packed_tensor", r"prev_received", found_means_affected=False),
+    examples=[
+        yes("qwen3", _NCCL, vllm="0.32.0", patches="packed_nccl_broadcast_consumer"),
+        yes("qwen3", _NCCL, vllm="0.26.0"),
+        no("qwen3", _NCCL, vllm="0.33.0"),
+        no("qwen3", {"engine.weight_transfer_config": {"backend": "ipc"}}, vllm="0.32.0"),
+        no("qwen3", vllm="0.32.0"),
+        no("qwen3", _NCCL, vllm="0.32.0", purpose="serve"),
+        unknown("qwen3", _NCCL),
+    ],
+    cost="a pack is not received while the one before is loaded",
+)
