@@ -4,7 +4,7 @@
 
 The rollout starts from dummy weights, answers prompts, gets the trainer's weights, and answers the same prompts again at
 temperature 0.7. An engine of its own does so with all quirks, without each of them, and without any: in float32 (with a trainer
-in float32), and in bfloat16 (with a trainer under autocast). It prints the table of docs/why.md.
+in float32), and in bfloat16 (with a trainer under autocast). It prints a table.
 """
 
 from __future__ import annotations

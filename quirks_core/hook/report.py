@@ -1,4 +1,4 @@
-"""The lines that the hook logs for each start of an engine: about ten, one if nothing changes or MODEL_QUIRKS_LOG is quiet."""
+"""The lines that the hook logs for each start of an engine: four to ten, or one if nothing changes or the log is quiet."""
 
 from __future__ import annotations
 
