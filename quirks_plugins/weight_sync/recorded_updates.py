@@ -42,9 +42,9 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
         Patch(
-            "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
-            wrapper=f"{_PATCHES}:wrap_load_model",
-            expects=("939e4d07443b", "8579297b4f00", "39c27f400e70"),
+            "vllm.model_executor.model_loader.utils:initialize_model",
+            wrapper=f"{_PATCHES}:wrap_initialize_model",
+            expects=("700764e9b6b8", "07eafecb5d69"),
             reason=_REASON,
             when=~our_worker,
         ),

@@ -13,23 +13,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["copied", "wrap_finalize", "wrap_initialize", "wrap_load_model", "wrap_packed_consumer"]
+__all__ = ["copied", "wrap_finalize", "wrap_initialize", "wrap_initialize_model", "wrap_packed_consumer"]
 
 
-def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
-    """Make every model that a loader returns record and copy its updates, if its layers stay what they are between updates."""
+def wrap_initialize_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    """Make a new model record and copy its updates, if its layers stay what they are between updates.
+
+    What other quirks and the ledger put around its ``load_weights`` comes later, so that it sees all tensors, copied or not.
+    """
 
     @wraps(original)
-    def load_model(self: Any, vllm_config: Any, model_config: Any, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        model = original(self, vllm_config, model_config, *args, **kwargs)
+    def initialize_model(vllm_config: Any, *, model_config: Any = None, **kwargs: Any) -> torch.nn.Module:
+        model = original(vllm_config, model_config=model_config, **kwargs)
+        config = model_config or vllm_config.model_config
         moves = vllm_config.parallel_config.enable_eplb or vllm_config.lora_config is not None
-        if hasattr(model, "load_weights") and model_config.quantization is None and not moves:
+        if hasattr(model, "load_weights") and config.quantization is None and not moves:
             from worker.refit.engine import updates
 
-            updates.watch(model, model_config)
+            updates.watch(model, config)
         return model
 
-    return load_model
+    return initialize_model
 
 
 def wrap_initialize(original: Callable[..., None]) -> Callable[..., None]:

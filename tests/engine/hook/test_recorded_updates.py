@@ -25,7 +25,7 @@ class FileEngine(IPCWeightTransferEngine):
 
     def receive_weights(self, info):
         tensors = list(load_file(info["file"]).items())[info["first"] : info["last"]]
-        self.model.load_weights([(name, tensor.to(getattr(torch, info.get("dtype", "bfloat16")))) for name, tensor in tensors])
+        self.model.load_weights([(name, tensor.to(getattr(torch, info.get("dtype", "float32")))) for name, tensor in tensors])
 
 
 WeightTransferEngineFactory.register_engine("files", FileEngine)
@@ -64,7 +64,7 @@ def chunks(worker, file, size):
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
     model = worker.model_runner.get_model()
-    tensors = [(name, tensor.to(torch.bfloat16)) for name, tensor in load_file(file).items()]
+    tensors = [(name, tensor) for name, tensor in load_file(file).items()]
     initialize_layerwise_reload(model)
     for first in range(0, len(tensors), size):
         model.load_weights(iter(tensors[first : first + size]))
@@ -105,7 +105,7 @@ if __name__ == "__main__":
         "reload": lambda: reload(models[1]),
         "own loop": lambda: llm.collective_rpc(chunks, args=(files[2], 5)),
         "half": lambda: transfer(files[0], only=len(load_file(files[0])) // 2),
-        "other dtype": lambda: transfer(files[1], dtype="float32"),
+        "other dtype": lambda: transfer(files[1], dtype="bfloat16"),
         "back": lambda: transfer(files[2]),
         "end": lambda: transfer(files[1]),
     }
@@ -154,7 +154,7 @@ def assert_same(expected, found):
 AS_RECORDED = ("again", "chunks", "one by one", "reload", "own loop")
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "qwen3_moe", "llama_tied"])
+@pytest.mark.parametrize("kind", ["qwen3", "llama_tied"])
 def test_updates_by_vllms_own_ways_are_copied_and_leave_the_bits_and_tokens_that_they_leave_without_the_switch(kind, outcomes):
     expected, found, said = outcomes(kind, KEEP_WEIGHTS="1")
 
@@ -172,7 +172,7 @@ def test_updates_by_vllms_own_ways_are_copied_and_leave_the_bits_and_tokens_that
     assert f"recorded-updates: {sent - sent // 2} of {sent} tensors did not come and keep their values" in "\n".join(said)
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "glm4_moe"])
+@pytest.mark.parametrize("kind", ["qwen3", "qwen3_moe"])
 def test_layers_that_pack_their_weights_go_through_the_reload_beside_others_that_are_copied(kind, outcomes):
     expected, found, said = outcomes(kind)
 
@@ -181,4 +181,4 @@ def test_layers_that_pack_their_weights_go_through_the_reload_beside_others_that
         copied, loaded = found[name]["ways"]
         assert copied > 0
         assert loaded > 0
-        assert f"{copied} are copied from the next update on, {loaded} are loaded by vLLM" in said[0]
+        assert f"{copied} are copied from the next update on, {loaded} are loaded by vLLM" in "\n".join(said)

@@ -15,11 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from quirks_core.base.text import listed
@@ -126,7 +128,7 @@ class Updates:
             if self._plan is not None and not self._plan.holds(self._model):
                 self._plan = None
             if self._plan is not None:
-                self._open = _Copied(self._model, self._config, self._plan)
+                self._open = _Copied(self._model, self._config, self._plan, initialize)
                 _copying.add(self)
             elif self._recordings < _RECORDINGS and not _is_open(self._model):
                 self._recordings += 1
@@ -321,7 +323,7 @@ class _Copied:
         has_failed: Some of it was not loaded.
     """
 
-    def __init__(self, model: nn.Module, model_config: Any, plan: CopyPlan) -> None:
+    def __init__(self, model: nn.Module, model_config: Any, plan: CopyPlan, initialize: Load) -> None:
         self.plan = plan
         self.strays: set[str] = set()
         self.repeated: set[str] = set()
@@ -334,6 +336,10 @@ class _Copied:
         self._reload: Reload | None = None
         _wait()  # what still computes with the weights before
         self._copier = Copier(model, plan, NotFinite(), check=plan.begin(CHECK_EVERY))
+        # Other quirks find out from its root whether a model is being reloaded.
+        self._root = SimpleNamespace(modules=lambda: [model])
+        if "" not in plan.plain:
+            initialize(self._root)
 
     @property
     def ways(self) -> Ways:
@@ -366,6 +372,7 @@ class _Copied:
         """Gives layers that are not complete their tensors of before back."""
         if self._reload is not None:
             self._reload.abandon()
+        finalize_layerwise_reload(self._root, self._config)
 
     def _rest(self, weights: Tensors, written: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """Copies what is as recorded, and yields the rest.
