@@ -107,7 +107,7 @@ async def repeated(
             phases.times.clear()
     found = [row(what, times)]
     if phases is not None:
-        found += [row(f"  {phase}", phases.times[name]) for name, phase in _PHASES.items()]
+        found += [row(f"  {phase}", phases.times[name]) for name, phase in _PHASES.items() if phases.times[name]]
     return found
 
 
