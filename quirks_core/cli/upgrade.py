@@ -7,16 +7,16 @@ import io
 import json
 import sys
 import traceback
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError, shown, words
 from quirks_core.base.json_values import canonical
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
+from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.screen import Screen, line
 from quirks_core.cli.upgrade_view import (
     catalogue_markdown,
@@ -29,7 +29,7 @@ from quirks_core.cli.upgrade_view import (
     show_steps,
     steps_markdown,
 )
-from quirks_core.configuration.serve_command import read_serve_command
+from quirks_core.configuration.serve_command import ask_for_serve_command, read_serve_command
 from quirks_core.hook.seams import NEWEST
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
@@ -82,8 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     what.add_argument(
         "--read-only", action="store_true",
-        help="run no code of a release that is not installed, not even isolated: read its source alone. What only its parser "
-        "can decide is unknown",
+        help="run no code of a release, not even isolated: read its source alone. What only its parser can decide is unknown",
     )  # fmt: skip
     what.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
     add_server_command(parser)
@@ -136,9 +135,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), tell=progress(options))
+    after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
     sides = (_environment(before), _environment(after)) if options.measure else None  # before minutes are spent
-    report = _upgrade(options, before, after).compare(before, after)
+    report = _upgrade(options, before).compare(before, after)
     found = {"verdict": report.verdict, **report.model_dump(mode="json")}
     if options.markdown:
         print("\n".join(markdown(report)))
@@ -158,10 +157,10 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _before(options: argparse.Namespace) -> Release:
     if options.start:
-        return find_release(options.start, prefer=_preferred(options, None), tell=progress(options))
+        return find_release(options.start, prefer=_preferred(options, None), tell=_tell(options))
     if (found := installed_release()) is None:
         if options.catalogue:  # on a machine that only looks: the newest release that was read
-            return find_release(".".join(map(str, NEWEST)), prefer=_preferred(options, None), tell=progress(options))
+            return find_release(".".join(map(str, NEWEST)), prefer=_preferred(options, None), tell=_tell(options))
         raise UsageError("no vLLM is installed here; name the release that the run uses with --from VERSION|PATH")
     return found
 
@@ -178,32 +177,29 @@ def _preferred(options: argparse.Namespace, before: Release | None) -> str | Non
     return before.distribution or None if before is not None else None
 
 
-def _upgrade(options: argparse.Namespace, before: Release, after: Release | None = None) -> Upgrade:
-    """Reads the run; a command line is read by the parser of the release that it is for."""
-    command = None
+def _upgrade(options: argparse.Namespace, before: Release) -> Upgrade:
+    """Reads the run; a command line is read with the options of the release that it is for."""
+    command, tell = None, _tell(options)
     if options.cmd:
-        if options.read_only and before.source != INSTALLED:
-            raise UsageError(
-                f"--read-only runs no code of {before.name}, whose parser would read the command line; leave out --from (the "
-                "installed vLLM reads it), or describe the run by --model and --set"
-            )
-        with ThreadPoolExecutor(1) as pool:
-            if after is not None and not options.read_only:
-                pool.submit(
-                    read_serve_command, options.cmd, after.source, tell=progress(options)
-                )  # at the same time: the answer is kept
-            try:
-                command, config = load_server_command(options, before.source)
-            except UsageError as error:
-                raise UsageError(f"as {before.name} reads it: {error}") from None
+        ask = partial(ask_for_serve_command, tell=tell)
+        try:
+            command, config = load_server_command(options, before.source, read_serve_command if options.read_only else ask)
+        except UsageError as error:
+            raise UsageError(f"as {before.name} reads it: {error}") from None
     else:
         config = load_config(options)
     making = plan_options(options, config)
     return Upgrade(
         config, making, making.registry(), Form(is_command=command is not None),
         server=command.server if command else (), words=command.words if command else None,
-        read_only=options.read_only, tell=progress(options),
+        read_only=options.read_only, tell=tell,
     )  # fmt: skip
+
+
+def _tell(options: argparse.Namespace) -> Callable[[str], None]:
+    """Says what is fetched, on standard error."""
+    screen = Screen(stderr=True)
+    return lambda text: None if options.json else screen.say(f"[dim]{line(text)}[/]")
 
 
 # ---- the measurement
@@ -257,13 +253,11 @@ def _find(options: argparse.Namespace) -> int:
     versions = releases_between(good, bad, prefer=_preferred(options, None))
     if len(versions) < 2:
         raise UsageError(f"--find needs two releases, and {good} and {bad} are one")
-    before = find_release(versions[0], prefer=_preferred(options, None), tell=progress(options))
+    before = find_release(versions[0], prefer=_preferred(options, None), tell=_tell(options))
     upgrade = _upgrade(options, before)
     steps = find_steps(
         versions,
-        lambda version: upgrade.compare(
-            before, find_release(version, prefer=before.distribution or None, tell=progress(options))
-        ),
+        lambda version: upgrade.compare(before, find_release(version, prefer=before.distribution or None, tell=_tell(options))),
     )
     found = steps.model_dump(mode="json")
     if options.markdown:
@@ -285,7 +279,7 @@ def _crossing(options: argparse.Namespace, versions: Sequence[str], steps: Steps
     good = _environment(before)
 
     def passes(version: str) -> bool:
-        release = find_release(version, prefer=before.distribution or None, tell=progress(options))
+        release = find_release(version, prefer=before.distribution or None, tell=_tell(options))
         return bool(_measured(options, good, _environment(release), str(Path(options.measure, version)))["passed"])
 
     return find_crossing(versions, steps, passes)
@@ -305,7 +299,7 @@ def _show_crossing(options: argparse.Namespace, crossing: Crossing) -> None:
 
 def _patches(options: argparse.Namespace) -> int:
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), tell=progress(options))
+    after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
     report = check_patches(options.patches, before, after, _platform(options))
     if options.json:
         print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
@@ -323,7 +317,7 @@ def _catalogue(options: argparse.Namespace) -> int:
     if options.cmd or options.model or options.config:
         raise UsageError("--catalogue looks at every installed quirk; leave out --model, --config and the command")
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), tell=progress(options))
+    after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
     making = plan_options(options)
     registry: Registry = making.registry()
     if options.write:
