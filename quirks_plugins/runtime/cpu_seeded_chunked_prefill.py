@@ -10,7 +10,8 @@ quirk is a patch, because a setting does not help: without chunked prefill (``en
 step that holds the longest sequence.
 
 When it can go: when vLLM restores the generators of such rows in another way than by an offset. We found no report of it; the
-reference is the line that raises. The source was read in vLLM 0.30.0, the oldest that this project runs on CPU, and 0.32.0.
+reference is the line that raises. That line is in every release from 0.26.0 to 0.33.0 that was read (0.26.0, 0.27.1, 0.28.0,
+0.29.0, 0.30.0, 0.32.0), and the paired run was made on 0.29.0 and 0.32.0.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ QUIRK = Quirk(
     title="A seeded request whose prompt is split over steps kills the engine on vLLM's CPU platform",
     flag=ModelFlag.RUNTIME,
     match=platform("cpu") & v1_model_runner,
-    affected=Affected("vllm", introduced="0.30.0"),
+    affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.worker.cpu_model_runner:CPUModelRunner.sample_tokens",
         adds="quirks_plugins.runtime.cpu_seeded_patches:sample_tokens",
@@ -39,6 +40,7 @@ QUIRK = Quirk(
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/worker/gpu_model_runner.py#L3502"),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu"),
+        yes("qwen3", vllm="0.29.0", platform="cpu"),
         yes("qwen3", vllm="0.32.0", platform="cpu", purpose="eval"),
         yes("qwen3", vllm="0.32.0", platform="cpu", purpose="serve"),
         no("qwen3", vllm="0.32.0", platform="cuda"),
