@@ -53,7 +53,6 @@ QUIRK = Quirk(
         no("deepseek_v3", {"engine.generate_from_dummy": False}, vllm="0.32.0"),
         no("qwen3_moe", vllm="0.32.0"),
         no("deepseek_v3", vllm="0.32.0", purpose="serve"),
-        no("deepseek_v3", vllm="0.25.1"),
         unknown("deepseek_v3"),
     ],
     cost="in each refit, one copy of a layer's experts at a time",

@@ -85,7 +85,7 @@ def test_show_says_what_a_quirk_declares(quirks):
         "wrong_output",
         "vllm < 0.9.2",
         "concerns      runs in which the model is of type `gemma`, `gemma2`, `gemma3` or `gemma3_text`",
-        "sets `engine.load_format` to `auto`",
+        "Sets `engine.load_format` to `auto`",
         "applies while the source of vllm.model_executor.models.gemma3 lacks /",
         "report: https://github.com/NVIDIA-NeMo/RL/pull/298",
         "quirks_plugins/load_format/gemma_normalizer_dummy_load.py:",

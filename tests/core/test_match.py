@@ -232,5 +232,5 @@ def test_every_comparison_matcher_and_keyword_of_an_example_is_on_the_page_for_a
 
     assert {name for name in OPERATORS if f"`.{name}(" not in page} == set()
     assert {name for name in vars(Fact) if callable(getattr(Fact, name)) and not name.startswith("_")} == set(OPERATORS)
-    assert {name for name in matchers if not name.startswith("_") and f'`{name}("' not in page} == set()
+    assert {name for name in matchers if not name.startswith("_") and f"`{name}(" not in page} == set()
     assert {name for name in Run.__annotations__ if not re.search(rf"`{name}\b", page)} == set()

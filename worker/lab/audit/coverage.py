@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quirks_core.declaration.flags import ModelFlag
+from quirks_core.declaration.flags import Kind, ModelFlag
 from quirks_core.plan.records import Plan
 from worker.lab.attribution.coverage import setters
 from worker.lab.audit.records import AGAIN, COMPLETE, FIRST, Hazard
@@ -18,8 +18,8 @@ FLAGS = (ModelFlag.LOAD_FORMAT, ModelFlag.WEIGHT_SYNC)
 def candidates(plan: Plan) -> tuple[str, ...]:
     """Returns the active quirks that could affect the weights after a refit, in alphabetical order.
 
-    These are the quirks with a flag of `FLAGS`, those that set a slot of `OPEN`, and those that patch something under a third
-    party's flag, whose meaning is unknown. Patches under other built-in flags are not included: the engine may need them to
+    These are the workarounds and rules with a flag of `FLAGS`, the quirks that set a slot of `OPEN`, and those that patch
+    something under a third party's flag, whose meaning is unknown. Patches under other built-in flags are not included: the engine may need them to
     start.
     """
     patching = {patch.quirk.id for patch in plan.patches}
@@ -28,7 +28,9 @@ def candidates(plan: Plan) -> tuple[str, ...]:
     found = {
         verdict.id
         for verdict in plan.active
-        if verdict.flag in FLAGS or verdict.id in setting or (verdict.id in patching and verdict.flag not in built_in)
+        if (verdict.flag in FLAGS and verdict.kind is not Kind.FEATURE)
+        or verdict.id in setting
+        or (verdict.id in patching and verdict.flag not in built_in)
     }
     return tuple(sorted(found))
 
