@@ -19,8 +19,8 @@ def candidates(plan: Plan) -> tuple[str, ...]:
     """Returns the active quirks that could affect the weights after a refit, in alphabetical order.
 
     These are the workarounds and rules with a flag of `FLAGS`, the quirks that set a slot of `OPEN`, and those that patch
-    something under a third party's flag, whose meaning is unknown. Patches under other built-in flags are not included: the engine may need them to
-    start.
+    something under a third party's flag, whose meaning is unknown. Patches under other built-in flags are not included: the
+    engine may need them to start.
     """
     patching = {patch.quirk.id for patch in plan.patches}
     setting = {name for slot in OPEN for name in setters(slot, plan)}
