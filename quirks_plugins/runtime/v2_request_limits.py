@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
 from quirks_plugins.conditions import v2_model_runner
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ QUIRK = Quirk(
     id="v2-request-limits",
     title="One request with more than 128 stop ids or 1024 biases ends an engine that uses the V2 model runner",
     flag=ModelFlag.RUNTIME,
-    match=v2_model_runner,
+    match=v2_model_runner & ~platform("cpu"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.engine.input_processor:InputProcessor.process_inputs",
