@@ -148,7 +148,7 @@ def facts(item: Loaded) -> Iterator[Problem]:
     for name in sorted(item.quirk.asked):
         if is_known_fact(name):
             slot = slot_around(name)
-            if is_engine_argument(slot) and slot not in SLOTS and (why := engine_problem(slot)):
+            if is_engine_argument(slot) and not {slot} & {*SLOTS, *FACTS} and (why := engine_problem(slot)):
                 yield Problem(Level.NOTE, item.quirk.id, f"{why}; it is only found on other versions")
         elif not any(other and name.startswith(f"{other}.") for other in (item.distribution, *_declaring())):
             yield _error(item, f"no run has a fact {name!r}{nearest(name, (*FACTS, *SLOTS))}")
