@@ -168,7 +168,7 @@ def test_updates_by_vllms_own_ways_are_copied_and_leave_the_bits_and_tokens_that
         f"recorded-updates: of {sent} tensors {sent} are copied from the next update on, 0 are loaded by vLLM (0 layers), "
         "0 are for no parameter here"
     )
-    assert said.count(recorded) == 3
+    assert said.count(recorded) == 2
     assert f"recorded-updates: {sent - sent // 2} of {sent} tensors did not come and keep their values" in "\n".join(said)
 
 
