@@ -158,7 +158,7 @@ def test_the_catalogue_names_what_needs_work_on_a_release_and_what_begins_and_en
     assert drift["message"].startswith(f"{TARGET} is not the source this patch was written against")
     assert len(drift["fingerprint"]) == 12
     assert any(line.startswith("+ ") for line in drift["lines"])
-    assert ("cpu-seeded-chunked-prefill", "ends") in kinds
+    assert ("cohere2-sliding-window", "ends") in kinds
     assert f": 0 of {work.json['quirks']} quirks need work\n" in none.out
     assert "- [ ] **drift** `cpu-moe-expert-parallel`" in page.out
     assert f'expects=(…, "{drift["fingerprint"]}")' in page.out
