@@ -97,16 +97,6 @@ RUNS = (
 )
 
 
-#: Why runs fail with quirks as well.
-NOTES = {
-    "TRL colocate, DeepSeek": (
-        "transformers 5 holds all experts of a layer in one tensor, TRL sends what transformers holds, and vLLM's DeepSeek "
-        "takes one tensor for each expert. The quirk for it is `fused-experts-refit`, which this run did not "
-        "have. Our worker's refit splits the experts itself."
-    ),
-}
-
-
 class Planned(Record):
     """What a plan does."""
 
@@ -322,7 +312,7 @@ def _readings(rows: Sequence[Row]) -> Iterator[str]:
         yield f"Without quirks the weight update on CPUs fails with `{'`, `'.join(errors)}`."
     for row in rows:
         if row.on.error:
-            yield f"{row.run.name} fails with `{row.on.error}`: {NOTES.get(row.run.name, 'the cause is not known.')}"
+            yield f"{row.run.name} fails with `{row.on.error}`: the cause is not known."
         elif row.off.mean is not None and row.equal < row.tokens:
             yield f"{row.run.name}: {_change(row)} (the same seeds; all tokens after the first that differs)."
         if row.on.mean and row.float32 and row.float32.mean and row.float32.mean > row.on.mean / 5:

@@ -27,35 +27,45 @@ def vowels(completions: list[str], **_: Any) -> list[float]:
     return [sum(letter in "aeiou" for letter in text) / max(len(text), 1) for text in completions]
 
 
+def configuration(log: Path, **changes: Any) -> GRPOConfig:
+    """Returns TRL's configuration for a tiny model on a CPU."""
+    values: dict[str, Any] = {
+        "output_dir": str(log.with_suffix(".checkpoints")),
+        "model_init_kwargs": {"dtype": "float32"},
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "temperature": 0.7,
+        "learning_rate": 1e-2,
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_max_model_length": 128,
+        "vllm_gpu_memory_utilization": 0.05,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    return GRPOConfig(**values | changes)
+
+
+def prompts(steps: int) -> Dataset:
+    """Returns a dataset for so many steps."""
+    return Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS * steps])
+
+
 def main() -> None:
     """Trains, and writes what TRL logged at each step."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="folder of a checkpoint, or hub id")
     parser.add_argument("log", type=Path, help="file for the log, JSON")
     options = parser.parse_args()
-    config = GRPOConfig(
-        output_dir=str(options.log.with_suffix(".checkpoints")),
-        model_init_kwargs={"dtype": "float32"},
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        max_steps=STEPS,
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=8,
-        temperature=0.7,
-        learning_rate=1e-2,
-        use_vllm=True,
-        vllm_mode="colocate",
-        vllm_max_model_length=128,
-        vllm_gpu_memory_utilization=0.05,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
-    prompts = Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS * STEPS])
-    trainer = GRPOTrainer(model=options.model, reward_funcs=vowels, args=config, train_dataset=prompts)
+    config = configuration(options.log)
+    trainer = GRPOTrainer(model=options.model, reward_funcs=vowels, args=config, train_dataset=prompts(STEPS))
     trainer.train()
     options.log.write_text(json.dumps(trainer.state.log_history, indent=1), encoding="utf-8")
 

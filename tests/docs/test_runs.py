@@ -43,6 +43,6 @@ def test_the_plan_of_a_run_is_the_one_that_the_page_names(row, platform: str, tm
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.run.name)
 def test_a_run_with_quirks_is_no_further_from_its_trainer_than_without_and_an_error_is_explained(row) -> None:
-    assert row.on.error == "" or row.run.name in runs.NOTES
+    assert row.on.error == ""
     if row.off.mean is not None:
         assert row.on.mean <= row.off.mean * 1.25  # other samples of the same distributions

@@ -5,21 +5,16 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import runpy
 from pathlib import Path
 
-from datasets import Dataset
 from peft import LoraConfig
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from worker.refit import LedgerCallback
 
-PROMPTS = ("once upon", "the cat", "a dog", "my house")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
 STEPS = 4
-
-
-def vowels(completions, **_):
-    """Rewards each completion with its share of vowels."""
-    return [sum(letter in "aeiou" for letter in text) / max(len(text), 1) for text in completions]
 
 
 def plant(trainer, fault):
@@ -52,31 +47,16 @@ def main():
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--iterations", type=int, default=1)
     options = parser.parse_args()
-    config = GRPOConfig(
-        output_dir=str(options.log.with_suffix(".checkpoints")),
-        model_init_kwargs={"dtype": "float32"},
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        max_steps=STEPS,
-        num_iterations=options.iterations,
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=8,
-        temperature=0.7,
-        learning_rate=1e-2,
-        use_vllm=True,
-        vllm_mode="colocate",
-        vllm_max_model_length=128,
-        vllm_gpu_memory_utilization=0.05,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
+    example = runpy.run_path(str(EXAMPLE))
+    config = example["configuration"](options.log, max_steps=STEPS, num_iterations=options.iterations)
     adapter = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False) if options.lora else None
-    prompts = Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS * STEPS])
-    trainer = GRPOTrainer(model=options.model, reward_funcs=vowels, args=config, train_dataset=prompts, peft_config=adapter)
+    trainer = GRPOTrainer(
+        model=options.model,
+        reward_funcs=example["vowels"],
+        args=config,
+        train_dataset=example["prompts"](STEPS),
+        peft_config=adapter,
+    )
     plant(trainer, options.fault)
     trainer.add_callback(LedgerCallback(trainer, file=options.log.with_suffix(".jsonl")))
     trainer.train()

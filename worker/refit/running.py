@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from quirks_core.hook import worker_calls
 
 _LEDGER = "worker.refit.engine.ledger"
 _TIMEOUT_S = 600.0
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _NO_LEDGER = (
     "the engine keeps no ledger: start it with MODEL_QUIRKS=rollout (and MODEL_QUIRKS_LEDGER not off), model-quirks installed "
     "where vLLM is"
@@ -34,7 +36,7 @@ class Server:
 
         Args:
             url: As ``http://host:8000``.
-            key: Its API key; that in ``VLLM_API_KEY`` if None.
+            key: Its API key; that in ``VLLM_API_KEY`` if None. It is sent by HTTPS, or on this machine, and not in clear.
         """
         self.url = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
         self._key = os.environ.get("VLLM_API_KEY") if key is None else key
@@ -50,19 +52,23 @@ class Server:
             UsageError: Nothing listens there, or what does is no ``vllm serve``, or it wants another key.
             QuirksError: The server failed.
         """
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
         data = None if body is None else json.dumps(body).encode()
         try:
-            request = urllib.request.Request(self.url + path, data, headers)  # noqa: S310 - checked below
+            request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})  # noqa: S310 - checked
             if request.type not in ("http", "https"):
                 raise UsageError(f"{self.url} is no address of a server; name one as http://host:8000")
+            if self._key and (request.type == "https" or urllib.parse.urlsplit(self.url).hostname in _THIS_MACHINE):
+                request.add_header("Authorization", f"Bearer {self._key}")
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as above
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             if error.code in (404, 405):
                 return None
             if error.code in (401, 403):
-                raise UsageError(f"{self.url} refuses the key: set VLLM_API_KEY to the one it was started with") from None
+                raise UsageError(
+                    f"{self.url} refuses the key: set VLLM_API_KEY to the one it was started with; another machine gets it by "
+                    "https alone"
+                ) from None
             said = error.read(4096).decode(errors="replace")
             raise QuirksError(f"{self.url}{path} failed with HTTP {error.code}: {shortened(said)}") from None
         except json.JSONDecodeError:

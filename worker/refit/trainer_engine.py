@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -92,6 +93,17 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
 
     init_info_cls = RefitTrainerInitInfo
 
+    def __init__(self, info: RefitTrainerInitInfo, *, client: VLLMWeightSyncClient, source: Source | WeightSource) -> None:
+        """Joins the engine; use `trainer_init`."""
+        super().__init__(client=client, source=source, is_sender=info.is_sender)
+        self._info = info
+        self._collective: CollectiveSender | None = None
+        self._folder: Path | None = None
+        if self.is_sender and info.transport == "collective":
+            self._collective = self._joined(info)
+        elif self.is_sender:
+            self._folder = private_folder.make("model-quirks-refit-")
+
     @classmethod
     def trainer_init(
         cls, init_info: RefitTrainerInitInfo, *, client: VLLMWeightSyncClient, source: Source | WeightSource | None = None
@@ -110,9 +122,7 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         """
         if source is None:
             raise ValueError('the backend "model_quirks" needs a source: worker.refit.Source(model, "state_dict")')
-        trainer = cls(client=client, source=source, is_sender=init_info.is_sender)
-        trainer._open(init_info)
-        return trainer
+        return cls(init_info, client=client, source=source)
 
     def send_weights(self, weight_version: str | None = None) -> None:
         """Sends the source's tensors and puts them in force; every trainer rank calls it.
@@ -132,7 +142,7 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
             return
         self.client.start_weight_update()
         with ThreadPoolExecutor(max_workers=1) as pool:
-            update = pool.submit(self.client.update_weights, self._update_info)
+            update = pool.submit(self.client.update_weights, self._update_info())
             try:
                 self._send(tensors, manifest, given_up=partial(_failed, update))
             except (RefitRejectedError, TransferError) as error:
@@ -146,25 +156,19 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         """Leaves the collective, or removes the folder of the sockets."""
         if self._collective is not None:
             self._collective.close()
-        if self._update_info.get("location"):
+        if self._folder is not None:
             private_folder.remove(self._folder)
 
-    def _open(self, info: RefitTrainerInitInfo) -> None:
-        self._info = info
-        self._collective: CollectiveSender | None = None
-        self._update_info: dict[str, Any] = {
+    def _update_info(self) -> dict[str, Any]:
+        info = self._info
+        where = "" if self._folder is None else str(self._folder)
+        return {
             "transport": info.transport,
+            "location": where,
             "dummy": info.dummy,
             "timeout_s": info.timeout_s,
             "finite": info.finite,
         }
-        if not self.is_sender:
-            return
-        if info.transport == "collective":
-            self._collective = self._joined(info)
-        else:
-            self._folder = private_folder.make("model-quirks-refit-")
-            self._update_info["location"] = str(self._folder)
 
     def _joined(self, info: RefitTrainerInitInfo) -> CollectiveSender:
         size, limit = 1 + info.engine_ranks, info.timeout_s
@@ -186,6 +190,7 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         info = self._info
         if self._collective is not None:
             self._collective.send(tensors, manifest=manifest, buffer_bytes=info.buffer_bytes, given_up=given_up)
+        if self._folder is None:
             return
         ipc_zmq.send(
             tensors,
