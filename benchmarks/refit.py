@@ -61,9 +61,9 @@ class Collected:
     def __init__(self) -> None:
         self.ms = 0.0
         self._start = 0.0
-        gc.callbacks.append(self._tell)
+        gc.callbacks.append(self._notify)
 
-    def _tell(self, phase: str, _: dict[str, int]) -> None:
+    def _notify(self, phase: str, _: dict[str, int]) -> None:
         now = time.perf_counter()
         if phase == "stop":
             self.ms += (now - self._start) * 1e3

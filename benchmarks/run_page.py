@@ -42,7 +42,7 @@ class Run(Record):
         name: What one does.
         model: `TRAINED`, or a kind of tiny checkpoint.
         command: The command line of a server with the same engine, without the model: what `quirks plan` reads.
-        told: What the trainer's preset says of its weight updates, and what the user says, by slot.
+        given: What the trainer's preset says of its weight updates, and what the user says, by slot.
         purpose: Of the engine.
         trainer: Whose facts and numerics are used; empty if no trainer is there.
         update: How its weights reach the engine.
@@ -53,7 +53,7 @@ class Run(Record):
     name: str
     model: str = TRAINED
     command: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
     purpose: str = "rollout"
     trainer: str = ""
     update: Update = Update.EACH
@@ -64,7 +64,7 @@ class Run(Record):
 _TRL = {
     "command": ("--distributed-executor-backend", "external_launcher", "--max-num-batched-tokens", "4096",
                 "--logprobs-mode", "processed_logprobs"),
-    "told": ("refit.scope=parameters", "refit.clear_cache=true"),
+    "given": ("refit.scope=parameters", "refit.clear_cache=true"),
     "trainer": "trl",
     "source": "TRL 1.16, `trl/generation/vllm_generation.py`",
 }  # fmt: skip
@@ -79,7 +79,7 @@ _VERL = {
     "command": ("--dtype", "bfloat16", "--load-format", "dummy", "--distributed-executor-backend", "mp",
                 "--max-num-seqs", "256", "--enable-chunked-prefill", "--max-num-batched-tokens", "8192",
                 "--enable-prefix-caching", "--logprobs-mode", "processed_logprobs"),
-    "told": ("refit.scope=state_dict", "refit.clear_cache=true"),
+    "given": ("refit.scope=state_dict", "refit.clear_cache=true"),
     "trainer": "verl",
     "update": Update.BUCKET,
     "source": "verl 1dda039, `verl/workers/rollout/vllm_rollout/vllm_async_server.py`",
@@ -143,7 +143,7 @@ class Rows(Record):
 
 def config_of(run: Run, model: Path) -> GenerationConfig:
     """Returns the configuration that ``quirks plan -- vllm serve MODEL …`` makes of a run."""
-    return read_serve_command(["vllm", "serve", str(model), *run.command]).config(purpose=run.purpose, settings=run.told)
+    return read_serve_command(["vllm", "serve", str(model), *run.command]).config(purpose=run.purpose, settings=run.given)
 
 
 def planned(run: Run, model: Path, platform: str) -> Planned:
@@ -234,7 +234,7 @@ def markdown(rows: Rows) -> str:
     )
     groups: dict[Any, list[Row]] = {}
     for row in rows.rows:
-        groups.setdefault((row.run.command, row.run.told, row.run.purpose), []).append(row)
+        groups.setdefault((row.run.command, row.run.given, row.run.purpose), []).append(row)
     used = sorted({name for row in rows.rows for plan in (row.cpu, row.cuda) for name in (*plan.applied, *plan.advised)})
     logs = [(row.run.name, "\n".join(row.log)) for row in rows.rows if row.run.name in _SHOWN and row.log]
     shown = "\n".join(f"{name}:\n\n```text\n{log}\n```\n" for name, log in logs)
@@ -274,7 +274,7 @@ def _section(rows: Sequence[Row]) -> str:
     """Returns what the runs of one program have in common, and what differs by model."""
     run = rows[0].run
     command = " ".join(_quoted(word) for word in ("vllm", "serve", "MODEL", *run.command))
-    told = "".join(f" --set {text}" for text in run.told)
+    given = "".join(f" --set {text}" for text in run.given)
     cpu, cuda = (frozenset.intersection(*(frozenset(getattr(row, name).applied) for row in rows)) for name in ("cpu", "cuda"))
     kinds = {"everywhere": cpu & cuda, "on CPUs": cpu - cuda, "on GPUs": cuda - cpu}
     for row in rows:
@@ -292,7 +292,7 @@ def _section(rows: Sequence[Row]) -> str:
             "",
             "<!-- MODEL is yours. -->",
             "```console notest",
-            f"$ quirks plan --purpose {run.purpose}{told} -- \\\n    {command}",
+            f"$ quirks plan --purpose {run.purpose}{given} -- \\\n    {command}",
             "```",
             "",
             "| where | quirks in force |",

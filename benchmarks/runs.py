@@ -181,7 +181,7 @@ def scored(run: Run, policy: Any, order: dict[str, Any], found: list[Any], *, fl
 # ---- a row
 
 
-def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
+def measure(run: Run, notify: Callable[[str], object] = print) -> Row:
     """Plans and measures a run."""
     from worker.lab.parity.prompts import load_prompts
 
@@ -208,7 +208,7 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
         logs: dict[str, tuple[str, ...]] = {}
         sizes: dict[str, Measured] = {}
         for engine_name, variables in engines.items():
-            tell(f"{run.name}: {engine_name}")
+            notify(f"{run.name}: {engine_name}")
             made, logs[engine_name] = generated(order, variables, folder)
             found[engine_name] = made
             if isinstance(made, str):
@@ -217,7 +217,7 @@ def measure(run: Run, tell: Callable[[str], object] = print) -> Row:
                 sizes[engine_name] = Measured()
             else:
                 sizes[engine_name] = scored(run, policy, order, made, float32=engine_name == "float32")
-            tell(f"  {sizes[engine_name].model_dump_json(exclude_defaults=True)}")
+            notify(f"  {sizes[engine_name].model_dump_json(exclude_defaults=True)}")
         del policy
         gc.collect()
         cpu = planned(run, model, "cpu")

@@ -92,7 +92,7 @@ class Arm:
     Attributes:
         label: Its name in the figure.
         bf16: TRL's autocast.
-        told: What MODEL_QUIRKS_SET says; None for our worker.
+        given: What MODEL_QUIRKS_SET says; None for our worker.
         disable: Quirks that are switched off.
         settings: Of the worker's configuration, beside those that all have.
         sends_base: Each refit sends the weights that training started from.
@@ -100,7 +100,7 @@ class Arm:
 
     label: str
     bf16: bool = False
-    told: str | None = None
+    given: str | None = None
     disable: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     sends_base: bool = False
@@ -110,17 +110,17 @@ _TRAINER = "train.dtype=float32;train.autocast=null"
 _FLOAT32 = f"{_TRAINER};engine.dtype=float32"
 _RAW = "rollout-logprobs-processed"
 ARMS = {
-    "trl": Arm("no fault (float32 on both sides)", told=_FLOAT32),
+    "trl": Arm("no fault (float32 on both sides)", given=_FLOAT32),
     "worker": Arm("no fault"),
-    "trl-raw": Arm("logprobs before temperature", told=f"{_FLOAT32};engine.logprobs_mode=raw_logprobs", disable=(_RAW,)),
+    "trl-raw": Arm("logprobs before temperature", given=f"{_FLOAT32};engine.logprobs_mode=raw_logprobs", disable=(_RAW,)),
     "worker-raw": Arm("logprobs before temperature", disable=(_RAW,)),
     "worker-base": Arm("weights do not arrive", sends_base=True),
     "worker-stale": Arm(
         "stale prefix cache", settings={"refit": {"clear_cache": False}}, disable=("prefix-cache-after-update",)
     ),
     "worker-kept": Arm("the same setting, with the quirk", settings={"refit": {"clear_cache": False}}),
-    "trl-default": Arm("TRL's defaults (autocast, engine in bfloat16)", bf16=True, told="", disable=("all",)),
-    "trl-mixed": Arm("float32 trainer, engine in bfloat16", told=_TRAINER, disable=("float32-trainer-rollout",)),
+    "trl-default": Arm("TRL's defaults (autocast, engine in bfloat16)", bf16=True, given="", disable=("all",)),
+    "trl-mixed": Arm("float32 trainer, engine in bfloat16", given=_TRAINER, disable=("float32-trainer-rollout",)),
 }
 
 
@@ -179,13 +179,13 @@ def variables(arm: Arm, jobs: int, *, on_gpu: bool) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
-    if arm.told is None:  # our worker, which needs no hook
+    if arm.given is None:  # our worker, which needs no hook
         return found
-    told = [arm.told, "engine.enforce_eager=true", *[f"engine.kv_cache_memory_bytes={CACHE_BYTES}"] * on_gpu]
+    given = [arm.given, "engine.enforce_eager=true", *[f"engine.kv_cache_memory_bytes={CACHE_BYTES}"] * on_gpu]
     found |= {
         "MODEL_QUIRKS": "on",
         "MODEL_QUIRKS_DISABLE": ",".join(arm.disable),
-        "MODEL_QUIRKS_SET": ";".join(told).strip(";"),
+        "MODEL_QUIRKS_SET": ";".join(given).strip(";"),
     }
     if not on_gpu and "all" in arm.disable:
         found["MODEL_QUIRKS_FORCE"] = "cpu-load-into-live-model"  # without it TRL's first update fails on the CPU platform
@@ -495,7 +495,7 @@ def main() -> int:
         from worker.lab.trained import trained_model
 
         try:
-            options.model = options.model or trained_model(tell=print)
+            options.model = options.model or trained_model(notify=print)
         except QuirksError as error:
             parser.error(str(error))
         names = options.arms or (["worker", "worker-raw"] if options.tiny else list(ARMS))

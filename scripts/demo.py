@@ -71,7 +71,7 @@ def main() -> None:
 
 def _demonstrate(console: Screen) -> list[dict[str, Any]]:
     begin = time.monotonic()
-    model = trained_model(tell=lambda text: console.say(f"[dim]{line(text)}[/]"))
+    model = trained_model(notify=lambda text: console.say(f"[dim]{line(text)}[/]"))
     console.say(_INTRODUCTION, hang=0)
     registry, shown = Registry.load(), list[dict[str, Any]]()
     for number, (title, variables, quirk) in enumerate(_RUNS, 1):

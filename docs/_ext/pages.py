@@ -93,7 +93,7 @@ class _Engine:
 
 
 def affects(quirk: Quirk, version: str) -> Answer:
-    """Tells whether a quirk can concern runs on a version of vLLM, by its declaration alone.
+    """Returns whether a quirk can concern runs on a version of vLLM, by its declaration alone.
 
     Returns:
         No if no run on that version is affected; unknown if that depends on another package's version.

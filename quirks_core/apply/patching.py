@@ -183,7 +183,7 @@ def _wrapped(wrapper: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _is_others(value: Any, module: str) -> bool:
-    """Tells whether other modules may have the same value independently: a constant, or an object of another module."""
+    """Returns whether other modules may have the same value independently: a constant, or an object of another module."""
     home = str(getattr(value, "__module__", module))
     name = str(getattr(value, "__name__", ""))
     lives_elsewhere = home != module and getattr(sys.modules.get(home), "__dict__", {}).get(name) is value

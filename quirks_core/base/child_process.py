@@ -108,10 +108,10 @@ def _descriptor(output: Output) -> Iterator[IO[bytes] | int]:
         reader.join(GRACE_S)  # a process that left the group may hold the pipe open
 
 
-def _read(descriptor: int, tell: Callable[[str], None]) -> None:
+def _read(descriptor: int, notify: Callable[[str], None]) -> None:
     with os.fdopen(descriptor, encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            tell(line.rstrip("\n"))
+            notify(line.rstrip("\n"))
 
 
 def _end(process: subprocess.Popen[bytes], ask: signal.Signals, grace_s: float) -> None:
@@ -134,7 +134,7 @@ def _wait_for_all(process: subprocess.Popen[bytes], most_s: float) -> None:
 
 
 def _has_living(group: int) -> bool:
-    """Tells whether a group has a process that is not a zombie; in containers, often nothing reaps orphaned zombies."""
+    """Returns whether a group has a process that is not a zombie; in containers, often nothing reaps orphaned zombies."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone meanwhile
             state, _, number = stat.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()[:3]

@@ -28,7 +28,7 @@ def problem(value: object) -> str | None:
 
 
 def is_too_deep(value: object) -> bool:
-    """Tells whether a value is nested deeper than `DEEPEST` levels; one that holds itself is."""
+    """Returns whether a value is nested deeper than `DEEPEST` levels; one that holds itself is."""
     level = [value]
     for _ in range(DEEPEST):
         # By identity: an alias in YAML can stand for the same list a million times. Scalars hold nothing, and are many.

@@ -140,7 +140,7 @@ def _metadata() -> list[Finding]:
 
 
 def _reads_engine(item: object) -> bool:
-    """Tells whether a probe, or a patch, is about the source of the engine, or of what comes with it."""
+    """Returns whether a probe, or a patch, is about the source of the engine, or of what comes with it."""
     try:
         module = item.target if isinstance(item, Patch) else item.source() if isinstance(item, Probe) else ""
         return module.partition(":")[0].partition(".")[0] in _WITH_ENGINE

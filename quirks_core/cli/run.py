@@ -75,10 +75,10 @@ def environment(options: argparse.Namespace, environ: dict[str, str]) -> dict[st
         options: Parsed arguments.
         environ: The environment of this process.
     """
-    told = [part for part in environ.get(SET_VARIABLE, "").split(";") if part.strip()]
-    told += [f"purpose={options.purpose}"] if options.purpose else []
-    if told or options.set:
-        environ[SET_VARIABLE] = ";".join([*told, *options.set])
+    given = [part for part in environ.get(SET_VARIABLE, "").split(";") if part.strip()]
+    given += [f"purpose={options.purpose}"] if options.purpose else []
+    if given or options.set:
+        environ[SET_VARIABLE] = ";".join([*given, *options.set])
     environ[HOOK_VARIABLE] = "report" if options.report else environ.get(HOOK_VARIABLE) or "on"
     if options.receipt:
         environ[RECEIPT_VARIABLE] = str(Path(options.receipt).absolute())

@@ -135,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
+    after = find_release(options.to, prefer=_preferred(options, before), notify=_notify(options))
     sides = (_environment(before), _environment(after)) if options.measure else None  # before minutes are spent
     report = _upgrade(options, before).compare(before, after)
     found = {"verdict": report.verdict, **report.model_dump(mode="json")}
@@ -157,10 +157,10 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _before(options: argparse.Namespace) -> Release:
     if options.start:
-        return find_release(options.start, prefer=_preferred(options, None), tell=_tell(options))
+        return find_release(options.start, prefer=_preferred(options, None), notify=_notify(options))
     if (found := installed_release()) is None:
         if options.catalogue:  # on a machine that only looks: the newest release that was read
-            return find_release(".".join(map(str, NEWEST)), prefer=_preferred(options, None), tell=_tell(options))
+            return find_release(".".join(map(str, NEWEST)), prefer=_preferred(options, None), notify=_notify(options))
         raise UsageError("no vLLM is installed here; name the release that the run uses with --from VERSION|PATH")
     return found
 
@@ -179,9 +179,9 @@ def _preferred(options: argparse.Namespace, before: Release | None) -> str | Non
 
 def _upgrade(options: argparse.Namespace, before: Release) -> Upgrade:
     """Reads the run; a command line is read with the options of the release that it is for."""
-    command, tell = None, _tell(options)
+    command, notify = None, _notify(options)
     if options.cmd:
-        ask = partial(ask_for_serve_command, tell=tell)
+        ask = partial(ask_for_serve_command, notify=notify)
         try:
             command, config = load_server_command(options, before.source, read_serve_command if options.read_only else ask)
         except UsageError as error:
@@ -192,11 +192,11 @@ def _upgrade(options: argparse.Namespace, before: Release) -> Upgrade:
     return Upgrade(
         config, making, making.registry(), Form(is_command=command is not None),
         server=command.server if command else (), words=command.words if command else None,
-        read_only=options.read_only, tell=tell,
+        read_only=options.read_only, notify=notify,
     )  # fmt: skip
 
 
-def _tell(options: argparse.Namespace) -> Callable[[str], None]:
+def _notify(options: argparse.Namespace) -> Callable[[str], None]:
     """Says what is fetched, on standard error."""
     screen = Screen(stderr=True)
     return lambda text: None if options.json else screen.say(f"[dim]{line(text)}[/]")
@@ -253,11 +253,13 @@ def _find(options: argparse.Namespace) -> int:
     versions = releases_between(good, bad, prefer=_preferred(options, None))
     if len(versions) < 2:
         raise UsageError(f"--find needs two releases, and {good} and {bad} are one")
-    before = find_release(versions[0], prefer=_preferred(options, None), tell=_tell(options))
+    before = find_release(versions[0], prefer=_preferred(options, None), notify=_notify(options))
     upgrade = _upgrade(options, before)
     steps = find_steps(
         versions,
-        lambda version: upgrade.compare(before, find_release(version, prefer=before.distribution or None, tell=_tell(options))),
+        lambda version: upgrade.compare(
+            before, find_release(version, prefer=before.distribution or None, notify=_notify(options))
+        ),
     )
     found = steps.model_dump(mode="json")
     if options.markdown:
@@ -279,7 +281,7 @@ def _crossing(options: argparse.Namespace, versions: Sequence[str], steps: Steps
     good = _environment(before)
 
     def passes(version: str) -> bool:
-        release = find_release(version, prefer=before.distribution or None, tell=_tell(options))
+        release = find_release(version, prefer=before.distribution or None, notify=_notify(options))
         return bool(_measured(options, good, _environment(release), str(Path(options.measure, version)))["passed"])
 
     return find_crossing(versions, steps, passes)
@@ -299,7 +301,7 @@ def _show_crossing(options: argparse.Namespace, crossing: Crossing) -> None:
 
 def _patches(options: argparse.Namespace) -> int:
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
+    after = find_release(options.to, prefer=_preferred(options, before), notify=_notify(options))
     report = check_patches(options.patches, before, after, _platform(options))
     if options.json:
         print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
@@ -317,7 +319,7 @@ def _catalogue(options: argparse.Namespace) -> int:
     if options.cmd or options.model or options.config:
         raise UsageError("--catalogue looks at every installed quirk; leave out --model, --config and the command")
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), tell=_tell(options))
+    after = find_release(options.to, prefer=_preferred(options, before), notify=_notify(options))
     making = plan_options(options)
     registry: Registry = making.registry()
     if options.write:

@@ -439,7 +439,7 @@ class GenerationConfig(Section):
             if getattr(getattr(self, section), key) is not None
         )
 
-    def untold_slots(self) -> frozenset[str]:
+    def undeclared_slots(self) -> frozenset[str]:
         """Returns the slots that nobody could tell. Here none: what is left open has its default, or is the engine's choice."""
         return frozenset()
 

@@ -34,7 +34,7 @@ class EngineRun(GenerationConfig):
     _typed: frozenset[str] = PrivateAttr(default=frozenset())
 
     @classmethod
-    def told(cls, values: Mapping[str, Any], typed: Collection[str]) -> Self:
+    def given(cls, values: Mapping[str, Any], typed: Collection[str]) -> Self:
         """Makes the configuration.
 
         Args:
@@ -50,15 +50,15 @@ class EngineRun(GenerationConfig):
 
     def slots(self) -> dict[str, Any]:
         """Returns the values that somebody told, or that the engine starts with."""
-        told = {f"{section}.{key}" for section in self.SLOT_SECTIONS for key in getattr(self, section).model_fields_set}
+        given = {f"{section}.{key}" for section in self.SLOT_SECTIONS for key in getattr(self, section).model_fields_set}
         found = super().slots()
-        return {slot: value for slot, value in found.items() if slot in told or (slot.startswith(ENGINE) and slot != _OURS)}
+        return {slot: value for slot, value in found.items() if slot in given or (slot.startswith(ENGINE) and slot != _OURS)}
 
     def typed_slots(self) -> frozenset[str]:
         """Returns the slots that the user typed, as far as it is known."""
         return super().typed_slots() & self._typed
 
-    def untold_slots(self) -> frozenset[str]:
+    def undeclared_slots(self) -> frozenset[str]:
         """Returns the slots of the client and the trainer that nobody told."""
         sections = (*_CLIENT, *_TRAINER) if self.purpose == "rollout" else _CLIENT
         return frozenset(slot for slot in SLOTS if slot.partition(".")[0] in sections) - self.slots().keys()

@@ -103,7 +103,7 @@ class ServeCommand:
         values["engine"] = {"runtime": "v1", "async_engine": True, "load_format": "auto", **values["engine"]}
         if not any(engine.get(name) not in (None, False) for name in _RANKS):
             values["parallel"] = {"dp_strategy": "engine", **values.get("parallel", {})}
-        return EngineRun.told(values, typed_slots)
+        return EngineRun.given(values, typed_slots)
 
 
 def read_serve_command(words: Sequence[str], source: VllmSource = INSTALLED) -> ServeCommand:
@@ -137,7 +137,7 @@ def read_serve_command(words: Sequence[str], source: VllmSource = INSTALLED) -> 
 
 
 def ask_for_serve_command(
-    words: Sequence[str], source: VllmSource, *, tell: Callable[[str], None] = lambda _: None
+    words: Sequence[str], source: VllmSource, *, notify: Callable[[str], None] = lambda _: None
 ) -> ServeCommand:
     """Reads a command line with the parser of the vLLM that it is for, whose code runs (`quirks_core.source.engine_parser`).
 
@@ -146,7 +146,7 @@ def ask_for_serve_command(
     Args:
         words: As for `read_serve_command`.
         source: The vLLM that the command is for.
-        tell: Called before its code runs.
+        notify: Called before its code runs.
 
     Raises:
         UsageError: It starts no server of vLLM's, or that vLLM's parser refuses it.
@@ -154,7 +154,7 @@ def ask_for_serve_command(
     environment, rest = _assignments(words)
     typed, _ = _after_program(rest)
     run = Run(words=tuple(typed), environment=environment, model=_model_among(typed))
-    answer = judge(source, [run], tell=tell)
+    answer = judge(source, [run], notify=notify)
     if not answer.lines:
         return read_serve_command(words, source)
     found = answer.lines[0]

@@ -119,7 +119,7 @@ SLOTS = _closed()
 
 
 def is_slot(name: str) -> bool:
-    """Tells whether a slot has that name; of the open families, whether one can have it."""
+    """Returns whether a slot has that name; of the open families, whether one can have it."""
     return name in SLOTS or (_is_open(name) and problem_of_name(name) is None)
 
 
@@ -137,7 +137,7 @@ def problem_of_name(name: str) -> str | None:
 
 
 def _is_open(name: str) -> bool:
-    """Tells whether a name is of a family whose slots need no declaration: variables, and arguments of the engine."""
+    """Returns whether a name is of a family whose slots need no declaration: variables, and arguments of the engine."""
     return name.startswith(ENV) or (name.startswith(ENGINE) and bool(_IDENTIFIER.fullmatch(name.removeprefix(ENGINE))))
 
 
@@ -174,7 +174,7 @@ def checked_value(name: str, value: Any) -> Any:
 
 
 def is_engine_argument(name: str) -> bool:
-    """Tells whether a slot reaches vLLM as an engine argument of its name."""
+    """Returns whether a slot reaches vLLM as an engine argument of its name."""
     return name.startswith(ENGINE) and name not in NOT_ARGUMENTS
 
 
@@ -184,7 +184,7 @@ def variables_in(values: Mapping[str, T]) -> dict[str, T]:
 
 
 def is_enforced(name: str) -> bool:
-    """Tells whether the engine's process can put a slot into force; it cannot for what the trainer or the client has to do."""
+    """Returns whether the engine's process can put a slot into force; it cannot for what a trainer or client has to do."""
     return name.startswith(ENV) or name == HEAD_DTYPE or is_engine_argument(name)
 
 

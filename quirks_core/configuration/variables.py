@@ -17,7 +17,7 @@ _OURS = "MODEL_QUIRKS_"
 
 
 def is_secret(name: str) -> bool:
-    """Tells whether a variable's name looks like that of a secret."""
+    """Returns whether a variable's name looks like that of a secret."""
     return any(word.endswith(_SECRET) for word in name.upper().split("_"))
 
 

@@ -46,7 +46,7 @@ def _relation(adjustment: _Asking) -> tuple[Relation, Any]:
 
 
 def holds(relation: Relation, operand: Any, value: Any) -> bool:
-    """Tells whether a relation is true for a value and an operand; false if the two cannot be compared."""
+    """Returns whether a relation is true for a value and an operand; false if the two cannot be compared."""
     try:
         match relation:
             case Relation.AT_MOST:
@@ -72,7 +72,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def is_among(value: Any, values: Iterable[Any]) -> bool:
-    """Tells whether a value is the `same` as one of several."""
+    """Returns whether a value is the `same` as one of several."""
     return any(same(value, item) for item in values)
 
 

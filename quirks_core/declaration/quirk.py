@@ -227,7 +227,7 @@ class Quirk:
         return tuple(found)
 
     def is_examined(self, package: str, text: str) -> bool:
-        """Tells whether anything is known about a version of a package; if not, the quirk may concern it all the same.
+        """Returns whether anything is known about a version of a package; if not, the quirk may concern it all the same.
 
         Versions before the oldest that was examined (`OLDEST`) are known if a range begins at another version or ends among
         them, or if the quirk is a rule or a feature that rests on no source of the package.

@@ -35,7 +35,7 @@ def parse_version(text: str) -> Version | None:
 
 
 def is_reached_only(package: str, text: object) -> bool:
-    """Tells whether the hook reaches a version that is older than the oldest that was examined: `REACHED` to `OLDEST`."""
+    """Returns whether the hook reaches a version that is older than the oldest that was examined: `REACHED` to `OLDEST`."""
     low, high = parse_version(REACHED.get(package, "")), parse_version(OLDEST.get(package, ""))
     version = parse_version(text) if isinstance(text, str) else None
     return low is not None and high is not None and version is not None and low <= version < high
@@ -69,7 +69,7 @@ class Affected:
         return ", ".join(filter(None, bounds)) or "any version"
 
     def overlaps(self, other: Affected) -> bool:
-        """Tells whether some version of one package lies in both ranges."""
+        """Returns whether some version of one package lies in both ranges."""
         if self.package != other.package:
             return False
         ends = (parse_version(self.fixed or ""), parse_version(other.fixed or ""))
@@ -89,7 +89,7 @@ class Affected:
         return Affected(self.package, max(starts, key=Version, default=None), min(ends, key=Version, default=None))
 
     def answer(self, installed: str | None) -> Answer:
-        """Tells whether an installed version lies in the range.
+        """Returns whether an installed version lies in the range.
 
         Args:
             installed: The version, or None if the package is not installed.

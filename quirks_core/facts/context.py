@@ -57,7 +57,7 @@ class InstalledFacts(Facts, Protocol):
         """The source of the vLLM that the facts speak of."""
 
     def source_known(self, package: str) -> bool:
-        """Tells whether the package's source on this machine is that of the version the facts speak of."""
+        """Returns whether the package's source on this machine is that of the version the facts speak of."""
 
 
 class Installation:
@@ -86,7 +86,7 @@ class Installation:
         return UNKNOWN if found is None else found
 
     def source_known(self, package: str) -> bool:
-        """Tells whether the package is installed, and its version is not assumed."""
+        """Returns whether the package is installed, and its version is not assumed."""
         return self._versions is None and installed_version(package) is not None
 
 
@@ -181,7 +181,7 @@ class RunContext(Record):
         model: Facts of the checkpoint.
         settings: The value of every slot of the configuration before quirks: typed, or the configuration's default.
         typed: The slots whose value the user typed, without those that the value leaves to vLLM (``engine.dtype=auto``).
-        untold: The slots that belong to a program that did not say what it does (a trainer, a client): they are unknown, which
+        undeclared: The slots that belong to a program that did not declare them (a trainer, a client): they are unknown, which
             is something else than left open.
         packages: Versions by package; a package that is missing is not installed.
         assumed: The packages whose version was assumed (``--assume``) rather than read.
@@ -197,7 +197,7 @@ class RunContext(Record):
     model: ModelFacts
     settings: dict[str, Any] = Field(default_factory=dict)
     typed: frozenset[str] = frozenset()
-    untold: frozenset[str] = frozenset()
+    undeclared: frozenset[str] = frozenset()
     packages: dict[str, str] = Field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     platform: str | None = None
@@ -212,12 +212,12 @@ class RunContext(Record):
 
     @model_serializer(mode="wrap")
     def _without_what_is_rare(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out `untold` and `gpu` where they are empty: plans that were made before they existed keep their digests."""
+        """Leaves out `undeclared` and `gpu` where they are empty: plans from before they existed keep their digests."""
         found: dict[str, Any] = serialize(self)
-        rare = {"untold": self.untold, "gpu": self.gpu}
+        rare = {"undeclared": self.undeclared, "gpu": self.gpu}
         return {key: value for key, value in found.items() if rare.get(key, True)}
 
-    @field_serializer("typed", "untold", "assumed", "cpu", when_used="json")
+    @field_serializer("typed", "undeclared", "assumed", "cpu", when_used="json")
     def _in_order(self, names: frozenset[str] | None) -> list[str] | None:
         """Sorts sets: their order differs between processes, but the JSON and its digest must not."""
         return None if names is None else sorted(names)
@@ -258,7 +258,7 @@ class RunContext(Record):
             model=ModelFacts.read(config.model.path, config.model.revision),
             settings=settings,
             typed=frozenset(name for name in typed if not _is_open(name, settings.get(name), source)),
-            untold=config.untold_slots(),
+            undeclared=config.undeclared_slots(),
             packages={**found, **installed_versions(), **assumed.versions},
             assumed=frozenset(assumed.versions),
             platform=platform,
@@ -284,7 +284,7 @@ class RunContext(Record):
         if name in FACTS:
             return FACTS[name].read(self)
         if name in SLOTS:
-            return UNKNOWN if name in self.untold else self.settings.get(name)
+            return UNKNOWN if name in self.undeclared else self.settings.get(name)
         family, _, rest = name.partition(".")
         match family:
             case "typed":
@@ -321,7 +321,7 @@ class RunContext(Record):
         return self.environment.get(slot.removeprefix(ENV)) if slot.startswith(ENV) else self.settings.get(slot)
 
     def is_typed(self, slot: str) -> bool:
-        """Tells whether the user typed a slot's value; a variable that is set counts as typed."""
+        """Returns whether the user typed a slot's value; a variable that is set counts as typed."""
         return slot in self.typed or (slot.startswith(ENV) and slot.removeprefix(ENV) in self.environment)
 
     @property
@@ -332,7 +332,7 @@ class RunContext(Record):
         return tuple(sorted(name for name in self.typed if is_engine_argument(name) and name not in SLOTS))
 
     def source_known(self, package: str) -> bool:
-        """Tells whether the package's source on this machine is that of the version the context speaks of."""
+        """Returns whether the package's source on this machine is that of the version the context speaks of."""
         return package not in self.assumed and package in self.packages
 
     @property
@@ -507,7 +507,7 @@ FAMILIES = (
 
 
 def is_known_fact(name: str) -> bool:
-    """Tells whether a run has a fact of that name without plugins."""
+    """Returns whether a run has a fact of that name without plugins."""
     if name in FACTS or name in SLOTS:
         return True
     family = next((spec.name for spec in FAMILIES if name.startswith(spec.name)), "")
@@ -517,7 +517,7 @@ def is_known_fact(name: str) -> bool:
 
 
 def always_known(name: str) -> bool:
-    """Tells whether every run knows the fact (also as absent), so that a condition on it is never unknown."""
+    """Returns whether every run knows the fact (also as absent), so that a condition on it is never unknown."""
     if name in FACTS:
         return not FACTS[name].unknown
     if slot_around(name) in SLOTS:
@@ -526,7 +526,7 @@ def always_known(name: str) -> bool:
 
 
 def _is_open(slot: str, value: Any, source: VllmSource) -> bool:
-    """Tells whether a typed value leaves its slot to vLLM, as ``engine.dtype=auto`` does."""
+    """Returns whether a typed value leaves its slot to vLLM, as ``engine.dtype=auto`` does."""
     return slot.startswith(ENGINE) and source.arguments.leaves_open(slot.removeprefix(ENGINE), value)
 
 

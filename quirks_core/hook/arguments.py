@@ -42,11 +42,11 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
     Raises:
         UsageError: Something that the user told makes no sense.
     """
-    names = typed_in(arguments).names | {name.removeprefix(ENGINE) for name in settings.told if name.startswith(ENGINE)}
+    names = typed_in(arguments).names | {name.removeprefix(ENGINE) for name in settings.given if name.startswith(ENGINE)}
     values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
     values["engine"] = {"runtime": "v1", "async_engine": is_asynchronous(arguments), **_engine_values(arguments, names)}
     preset = settings.trainer.facts if settings.trainer is not None and purpose == "rollout" else {}
-    for slot, value in {**preset, **settings.told}.items():
+    for slot, value in {**preset, **settings.given}.items():
         section, _, key = slot.partition(".")
         if section != "engine":
             values.setdefault(section, {})[key] = value
@@ -54,12 +54,12 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
     mine = {f"{ENGINE}{name}" for name in names}
     mine |= {HEAD_DTYPE} if "hf_overrides" in names else set()
     # The trainer sends what it sends, so a quirk must not ask it for something else where it has another cure.
-    typed = {*mine, *preset, *settings.told}
-    return EngineRun.told({**values, "model": model, "purpose": purpose, "recipe": settings.recipe}, typed)
+    typed = {*mine, *preset, *settings.given}
+    return EngineRun.given({**values, "model": model, "purpose": purpose, "recipe": settings.recipe}, typed)
 
 
 def is_asynchronous(arguments: Any) -> bool:
-    """Tells whether the arguments are those of an asynchronous engine."""
+    """Returns whether the arguments are those of an asynchronous engine."""
     return any(kind.__name__ == "AsyncEngineArgs" for kind in type(arguments).__mro__)
 
 

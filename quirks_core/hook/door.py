@@ -29,7 +29,7 @@ from quirks_core.configuration.config import Purpose
 from quirks_core.configuration.slots import ENGINE, variables_in
 from quirks_core.hook import processes, receipts, report, seam, seams, typed
 from quirks_core.hook.arguments import identity, put
-from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_told
+from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_given
 from quirks_core.plan.records import Plan
 from quirks_core.plan.summary import SEE_ALL
 
@@ -145,7 +145,7 @@ def quirks_for(
     engine_args: Any,
     *,
     purpose: Purpose,
-    told: Mapping[str, Any] | None = None,
+    given: Mapping[str, Any] | None = None,
     typed_arguments: Iterable[str] | None = None,
 ) -> Iterator[AppliedQuirks]:
     """Plans for an engine, and puts the plan into force until the end of the block.
@@ -155,7 +155,7 @@ def quirks_for(
     Args:
         engine_args: vLLM's ``EngineArgs`` or ``AsyncEngineArgs``; it is not changed.
         purpose: ``rollout`` (a trainer will update weights), ``eval`` or ``serve``.
-        told: Values by slot of what the program around the engine does: ``{"refit.scope": "parameters"}``.
+        given: Values by slot of what the program around the engine does: ``{"refit.scope": "parameters"}``.
         typed_arguments: Names of the arguments that the user chose; those that are not at their defaults if None.
 
     Yields:
@@ -169,16 +169,16 @@ def quirks_for(
     """
     if problem := seams.problem():
         raise UsageError(problem)
-    told = dict(told or {})
-    if problems := [problem for slot, value in told.items() if (problem := problem_of_told(slot, value))]:
+    given = dict(given or {})
+    if problems := [problem for slot, value in given.items() if (problem := problem_of_given(slot, value))]:
         raise UsageError("; ".join(problems))
     mine = copy.copy(engine_args)
-    typed.tell(
+    typed.declare(
         mine, typed.typed_in(engine_args) if typed_arguments is None else typed.Typed(frozenset(typed_arguments), "", True)
     )
-    put(mine, {slot: value for slot, value in told.items() if slot.startswith(ENGINE)})
-    settings = HookSettings(purpose=purpose, told=told)
+    put(mine, {slot: value for slot, value in given.items() if slot.startswith(ENGINE)})
+    settings = HookSettings(purpose=purpose, given=given)
     plan = seam.resolve(mine, settings, purpose)
     seam.check_refusals(mine, plan)
-    with in_force(plan, {**variables_in(told), seam.PLANNED_FOR: identity(mine)}) as applied:
+    with in_force(plan, {**variables_in(given), seam.PLANNED_FOR: identity(mine)}) as applied:
         yield AppliedQuirks(plan, applied.carried_by(mine), applied)

@@ -64,7 +64,7 @@ def install(module: ModuleType) -> None:
 
 
 def _is_only_front_end(arguments: Any, config: Any) -> bool:
-    """Tells whether this process alone sends requests to the engine, so that without it the engine has nothing to do.
+    """Returns whether this process alone sends requests to the engine, so that without it the engine has nothing to do.
 
     API servers in processes of their own outlive the process that started them, and a data-parallel rank must keep step with
     the others.
@@ -92,7 +92,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         return None
     put(
         arguments,
-        {slot: value for slot, value in settings.told.items() if slot.startswith(ENGINE) and not settings.only_reports},
+        {slot: value for slot, value in settings.given.items() if slot.startswith(ENGINE) and not settings.only_reports},
     )
     mine = identity(arguments)
     if os.environ.get(PLANNED_FOR) == mine and PLAN_VARIABLE in os.environ and not settings.only_reports:
@@ -155,7 +155,7 @@ def apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) 
     check_refusals(arguments, plan)
     if settings.receipt is not None:
         receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
-    hand_down(plan, {**variables_in(settings.told), PLANNED_FOR: planned_for})
+    hand_down(plan, {**variables_in(settings.given), PLANNED_FOR: planned_for})
     _into_force(arguments, plan.for_processes, settings)
 
 

@@ -44,7 +44,7 @@ class HookSettings:
         purpose: What the engine is for; None if its arguments shall tell.
         why: Which variable says so; empty if none does.
         only_reports: Nothing is changed; what would be done is printed.
-        told: Values by slot that the user gave in MODEL_QUIRKS_SET; ``env.NAME`` is a variable.
+        given: Values by slot that the user gave in MODEL_QUIRKS_SET; ``env.NAME`` is a variable.
         trainer: The trainer that starts the engine, named in MODEL_QUIRKS_TRAINER or found by what is imported; its facts
             count in a rollout.
         recipe: Name of the training recipe.
@@ -56,7 +56,7 @@ class HookSettings:
     purpose: Purpose | None = None
     why: str = ""
     only_reports: bool = False
-    told: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
     trainer: Trainer | None = None
     recipe: str | None = None
     receipt: Path | None = None
@@ -84,14 +84,14 @@ class HookSettings:
         log = _one_of(environ, LOG_VARIABLE, ("all", "quiet"), problems)
         needs = _one_of(environ, REQUIRE_VARIABLE, ("0", "1"), problems) == "1"
         trainer = _one_of(environ, TRAINER_VARIABLE, tuple(sorted(TRAINERS)), problems)
-        told = read_told(environ.get(SET_VARIABLE, ""), problems)
+        given = read_given(environ.get(SET_VARIABLE, ""), problems)
         try:
             LedgerSettings.read(environ)
         except UsageError as error:
             problems.append(str(error))
         if problems:
             raise UsageError("; ".join(problems))
-        purpose, recipe = told.pop("purpose", None), told.pop("recipe", None)
+        purpose, recipe = given.pop("purpose", None), given.pop("recipe", None)
         why = SET_VARIABLE
         if not purpose and mode in _PURPOSES:
             purpose, why = mode, f"{HOOK_VARIABLE}={mode}"
@@ -102,7 +102,7 @@ class HookSettings:
             purpose=cast("Purpose | None", purpose),
             why=why if purpose else "",
             only_reports=mode == "report",
-            told=told,
+            given=given,
             trainer=TRAINERS[trainer] if trainer else find({}, sys.modules),
             recipe=recipe,
             receipt=Path(file) if file else None,
@@ -111,7 +111,7 @@ class HookSettings:
         )
 
 
-def read_told(text: str, problems: list[str]) -> dict[str, Any]:
+def read_given(text: str, problems: list[str]) -> dict[str, Any]:
     """Reads ``slot=value;slot=value``; values are YAML.
 
     Args:
@@ -134,14 +134,14 @@ def read_told(text: str, problems: list[str]) -> dict[str, Any]:
             continue
         if name.startswith("env.") and isinstance(value, int | float) and not isinstance(value, bool):
             value = raw  # in an environment it is a text
-        if problem := problem_of_told(name, value):
+        if problem := problem_of_given(name, value):
             problems.append(f"{SET_VARIABLE}: {problem}")
         else:
             found[name] = value
     return found
 
 
-def problem_of_told(name: str, value: Any) -> str | None:
+def problem_of_given(name: str, value: Any) -> str | None:
     """Says why nobody can tell a slot, or the purpose or the recipe, with that value; None if somebody can."""
     if name == "purpose":
         return (

@@ -93,7 +93,7 @@ class _Notes(Generic[_Note]):
         self._notes[key] = (weakref.ref(subject, lambda _: self._notes.pop(key, None)), note)
 
 
-_told_by_caller: ContextVar[Typed | None] = ContextVar("model_quirks_typed", default=None)
+_given_by_caller: ContextVar[Typed | None] = ContextVar("model_quirks_typed", default=None)
 #: The names that the parser at work has seen so far; a subcommand's are its parent's, too.
 _parsing: ContextVar[set[str] | None] = ContextVar("model_quirks_parsing", default=None)
 _known: _Notes[Typed] = _Notes()
@@ -106,7 +106,7 @@ def typed_in(arguments: Any) -> Typed:
     return found if found is not None else _remember(arguments, Typed(_by_value(arguments)))
 
 
-def tell(arguments: Any, typed: Typed) -> None:
+def declare(arguments: Any, typed: Typed) -> None:
     """Notes what the user typed of an ``EngineArgs``, for a program that knows."""
     _remember(arguments, typed)
 
@@ -127,18 +127,18 @@ def look_at_first_call() -> None:
         return
     arguments = frame.f_locals["self"]
     made_by = frame.f_back.f_back if frame.f_back is not None else None  # between them is the ``__init__`` of the dataclass
-    told = _told_by_caller.get() or (_told_by_frame(made_by, arguments) if made_by is not None else None)
-    if told is None and made_by is not None and _is(made_by, "__init__", _LLM):
-        given = made_by.f_locals.get("kwargs", {})
-        if len(given) < _ALL_FIELDS:
-            told = Typed(frozenset(given), "what LLM got as **kwargs exactly")
-    if told is None or not told.exact:
-        told = told or Typed(frozenset())
-        told = told._replace(names=(told.names | _by_value(arguments)) - {_BY_LLM})
-    _record(arguments, told)
+    given = _given_by_caller.get() or (_given_by_frame(made_by, arguments) if made_by is not None else None)
+    if given is None and made_by is not None and _is(made_by, "__init__", _LLM):
+        kwargs = made_by.f_locals.get("kwargs", {})
+        if len(kwargs) < _ALL_FIELDS:
+            given = Typed(frozenset(kwargs), "what LLM got as **kwargs exactly")
+    if given is None or not given.exact:
+        given = given or Typed(frozenset())
+        given = given._replace(names=(given.names | _by_value(arguments)) - {_BY_LLM})
+    _record(arguments, given)
 
 
-def _told_by_frame(frame: FrameType, arguments: Any) -> Typed | None:
+def _given_by_frame(frame: FrameType, arguments: Any) -> Typed | None:
     """Returns what was typed if the arguments are made from a namespace by vLLM's ``from_cli_args``."""
     return _in_namespace(frame.f_locals.get("args"), arguments) if _is(frame, "from_cli_args", _ARGUMENTS) else None
 
@@ -259,9 +259,9 @@ def _watch_init(kind: Any) -> None:
     @functools.wraps(original)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        told = _told_by_caller.get() or _told_by_frame(sys._getframe(1), self)
-        if told is not None:
-            _record(self, told)
+        given = _given_by_caller.get() or _given_by_frame(sys._getframe(1), self)
+        if given is not None:
+            _record(self, given)
         elif not args and len(kwargs) < _ALL_FIELDS:
             _record(self, Typed(frozenset(kwargs), "keywords", exact=True))
 
@@ -278,14 +278,14 @@ def _watch_llm(module: ModuleType) -> None:
 
     @functools.wraps(init)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
-        told = _told_by_caller.get()
-        if told is None and len(kwargs) < _ALL_FIELDS:
-            told = Typed(frozenset({"model", *kwargs}), "keywords of LLM", exact=True)
-        token = _told_by_caller.set(told)
+        given = _given_by_caller.get()
+        if given is None and len(kwargs) < _ALL_FIELDS:
+            given = Typed(frozenset({"model", *kwargs}), "keywords of LLM", exact=True)
+        token = _given_by_caller.set(given)
         try:
             init(self, *args, **kwargs)
         finally:
-            _told_by_caller.reset(token)
+            _given_by_caller.reset(token)
 
     kind.__init__ = recorded
     if not hasattr(kind, "from_engine_args"):  # before vLLM 0.19
@@ -294,10 +294,10 @@ def _watch_llm(module: ModuleType) -> None:
 
     @functools.wraps(from_engine_args)
     def of_engine_args(cls: Any, engine_args: Any, *more: Any, **named: Any) -> Any:
-        token = _told_by_caller.set(typed_in(engine_args))
+        token = _given_by_caller.set(typed_in(engine_args))
         try:
             return from_engine_args(cls, engine_args, *more, **named)
         finally:
-            _told_by_caller.reset(token)
+            _given_by_caller.reset(token)
 
     kind.from_engine_args = classmethod(of_engine_args)

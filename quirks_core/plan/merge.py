@@ -64,7 +64,7 @@ class Proposal:
         return (self.slot, *self.keys)
 
     def allows(self, value: Any) -> bool:
-        """Tells whether a value satisfies the proposal."""
+        """Returns whether a value satisfies the proposal."""
         return holds(self.relation, self.operand, value)
 
     def parts(self) -> Iterator[Proposal]:

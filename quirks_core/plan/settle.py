@@ -50,7 +50,7 @@ class _Now:
         return cls(value, is_there, is_there and context.is_typed(ledger.slot), is_in_the_way)
 
     def satisfies(self, item: Proposal) -> bool:
-        """Tells whether what is there is as a quirk asks."""
+        """Returns whether what is there is as a quirk asks."""
         return self.is_there and not self.is_in_the_way and item.allows(self.value)
 
 
@@ -118,7 +118,7 @@ def _outcome(ledger: Ledger, group: Sequence[Proposal], now: _Now) -> tuple[Stat
 
 
 def _brings(item: Proposal, final: Any) -> bool:
-    """Tells whether a proposal names the value that its slot gets, rather than merely allowing it."""
+    """Returns whether a proposal names the value that its slot gets, rather than merely allowing it."""
     return is_among(final, item.operand) if item.relation is Relation.ONE_OF else same(final, item.operand)
 
 

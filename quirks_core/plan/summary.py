@@ -105,7 +105,7 @@ def messages(plan: Plan, remedy: str = SEE_ALL) -> Iterator[str]:
 
 
 def is_done(plan: Plan, slot: str) -> bool:
-    """Tells whether a slot is put into force: by the engine, or by our worker, which does all but the trainer's part."""
+    """Returns whether a slot is put into force: by the engine, or by our worker, which does all but the trainer's part."""
     of_our_worker = plan.context.settings.get("engine.generate_from_dummy") is not None
     return is_enforced(slot) or (of_our_worker and not slot.startswith("train."))
 

@@ -88,7 +88,7 @@ class EngineArguments:
         return None if node is None else self._read(name, node, _MODULE)
 
     def leaves_open(self, name: str, value: Any) -> bool:
-        """Tells whether a value leaves an argument to vLLM.
+        """Returns whether a value leaves an argument to vLLM.
 
         That is ``auto`` where it is the default and stands beside the values that vLLM chooses from (``dtype``), and not where
         it names a source of its own (``generation_config``).

@@ -117,7 +117,7 @@ class Run:
 
 
 def judge(
-    source: SourceTree, runs: Sequence[Run], *, describe: bool = False, tell: Callable[[str], None] = lambda _: None
+    source: SourceTree, runs: Sequence[Run], *, describe: bool = False, notify: Callable[[str], None] = lambda _: None
 ) -> Answer:
     """Lets a vLLM read runs with its own parser, dataclasses and checks.
 
@@ -125,7 +125,7 @@ def judge(
         source: The vLLM. Its code runs.
         runs: The runs.
         describe: Return what it has as well.
-        tell: Called before its code runs.
+        notify: Called before its code runs.
 
     Returns:
         The judgements, or why there are none.
@@ -136,7 +136,7 @@ def judge(
     request = {"lines": [_written(run) for run in runs], "describe": describe}
     kept = private_folder.user_cache() / "judgements" / f"{sha256([_digest(root), request])[:32]}.json"
     if (known := _read(kept)) is None:
-        tell(f"importing the Python files of {root} in an isolated process (--read-only does not)")
+        notify(f"importing the Python files of {root} in an isolated process (--read-only does not)")
         known = _run(str(root.parent) if source.folder is not None else None, request, runs)
         if "failure" not in known:
             _keep(kept, known)

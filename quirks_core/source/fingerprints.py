@@ -22,7 +22,7 @@ def fingerprint(source: str) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Tells whether two fingerprints identify the same source; only the first `DIGITS` digits are compared."""
+    """Returns whether two fingerprints identify the same source; only the first `DIGITS` digits are compared."""
     return one[:DIGITS] == other[:DIGITS]
 
 

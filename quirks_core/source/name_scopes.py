@@ -40,7 +40,7 @@ def imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
 
 
 def is_vllm(dotted: str) -> bool:
-    """Tells whether a dotted name is vLLM's."""
+    """Returns whether a dotted name is vLLM's."""
     return dotted == _VLLM or dotted.startswith(f"{_VLLM}.")
 
 
@@ -156,11 +156,11 @@ class Where:
     versions: tuple[tuple[str, Version], ...] = ()
 
     def excludes(self, other: Where) -> bool:
-        """Tells whether at most one of the two places is reached."""
+        """Returns whether at most one of the two places is reached."""
         return any((line, not taken) in other.branches for line, taken in self.branches)
 
     def holds_for(self, version: Version | None) -> bool:
-        """Tells whether the place is reached with a version of vLLM; true where that is not known."""
+        """Returns whether the place is reached with a version of vLLM; true where that is not known."""
         return version is None or all(_compares(version, operator, bound) for operator, bound in self.versions)
 
 

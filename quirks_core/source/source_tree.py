@@ -57,7 +57,7 @@ class SourceTree:
             return None
 
     def is_readable(self, module: str) -> bool:
-        """Tells whether a module's source can be parsed as Python; true also if there is no such module."""
+        """Returns whether a module's source can be parsed as Python; true also if there is no such module."""
         return self.module_source(module) is None or self.parsed(module) is not None
 
     @lru_cache(maxsize=1024)
@@ -84,13 +84,13 @@ class SourceTree:
         return textwrap.dedent("\n".join(lines[_first_line(node) - 1 : node.end_lineno]))
 
     def is_defined(self, target: str) -> bool:
-        """Tells whether a module or class has a function, class, constant or field of its own, which may be long."""
+        """Returns whether a module or class has a function, class, constant or field of its own, which may be long."""
         module, _, path = target.partition(":")
         lines = (self.module_source(module) or "").splitlines()
         return _lines_of(lines, path.split(".")) is not None or self.statement(target) is not None
 
     def is_imported(self, target: str) -> bool:
-        """Tells whether a module takes a name from another one, by an ``import`` at its top; a class has no such names."""
+        """Returns whether a module takes a name from another one, by an ``import`` at its top; a class has no such names."""
         module, _, name = target.partition(":")
         return self.imported_from(module, name) is not None
 
@@ -120,7 +120,7 @@ class SourceTree:
         return assignments[-1] if assignments else None
 
     def search(self, module: str, pattern: str) -> bool | None:
-        """Tells whether a regular expression occurs in a module's source; None if there is no such module."""
+        """Returns whether a regular expression occurs in a module's source; None if there is no such module."""
         source = self.module_source(module)
         return None if source is None else re.search(pattern, source) is not None
 
@@ -159,12 +159,12 @@ class SourceTree:
         return None if source is None else fingerprints.fingerprint(source)
 
     def is_expected(self, target: str, expected: Iterable[str]) -> bool:
-        """Tells whether a target has one of the expected fingerprints."""
+        """Returns whether a target has one of the expected fingerprints."""
         found = self.fingerprint(target)
         return found is not None and any(fingerprints.same(found, known) for known in expected)
 
     def has_owner(self, target: str) -> bool:
-        """Tells whether the module or class of a target exists, so that an attribute can be added to it."""
+        """Returns whether the module or class of a target exists, so that an attribute can be added to it."""
         owner, dot, _ = target.rpartition(".")
         return self.is_defined(owner) if ":" in owner and dot else self.module_source(target.partition(":")[0]) is not None
 
@@ -252,7 +252,7 @@ def _lines_of(lines: list[str], path: list[str]) -> list[str] | None:
 
 
 def _ends_in_a_text(lines: list[str]) -> bool:
-    """Tells whether a text of several lines has begun in some lines and does not end there."""
+    """Returns whether a text of several lines has begun in some lines and does not end there."""
     text = "\n".join(lines)
     return text.count('"""') % 2 == 1 or text.count("'''") % 2 == 1
 

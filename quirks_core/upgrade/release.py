@@ -96,7 +96,7 @@ def installed_release() -> Release | None:
 
 
 def find_release(
-    spec: str, *, index: PackageIndex | None = None, prefer: str | None = None, tell: Callable[[str], None] = lambda _: None
+    spec: str, *, index: PackageIndex | None = None, prefer: str | None = None, notify: Callable[[str], None] = lambda _: None
 ) -> Release:
     """Returns a release by its version or its path.
 
@@ -105,7 +105,7 @@ def find_release(
             site-packages folder.
         index: Where versions are looked for; pip's if None.
         prefer: The distribution that is wanted where both have the version; the installed one's if None.
-        tell: Called with what is done.
+        notify: Called with what is done.
 
     Raises:
         UsageError: There is no such release, it cannot be read, or no index answers; the message says what to do.
@@ -131,7 +131,7 @@ def find_release(
                 return kept
     index = index or PackageIndex.of_pip()
     try:
-        listed, told = _listed(index, names)
+        listed, given = _listed(index, names)
     except IndexUnreachableError:
         for name in names:
             if wanted is not None and (kept := _kept(name, wanted, names)) is not None:
@@ -143,8 +143,8 @@ def find_release(
         if of_version:
             version = of_version[0].version  # 0.33 is 0.33.0
             if (kept := _kept(name, version, names)) is None:
-                lacking = [other for other in names[: names.index(name)] if other in told]
-                _provide(index, name, version, of_version, lacking, tell)
+                lacking = [other for other in names[: names.index(name)] if other in given]
+                _provide(index, name, version, of_version, lacking, notify)
                 kept = _kept(name, version, names)
             if kept is not None:
                 return kept
@@ -228,7 +228,7 @@ def _provide(
     version: Version,
     files: Sequence[IndexFile],
     lacking: Sequence[str],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
     """Fetches a release into the cache.
 
@@ -238,11 +238,11 @@ def _provide(
         version: The version.
         files: Its files.
         lacking: Distributions that were preferred and do not have the version.
-        tell: Called with what is done.
+        notify: Called with what is done.
     """
     file = min(files, key=_preference)
     with _new_folder(f"{name}-{version}") as folder:
-        fetch(index, file, PACKAGE, folder, tell=tell)
+        fetch(index, file, PACKAGE, folder, notify=notify)
         yanked = all(item.yanked for item in files)
         record = {"version": str(version), "file": file.filename, "yanked": yanked, "lacking": list(lacking)}
         record["content"] = _content(folder / PACKAGE)

@@ -47,7 +47,7 @@ class Upgrade:
         server: Options of the server alone that were typed.
         words: The words after ``vllm serve``; None for a configuration.
         read_only: No code of a release runs; its source alone is read.
-        tell: Called with what is done.
+        notify: Called with what is done.
     """
 
     config: GenerationConfig
@@ -57,7 +57,7 @@ class Upgrade:
     server: tuple[str, ...] = ()
     words: tuple[str, ...] | None = None
     read_only: bool = False
-    tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
+    notify: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
     _known: dict[Release, OnRelease] = field(default_factory=dict, repr=False, compare=False)
 
     def on(self, release: Release) -> OnRelease:
@@ -136,8 +136,8 @@ class Upgrade:
         elif suggested:
             runs.append(replace(run, arguments=changed_arguments(run.arguments, suggested)))
         with ThreadPoolExecutor(2) as pool:
-            before = pool.submit(judge, a.release.source, [run], tell=self.tell)
-            after = judge(b.release.source, runs, tell=self.tell)
+            before = pool.submit(judge, a.release.source, [run], notify=self.notify)
+            after = judge(b.release.source, runs, notify=self.notify)
             return before.result(), after
 
 

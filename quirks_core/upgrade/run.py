@@ -106,7 +106,7 @@ def requirements(release: Release) -> list[Requirement]:
 
 
 def holds(need: Requirement) -> bool:
-    """Tells whether the marker of a requirement holds in this environment; true for a marker that makes no sense."""
+    """Returns whether the marker of a requirement holds in this environment; true for a marker that makes no sense."""
     try:
         return need.marker is None or need.marker.evaluate({"extra": ""})
     except (UndefinedComparison, UndefinedEnvironmentName):

@@ -74,7 +74,7 @@ def unpack(archive: Path, package: str, folder: Path) -> None:
     _check(folder, package, str(archive))
 
 
-def fetch(index: PackageIndex, file: IndexFile, package: str, folder: Path, *, tell: Callable[[str], None]) -> None:
+def fetch(index: PackageIndex, file: IndexFile, package: str, folder: Path, *, notify: Callable[[str], None]) -> None:
     """Writes the Python files of a package from a file of an index into a folder, as `unpack` does.
 
     Of a wheel only they are fetched, if the server takes ranges; each is held against its checksum in the wheel. Else the whole
@@ -85,15 +85,15 @@ def fetch(index: PackageIndex, file: IndexFile, package: str, folder: Path, *, t
         file: The file.
         package: The package's top-level name.
         folder: Gets the files. What is in it after an error is worth nothing.
-        tell: Called with what is done.
+        notify: Called with what is done.
 
     Raises:
         NoSourcesError: It holds none.
         UsageError: It cannot be read, or is not what the index says.
     """
     try:
-        if not (file.is_wheel and _fetch_ranges(index, file, package, folder, tell)):
-            _fetch_whole(index, file, package, folder, tell)
+        if not (file.is_wheel and _fetch_ranges(index, file, package, folder, notify)):
+            _fetch_whole(index, file, package, folder, notify)
     except _BROKEN as error:
         raise UnreadableReleaseError(f"{file.filename} cannot be fetched, and nothing of it is kept: {words(error)}") from None
     _check(folder, package, file.filename)
@@ -102,8 +102,8 @@ def fetch(index: PackageIndex, file: IndexFile, package: str, folder: Path, *, t
 # ---- whole files
 
 
-def _fetch_whole(index: PackageIndex, file: IndexFile, package: str, folder: Path, tell: Callable[[str], None]) -> None:
-    tell(f"fetching {file.filename} as a whole")
+def _fetch_whole(index: PackageIndex, file: IndexFile, package: str, folder: Path, notify: Callable[[str], None]) -> None:
+    notify(f"fetching {file.filename} as a whole")
     archive = folder / file.filename
     with index.open(file.url) as answer, archive.open("wb") as target:
         size, wanted = copied(answer, target), answer.headers.get("Content-Length")
@@ -132,7 +132,7 @@ class _Ranges(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
+    def notify(self) -> int:
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -159,7 +159,7 @@ class _Ranges(io.RawIOBase):
             self._parts += list(found)
 
 
-def _fetch_ranges(index: PackageIndex, file: IndexFile, package: str, folder: Path, tell: Callable[[str], None]) -> bool:
+def _fetch_ranges(index: PackageIndex, file: IndexFile, package: str, folder: Path, notify: Callable[[str], None]) -> bool:
     """Fetches the parts of a wheel that hold Python; False if the server gives whole files only."""
     with index.open(file.url, first=-_TAIL) as answer:
         if getattr(answer, "status", None) != 206:
@@ -177,7 +177,7 @@ def _fetch_ranges(index: PackageIndex, file: IndexFile, package: str, folder: Pa
     with zipfile.ZipFile(source) as archive:
         spans = list(_spans(_wanted(archive.infolist(), package), size))
         amount = sum(last - first for first, last in spans) >> 20
-        tell(f"fetching the Python files of {file.filename}: {amount} of {size >> 20} MiB")
+        notify(f"fetching the Python files of {file.filename}: {amount} of {size >> 20} MiB")
         source.fetch(spans)
         _write_zip(archive, package, folder)
     return True

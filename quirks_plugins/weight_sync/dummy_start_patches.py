@@ -59,7 +59,7 @@ def wrap_dummy_load(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def is_constant(name: str) -> bool:
-    """Tells whether a checkpoint's tensor is, by its name, one that a refit of parameters may leave out."""
+    """Returns whether a checkpoint's tensor is, by its name, one that a refit of parameters may leave out."""
     return _PARAMETER.search(name) is None or _CONSTANT.search(name) is not None
 
 

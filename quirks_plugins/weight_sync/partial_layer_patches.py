@@ -103,7 +103,7 @@ def _take_back(earlier: tuple[str, Any], info: Any, loader: Callable[..., Any]) 
 
 
 def _is_incomplete(layer: torch.nn.Module, info: Any) -> bool:
-    """Tells whether elements of a layer will not be loaded: parts that nobody sent, or padding."""
+    """Returns whether elements of a layer will not be loaded: parts that nobody sent, or padding."""
     padded = any(hasattr(parameter, "weight_loader_numel") for parameter in layer._parameters.values())
     return padded or info.load_numel < info.load_numel_total
 
@@ -139,7 +139,7 @@ def _old_value(layer: Any, name: str, info: Any) -> torch.Tensor | None:
 
 
 def is_as_loaded(layer: Any) -> bool:
-    """Tells whether a layer's kernel reads weights as they are loaded."""
+    """Returns whether a layer's kernel reads weights as they are loaded."""
     method = getattr(layer, "quant_method", None)
     if method is None or type(method).__name__ in _AS_LOADED:
         return True

@@ -55,7 +55,7 @@ def _is_untied(model_config: Any) -> bool:
 
 
 def differ(model: str, revision: str | None = None) -> bool:
-    """Tells whether a checkpoint's head ``[vocabulary, hidden]`` is another matrix than its embeddings.
+    """Returns whether a checkpoint's head ``[vocabulary, hidden]`` is another matrix than its embeddings.
 
     Args:
         model: Its folder, or its id on the hub; only files that are on this machine are read.

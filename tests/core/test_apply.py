@@ -64,7 +64,7 @@ def test_a_block_in_which_a_plan_is_in_force_leaves_nothing_behind(plan, tmp_pat
 def test_the_log_of_a_block_has_the_lines_of_the_hook(plan_of, caplog):
     wanted = Default("engine.seed", 1, reason="it is better"), Default("request.timeout_s", 7.0, reason="it may hang")
     careful = Advise("careful", when=setting("refit.scope").one_of("parameters"))
-    plan = plan_of(*wanted, careful, untold=frozenset({"refit.scope"}))
+    plan = plan_of(*wanted, careful, undeclared=frozenset({"refit.scope"}))
 
     with caplog.at_level(logging.INFO, "model_quirks"), in_force(plan):
         pass

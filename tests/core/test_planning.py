@@ -164,8 +164,8 @@ def test_command_line_and_library_make_the_same_plan(model, config, tmp_path):
     command = [sys.executable, "-m", "quirks_core.cli", "plan", "--json", "--model", model, "--config", str(file)]
     run = config(engine={"seed": 3, "vllm_kwargs": {"block_size": 16}}, quirks={"disable": ["v1-runtime"]})
 
-    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    given = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     plan, options = make_plan(run), PlanOptions.gather(run)
-    assert (told["digest"], told["changes"]) == (plan.digest, plan.changes)
+    assert (given["digest"], given["changes"]) == (plan.digest, plan.changes)
     assert make_plan(run, options, registry=options.registry()).digest == plan.digest

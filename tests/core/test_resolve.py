@@ -137,7 +137,7 @@ def test_what_is_undecided_is_folded_by_the_fact_that_is_missing(make_plan, make
         make_quirk(id="whole", match=scope & dtype),
         make_quirk(id="part", adjustments=[Default(EAGER, True), Advise("careful", when=scope)]),
         make_quirk(id="mistaken", match=UNDECIDED),
-        context=make_context(untold=frozenset({"refit.scope", "train.dtype"})),
+        context=make_context(undeclared=frozenset({"refit.scope", "train.dtype"})),
     )
 
     assert plan.undecided == {"refit.scope": ("part", "whole"), "train.dtype": ("whole",)}

@@ -108,7 +108,7 @@ def test_what_an_arm_says_to_the_hook_are_values_that_it_takes_and_quirks_that_e
         settings = HookSettings.read(found)
 
         assert (settings is not None) == name.startswith("trl")
-        assert settings is None or settings.told["engine.enforce_eager"] is True
+        assert settings is None or settings.given["engine.enforce_eager"] is True
         assert set(arm.disable) <= known
         assert set(filter(None, [found.get("MODEL_QUIRKS_FORCE")])) <= known
 
@@ -229,9 +229,9 @@ def test_of_the_trl_arms_the_dtypes_agree_except_where_that_is_the_fault(curves,
 
     def advised(name):
         """Whether the quirk about dtypes concerns the arm, if it is not switched off."""
-        told = HookSettings.read(curves.variables(curves.ARMS[name], jobs=1, on_gpu=False)).told
+        given = HookSettings.read(curves.variables(curves.ARMS[name], jobs=1, on_gpu=False)).given
         values = {"model": str(options.model), "purpose": "rollout"}
-        for slot, value in told.items():
+        for slot, value in given.items():
             section, _, key = slot.partition(".")
             values.setdefault(section, {})[key] = value
         plan = make_plan(GenerationConfig.parse(values), PlanOptions.gather(environ={}), environ={})

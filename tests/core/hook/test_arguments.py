@@ -26,11 +26,12 @@ def seen(tmp_path_factory):
         found = {}
         args = EngineArgs(model=model, dtype="float32", max_num_seqs=8, data_parallel_size_local=1)
         names = {"dtype", "max_num_seqs", "gpu_memory_utilization", "data_parallel_size_local"}
-        typed.tell(args, typed.Typed(frozenset(names)))
-        settings = HookSettings(told={"refit.scope": "parameters", "env.ACME": "1"})
+        typed.declare(args, typed.Typed(frozenset(names)))
+        settings = HookSettings(given={"refit.scope": "parameters", "env.ACME": "1"})
         for purpose in ("rollout", "serve"):
             run = a.engine_run(args, settings, purpose)
-            found[purpose] = {"slots": run.slots(), "typed": sorted(run.typed_slots()), "untold": sorted(run.untold_slots())}
+            found[purpose] = {"slots": run.slots(), "typed": sorted(run.typed_slots())}
+            found[purpose]["undeclared"] = sorted(run.undeclared_slots())
         found["asynchronous"] = [a.is_asynchronous(args), a.is_asynchronous(AsyncEngineArgs(model=model))]
         signs = {"load_format": "dummy", "enable_sleep_mode": True, "worker_extension_cls": "a.B"}
         found["signs"] = [a.signs_of_a_trainer(args), a.signs_of_a_trainer(EngineArgs(model=model, **signs))]
@@ -43,7 +44,7 @@ def seen(tmp_path_factory):
         for words in lines:
             command = read_serve_command(["vllm", "serve", *words.split()])
             args_of = AsyncEngineArgs(**command.arguments)
-            typed.tell(args_of, typed.Typed(frozenset(command.arguments) - {"model"}))
+            typed.declare(args_of, typed.Typed(frozenset(command.arguments) - {"model"}))
             for purpose in ("rollout", "serve"):
                 runs = command.config(purpose=purpose), a.engine_run(args_of, HookSettings(), purpose)
                 plans = [make_plan(run, environ={}) for run in runs]
@@ -99,7 +100,7 @@ def test_what_the_user_chose_is_typed_also_where_it_equals_the_default(seen):
 
 
 def test_what_belongs_to_the_trainer_is_unknown_in_a_rollout_and_absent_elsewhere(seen):
-    rollout, serve = (set(seen[purpose]["untold"]) for purpose in ("rollout", "serve"))
+    rollout, serve = (set(seen[purpose]["undeclared"]) for purpose in ("rollout", "serve"))
 
     assert {"refit.clear_cache", "sampling.top_p", "train.backend", "request.timeout_s"} <= rollout
     assert "refit.scope" not in rollout

@@ -139,7 +139,7 @@ def test_weights_in_float32_are_no_all_clear_for_a_trainer_that_is_under_autocas
 
 def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, plan_of):
     undecided = [Advise("careful", when=setting(name).one_of("parameters")) for name in ("refit.scope", "refit.transport")]
-    plan = plan_of(*undecided, untold=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
+    plan = plan_of(*undecided, undeclared=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
 
     (line,) = lines(say_plan, plan, TYPED, "told")
     assert "; undecided: 2 quirks, without refit.scope, refit.transport; MODEL_QUIRKS_SET='slot=value;…' supplies" in line
@@ -150,7 +150,7 @@ def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, p
 
 
 def test_advice_is_shown_whatever_its_words(lines, plan_of):
-    plan = plan_of(Advise("what refit.scope means cannot be decided here"), untold=frozenset({"refit.scope"}))
+    plan = plan_of(Advise("what refit.scope means cannot be decided here"), undeclared=frozenset({"refit.scope"}))
 
     assert lines(say_plan, plan, TYPED, "told")[1:] == [
         "  advised: q0: what refit.scope means cannot be decided here",

@@ -42,7 +42,7 @@ def test_the_other_variables_are_read():
         }
     )
 
-    assert settings.told == {"refit.scope": "parameters", "sampling.top_p": 0.9, "engine.max_num_seqs": 8, "env.A": "1"}
+    assert settings.given == {"refit.scope": "parameters", "sampling.top_p": 0.9, "engine.max_num_seqs": 8, "env.A": "1"}
     assert (settings.recipe, settings.receipt) == ("grpo", Path("here.json"))
     assert (settings.needs_receipt, settings.is_quiet) == (True, True)
 
@@ -85,4 +85,4 @@ def test_all_wrong_values_are_listed_at_once():
 def test_a_trainer_without_autocast_can_be_told():
     settings = HookSettings.read({"MODEL_QUIRKS": "on", "MODEL_QUIRKS_SET": "train.dtype=float32;train.autocast=null"})
 
-    assert settings.told == {"train.dtype": "float32", "train.autocast": None}
+    assert settings.given == {"train.dtype": "float32", "train.autocast": None}

@@ -162,7 +162,7 @@ def test_the_command_line_of_trl_leaves_its_dtypes_open_and_a_float32_trainer_ge
         parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(args=command[command.index("serve") + 1:])
         parsed.model = parsed.model_tag  # as vllm serve does
         arguments = AsyncEngineArgs.from_cli_args(parsed)
-        plan = seam.resolve(arguments, HookSettings(told={"train.dtype": "float32"}), "rollout")
+        plan = seam.resolve(arguments, HookSettings(given={"train.dtype": "float32"}), "rollout")
         found["dtype"] = plan.changes.get("engine.dtype")
         found["typed"] = sorted(plan.context.typed)
     """)

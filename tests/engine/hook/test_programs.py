@@ -113,7 +113,7 @@ async def main():
 
     engine_args = AsyncEngineArgs(model=sys.argv[1], max_model_len=128, enforce_eager=True, num_gpu_blocks_override=64)
     before = dict(os.environ)
-    with quirks_for(engine_args, purpose="rollout", told={"refit.scope": "parameters", "sampling.top_p": 1.0}) as applied:
+    with quirks_for(engine_args, purpose="rollout", given={"refit.scope": "parameters", "sampling.top_p": 1.0}) as applied:
         engine = AsyncLLM.from_engine_args(applied.engine_args, usage_context=UsageContext.LLM_CLASS)
         try:
             async for output in engine.generate("once upon", SamplingParams(max_tokens=4), "1"):

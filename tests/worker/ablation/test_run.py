@@ -138,21 +138,21 @@ async def test_a_step_of_other_scenarios_is_not_taken_for_this_one(user, tmp_pat
 
 
 async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
-    table, told = Table(RAW), []
+    table, given = Table(RAW), []
 
-    _, steps = await tried(user(disable=[PROCESSED]), table, f"quirk {PROCESSED}", "engine.logprobs_mode", tell=told.append)
+    _, steps = await tried(user(disable=[PROCESSED]), table, f"quirk {PROCESSED}", "engine.logprobs_mode", notify=given.append)
 
     assert len(table.calls) == 1
     assert steps[0].results == steps[1].results != ()
-    assert any("gives the same run as" in line for line in told)
+    assert any("gives the same run as" in line for line in given)
 
 
 async def test_what_quirks_change_besides_is_said(user):
-    told = []
+    given = []
 
-    await tried(user("gemma4"), Table(STALE), "refit.scope", tell=told.append)
+    await tried(user("gemma4"), Table(STALE), "refit.scope", notify=given.append)
 
-    assert told == ['1/1 refit.scope = "parameters" (restart); quirks then change engine.load_format: dummy to auto']
+    assert given == ['1/1 refit.scope = "parameters" (restart); quirks then change engine.load_format: dummy to auto']
 
 
 # ---- when no further engine is started

@@ -221,7 +221,7 @@ def test_transformers_loads_the_model_before_an_engine_starts(tmp_path):
     steps = []
 
     with pytest.raises(AuditError, match=r"transformers cannot load .*no-such-type"):
-        asyncio.run(audit(GenerationConfig.parse({"model": str(tmp_path)}), tell=steps.append))
+        asyncio.run(audit(GenerationConfig.parse({"model": str(tmp_path)}), notify=steps.append))
 
     assert steps == ["loading the model with transformers"]
 

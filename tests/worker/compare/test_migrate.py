@@ -63,7 +63,7 @@ def run(tmp_path):
 def test_a_dump_is_read_when_its_process_ends(interpreter, write, dumped, run):
     shown = []
 
-    dump = run(interpreter(f"{READ}print('a log line')\nprint('::stage generating', flush=True)\n{write}"), tell=shown.append)
+    dump = run(interpreter(f"{READ}print('a log line')\nprint('::stage generating', flush=True)\n{write}"), notify=shown.append)
 
     assert (dump, shown) == (dumped(), ["generating"])
 

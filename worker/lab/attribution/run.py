@@ -13,7 +13,7 @@ from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.config import GenerationConfig
 from worker.lab.attribution.attribution import attributions, distance
 from worker.lab.attribution.variant import Start, Variant, variants
-from worker.lab.parity.records import Report, Result, Step, Tell
+from worker.lab.parity.records import Notify, Report, Result, Step
 from worker.lab.parity.run import Options, ParityRun
 from worker.lab.parity.store import Store
 
@@ -36,7 +36,7 @@ async def run(
     settings: Sequence[str] = (),
     every: bool = False,
     state: Path | None = None,
-    tell: Tell = lambda _: None,
+    notify: Notify = lambda _: None,
 ) -> Report:
     """Measures parity as `worker.lab.parity.run` does, then the effect of each setting, changed alone.
 
@@ -47,12 +47,12 @@ async def run(
         every: Start an engine also for settings that are left when others have restored every scenario that failed. Always
             so if `settings` are given.
         state: File that stores finished results, shared with `worker.lab.parity.run`.
-        tell: Called with what comes next.
+        notify: Called with what comes next.
 
     Raises:
         UsageError, RefusedError, EngineStartError: As for `worker.lab.parity.run`; also if a setting does not exist.
     """
-    async with ParityRun(config, options, state=state, tell=tell) as parity:
+    async with ParityRun(config, options, state=state, notify=notify) as parity:
         start = Start(parity.config, parity.plan, parity.registry, options.planning)
         variants(start, only=settings)  # fails here if a setting does not exist
         results = await parity.baseline()
@@ -69,7 +69,7 @@ async def run(
         reported = {**parity.engine.values, "engine.dtype": parity.engine.dtype}
         found = variants(start, only=settings, engine=reported)
         every = every or bool(settings)
-        steps = await run_variants(found, results, measure, every=every, tell=tell, store=parity.store)
+        steps = await run_variants(found, results, measure, every=every, notify=notify, store=parity.store)
         return parity.report(results, steps, attributions(results, steps, parity.plan, parity.registry))
 
 
@@ -79,7 +79,7 @@ async def run_variants(
     measure: Measure,
     *,
     every: bool = False,
-    tell: Tell = lambda _: None,
+    notify: Notify = lambda _: None,
     store: Store | None = None,
 ) -> list[Step]:
     """Measures every variant, then combinations for scenarios that no single setting restores.
@@ -89,13 +89,13 @@ async def run_variants(
         baseline: The results of the user's run.
         measure: Measures scenarios.
         every: Start an engine also for what is left when every scenario that failed is restored.
-        tell: Called before each variant.
+        notify: Called before each variant.
         store: Keeps steps that were measured; those that could not be are tried again.
 
     Returns:
         A step for each variant and each combination, in the order in which they were tried.
     """
-    ablation = _Ablation(variants, baseline, measure, tell, store or Store(None, {}))
+    ablation = _Ablation(variants, baseline, measure, notify, store or Store(None, {}))
     for number, variant in enumerate(variants, start=1):
         ablation.place = f"{number}/{len(variants)} "
         restored = "" if every or variant.how != "restart" else ablation.restored_by
@@ -113,7 +113,7 @@ class _Ablation:
     variants: Sequence[Variant]
     baseline: Sequence[Result]
     measure: Measure
-    tell: Tell
+    notify: Notify
     store: Store
     steps: dict[str, Step] = field(default_factory=dict)  # by the variants' keys
     measured: dict[tuple[str, str], str] = field(default_factory=dict)  # a variant's key by its effect
@@ -161,15 +161,15 @@ class _Ablation:
     async def _step(self, variant: Variant, unless: str) -> Step:
         step = Step(setting=variant.setting, before=variant.before, after=variant.after, how=variant.how, error=variant.error)
         if step.error:
-            self.tell(f"{self.place}{variant.key}: cannot be tried: {step.error}")
+            self.notify(f"{self.place}{variant.key}: cannot be tried: {step.error}")
             return step
         if (same := self.measured.get((variant.how, variant.effect))) is not None:
-            self.tell(f"{self.place}{variant.key}: gives the same run as {same}")
+            self.notify(f"{self.place}{variant.key}: gives the same run as {same}")
             return step.model_copy(update={"results": self.steps[same].results})
         if unless:
             return step.model_copy(update={"error": f"all that failed is restored by {unless}; --every-setting tries it"})
         also = ", ".join(f"{slot}: {before} to {after}" for slot, (before, after) in variant.also.items())
-        self.tell(f"{self.place}{variant.key} ({self._cost(variant)}){f'; quirks then change {also}' if also else ''}")
+        self.notify(f"{self.place}{variant.key} ({self._cost(variant)}){f'; quirks then change {also}' if also else ''}")
         begun = time.monotonic()
         try:
             results = tuple(await self.measure(variant, self.scenarios))

@@ -25,7 +25,7 @@ from worker.lab.attribution.draft import draft
 from worker.lab.audit.coverage import FLAGS, OPEN, adjustment, candidates, changes_weights, covering
 from worker.lab.audit.logprobs import Logprobs
 from worker.lab.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Disagreement, Hazard, Logits, Refit
-from worker.lab.parity.records import Tell
+from worker.lab.parity.records import Notify
 from worker.lab.parity.session import running
 from worker.refit.weights.scope import RefitScope
 
@@ -47,7 +47,7 @@ async def audit(
     planning: PlanOptions | None = None,
     *,
     logits: bool = True,
-    tell: Tell = lambda _: None,
+    notify: Notify = lambda _: None,
 ) -> Audit:
     """Audits the refits of one model.
 
@@ -60,7 +60,7 @@ async def audit(
         config: The run to audit. Its purpose is treated as ``rollout``.
         planning: Plan options; quirks that they force are active only on the engine with the plan in force.
         logits: Compare logprobs too; needs one more engine.
-        tell: Called with the name of each step before it starts.
+        notify: Called with the name of each step before it starts.
 
     Returns:
         The audit.
@@ -74,21 +74,21 @@ async def audit(
     require_weights(config.model.path)
     engines = _Engines.of(config, planning or PlanOptions.gather(config))  # before anything runs, so that a refusal comes first
     plan = engines.planned.plan
-    tell("loading the model with transformers")
+    notify("loading the model with transformers")
     trainer = load_trainer(config)
     expected, disagreement = Logprobs(), None
     if logits:
-        tell("starting an engine from the checkpoint, for its logprobs")
+        notify("starting an engine from the checkpoint, for its logprobs")
         disagreement = await _from_checkpoint(engines.bare("auto"), trainer, expected)
-    tell("starting an engine from dummy weights, without quirks of weight transfer")
-    findings, without = await _refits(engines.bare("dummy"), trainer, REFITS, expected, FIRST, tell)
+    notify("starting an engine from dummy weights, without quirks of weight transfer")
+    findings, without = await _refits(engines.bare("dummy"), trainer, REFITS, expected, FIRST, notify)
     suspicious = any(item.rows or item.refit.refused for item in findings) or bool(without and not without.close)
     with_plan = None
     if suspicious and changes_weights(plan):
-        tell("starting an engine with the plan in force")
+        notify("starting an engine with the plan in force")
         scope = RefitScope(plan.value("refit.scope"))
         refits = [(label, scope) for label in PLANNED_REFITS]
-        more, with_plan = await _refits(engines.planned, trainer, refits, expected, PLANNED_REFITS[-1], tell)
+        more, with_plan = await _refits(engines.planned, trainer, refits, expected, PLANNED_REFITS[-1], notify)
         findings += more
     logprobs = {"logits": without, "planned_logits": with_plan, "disagreement": disagreement}
     return _record(plan, findings, **logprobs, seconds=time.monotonic() - start)
@@ -184,14 +184,14 @@ async def _refits(
     refits: Iterable[tuple[str, RefitScope]],
     expected: Logprobs,
     scored: str,
-    tell: Tell,
+    notify: Notify,
 ) -> tuple[list[_Finding], Logits | None]:
     """Starts an engine and refits it; compares logprobs after the refit labelled `scored`, if it may generate then."""
     found: list[_Finding] = []
     logits = None
     async with running(worker):
         for label, scope in refits:
-            tell(f"refit: {label}")
+            notify(f"refit: {label}")
             found.append(await _refit(worker, trainer, label, scope))
             if label == scored and expected and not found[-1].refit.refused:
                 logits = await expected.compare(worker)

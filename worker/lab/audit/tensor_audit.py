@@ -201,7 +201,7 @@ def differing(
 
 
 def _nobodys(tensor: torch.Tensor | None) -> bool:
-    """Tells whether a tensor of a model that was filled with NaN has never been written: a work buffer."""
+    """Returns whether a tensor of a model that was filled with NaN has never been written: a work buffer."""
     return tensor is not None and tensor.is_floating_point() and tensor.numel() > 0 and bool(tensor.isnan().all())
 
 

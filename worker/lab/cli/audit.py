@@ -42,9 +42,9 @@ def run_audit(options: argparse.Namespace) -> int:
     from worker.lab.audit.table import show_audit
 
     console = Screen(stderr=options.json)  # with --json standard output holds the JSON alone
-    with stages(console, _STEPS - options.no_logits) as tell:
+    with stages(console, _STEPS - options.no_logits) as notify:
         try:
-            found = asyncio.run(audit(config, plan_options(options, config), logits=not options.no_logits, tell=tell))
+            found = asyncio.run(audit(config, plan_options(options, config), logits=not options.no_logits, notify=notify))
         except QuirksError as error:
             error.exit_code = max(error.exit_code, AuditError.exit_code)  # 1 says that hazards were found
             raise

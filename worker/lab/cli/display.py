@@ -56,11 +56,11 @@ def stages(console: Screen, total: int | None = None) -> Iterator[Callable[[str]
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total)
 
-        def tell(text: str) -> None:
+        def notify(text: str) -> None:
             if bar.tasks[task].description:
                 bar.advance(task)
             bar.update(task, description=text)
             if not console.is_terminal:
                 console.say(f"[dim]{line(text)}[/]")
 
-        yield tell
+        yield notify

@@ -28,8 +28,8 @@ def run_dump(options: argparse.Namespace) -> int:
     order = make_order(options, console)
     from worker.lab.compare.dumping import carry_out
 
-    with stages(console) as tell:
-        dump = asyncio.run(carry_out(order, tell))
+    with stages(console) as notify:
+        dump = asyncio.run(carry_out(order, notify))
     if options.json:
         facts = {"output": order.output, "rows": len(dump.rows), "plan": dump.plan, "versions": dump.versions}
         print(json.dumps(facts, indent=2))

@@ -15,7 +15,7 @@ from worker.lab.cli.display import stages
 if TYPE_CHECKING:
     from quirks_core.configuration.config import GenerationConfig
     from worker.lab.parity.explain import Explanation, Remains
-    from worker.lab.parity.records import Tell
+    from worker.lab.parity.records import Notify
 
 
 def with_trainer(config: GenerationConfig, name: str | None) -> GenerationConfig:
@@ -33,8 +33,8 @@ def run_explain(options: argparse.Namespace) -> int:
     """Measures and prints an explanation; 0 whatever the difference is."""
     config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
     console = Screen(stderr=options.json)
-    with stages(console) as tell:
-        found = asyncio.run(_explained(options, config, tell))
+    with stages(console) as notify:
+        found = asyncio.run(_explained(options, config, notify))
     text = found.model_dump_json(indent=2)
     if folder:
         (folder / "explanation.json").write_text(text, encoding="utf-8")
@@ -45,12 +45,12 @@ def run_explain(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _explained(options: argparse.Namespace, config: GenerationConfig, tell: Tell) -> Explanation:
+async def _explained(options: argparse.Namespace, config: GenerationConfig, notify: Notify) -> Explanation:
     from worker.lab.parity.explain import Explain
 
     taken = {"prompts": options.prompts, "num_prompts": options.num_prompts, "new_tokens": options.tokens}
     planning = plan_options(options, config)
-    return await Explain(config, planning, **taken, seed=options.seed, device=options.trainer_device, tell=tell).run()
+    return await Explain(config, planning, **taken, seed=options.seed, device=options.trainer_device, notify=notify).run()
 
 
 def show(console: Screen, found: Explanation) -> None:

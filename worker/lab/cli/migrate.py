@@ -54,9 +54,9 @@ def run_migrate(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="quirks-migrate-") as temporary, _ended_by_termination():
         folder = output_folder(options.output) or Path(temporary)
         order = make_order(options, console)
-        with stages(console) as tell:
-            a, b = environments((options.a, options.b), tell=tell)
-            found = compared(options, *dumps(a, b, order, folder, timeout_s=options.timeout, tell=tell))
+        with stages(console) as notify:
+            a, b = environments((options.a, options.b), notify=notify)
+            found = compared(options, *dumps(a, b, order, folder, timeout_s=options.timeout, notify=notify))
         write_text(folder / "comparison.json", found.model_dump_json(indent=2) + "\n")
     show(options, console, found)
     if options.output and not options.json:

@@ -20,7 +20,7 @@ from worker.lab.cli.explain import run_explain, with_trainer
 
 if TYPE_CHECKING:
     from quirks_core.configuration.config import GenerationConfig
-    from worker.lab.parity.records import Report, Tell
+    from worker.lab.parity.records import Notify, Report
 
 _DUMP, _COMPARE, _EXPLAIN = "dump", "compare", "explain"
 
@@ -93,8 +93,8 @@ def run_parity(options: argparse.Namespace) -> int:
         raise UsageError("--steps measures no scenarios: leave out --scenario and --attribute")
     config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
     console = Screen(stderr=options.json)
-    with stages(console) as tell:
-        report = asyncio.run(_measure(options, config, folder / "state.jsonl" if folder else None, tell)).without_samples()
+    with stages(console) as notify:
+        report = asyncio.run(_measure(options, config, folder / "state.jsonl" if folder else None, notify)).without_samples()
     if folder:
         from worker.lab.parity.page import write_report
 
@@ -110,7 +110,7 @@ def run_parity(options: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
-async def _measure(options: argparse.Namespace, config: GenerationConfig, state: Path | None, tell: Tell) -> Report:
+async def _measure(options: argparse.Namespace, config: GenerationConfig, state: Path | None, notify: Notify) -> Report:
     from worker.lab.attribution import run as ablation
     from worker.lab.parity import run as parity
 
@@ -129,8 +129,8 @@ async def _measure(options: argparse.Namespace, config: GenerationConfig, state:
     )
     if options.attribute:
         every = options.every_setting
-        return await ablation.run(config, chosen, settings=options.setting, every=every, state=state, tell=tell)
-    return await parity.run(config, chosen, state=state, tell=tell)
+        return await ablation.run(config, chosen, settings=options.setting, every=every, state=state, notify=notify)
+    return await parity.run(config, chosen, state=state, notify=notify)
 
 
 COMMAND = Command(

@@ -158,14 +158,14 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
         task = bar.add_task("", total=sum(map(number_of_runs, items)))
         given_up = threading.Event()
 
-        def tell(text: str) -> None:
+        def notify(text: str) -> None:
             if given_up.is_set():
                 raise CancelledError
             bar.update(task, description=text)
 
         def proof_of(item: Loaded) -> Proof:
             own = Path(folder, str(threading.get_ident()))  # two jobs must not make the same checkpoint at the same time
-            return prove(item, own, timeout_s=options.timeout, tell=tell).in_words_of(item.quirk.kind)
+            return prove(item, own, timeout_s=options.timeout, notify=notify).in_words_of(item.quirk.kind)
 
         running = {pool.submit(proof_of, item): item for item in items}
         try:

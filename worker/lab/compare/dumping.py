@@ -23,7 +23,7 @@ from worker.async_worker import VllmAsyncGenerationWorker
 from worker.batch import padded
 from worker.lab.compare.dump import STAGE, Dump, Order, Row, RowKey, Sequences, digest
 from worker.lab.compare.effective import effective, versions
-from worker.lab.parity.records import Tell
+from worker.lab.parity.records import Notify
 from worker.lab.parity.session import prefilled, running
 
 #: Bytes of a weights file that are read at its beginning, middle and end.
@@ -37,7 +37,7 @@ async def dump(
     samples: int = 2,
     seed: int = 0,
     tokens_of: Iterable[Sequences] = (),
-    tell: Tell = lambda _: None,
+    notify: Notify = lambda _: None,
 ) -> Dump:
     """Has a running engine generate from prompts, greedily and sampled as configured, and score what it generated.
 
@@ -47,7 +47,7 @@ async def dump(
         samples: Sampled rows per prompt; none where the configured temperature is 0.
         seed: Seed of the first sampled row, counted up for the following ones, so that a row does not depend on other requests.
         tokens_of: Sequences of other dumps to score as well.
-        tell: Called with what comes next.
+        notify: Called with what comes next.
 
     Raises:
         BatchError: There is no prompt, or one is empty or does not fit the context.
@@ -55,15 +55,15 @@ async def dump(
     """
     sampling, plan, model = worker.config.sampling, worker.plan, worker.plan.context.model
     ids = tuple(tuple(map(int, row)) for row in prompts)
-    tell("generating greedily")
+    notify("generating greedily")
     rows = await _generate(worker, ids, [RowKey("greedy", index) for index in range(len(ids))])
     if sampling.temperature > 0 and samples > 0:
-        tell(f"sampling at temperature {sampling.temperature:g}")
+        notify(f"sampling at temperature {sampling.temperature:g}")
         rows += await _generate(worker, ids, [RowKey("sampled", n // samples, seed + n) for n in range(len(ids) * samples)])
     scored: dict[str, tuple[tuple[float, ...], ...]] = {}
     for sequences in ([(ids[row.prompt], row.tokens) for row in rows], *tokens_of):
         if (name := digest(sequences)) not in scored:
-            tell("scoring the other engine's tokens" if scored else "scoring its own tokens")
+            notify("scoring the other engine's tokens" if scored else "scoring its own tokens")
             scored[name] = tuple(await prefilled(worker, sequences))
     slots = {slot: plan.value(slot) for slot in plan.context.settings.keys() | plan.changes.keys()}
     drawn = {f"sampling.{name}": value for name, value in sampling.model_dump(mode="json").items()}
@@ -118,7 +118,7 @@ def _weights_digest(model: str) -> str:
 # ---- with its own engine
 
 
-async def carry_out(order: Order, tell: Tell) -> Dump:
+async def carry_out(order: Order, notify: Notify) -> Dump:
     """Starts an engine, makes the dump and writes it; the engine is stopped in any case.
 
     Raises:
@@ -128,10 +128,10 @@ async def carry_out(order: Order, tell: Tell) -> Dump:
     typed = GenerationConfig.parse(order.config)
     planning = PlanOptions.gather(typed, command_line=order.switches, strict=order.strict, locked=order.locked)
     worker = VllmAsyncGenerationWorker(prepared(typed, order.new_tokens), options=planning)
-    tell("starting the engine")
+    notify("starting the engine")
     async with running(worker):
-        found = await dump(worker, order.prompts, samples=order.samples, seed=order.seed, tokens_of=others, tell=tell)
-        tell("stopping the engine")
+        found = await dump(worker, order.prompts, samples=order.samples, seed=order.seed, tokens_of=others, notify=notify)
+        notify("stopping the engine")
     found.write(Path(order.output))
     return found
 
@@ -148,12 +148,12 @@ def prepared(config: GenerationConfig, new_tokens: int) -> GenerationConfig:
 
 
 def _main(file: str) -> int:
-    def tell(text: str) -> None:
+    def notify(text: str) -> None:
         sys.stdout.write(f"{STAGE}{text}\n")
         sys.stdout.flush()
 
     try:
-        asyncio.run(carry_out(Order.model_validate_json(Path(file).read_bytes()), tell))
+        asyncio.run(carry_out(Order.model_validate_json(Path(file).read_bytes()), notify))
     except QuirksError as error:
         sys.stderr.write("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]) + "\n")
         return error.exit_code

@@ -20,7 +20,7 @@ from packaging.version import Version
 from quirks_core.base import child_process, private_folder
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.facts.packages import installed_platform, installed_version
-from worker.lab.parity.records import Tell
+from worker.lab.parity.records import Notify
 
 _PROJECT = "model-quirks"
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")
@@ -59,14 +59,14 @@ class Environment:
         return f"vLLM {self.vllm}"
 
 
-def environments(specs: Sequence[str], *, tell: Tell = lambda _: None, cache: Path | None = None) -> list[Environment]:
+def environments(specs: Sequence[str], *, notify: Notify = lambda _: None, cache: Path | None = None) -> list[Environment]:
     """Returns the environments that a user names; makes those that are named by a version and are missing or incomplete.
 
     Interpreters are checked before anything is made.
 
     Args:
         specs: Python interpreters, folders with a virtual environment, or versions of vLLM such as ``0.30``.
-        tell: Called with each step.
+        notify: Called with each step.
         cache: Folder of the environments by version; in the user's cache folder if None.
 
     Raises:
@@ -77,7 +77,7 @@ def environments(specs: Sequence[str], *, tell: Tell = lambda _: None, cache: Pa
     pythons = [_python(spec, cache) for spec in specs]
     for python, spec in zip(pythons, specs, strict=True):
         if _is_made(spec):
-            _provide(python, spec, tell)
+            _provide(python, spec, notify)
     return [_described(python) for python in pythons]
 
 
@@ -135,12 +135,12 @@ def _is_source() -> bool:
     return (_TREE / "pyproject.toml").is_file()
 
 
-def _provide(python: Path, spec: str, tell: Tell) -> None:
+def _provide(python: Path, spec: str, notify: Notify) -> None:
     """Makes an environment, completes one that was interrupted, or updates our package in it."""
     if python.exists() and _has_ourselves(python):
         return
     folder = python.parents[1]
-    tell(f"making an environment with vLLM {spec}")
+    notify(f"making an environment with vLLM {spec}")
     try:
         venv.EnvBuilder(with_pip=True, symlinks=True).create(folder)
     except (OSError, ValueError) as error:
@@ -149,11 +149,11 @@ def _provide(python: Path, spec: str, tell: Tell) -> None:
     packages = [*_ourselves(extra), f"{vllm}=={spec}.*"]
     transformers = installed_version("transformers")
     try:  # with our transformers, so that only vLLM changes
-        _pip(python, "install", *packages, *([f"transformers=={transformers}"] if transformers else []), tell=tell)
+        _pip(python, "install", *packages, *([f"transformers=={transformers}"] if transformers else []), notify=notify)
     except QuirksError:
-        _pip(python, "install", *packages, tell=tell)
+        _pip(python, "install", *packages, notify=notify)
     if _is_on_cpu():
-        _pip(python, "uninstall", "--yes", *_MEDIA, tell=tell)
+        _pip(python, "uninstall", "--yes", *_MEDIA, notify=notify)
 
 
 def _is_on_cpu() -> bool:
@@ -168,7 +168,7 @@ def _ourselves(extra: str = "") -> list[str]:
     return [f"{_PROJECT}{extras}=={version(_PROJECT)}"]
 
 
-def _pip(python: Path, *arguments: str, tell: Tell) -> None:
+def _pip(python: Path, *arguments: str, notify: Notify) -> None:
     """Runs pip.
 
     Raises:
@@ -179,7 +179,7 @@ def _pip(python: Path, *arguments: str, tell: Tell) -> None:
     def read(line: str) -> None:
         last.append(line.strip())
         if line.startswith(("Collecting", "Downloading", "Installing", "Building")):
-            tell(line.strip().partition(" (")[0][:100])
+            notify(line.strip().partition(" (")[0][:100])
 
     command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
     environ = {**(_CPU_TORCH if _is_on_cpu() else {}), "PIP_PROGRESS_BAR": "off", **os.environ}
@@ -189,7 +189,7 @@ def _pip(python: Path, *arguments: str, tell: Tell) -> None:
 
 def main() -> None:
     """Prints the interpreter of each environment that is named, for ``make prove VLLM=…``; the steps go to standard error."""
-    for environment in environments(sys.argv[1:], tell=lambda text: print(text, file=sys.stderr)):  # noqa: T201
+    for environment in environments(sys.argv[1:], notify=lambda text: print(text, file=sys.stderr)):  # noqa: T201
         print(environment.python)  # noqa: T201
 
 

@@ -13,7 +13,7 @@ from quirks_core.base import child_process
 from quirks_core.base.errors import QuirksError
 from worker.lab.compare.dump import STAGE, Dump, Order
 from worker.lab.compare.environments import Environment
-from worker.lab.parity.records import Tell
+from worker.lab.parity.records import Notify
 
 #: Seconds that one dump may take.
 TIMEOUT_S = 1800.0
@@ -28,7 +28,7 @@ class DumpFailedError(QuirksError):
 
 
 def dumps(
-    a: Environment, b: Environment, order: Order, folder: Path, *, timeout_s: float = TIMEOUT_S, tell: Tell = lambda _: None
+    a: Environment, b: Environment, order: Order, folder: Path, *, timeout_s: float = TIMEOUT_S, notify: Notify = lambda _: None
 ) -> tuple[Dump, Dump]:
     """Makes A's dump, then B's, which scores A's tokens too.
 
@@ -38,18 +38,18 @@ def dumps(
         order: What to make; output and whose tokens to score are set here.
         folder: Where ``A.json`` and ``B.json`` go.
         timeout_s: Seconds that each may take.
-        tell: Called with what comes next.
+        notify: Called with what comes next.
 
     Raises:
         DumpFailedError: One of them failed or took too long.
     """
     first, second = str(folder / "A.json"), str(folder / "B.json")
     of_a, of_b = {"output": first}, {"output": second, "tokens_of": first}
-    found = dump_in(a, order.model_copy(update=of_a), timeout_s=timeout_s, tell=lambda text: tell(f"A: {text}"))
-    return found, dump_in(b, order.model_copy(update=of_b), timeout_s=timeout_s, tell=lambda text: tell(f"B: {text}"))
+    found = dump_in(a, order.model_copy(update=of_a), timeout_s=timeout_s, notify=lambda text: notify(f"A: {text}"))
+    return found, dump_in(b, order.model_copy(update=of_b), timeout_s=timeout_s, notify=lambda text: notify(f"B: {text}"))
 
 
-def dump_in(environment: Environment, order: Order, *, timeout_s: float = TIMEOUT_S, tell: Tell = lambda _: None) -> Dump:
+def dump_in(environment: Environment, order: Order, *, timeout_s: float = TIMEOUT_S, notify: Notify = lambda _: None) -> Dump:
     """Makes a dump with the interpreter of an environment.
 
     Raises:
@@ -60,7 +60,7 @@ def dump_in(environment: Environment, order: Order, *, timeout_s: float = TIMEOU
     with tempfile.TemporaryDirectory(prefix="quirks-dump-") as folder:
         file = Path(folder, "order.json")
         file.write_text(order.model_dump_json(), encoding="utf-8")
-        code, last = _run([str(environment.python), "-P", "-m", "worker.lab.compare.dumping", str(file)], timeout_s, tell)
+        code, last = _run([str(environment.python), "-P", "-m", "worker.lab.compare.dumping", str(file)], timeout_s, notify)
     if code == 0 and output.is_file():
         return Dump.read(output)
     if code is None:
@@ -75,13 +75,13 @@ def dump_in(environment: Environment, order: Order, *, timeout_s: float = TIMEOU
     raise DumpFailedError("\n    ".join([first, *last]))
 
 
-def _run(command: list[str], timeout_s: float, tell: Tell) -> tuple[int | None, list[str]]:
+def _run(command: list[str], timeout_s: float, notify: Notify) -> tuple[int | None, list[str]]:
     """Runs a dump; returns its exit code, None if it took too long, and its last lines."""
     last: deque[str] = deque(maxlen=_LAST_LINES)
 
     def read(line: str) -> None:
         if line.startswith(STAGE):
-            tell(line.removeprefix(STAGE).strip())
+            notify(line.removeprefix(STAGE).strip())
         elif line.strip():
             last.append(line.rstrip()[:500])
 

@@ -33,7 +33,7 @@ from worker.engine import vllm_adapter
 from worker.errors import EngineStartError
 from worker.lab.parity.metrics import whole_metrics
 from worker.lab.parity.prompts import Prompts, load_prompts
-from worker.lab.parity.records import Distance, ParityRecord, Sample, Tell
+from worker.lab.parity.records import Distance, Notify, ParityRecord, Sample
 from worker.lab.parity.scoring import distances
 from worker.lab.parity.session import Session, distributions, prefilled, running
 from worker.lab.parity.trainer import Trainer, TrainerOptions
@@ -122,7 +122,7 @@ class Explain:
         new_tokens: int = 64,
         seed: int = 0,
         device: str | None = None,
-        tell: Tell = lambda _: None,
+        notify: Notify = lambda _: None,
     ) -> None:
         """Checks everything that needs no engine, and loads the trainer's model.
 
@@ -134,7 +134,7 @@ class Explain:
             new_tokens: Tokens generated from each.
             seed: Seed of the samples.
             device: Where the trainer computes; a GPU if there is one, if None.
-            tell: Called with each step.
+            notify: Called with each step.
 
         Raises:
             UsageError: The configuration does not say how the trainer computes, or something in it is wrong.
@@ -146,13 +146,13 @@ class Explain:
                 "how the trainer computes is unknown: set train.dtype (of its weights), train.autocast and train.head_dtype, "
                 "or give --trainer"
             )
-        self._planning, self._tell = planning, tell
+        self._planning, self._notify = planning, notify
         self._tokens, self._seed = new_tokens, seed
         self._config = config.overridden({"engine.load_format": "auto", "engine.max_logprobs": -1})
         self._prompts: Prompts = load_prompts(config.model, file=prompts, count=num_prompts, seed=seed)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._as_is = TrainerOptions(train.dtype, train.attn_implementation, train.head_dtype, device, train.autocast)
-        tell("loading the trainer's model")
+        notify("loading the trainer's model")
         self._trainer = Trainer.load(config.model.path, self._as_is, revision=config.model.revision)
 
     async def run(self) -> Explanation:
@@ -171,7 +171,7 @@ class Explain:
                 failed[engine.name] = words(error)
             else:
                 engines.append(engine)
-        self._tell("scoring with the trainer")
+        self._notify("scoring with the trainer")
         return await asyncio.to_thread(self._explained, engines, failed, dtype, whole)
 
     # ---- engines
@@ -185,7 +185,7 @@ class Explain:
 
     async def _measure(self, engine: _Engine, first: _Engine) -> tuple[str, dict[str, float]]:
         """Has an engine generate its own samples and score those of the first; returns its dtype and distances."""
-        self._tell(f"starting the engine {engine.name}")
+        self._notify(f"starting the engine {engine.name}")
         worker = VllmAsyncGenerationWorker(self._config.adjusted(engine.changes), options=self._planning)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(running(worker))
@@ -197,7 +197,7 @@ class Explain:
             begun = time.perf_counter()
             engine.samples, _ = await session.generate()
             engine.seconds = time.perf_counter() - begun
-            self._tell(f"scoring with the engine {engine.name}")
+            self._notify(f"scoring with the engine {engine.name}")
             engine.scores, whole = await self._scored(session, first.samples, whole=engine is first)
             return vllm_adapter.model_dtype(session.llm), whole
 

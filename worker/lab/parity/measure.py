@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from quirks_core.base.errors import QuirksError, UsageError, nearest
 from worker.errors import EngineDiedError
 from worker.lab.parity.metrics import Decode, measured
-from worker.lab.parity.records import OLD, Result, Sample, Tell
+from worker.lab.parity.records import OLD, Notify, Result, Sample
 from worker.lab.parity.scenarios import SCENARIOS, Scenario
 from worker.lab.parity.session import Session
 from worker.lab.parity.thresholds import Threshold, judge
@@ -31,7 +31,7 @@ async def measure(
     thresholds: Sequence[Threshold],
     *,
     epsilon: float = 0.2,
-    tell: Tell = lambda _: None,
+    notify: Notify = lambda _: None,
     done: Callable[[Result], object] = lambda _: None,
 ) -> list[Result]:
     """Runs scenarios one after the other.
@@ -41,7 +41,7 @@ async def measure(
         names: Names of scenarios.
         thresholds: The limits of the metrics.
         epsilon: Ratios outside of 1 ± epsilon count as clipped.
-        tell: Called before each scenario.
+        notify: Called before each scenario.
         done: Called with each result as soon as it is known.
 
     Returns:
@@ -52,7 +52,7 @@ async def measure(
     """
     results = []
     for name in chosen(names):
-        tell(name)
+        notify(name)
         results.append(await _run(session, SCENARIOS[name], thresholds, epsilon))
         done(results[-1])
     return results

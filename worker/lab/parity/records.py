@@ -19,7 +19,7 @@ JOINT: Final = " + "
 OLD, NEW = "a", "b"
 
 #: Called with the name of the next step.
-Tell: TypeAlias = Callable[[str], object]
+Notify: TypeAlias = Callable[[str], object]
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 #: What a limit bounds: the value from above (``high``), from below (``low``), or its absolute value (``size``).
 Side: TypeAlias = Literal["high", "low", "size"]

@@ -22,7 +22,7 @@ from worker.engine import vllm_adapter
 from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
 from worker.lab.parity.measure import chosen, judged, measure
 from worker.lab.parity.prompts import load_prompts
-from worker.lab.parity.records import Attribution, ParityRecord, Report, Result, Step, Tell
+from worker.lab.parity.records import Attribution, Notify, ParityRecord, Report, Result, Step
 from worker.lab.parity.session import Refits, Session, running
 from worker.lab.parity.steps import measure_steps
 from worker.lab.parity.store import Store
@@ -61,7 +61,9 @@ class Options:
     planning: PlanOptions = field(default_factory=PlanOptions)  #: plan options
 
 
-async def run(config: GenerationConfig, options: Options, *, state: Path | None = None, tell: Tell = lambda _: None) -> Report:
+async def run(
+    config: GenerationConfig, options: Options, *, state: Path | None = None, notify: Notify = lambda _: None
+) -> Report:
     """Measures parity of a configuration; `worker.lab.attribution.run` also finds the settings that affect it.
 
     Args:
@@ -69,14 +71,14 @@ async def run(config: GenerationConfig, options: Options, *, state: Path | None 
         options: What to measure.
         state: File that stores finished results, so that a second call resumes an interrupted one; its name gets a part of a
             digest of the run's settings, versions and variables (`state-1a2b3c4d.jsonl`).
-        tell: Called with what comes next.
+        notify: Called with what comes next.
 
     Raises:
         UsageError: Something in configuration, prompts or options is wrong.
         RefusedError: The configuration cannot work.
         EngineStartError: The engine died while it started.
     """
-    async with ParityRun(config, options, state=state, tell=tell) as parity:
+    async with ParityRun(config, options, state=state, notify=notify) as parity:
         return parity.report(await (parity.over_steps() if options.steps else parity.baseline()))
 
 
@@ -98,11 +100,11 @@ class ParityRun:
     """
 
     def __init__(
-        self, config: GenerationConfig, options: Options, *, state: Path | None = None, tell: Tell = lambda _: None
+        self, config: GenerationConfig, options: Options, *, state: Path | None = None, notify: Notify = lambda _: None
     ) -> None:
         """Checks everything; see `run` for arguments and errors."""
         self._options = options
-        self._tell = tell
+        self._notify = notify
         self._profile = options.profile or (STEPS_PROFILE if options.steps else DEFAULT_PROFILE)
         # No trainer of another library is equal to the last bit.
         exact = self._profile == ZERO_PROFILE and not options.scenarios
@@ -139,7 +141,7 @@ class ParityRun:
     async def baseline(self) -> list[Result]:
         """Measures what the store does not contain yet."""
         if self.store.found:
-            self._tell(f"resuming an earlier run; {self.store.found} results are stored")
+            self._notify(f"resuming an earlier run; {self.store.found} results are stored")
         found = {name: self._judged(piece) for name in self._names if (piece := self.store.get(name, Result)) is not None}
         if missing := [name for name in self._names if name not in found]:
             session = await self._start(self.config, self._options.planning, note=self._starting_over())
@@ -153,7 +155,7 @@ class ParityRun:
         """Measures the steps; an interrupted run begins again, because each step's weights build on the last one's."""
         session = await self._start(self.config, self._options.planning)
         found = await measure_steps(
-            session, self._options.steps, self._thresholds, epsilon=self._options.epsilon, tell=self._tell
+            session, self._options.steps, self._thresholds, epsilon=self._options.epsilon, notify=self._notify
         )
         reported = {item.slot: item.engine for item in session.worker.receipt.engine}
         self.store.put(_ENGINE, EngineValues(values=reported, dtype=vllm_adapter.model_dtype(session.llm)))
@@ -199,7 +201,7 @@ class ParityRun:
         )
 
     async def _measure(self, session: Session, names: Sequence[str], **options: Any) -> list[Result]:
-        return await measure(session, names, self._thresholds, epsilon=self._options.epsilon, tell=self._tell, **options)
+        return await measure(session, names, self._thresholds, epsilon=self._options.epsilon, notify=self._notify, **options)
 
     async def _rescored(self, result: Result, options: TrainerOptions) -> Result:
         if self._trainer is None or result.scenario in _WITHOUT_TRAINER or result.status != "measured":
@@ -232,7 +234,7 @@ class ParityRun:
         if self._session is None or self._running != (config, planning):
             worker = VllmAsyncGenerationWorker(config, options=planning)  # before the running engine is stopped
             await self._stop()
-            self._tell(f"starting an engine{note}")
+            self._notify(f"starting an engine{note}")
             await self._stack.enter_async_context(running(worker))
             options, of_trainer = self._options, self._trainer_options(worker.plan)
             made = {"new_tokens": options.new_tokens, "seed": options.seed}
@@ -247,7 +249,7 @@ class ParityRun:
 
     def _load_trainer(self, config: GenerationConfig) -> tuple[Trainer | None, GenerationConfig]:
         """Loads the trainer's model; without one the engine is compared with itself, and must load the checkpoint."""
-        self._tell("loading the trainer's model")
+        self._notify("loading the trainer's model")
         train = config.train
         options = TrainerOptions(train.dtype, train.attn_implementation, train.head_dtype, self._device, train.autocast)
         try:

@@ -7,7 +7,7 @@ import time
 from quirks_core.base.errors import QuirksError
 from worker.errors import EngineDiedError
 from worker.lab.parity.measure import judged
-from worker.lab.parity.records import OLD, Result, Tell
+from worker.lab.parity.records import OLD, Notify, Result
 from worker.lab.parity.scenarios import power
 from worker.lab.parity.session import Session
 from worker.lab.parity.thresholds import Threshold
@@ -18,7 +18,7 @@ _TITLE = f"rollouts of new weights: each step adds noise of {STEP:.0%} to every 
 
 
 async def measure_steps(
-    session: Session, steps: int, thresholds: tuple[Threshold, ...], *, epsilon: float, tell: Tell = lambda _: None
+    session: Session, steps: int, thresholds: tuple[Threshold, ...], *, epsilon: float, notify: Notify = lambda _: None
 ) -> list[Result]:
     """Measures parity step by step.
 
@@ -27,7 +27,7 @@ async def measure_steps(
         steps: How many.
         thresholds: The limits of the metrics.
         epsilon: Ratios outside of 1 ± epsilon count as clipped.
-        tell: Called before each step.
+        notify: Called before each step.
 
     Returns:
         A result for each step; the last one is that of a step that failed.
@@ -39,7 +39,7 @@ async def measure_steps(
     before = OLD
     for number in range(1, steps + 1):
         label = f"step {number}"
-        tell(label)
+        notify(label)
         empty, begun = Result(scenario=label, title=_TITLE), time.monotonic()
         try:
             results.append(await _step(session, label, before, number, empty, thresholds, epsilon))

@@ -141,7 +141,7 @@ def _overridden(report: Report) -> str:
 
 
 def _wrong_from_disk(report: Report, broken: list[Result]) -> bool:
-    """Tells whether an engine that loaded the checkpoint fails before any refit: the user's, or one of the ablation."""
+    """Returns whether an engine that loaded the checkpoint fails before any refit: the user's, or one of the ablation."""
     tried = any(step.setting == "engine.load_format" and not step.error for step in report.steps)
     from_disk = tried or report.settings.get("engine.load_format") not in (None, "dummy")
     return from_disk and any(result.scenario == "cold-start" for result in broken)

@@ -33,13 +33,13 @@ class Threshold:
     source: str  #: where the limit comes from, with a URL if it is somebody else's
 
     def allows(self, value: float) -> bool:
-        """Tells whether a value is within the limit; NaN never is."""
+        """Returns whether a value is within the limit; NaN never is."""
         if self.side == "low":
             return value >= self.limit
         return (abs(value) if self.side == "size" else value) <= self.limit
 
     def replaces(self, other: Threshold) -> bool:
-        """Tells whether this one, typed by a user, replaces another one: a limit of the absolute value bounds both sides."""
+        """Returns whether this one, typed by a user, replaces another one: a limit of the absolute value bounds both sides."""
         return self.metric == other.metric and (self.side == other.side or "size" in (self.side, other.side))
 
 
