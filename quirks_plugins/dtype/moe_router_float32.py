@@ -29,6 +29,7 @@ from quirks_core import (
     Quirk,
     Severity,
     StaticProbe,
+    described,
     model_type,
     no,
     package,
@@ -48,6 +49,11 @@ _capability = Fact("platform.gpu.capability")
 #: The product in float32 exists: Hopper and the family of SM100 have one in every version.
 _on_cuda = package("vllm", introduced="0.29.0") | _capability.one_of(90) | (_capability.above(99) & _capability.below(110))
 _on_rocm = package("vllm", introduced="0.28.0")
+_has_kernel = described(
+    (platform("cuda") & _on_cuda) | (platform("rocm") & _on_rocm),
+    "this vLLM has a kernel with float32 logits for the GPU",
+    "this vLLM has no kernel with float32 logits for the platform",
+)
 _A100, _HOPPER = {"platform.gpu.capability": 80}, {"platform.gpu.capability": 90}
 
 QUIRK = Quirk(
@@ -59,7 +65,7 @@ QUIRK = Quirk(
         | (_multimodal & ~Fact("model.config.text_config.moe_router_dtype").is_set())
     )
     & purpose("rollout")
-    & ((platform("cuda") & _on_cuda) | (platform("rocm") & _on_rocm))
+    & _has_kernel
     & ~setting("engine.dtype").one_of("float32", "float"),
     affected=Affected("vllm", introduced="0.25.1"),
     adjustments=[

@@ -18,7 +18,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, Fact, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import (
+    Affected,
+    Fact,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    described,
+    no,
+    report,
+    setting,
+    unknown,
+    yes,
+)
 from quirks_plugins.model_config.rope import NAMES, OVERRIDES, num_positions, of_kind, text_only
 
 if TYPE_CHECKING:
@@ -30,7 +44,11 @@ _POSITIONS = "model.config.max_position_embeddings"
 
 def _has(key: str) -> Match:
     new, old = (Fact(f"model.config.{name}.{key}").is_set() for name in NAMES)
-    return new | old | setting(f"{OVERRIDES}.{NAMES[0]}.{key}").is_set() | setting(f"{OVERRIDES}.{NAMES[1]}.{key}").is_set()
+    typed_new, typed_old = (setting(f"{OVERRIDES}.{name}.{key}").is_set() for name in NAMES)
+    has: Match = described(
+        new | old | typed_new | typed_old, f"the rope mapping has a `{key}`", f"the rope mapping has no `{key}`"
+    )
+    return has
 
 
 _LENGTH = setting("engine.max_model_len")

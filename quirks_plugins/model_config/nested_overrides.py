@@ -19,7 +19,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import (
+    Affected,
+    Default,
+    Fact,
+    ModelFlag,
+    Quirk,
+    Severity,
+    StaticProbe,
+    described,
+    no,
+    report,
+    setting,
+    unknown,
+    yes,
+)
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
@@ -43,12 +57,17 @@ def _nested(context: RunContext) -> dict[str, Any]:
 
 
 _first, _second, _third, _fourth, _fifth = (_misses(key) for key in _KEYS)
+_some_key = described(
+    _first | _second | _third | _fourth | _fifth,
+    f"`{_SLOT}` has one of {', '.join(f'`{key}`' for key in _KEYS)} at its top level and not in `text_config`",
+    f"`{_SLOT}` has all of its settings of length, rope and window in `text_config`",
+)
 
 QUIRK = Quirk(
     id="nested-overrides",
     title="hf_overrides at the top level do not reach the language model of a multimodal model",
     flag=ModelFlag.MODEL_CONFIG,
-    match=Fact("model.config.text_config").is_set() & (_first | _second | _third | _fourth | _fifth),
+    match=Fact("model.config.text_config").is_set() & _some_key,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Default(_SLOT, _nested, reason="vLLM reads these settings from text_config"),
     severity=Severity.WRONG_OUTPUT,

@@ -27,6 +27,7 @@ from quirks_core import (
     Require,
     Severity,
     StaticProbe,
+    described,
     no,
     platform,
     purpose,
@@ -50,11 +51,13 @@ _FP8 = {
 }
 
 #: The ways to FP8 for which vLLM considers these experts (``allow_vllm_cutlass`` in fused_moe/oracle/fp8.py).
-_checkpoint = (
+_checkpoint = described(
     Fact("model.config.quantization_config.quant_method").one_of("compressed-tensors")
     & Fact(f"{_GROUP}.type").one_of("float")
     & Fact(f"{_GROUP}.num_bits").one_of(8)
-    & Fact(f"{_GROUP}.strategy").one_of("channel", "tensor")
+    & Fact(f"{_GROUP}.strategy").one_of("channel", "tensor"),
+    "the checkpoint is compressed-tensors FP8 with a scale per channel or tensor",
+    "the checkpoint is not compressed-tensors FP8 with a scale per channel or tensor",
 )
 _online = setting("engine.quantization").one_of("fp8_per_channel")
 

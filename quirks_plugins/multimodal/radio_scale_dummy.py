@@ -27,6 +27,7 @@ from quirks_core import (
     Require,
     Severity,
     StaticProbe,
+    described,
     model_type,
     no,
     purpose,
@@ -54,7 +55,11 @@ QUIRK = Quirk(
     title="A dummy start leaves noise in the layer scales of RADIO, the vision tower of Nemotron Nano VL and Omni",
     flag=ModelFlag.MULTIMODAL,
     match=(
-        (model_type(*_NAMES) | Fact("model.architectures").any_in(*_NAMES))
+        described(
+            model_type(*_NAMES) | Fact("model.architectures").any_in(*_NAMES),
+            "the model is a Nemotron Nano VL or Omni (" + ", ".join(f"`{name}`" for name in _NAMES) + ")",
+            "the model is no Nemotron Nano VL or Omni",
+        )
         & purpose("rollout")
         & ~setting("engine.language_model_only").is_true()
     ),
