@@ -70,7 +70,9 @@ QUIRK = Quirk(
         "glm_moe_dsa",
         "hy_v3",
         "hy_v4",
-        "inkling",
+        "inkling_mm_model",
+        "inkling_model",
+        "inkling_text",
         "kimi_linear",
         "lfm2_moe",
         "longcat_flash",
@@ -117,6 +119,7 @@ QUIRK = Quirk(
             patches="DummyModelLoader.load_weights",
             advises="does not balance it",
         ),
+        yes("inkling_mm_model", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
         yes("glm4_moe", {"engine.load_format": "auto", **_PARAMETERS}, vllm="0.32.0", advises="does not balance it"),
         yes(
             "glm4_moe",
