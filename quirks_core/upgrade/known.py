@@ -70,7 +70,7 @@ KNOWN = (
         "sleep-kv-cache-size",
         setting("engine.enable_sleep_mode").is_true() & ~setting("engine.kv_cache_memory_bytes").is_set(),
         StaticProbe("vllm.utils.mem_utils", r"result\.total_consumed = ", found_means_affected=False),
-        "the KV cache of an engine with sleep mode is too large, because memory of the sleep mode's allocator is counted wrongly",
+        "the KV cache of an engine with sleep mode is too large, because memory of its allocator is counted wrongly",
         "the KV cache of an engine with sleep mode takes the memory that is left; engine.kv_cache_memory_bytes fixes its size",
         "https://github.com/vllm-project/vllm/issues/40256",
     ),

@@ -45,9 +45,8 @@ def _renew_norm(finalize: Any) -> None:
     """MuseSpark's experts keep the weight of the norm after them in the dtype of the activations."""
     import torch
 
-    copy, norm = getattr(finalize, "_fused_weight", None), getattr(finalize, "_norm", None)
-    if isinstance(copy, torch.Tensor) and getattr(norm, "has_weight", False):
-        copy.copy_(norm.weight)
+    if isinstance(copy := getattr(finalize, "_fused_weight", None), torch.Tensor) and finalize._norm.has_weight:
+        copy.copy_(finalize._norm.weight)
 
 
 def _gates(runner: Any) -> torch.Tensor:
