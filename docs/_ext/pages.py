@@ -17,7 +17,7 @@ from quirks_core.cli.listing import counted
 from quirks_core.cli.main import make_parser
 from quirks_core.cli.showing import describe
 from quirks_core.cli.words import example, outcome
-from quirks_core.configuration.slots import SLOTS
+from quirks_core.configuration.slots import SLOTS, is_enforced
 from quirks_core.declaration import data_file
 from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import BUILT_IN, Kind, ModelFlag
@@ -27,6 +27,8 @@ from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import FACTS, FAMILIES, FactSpec
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.summary import Summary
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.lifecycle import lifecycle
 from quirks_core.plugins.registry import Registry
@@ -112,6 +114,17 @@ def _sign(quirk: Quirk, version: str) -> str:
     return _SIGNS[affects(quirk, version)] if quirk.is_examined("vllm", version) else _UNEXAMINED
 
 
+def acts_alone(item: Loaded) -> bool:
+    """Returns whether a quirk does more than advise in some run of which nobody but the engine knows anything.
+
+    The runs are those of its examples in which the user sets engine arguments and environment variables alone: another program
+    starts the engine, with ``MODEL_QUIRKS=on``, and says nothing of its trainer.
+    """
+    of_engines = (one for one in item.quirk.examples if all(map(is_enforced, (*one.settings, *one.defaults))))
+    plans = (resolve(one.context(), [item]) for one in of_engines if one.answer is Answer.YES)
+    return any(plan.refusals or Summary.of(plan).in_force for plan in plans)
+
+
 def models(quirk: Quirk) -> list[str]:
     """Names the models that a quirk can concern."""
     if types := quirk.match.model_types():
@@ -178,11 +191,16 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
                 "<br>".join(f"[{reference.type}]({reference.url})" for reference in quirk.references),
             ]
         )
+    workarounds = [item for item in loaded if item.quirk.kind is Kind.WORKAROUND]
+    advising = [f"`{item.quirk.id}`" for item in workarounds if not acts_alone(item)]
     return _page(
         "Catalogue of built-in quirks",
         f"A row for every quirk: {counted(item.quirk.kind for item in loaded)}. A *workaround* cures a defect until evidence "
         "retires it, a *rule* refuses, advises or sets what a limit or definition of vLLM or a trainer asks for, and a "
         "*feature* is for speed, or is a default of our own; the [glossary](glossary.md) explains the other words.",
+        f"{len(workarounds) - len(advising)} of the {len(workarounds)} workarounds act under `MODEL_QUIRKS=on` in an engine that "
+        f"another program starts, without help of its trainer: by a setting, a patch or a refusal. {', '.join(advising)} only "
+        "advise. `raw-weight-load` is a patch that only warns.",
         f"The columns with numbers are versions of vLLM: {_LEGEND} "
         f"*Status* is that of vLLM {ENGINES[-1]}. *Evidence* says what supports the quirk: a paired run on a "
         "platform, the source by a static probe, or the declaration alone. `quirks plan --vllm A,B` answers the same for your "

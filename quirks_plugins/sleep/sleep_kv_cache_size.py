@@ -43,7 +43,7 @@ QUIRK = Quirk(
     match=setting(_SLEEP).is_true() & platform("cuda") & ~setting(_SIZE).is_set(),
     affected=Affected("vllm", introduced="0.17.0", fixed="0.27.0"),
     adjustments=Advise(
-        f"this vLLM counts too little memory as used in sleep mode, so that its KV cache is too large: set {_SIZE}, for example "
+        f"this vLLM counts too little memory as used in sleep mode, and makes the KV cache too large: set {_SIZE}, for example "
         'to "Available KV cache memory" in the log of an engine without sleep mode'
     ),
     severity=Severity.CRASH,

@@ -10,6 +10,7 @@ import pytest
 from quirks_core import Default, Fact, Require, described, model_type, package, setting, typed
 from quirks_core.cli.main import main
 from quirks_core.cli.words import condition, sentence
+from quirks_core.declaration.flags import Kind
 from quirks_core.plugins.registry import Registry
 
 SCOPE = typed("refit.scope") & setting("refit.scope").one_of("parameters")
@@ -81,6 +82,15 @@ def test_a_range_in_the_match_of_a_feature_is_the_range_of_its_page():
             "| versions | vllm >= 0.26.0, < 0.33.1 (known from 0.26, the oldest supported; earlier not examined) |"
             in (pages.quirk_pages()[f"{name}.md"])
         )
+
+
+def test_nine_in_ten_workarounds_act_in_an_engine_that_another_program_starts_without_help_of_its_trainer():
+    workarounds = [item for item in Registry.load().loaded if item.quirk.kind is Kind.WORKAROUND]
+
+    advising = sorted(item.quirk.id for item in workarounds if not pages.acts_alone(item))
+
+    assert advising == ["inkling-experts-refit", "longrope-short-sequences", "sleep-kv-cache-size"]
+    assert len(advising) <= len(workarounds) / 10
 
 
 @every_page
