@@ -44,7 +44,10 @@ _NOTE = "<!-- Written by `make docs`; edit the declarations, not this page. -->"
 
 _SIGNS = {Answer.YES: "●", Answer.NO: "○", Answer.UNKNOWN: "?"}
 _UNEXAMINED = "·"
-_LEGEND = f"● it concerns some run on that version, ○ none, {_UNEXAMINED} not examined, ? it depends on another package."
+_LEGEND = (
+    f"● it concerns some run on that version, ○ none, {_UNEXAMINED} not examined, ? it depends on another package. The newest "
+    f"vLLM whose source was read is {ENGINES[-1]}."
+)
 _HELP_WIDTH = 100
 #: What a range says of versions that were not examined; too long for a table.
 _KNOWN = re.compile(r"known from ([\d.]+), the oldest supported; earlier not examined")
@@ -115,7 +118,7 @@ def _sign(quirk: Quirk, version: str) -> str:
 
 
 def acts_alone(item: Loaded) -> bool:
-    """Returns whether a quirk does more than advise in some run of which nobody but the engine knows anything.
+    """Returns whether a quirk does more than advise in some run that engine arguments and variables alone describe.
 
     The runs are those of its examples in which the user sets engine arguments and environment variables alone: another program
     starts the engine, with ``MODEL_QUIRKS=on``, and says nothing of its trainer.
@@ -198,9 +201,9 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
         f"A row for every quirk: {counted(item.quirk.kind for item in loaded)}. A *workaround* cures a defect until evidence "
         "retires it, a *rule* refuses, advises or sets what a limit or definition of vLLM or a trainer asks for, and a "
         "*feature* is for speed, or is a default of our own; the [glossary](glossary.md) explains the other words.",
-        f"{len(workarounds) - len(advising)} of the {len(workarounds)} workarounds act under `MODEL_QUIRKS=on` in an engine that "
-        f"another program starts, without help of its trainer: by a setting, a patch or a refusal. {', '.join(advising)} only "
-        "advise. `raw-weight-load` is a patch that only warns.",
+        f"{len(workarounds) - len(advising)} of the {len(workarounds)} workarounds act under `MODEL_QUIRKS=on` in an engine "
+        "that another program starts, without help of its trainer: by a setting, a patch or a refusal. "
+        f"{', '.join(advising)} only advise. `raw-weight-load` is a patch that only warns.",
         f"The columns with numbers are versions of vLLM: {_LEGEND} "
         f"*Status* is that of vLLM {ENGINES[-1]}. *Evidence* says what supports the quirk: a paired run on a "
         "platform, the source by a static probe, or the declaration alone. `quirks plan --vllm A,B` answers the same for your "

@@ -9,8 +9,7 @@ with ``qk_rope_head_dim`` 64 alone. Any other pair ends with "Head dimension …
 
 What this changes: the run is refused with this reason.
 
-When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width. The list is the one in vLLM
-0.26.0 to 0.33.0.
+When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width.
 """
 
 from __future__ import annotations

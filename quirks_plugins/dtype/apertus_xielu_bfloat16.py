@@ -11,7 +11,7 @@ What this changes: the activation is created in the dtype that the model is crea
 The quirk is a patch, because no argument of the engine reaches the activation.
 
 When it can go: when vLLM's Apertus gives its activation the model's dtype, as transformers does since
-huggingface/transformers#42864, which names the report for vLLM. vLLM 0.26.0 to 0.33.0 have ``XIELU()``.
+huggingface/transformers#42864, which names the report for vLLM. vLLM has ``XIELU()``.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ the key has no effect. EXAONE-MoE and A.X-K1 round in the same way and do not re
 
 When it can go: when vLLM uses float32 for these models, too.
 
-Evidence: a static probe of the function that reads the key. How many tokens go to other experts was not measured by us. The
-key was read in vLLM 0.25.1 to 0.33.0; 0.20.0 does not have it.
+Evidence: a static probe of the function that reads the key. How many tokens go to other experts was not measured by us. vLLM
+0.20.0 does not have the key; the releases between that and 0.25.1 were not read.
 """
 
 from __future__ import annotations

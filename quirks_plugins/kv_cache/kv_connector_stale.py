@@ -12,8 +12,7 @@ cleared. Connectors that only carry a request from one engine to the next keep n
 advises a run whose connector comes from a module of its own (``kv_connector_module_path``).
 
 When it can go: when vLLM treats a connector that did not clear its cache as a failure, or these connectors learn to clear it.
-Neither is the case in vLLM 0.26.0 to 0.33.0. Since vllm-project/vllm#42695, in 0.26.0 or before, an update asks connectors to
-clear their cache.
+Since vllm-project/vllm#42695, in 0.26.0 or before, an update asks connectors to clear their cache.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ sequences; transformers does, and that is the definition of dynamic NTK.
 What this changes: ``engine.max_model_len`` is at most ``max_position_embeddings``; up to there vLLM and transformers agree.
 
 When it can go: when the table has as many rows as a sequence may have tokens (vllm-project/vllm#55910, open); for rollouts,
-when vLLM also rescales as transformers does. Before vllm-project/vllm#41277 the table was long enough. The source was read in
-vLLM 0.23.0 to 0.33.0; in 0.21.0 and before the table was long enough.
+when vLLM also rescales as transformers does. The table is too short since vllm-project/vllm#41277. In vLLM 0.21.0 and before,
+the table was long enough; 0.22.0 was not read.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ settings of their language model in ``text_config``. vLLM sets an override on th
 What this changes: the quirk writes these keys into ``engine.hf_overrides.text_config`` as well. A value that the user set there
 stays.
 
-When it can go: when vLLM applies such keys to the language model, or refuses them. vllm-project/vllm#54289 documents the
-nested form. ``_apply_dict_overrides`` sets such keys at the top level in vLLM 0.26.0 to 0.33.0; earlier releases were not read.
-The paired run makes vLLM's model configuration, without an engine.
+When it can go: when vLLM applies such keys to the language model, or refuses them. vllm-project/vllm#54289 documents the nested
+form. ``_apply_dict_overrides`` sets such keys at the top level. The paired run makes vLLM's model configuration, without an
+engine.
 """
 
 from __future__ import annotations

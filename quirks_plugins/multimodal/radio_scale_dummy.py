@@ -10,9 +10,8 @@ What this changes: in rollouts of these models ``engine.load_format`` becomes ``
 
 When it can go: when a dummy load leaves parameters alone that no checkpoint holds, or the loader sets them. NeMo RL loads two
 of these models from the checkpoint for that reason, and for the others edits vLLM's loader (NVIDIA-NeMo/RL#3990);
-vllm-project/vllm#39767 was closed without a merge. The loader was read in vLLM 0.16.0, 0.20.0 and 0.26.0 to 0.33.0; older
-releases have the model, too, and were not read. The paired run makes vLLM's vision tower and gives it dummy weights, without an
-engine.
+vllm-project/vllm#39767 was closed without a merge. Releases before vLLM 0.16.0 have the model, too, and were not read. The
+paired run makes vLLM's vision tower and gives it dummy weights, without an engine.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ both add BOS, as read from ``tokenizer.json`` and the template. Token ids are le
 ids. Our own worker encodes such texts in the same way (``tokenizer.add_special_tokens: once``). The quirk is a patch:
 ``add_special_tokens: false`` in each request has the same effect.
 
-When it can go: not foreseeable; vLLM and transformers treat every text prompt as raw text that needs a BOS, on purpose. The
-source was read in vLLM 0.26.0 to 0.33.0.
+When it can go: not foreseeable; vLLM and transformers treat every text prompt as raw text that needs a BOS, on purpose.
 """
 
 from __future__ import annotations

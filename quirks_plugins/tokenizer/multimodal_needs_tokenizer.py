@@ -7,8 +7,8 @@ the language model alone (``language_model_only``, or a limit of 0 for each moda
 
 What this changes: ``engine.skip_tokenizer_init`` becomes false. If the user set it to true, the run is refused.
 
-When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-project/vllm#54904, not merged). The source was
-read in 0.26.0 to 0.33.0; NeMo RL reports it for versions of 2025, and forces the setting for the models that it knows.
+When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-project/vllm#54904, not merged). NeMo RL reports
+it for versions of 2025, and forces the setting for the models that it knows.
 """
 
 from __future__ import annotations

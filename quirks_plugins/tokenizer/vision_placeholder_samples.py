@@ -10,7 +10,7 @@ What this changes: in rollouts, the layer that computes logits sets those of the
 distribution without them. The quirk is a patch: ``logit_bias`` in each request has the same effect, and is refused with
 speculative decoding.
 
-When it can go: when vLLM or trainers leave out these ids. The source was read in vLLM 0.26.0 to 0.33.0.
+When it can go: when vLLM or trainers leave out these ids.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ them there. The quirk is a patch, because no setting of vLLM has this effect. Ou
 there a plan says what is left out.
 
 When it can go: when a layerwise reload runs a model's own hooks for loaded weights (``process_weights_after_loading``), and
-these make the copies. The source was read in vLLM 0.26.0 to 0.33.0. There is no paired run: none of these models runs on a CPU
-in the way that makes the copies. A test makes and reloads such a copy by vLLM's own functions.
+these make the copies. There is no paired run: none of these models runs on a CPU in the way that makes the copies. A test makes
+and reloads such a copy by vLLM's own functions.
 """
 
 from __future__ import annotations

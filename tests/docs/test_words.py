@@ -76,6 +76,12 @@ def test_a_page_needs_few_clauses_for_the_runs_that_it_concerns(name, page):
     assert len(re.findall(r" and |, or ", concerns)) <= 8, f"{name}: {concerns}"
 
 
+@every_page
+def test_a_page_has_one_range_of_versions(name, page):
+    """That of its declaration; the newest release whose source was read is the same for all quirks."""
+    assert re.findall(r"\b0\.\d\d(?:\.\d+)? (?:to|until|through) 0\.\d\d\b", page) == [], name
+
+
 def test_a_range_in_the_match_of_a_feature_is_the_range_of_its_page():
     for name in ("coalesced-outputs", "decode-slots"):
         assert (
