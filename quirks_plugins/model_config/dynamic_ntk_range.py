@@ -11,7 +11,7 @@ What this changes: ``engine.max_model_len`` is at most ``max_position_embeddings
 
 When it can go: when the table has as many rows as a sequence may have tokens (vllm-project/vllm#55910, open); for rollouts,
 when vLLM also rescales as transformers does. The table is too short since vllm-project/vllm#41277. In vLLM 0.21.0 and before,
-the table was long enough; 0.22.0 was not read.
+the table was long enough.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ QUIRK = Quirk(
     & ~_has("max_trained_positions")
     & Fact(_POSITIONS).is_set()
     & (~_LENGTH.is_set() | _LENGTH.above(Fact(_POSITIONS))),
-    affected=Affected("vllm", introduced="0.23.0"),
+    affected=Affected("vllm", introduced="0.22.0"),
     adjustments=Require(
         "engine.max_model_len",
         at_most=num_positions,
@@ -84,6 +84,7 @@ QUIRK = Quirk(
         yes(_INTERN, vllm="0.32.0", gives={"engine.max_model_len": 32768}),
         yes(_INTERN, {"engine.max_model_len": 65536}, vllm="0.32.0", refuses="engine.max_model_len"),
         yes(_INTERN, vllm="0.25.1", gives={"engine.max_model_len": 32768}),
+        yes(_INTERN, vllm="0.22.0"),
         no(_INTERN, vllm="0.21.0"),
         no(_INTERN, {"engine.max_model_len": 32768}, vllm="0.32.0"),
         no({**_INTERN, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}}, vllm="0.32.0"),
