@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import evidence_page
@@ -27,6 +28,7 @@ from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import FACTS, FAMILIES, FactSpec
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import NoteKind
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.summary import Summary
 from quirks_core.plugins.discovery import discover
@@ -50,7 +52,7 @@ _LEGEND = (
 )
 _HELP_WIDTH = 100
 #: What a range says of versions that were not examined; too long for a table.
-_KNOWN = re.compile(r"known from ([\d.]+), the oldest supported; earlier not examined")
+_KNOWN = re.compile(r"examined from ([\d.]+) on")
 _THREAD = re.compile(r"(?<![\w`/\[.-])([\w.-]+/[\w.-]+)#(\d+)")
 
 
@@ -310,7 +312,7 @@ def _quirk(item: Loaded) -> str:
         "## What it does",
         "\n".join(f"- {_prose(text)}" for text in record["adjustments"]),
         *_evidence(quirk),
-        *_examples(quirk.examples),
+        *_examples(item),
         "## References",
         "\n".join(f"- {reference.type}: {_link(reference)}" for reference in quirk.references),
         *_asked_for(quirk),
@@ -323,15 +325,34 @@ def _evidence(quirk: Quirk) -> list[str]:
     lines = [f"- paired run: `quirks prove {quirk.id}` runs `{run.scenario}`" for run in quirk.paired_runs]
     lines += [f"- static probe: `{probe}`" for probe in quirk.probes]
     found = [item for item in data_file.proved(quirk) if item.decided is not None]
-    lines += [f"- {item.conclusion} on {item.place}, vLLM {item.versions.get('vllm', '?')}, by {item.by}" for item in found]
+    for item in found:
+        version = f"vLLM {item.versions.get('vllm', '?')}"
+        seen = f"on {item.place}, {version}" if item.by == "paired run" else f"in the source of {version} for {item.platform}"
+        lines.append(f"- {item.conclusion} {seen}, by {item.by}")
     return ["## Evidence", "\n".join(lines), "What was seen: [evidence](../evidence.md)."] if lines else []
 
 
-def _examples(examples: Sequence[Example]) -> list[str]:
+def _examples(item: Loaded) -> list[str]:
+    examples = item.quirk.examples
     if not examples:
         return []
-    rows = [[str(one.answer), example(one), outcome(one)] for one in examples]
+    rows = [[str(one.answer), example(one), outcome(one) or _comes_of(item, one)] for one in examples]
     return ["## Examples", _table(("concerns the run", "the run", "what comes of it"), rows)]
+
+
+def _comes_of(item: Loaded, one: Example) -> str:
+    """What a plan makes of an example that does not say."""
+    if one.answer is not Answer.YES:
+        return ""
+    plan = resolve(one.context(), [item])
+    done = replace(
+        one,
+        gives=plan.changes,
+        patches=tuple(patch.target.rpartition(":")[2] for patch in plan.patches),
+        refuses=tuple(refusal.reason for refusal in plan.refusals),
+        advises=tuple(note.text for note in plan.warnings if note.kind is NoteKind.ADVICE),
+    )
+    return outcome(done) or "what the user set stays"
 
 
 def _asked_for(quirk: Quirk) -> list[str]:
