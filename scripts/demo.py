@@ -65,6 +65,8 @@ def main() -> None:
         shown = _demonstrate(Screen())
     except QuirksError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
     if options.output:
         options.output.write_text(json.dumps(shown, indent=2, sort_keys=True), encoding="utf-8")
 
