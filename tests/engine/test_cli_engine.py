@@ -72,7 +72,7 @@ def test_the_demo_prints_the_reason_and_the_commands_to_try_next(demo):
     _, printed = demo
 
     assert re.findall(r"why: (\S+):", printed) == ["cpu-tied-head-refit", "rollout-logprobs-processed"]
-    assert re.findall(r"^  (?:\S+/)?(quirks \w+|MODEL_QUIRKS=on)", printed, re.MULTILINE) == [
+    assert re.findall(r"^  (?:VLLM_CPU_KVCACHE_SPACE=4 )?(?:\S+/)?(quirks \w+|MODEL_QUIRKS=on)", printed, re.MULTILINE) == [
         "quirks plan",
         "quirks parity",
         "MODEL_QUIRKS=on",
