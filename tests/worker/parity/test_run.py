@@ -59,7 +59,7 @@ async def test_an_engine_from_dummy_weights_needs_the_trainers_model(model):
         ({"new_tokens": 64}, r"prompts 0 .* leave no room for 64 new tokens below engine\.max_model_len = 80"),
     ],
 )
-async def test_what_is_wrong_is_told_at_once(model, options, message):
+async def test_what_is_wrong_is_reported_at_once(model, options, message):
     with pytest.raises(UsageError, match=message):
         await run(configured(model, engine={"max_model_len": 80}), Options(**options))
 
@@ -78,7 +78,7 @@ def test_equality_to_the_last_bit_is_measured_in_vllms_batch_invariant_mode(mode
     assert (parity.config.env["VLLM_BATCH_INVARIANT"], parity.plan.value("env.VLLM_BATCH_INVARIANT")) == ("1", "1")
 
 
-async def test_a_setting_that_does_not_exist_is_told_at_once(model):
+async def test_a_setting_that_does_not_exist_is_reported_at_once(model):
     with pytest.raises(UsageError, match=r"no setting of that name: 'engine\.logprob_mode'"):
         await ablate(configured(model), Options(), settings=["engine.logprob_mode"])
 
