@@ -54,7 +54,7 @@ def load_server_command(options: argparse.Namespace, source: VllmSource = INSTAL
     """
     if options.model or options.config:
         raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
-    command = read_serve_command(options.cmd, source, tell=progress(options))
+    command = read_serve_command(options.cmd, source, notify=progress(options))
     return command, command.config(purpose=options.purpose or "serve", settings=options.set)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import traceback
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
 from pathlib import Path
 
 from quirks_core.base.errors import QuirksError, UsageError, shown, words
@@ -120,18 +118,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), tell=progress(options))
-    sides = (_environment(before), _environment(after)) if options.measure else None  # before minutes are spent
+    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
     report = _upgrade(options, before, after).compare(before, after)
-    found = {"verdict": report.verdict, **report.model_dump(mode="json")}
-    if options.markdown:
-        print("\n".join(markdown(report)))
-    elif not options.json:
-        show(Screen(), report)
-    measured = None
-    if sides is not None and report.verdict is not Verdict.STOP:
-        measured = _measured(options, *sides, options.measure)
-        found["measured"] = measured
     if options.json:
         print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
     elif options.markdown:
@@ -143,10 +131,10 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _before(options: argparse.Namespace) -> Release:
     if options.start:
-        return find_release(options.start, prefer=_preferred(options, None), tell=progress(options))
+        return find_release(options.start, prefer=_preferred(options, None), notify=progress(options))
     if (found := installed_release()) is None:
         if options.catalogue:  # on a machine that only looks: the newest release that was read
-            return find_release(".".join(map(str, NEWEST)), prefer=_preferred(options, None), tell=progress(options))
+            return find_release(".".join(map(str, NEWEST)), prefer=_preferred(options, None), notify=progress(options))
         raise UsageError("no vLLM is installed here; name the release that the run uses with --from VERSION|PATH")
     return found
 
@@ -175,7 +163,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release | None
         with ThreadPoolExecutor(1) as pool:
             if after is not None and not options.read_only:
                 pool.submit(
-                    read_serve_command, options.cmd, after.source, tell=progress(options)
+                    read_serve_command, options.cmd, after.source, notify=progress(options)
                 )  # at the same time: the answer is kept
             try:
                 command, config = load_server_command(options, before.source)
@@ -187,51 +175,8 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release | None
     return Upgrade(
         config, making, making.registry(), Form(is_command=command is not None),
         server=command.server if command else (), words=command.words if command else None,
-        read_only=options.read_only, tell=progress(options),
+        read_only=options.read_only, notify=progress(options),
     )  # fmt: skip
-
-
-# ---- the measurement
-
-
-def _environment(release: Release) -> str:
-    """What ``quirks migrate`` takes for a release."""
-    if release.source == INSTALLED:
-        return sys.executable
-    if release.version is None or release.name != f"{release.distribution} {release.version}":
-        raise UsageError(f"--measure installs a version of the index, or runs the installed one, not {release.name}")
-    return release.version
-
-
-def _measured(options: argparse.Namespace, a: str, b: str, folder: str) -> dict[str, Any]:
-    """Runs ``quirks migrate``, which is another package's command and needs engines; returns its comparison."""
-    from quirks_core.cli.main import make_parser
-
-    words = ["migrate", "--from", a, "--to", b, "--output", folder, "--json"]
-    for name in ("model", "config", "purpose", "locked"):
-        words += [f"--{name}", value] if (value := getattr(options, name)) else []
-    for name in ("set", "disable", "force"):
-        words += [word for value in getattr(options, name) for word in (f"--{name}", value)]
-    words += ["--strict"] if options.strict else []
-    migrate = make_parser("migrate").parse_args(words)
-    text = io.StringIO()
-    with redirect_stdout(text):
-        code = migrate.run(migrate)
-    return {"passed": code == 0, "comparison": json.loads(text.getvalue())}
-
-
-def _show_measured(options: argparse.Namespace, measured: dict[str, Any] | None) -> None:
-    screen = Screen()
-    if measured is None:
-        text = "not measured, because of the first verdict"
-    else:
-        kept = f"{options.measure}: A.json, B.json and comparison.json"
-        limits = "no limit is crossed" if measured["passed"] else "a limit is crossed"
-        text = f"measured: {limits}; {measured['comparison']['reading']} ({kept})"
-    if options.markdown:
-        print(f"\n**{plain(text)}**")
-        return
-    screen.say(f"\n[bold]{line(text)}[/]")
 
 
 # ---- which release brought it
@@ -242,38 +187,18 @@ def _find(options: argparse.Namespace) -> int:
     versions = releases_between(good, bad, prefer=_preferred(options, None))
     if len(versions) < 2:
         raise UsageError(f"--find needs two releases, and {good} and {bad} are one")
-    before = find_release(versions[0], prefer=_preferred(options, None), tell=progress(options))
+    before = find_release(versions[0], prefer=_preferred(options, None), notify=progress(options))
     upgrade = _upgrade(options, before)
     steps = find_steps(
         versions,
         lambda version: upgrade.compare(
-            before, find_release(version, prefer=before.distribution or None, tell=progress(options))
+            before, find_release(version, prefer=before.distribution or None, notify=progress(options))
         ),
     )
     if options.json:
-        print(canonical({**found, **({"measured": crossing.model_dump(mode="json")} if crossing else {})}, indent=2))
-    elif crossing:
-        _show_crossing(options, crossing)
-    if crossing and crossing.version:
-        return Verdict.STOP.exit_code
-    return steps.verdict.exit_code
-
-
-def _crossing(options: argparse.Namespace, versions: Sequence[str], steps: Steps, before: Release) -> Crossing:
-    """Measures releases against the good one, each into a folder of its own."""
-    good = _environment(before)
-
-    def passes(version: str) -> bool:
-        release = find_release(version, prefer=before.distribution or None, tell=progress(options))
-        return bool(_measured(options, good, _environment(release), str(Path(options.measure, version)))["passed"])
-
-    return find_crossing(versions, steps, passes)
-
-
-def _show_crossing(options: argparse.Namespace, crossing: Crossing) -> None:
-    files = f"{options.measure}: a folder for each of {', '.join(crossing.measured)}"
-    if crossing.version is None:
-        text = f"measured: no limit is crossed ({files})"
+        print(canonical(steps.model_dump(mode="json"), indent=2))
+    elif options.markdown:
+        print("\n".join(steps_markdown(steps)))
     else:
         show_steps(Screen(), steps)
     return steps.verdict.exit_code
@@ -284,7 +209,7 @@ def _show_crossing(options: argparse.Namespace, crossing: Crossing) -> None:
 
 def _patches(options: argparse.Namespace) -> int:
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), tell=progress(options))
+    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
     report = check_patches(options.patches, before, after, _platform(options))
     if options.json:
         print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
@@ -302,7 +227,7 @@ def _catalogue(options: argparse.Namespace) -> int:
     if options.cmd or options.model or options.config:
         raise UsageError("--catalogue looks at every installed quirk; leave out --model, --config and the command")
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), tell=progress(options))
+    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
     making = plan_options(options)
     registry: Registry = making.registry()
     if options.write:

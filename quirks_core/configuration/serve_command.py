@@ -97,7 +97,7 @@ class ServeCommand:
 
 
 def read_serve_command(
-    words: Sequence[str], source: VllmSource = INSTALLED, *, tell: Callable[[str], None] = lambda _: None
+    words: Sequence[str], source: VllmSource = INSTALLED, *, notify: Callable[[str], None] = lambda _: None
 ) -> ServeCommand:
     """Reads a command line with the parser of the vLLM that it is for, whose code runs.
 
@@ -105,14 +105,14 @@ def read_serve_command(
         words: The words, as a shell would pass them: ``["vllm", "serve", "MODEL", "-tp", "2"]``. Assignments of variables may
             precede them.
         source: The vLLM that the command is for.
-        tell: Called before its code runs.
+        notify: Called before its code runs.
 
     Raises:
         UsageError: It starts no server of vLLM's, vLLM's parser refuses it, or there is no vLLM whose parser could read it.
     """
     environment, rest = _assignments(words)
     typed = _after_program(rest)
-    answer = judge(source, [Run(words=tuple(typed), environment=environment, model=_model_among(typed))], tell=tell)
+    answer = judge(source, [Run(words=tuple(typed), environment=environment, model=_model_among(typed))], notify=notify)
     if answer.failure:
         raise UsageError(
             f"vLLM's own parser reads a command line, and {answer.failure}; describe the run by --model and --set instead"

@@ -115,13 +115,13 @@ class Run:
     model: Mapping[str, Any] | None = None
 
 
-def judge(source: SourceTree, runs: Sequence[Run], *, tell: Callable[[str], None] = lambda _: None) -> Answer:
+def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], None] = lambda _: None) -> Answer:
     """Lets a vLLM read runs with its own parser, dataclasses and checks.
 
     Args:
         source: The vLLM. Its code runs, unless the cache has every answer.
         runs: The runs.
-        tell: Called before its code runs.
+        notify: Called before its code runs.
 
     Returns:
         The judgements, or why there are none.
@@ -135,7 +135,7 @@ def judge(source: SourceTree, runs: Sequence[Run], *, tell: Callable[[str], None
     kept = [_read(file) for file in files]
     asked = [number for number, answer in enumerate(kept) if answer is None]
     if asked:
-        tell(f"importing the Python files of {root} in an isolated process")
+        notify(f"importing the Python files of {root} in an isolated process")
         tree = str(root.parent) if source.folder is not None else None
         found = _run(tree, [requests[number] for number in asked])
         if "failure" in found:

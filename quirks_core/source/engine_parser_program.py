@@ -305,7 +305,7 @@ class Release:
                     _check_field(config.SpeculativeConfig, key.replace("-", "_"), value)
 
     def _outcome(self, error: Exception, stage: str) -> dict[str, Any]:
-        """Tells a refusal from what this process cannot do."""
+        """Distinguishes a refusal from what this process cannot do."""
         where = "undecided"
         causes = [error, *_inner(error)]
         frames = [frame for cause in causes for frame in _frames(cause)]
