@@ -440,7 +440,7 @@ class GenerationConfig(Section):
         )
 
     def undeclared_slots(self) -> frozenset[str]:
-        """Returns the slots that nobody could tell. Here none: what is left open has its default, or is the engine's choice."""
+        """Returns the slots without a known value. Here none: what is left open has its default, or is the engine's choice."""
         return frozenset()
 
     def adjusted(self, changes: Mapping[str, Any]) -> Self:
@@ -462,7 +462,7 @@ class GenerationConfig(Section):
         return self.model_copy(update=update)
 
     def overridden(self, values: Mapping[str, Any]) -> Self:
-        """Returns the configuration with values that a program puts there itself: they count as typed by nobody.
+        """Returns the configuration with values that a program puts there itself: they do not count as typed.
 
         Args:
             values: Checked values by slot of a section; they take the place also of what the user typed.

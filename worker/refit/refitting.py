@@ -331,7 +331,7 @@ class Refitting:
             return True  # no reply
 
     def _note_step(self, error: Exception) -> None:
-        """A rank that failed is not in step with the others any more; those that rejected a refit are, all together."""
+        """After a failed collective the group must be rejoined; a rejection leaves all ranks in step."""
         if self._last == "collective" and not isinstance(error, RefitRejectedError):
             self.joined = False
 

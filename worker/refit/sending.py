@@ -132,7 +132,7 @@ class ModelSender:
         except RefitRejectedError:
             raise  # by all ranks together
         except BaseException:
-            self.leave()  # a rank that failed is not in step with the others any more
+            self.leave()  # after a failed collective the group must be rejoined
             raise
 
     async def _open(self, model: torch.nn.Module) -> CollectiveSender:
