@@ -85,7 +85,8 @@ def test_a_command_line_of_a_server_describes_the_run_and_changes_are_options(co
     assert outcome.code == 1
     assert "purpose serve" in outcome.out
     assert "\n  leave out --calculate-kv-scales\n" in outcome.out
-    assert page.out.startswith(f"```sh\nVLLM_USE_V1=1 vllm serve {words[2]} --port 8001 --allowed-origins 
+    server = f"vllm serve {words[2]} --port 8001 --allowed-origins '[\"*\"]'"
+    assert page.out.startswith(f"```sh\nVLLM_USE_V1=1 {server}\n```\n")
 
 
 def test_options_of_the_server_that_are_gone_are_changes(command, checkpoint):
