@@ -153,7 +153,9 @@ def test_no_go_is_given_for_what_a_release_refuses(ours, theirs, written, record
             if verdict not in (Verdict.STOP, Verdict.UNKNOWN) and theirs[after][number]:
                 false.append((before, after, line, theirs[after][number]))
 
+    refused = {version: sum(map(bool, found)) for version, found in theirs.items()}
     record_property("compared", compared)
     record_property("unknown", unknown)
-    sys.stdout.write(f"{compared} verdicts on {len(written)} lines; {unknown} are unknown\n")
+    sys.stdout.write(f"{compared} verdicts on {len(written)} lines, refused: {refused}; {unknown} are unknown\n")
+    assert all(0 < count < len(written) for count in refused.values())
     assert false == []
