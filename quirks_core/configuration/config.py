@@ -215,7 +215,7 @@ class RefitSection(Section):
         "parameters",
         description="what a refit sends: named parameters only, or the whole state dict with its persistent buffers",
     )
-    transport: Literal["ipc_zmq", "collective", "file"] = Field(
+    transport: Literal["ipc_zmq", "collective"] = Field(
         "ipc_zmq", description="how refit_async and verify_refit_async send a model of this process"
     )
     clear_cache: bool = Field(

@@ -168,8 +168,6 @@ class Refitting:
         """
         if model is not None:
             return await self.lock.run(lambda: self._send(model, scope, self._compare))
-        if self._last == "file":
-            raise RefitError("verify_refit_async: the last refit came from a model of this process; pass that model")
         return await self.lock.run(lambda: self._compare(self._info(self._last)))
 
     async def between(self, call: Callable[..., Coroutine[Any, Any, None]], *arguments: Any, **options: Any) -> None:
@@ -223,11 +221,7 @@ class Refitting:
         self._engine.readiness.check_refit()
         transport = self.sender.section.transport
 
-        async def taken(manifest: Manifest, location: str) -> _T:
-            # The others receive the manifest from the sender, which has made it of the very same tensors.
-            return await take(self._info(transport, manifest if transport == "file" else None, location))
-
-        return await self.sender.send(model, scope, taken, self.announced)
+        return await self.sender.send(model, scope, lambda: take(self._info(transport)), self.announced)
 
     async def _join(self, rank_offset: int, ip: str, port: int, world_size: int) -> None:
         self._leave()
@@ -345,12 +339,11 @@ class Refitting:
             )
         self._warn(*(verdict.text for verdict in report.verdicts if verdict.is_grave))
 
-    def _info(self, transport: str, manifest: Manifest | None = None, location: str = "") -> dict[str, Any]:
-        announced = manifest or self.announced
+    def _info(self, transport: str) -> dict[str, Any]:
         return {
             "transport": transport,
-            "location": str(self._socket_folder()) if transport == "ipc_zmq" else location,
-            "manifest": announced.encode() if announced is not None else None,
+            "location": str(self._socket_folder()) if transport == "ipc_zmq" else "",
+            "manifest": self.announced.encode() if self.announced is not None else None,
             "dummy": self._dummy,
             "timeout_s": self.sender.section.timeout_s,
             "verify_every": self.sender.section.verify_every,
