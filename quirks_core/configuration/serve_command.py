@@ -33,7 +33,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _MODEL: Mapping[str, str] = {"model": "path", "revision": "revision", "tokenizer": "tokenizer"}
 #: Options that make a server one rank of several, whose engine does not own all data-parallel ranks.
 _RANKS = ("data_parallel_rank", "data_parallel_external_lb")
-_TAG, _LENGTH, _LEFT_TO_VLLM = "model_tag", "max_model_len", -1
+_TAG, _FILE, _LENGTH, _LEFT_TO_VLLM = "model_tag", "config", "max_model_len", -1
 #: The stage of a judgement in which the command line is parsed.
 _OPTIONS, _CLOSE = "options", 0.75
 
@@ -120,12 +120,14 @@ def read_serve_command(
     (found,) = answer.lines
     if found.stage == _OPTIONS:
         raise UsageError(f"vllm serve: {found.message}{_hints(typed, source)}")
+    if _FILE in found.typed:  # of a file that it reads, vLLM sees the options alone
+        raise UsageError("vllm serve ignores --config=FILE; write it with a space: --config FILE")
     arguments = {name: value for name, value in found.typed.items() if name in (source.arguments.names() or ())}
     if tag := found.typed.get(_TAG):
         arguments["model"] = tag
     if arguments.get(_LENGTH) == _LEFT_TO_VLLM:
         arguments[_LENGTH] = None
-    server = tuple(sorted(f"--{name.replace('_', '-')}" for name in found.typed if name not in {*arguments, _TAG, "config"}))
+    server = tuple(sorted(f"--{name.replace('_', '-')}" for name in found.typed if name not in {*arguments, _TAG}))
     return ServeCommand(arguments, environment, server, source, tuple(typed))
 
 

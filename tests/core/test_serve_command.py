@@ -51,6 +51,7 @@ REFUSED = {
     "M --compilation-config {": "argument --compilation-config",
     "M --enable-p": "ambiguous option",
     "M --config": "No config file specified",
+    "M --config=serve.yaml": "ignores --config=FILE; write it with a space",
 }
 
 
