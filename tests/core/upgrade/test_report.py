@@ -297,5 +297,5 @@ def test_both_spellings_of_a_flag_of_0_33_are_read_from_its_source(releases):
 
 
 def test_an_option_that_says_the_contrary_is_not_suggested(releases):
-    with pytest.raises(UsageError, match=r"no option or argument --disable-prefix-caching$"):
+    with pytest.raises(UsageError, match=r"unrecognized arguments: --disable-prefix-caching$"):
         read_serve_command(["vllm", "serve", "M", "--disable-prefix-caching"], releases["0.31.0"].source)
