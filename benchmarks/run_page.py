@@ -48,6 +48,7 @@ class Run(Record):
         update: How its weights reach the engine.
         temperature: Of the samples.
         source: Where the engine's arguments were read.
+        by_quirk: Whether it is also measured without each of its quirks.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Run(Record):
     update: Update = Update.EACH
     temperature: float = 1.0
     source: str = ""
+    by_quirk: bool = False
 
 
 _TRL = {
@@ -86,7 +88,7 @@ _VERL = {
 }  # fmt: skip
 _FAMILIES = {"Qwen3": "qwen3", "Qwen3-MoE": "qwen3_moe", "Llama-3": "llama", "Gemma-3": "gemma3", "gpt-oss": "gpt_oss"}
 RUNS = (
-    Run(name="TRL colocate", **_TRL),
+    Run(name="TRL colocate", by_quirk=True, **_TRL),
     Run(name="TRL colocate, LoRA", **_TRL),
     Run(name="TRL server", **_TRL_SERVER),
     Run(name="verl", **_VERL),
@@ -102,6 +104,7 @@ class Planned(Record):
 
     applied: tuple[str, ...]  #: quirks in force in the engine
     advised: tuple[str, ...]  #: quirks whose setting only the trainer or the client can make
+    already: tuple[str, ...] = ()  #: quirks whose value the program sets itself
     refused: tuple[str, ...] = ()  #: why the run does not start
 
 
@@ -111,6 +114,15 @@ class Measured(Record):
     error: str = ""  #: why there are no figures
     mean: float | None = None  #: mean |rollout - trainer|; None without a trainer
     largest: float | None = None
+    same: bool = False  #: without a quirk: tokens and logprobs are those with it, to the last digit
+
+
+class Each(Record):
+    """A run without one of its quirks: all others are in force."""
+
+    quirk: str
+    bfloat16: Measured  #: the engine in bfloat16, the trainer as it is
+    float32: Measured  #: float32 on both sides
 
 
 class Row(Record):
@@ -125,6 +137,7 @@ class Row(Record):
     off: Measured
     on: Measured
     float32: Measured | None = None  #: float32 on both sides; None where no trainer is there
+    each: tuple[Each, ...] = ()  #: without each of the quirks of `measured`, and of those whose value the program sets itself
     equal: int = 0  #: tokens that are the same on and off, up to the first that differs
     tokens: int = 0
     apart: float | None = None  #: the largest difference between the logprobs of the equal tokens, on and off
@@ -166,8 +179,10 @@ def _planned(plan: Plan) -> Planned:
     enforced = {quirk.id for item in applied if is_enforced(item.slot) for quirk in item.quirks}
     enforced |= {patch.quirk.id for patch in plan.patches}
     advised = {quirk.id for item in applied for quirk in item.quirks} - enforced
+    already = {quirk.id for item in plan.adjustments if item.status is Status.ALREADY_SET for quirk in item.quirks} - enforced
     refused = tuple(sorted({quirk for refusal in plan.refusals for quirk in refusal.off}))
-    return Planned(applied=tuple(sorted(enforced)), advised=tuple(sorted(advised)), refused=refused)
+    kinds = {"applied": enforced, "advised": advised, "already": already}
+    return Planned(**{kind: tuple(sorted(ids)) for kind, ids in kinds.items()}, refused=refused)
 
 
 # ---- the page
@@ -301,8 +316,39 @@ def _section(rows: Sequence[Row]) -> str:
             "",
             *(f"- {text}" for text in notes),
             *([""] if notes else []),
+            *(line for row in rows if row.each for line in _by_quirk(row)),
         ]
     )
+
+
+def _by_quirk(row: Row) -> Iterator[str]:
+    """Yields what changes without each quirk of a run."""
+    changed = [one for one in row.each if not (one.bfloat16.same and one.float32.same)]
+    same = [one.quirk for one in row.each if one not in changed]
+    needless = [name for name in same if name not in row.cpu.already]
+    given = [name for name in same if name in row.cpu.already]
+    yield from (
+        f"### {row.run.name}, quirk by quirk",
+        "",
+        f"{row.run.model} on a CPU, all quirks in force but one, mean |Δ| in nats:",
+        "",
+        "| without | engine in bfloat16, trainer under autocast | float32 on both sides |",
+        "|---|---|---|",
+        f"| none of them: all are in force | {_size(row.on)} | {_size(row.float32 or Measured())} |",
+        *(f"| {_link(one.quirk)} | {_size(one.bfloat16)} | {_size(one.float32)} |" for one in changed),
+        f"| all of them: none is in force | {_size(row.off)} | not measured |",
+        "",
+    )
+    if needless:
+        yield f"- Nothing changes, to the last digit of every logprob, without {_either(needless)}."
+        yield "  What they cure needs requests or weights that this run does not have; the titles are at the end of this page."
+    if given:
+        yield f"- Nothing changes without {_either(given)} either: the program itself sets its value."
+    yield from ("- On a GPU this was not measured quirk by quirk.", "")
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def _readings(rows: Sequence[Row]) -> Iterator[str]:

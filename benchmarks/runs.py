@@ -2,19 +2,18 @@
 
 It writes ``docs/runs.json`` and the page made of it::
 
-    python benchmarks/runs.py                     # all, in 10 to 30 minutes on two CPU cores; needs the extra `demo` and peft
+    python benchmarks/runs.py                     # all, in 20 to 60 minutes on two CPU cores; needs the extra `demo` and peft
     python benchmarks/runs.py "TRL colocate"      # some
     python benchmarks/runs.py --render            # none: the recorded rows with the plans of today
 
 Each run starts vLLM's engine with the arguments that its program gives it, in a process of its own, up to three times: without
 MODEL_QUIRKS, with it, and with it and float32 on both sides. Before it generates, a rollout gets the weights of a policy in the
-way of its trainer (`Update`), then an empty prefix cache.
+way of its trainer (`Update`), then an empty prefix cache. The commonest run is also measured without each of its quirks.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import re
@@ -26,9 +25,25 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from run_page import DOCS, FLOAT32, RUNS, TRAINED, Measured, Row, Rows, Run, Update, config_of, markdown, planned, read, renewed
+from run_page import (
+    DOCS,
+    FLOAT32,
+    RUNS,
+    TRAINED,
+    Each,
+    Measured,
+    Row,
+    Rows,
+    Run,
+    Update,
+    config_of,
+    markdown,
+    planned,
+    read,
+    renewed,
+)
 
 from quirks_core.base import whole_file
 from quirks_core.configuration.config import GenerationConfig
@@ -181,6 +196,37 @@ def scored(run: Run, policy: Any, order: dict[str, Any], found: list[Any], *, fl
 # ---- a row
 
 
+class Made(NamedTuple):
+    """What came of one engine."""
+
+    found: list[Any] | str  #: as `generated` returns it
+    log: tuple[str, ...]
+    size: Measured
+
+
+class Bench(NamedTuple):
+    """A run that is ready to be measured, with these variables or those."""
+
+    run: Run
+    order: dict[str, Any]
+    policy: Any  #: None where no trainer is there
+    folder: Path
+    notify: Callable[[str], object]
+
+    def made(self, title: str, variables: dict[str, str]) -> Made:
+        """Starts an engine, and compares what it generates with the trainer."""
+        self.notify(f"{self.run.name}: {title}")
+        found, log = generated(self.order, variables, self.folder)
+        if isinstance(found, str):
+            size = Measured(error=found)
+        elif self.policy is None:
+            size = Measured()
+        else:
+            size = scored(self.run, self.policy, self.order, found, float32="MODEL_QUIRKS_SET" in variables)
+        self.notify(f"  {size.model_dump_json(exclude_defaults=True)}")
+        return Made(found, log, size)
+
+
 def measure(run: Run, notify: Callable[[str], object] = print) -> Row:
     """Plans and measures a run."""
     from worker.lab.parity.prompts import load_prompts
@@ -200,36 +246,31 @@ def measure(run: Run, notify: Callable[[str], object] = print) -> Row:
 
             save_file(_sent(run, policy), folder / "weights.safetensors")
             order["weights"] = str(folder / "weights.safetensors")
+        bench = Bench(run, order, policy, folder, notify)
         hook = {"MODEL_QUIRKS": run.purpose, **({"MODEL_QUIRKS_TRAINER": run.trainer} if run.trainer else {})}
-        engines = {"off": {"MODEL_QUIRKS": ""}, "on": hook}
-        if policy is not None:
-            engines["float32"] = {**hook, "MODEL_QUIRKS_SET": FLOAT32}
-        found: dict[str, list[Any] | str] = {}
-        logs: dict[str, tuple[str, ...]] = {}
-        sizes: dict[str, Measured] = {}
-        for engine_name, variables in engines.items():
-            notify(f"{run.name}: {engine_name}")
-            made, logs[engine_name] = generated(order, variables, folder)
-            found[engine_name] = made
-            if isinstance(made, str):
-                sizes[engine_name] = Measured(error=made)
-            elif policy is None:
-                sizes[engine_name] = Measured()
-            else:
-                sizes[engine_name] = scored(run, policy, order, made, float32=engine_name == "float32")
-            notify(f"  {sizes[engine_name].model_dump_json(exclude_defaults=True)}")
-        del policy
-        gc.collect()
+        precise = {**hook, "MODEL_QUIRKS_SET": FLOAT32}
+        off, on = bench.made("off", {"MODEL_QUIRKS": ""}), bench.made("on", hook)
+        float32 = bench.made("float32", precise) if policy is not None else None
         cpu = planned(run, model, "cpu")
+        each: list[Each] = []
+        for quirk in (*cpu.applied, *cpu.already) if run.by_quirk and float32 else ():
+            disabled = {"MODEL_QUIRKS_DISABLE": quirk}
+            pairs = [(bench.made(f"without {quirk}", {**hook, **disabled}), on)]
+            pairs += [(bench.made(f"without {quirk}, float32", {**precise, **disabled}), float32)]
+            sizes = [made.size.model_copy(update={"same": made.found == whole.found}) for made, whole in pairs]
+            each.append(Each(quirk=quirk, bfloat16=sizes[0], float32=sizes[1]))
         return Row(
             run=run,
             config=json.loads((model / "config.json").read_text(encoding="utf-8")),
             cpu=cpu,
             measured=cpu.applied,
-            log=logs["on"],
+            log=on.log,
             cuda=planned(run, model, "cuda"),
-            **sizes,
-            **_alike(found["off"], found["on"]),
+            off=off.size,
+            on=on.size,
+            float32=float32.size if float32 else None,
+            each=tuple(each),
+            **_alike(off.found, on.found),
             date=datetime.now(UTC).date().isoformat(),
             versions=_versions(),
         )

@@ -46,3 +46,10 @@ def test_a_run_with_quirks_is_no_further_from_its_trainer_than_without_and_an_er
     assert row.on.error == ""
     if row.off.mean is not None:
         assert row.on.mean <= row.off.mean * 1.25  # other samples of the same distributions
+
+
+def test_the_commonest_run_is_measured_without_each_of_the_quirks_that_were_in_force() -> None:
+    (row,) = [row for row in ROWS if row.run.by_quirk]
+
+    assert {one.quirk for one in row.each} == {*row.measured, *row.cpu.already}
+    assert not any(one.same for pair in row.each for one in (pair.bfloat16, pair.float32) if one.error)
