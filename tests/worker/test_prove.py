@@ -162,7 +162,7 @@ def proven(acme, tmp_path):  # noqa: ARG001 - for its effect
     """Proves that quirk."""
 
     def start(*evidence, notify=lambda _: None):
-        return prove(quirk(*evidence), tmp_path / "lab", timeout_s=HUNG_S, notify=notify)
+        return prove(quirk(*evidence), tmp_path / "lab", timeout_s=HUNG_S, tell=notify)
 
     return start
 

@@ -21,7 +21,7 @@ from worker.lab.kit.proof import Conclusion, Finding, Kind, Proof, Run
 TIMEOUT_S = 300.0
 
 #: Called before each run of a scenario with what comes next, in words.
-Notify = Callable[[str], None]
+Tell = Callable[[str], None]
 
 _NO_EVIDENCE = "no evidence that can be run here"
 
@@ -31,20 +31,20 @@ def number_of_runs(item: Loaded) -> int:
     return 2 * len(item.quirk.paired_runs)
 
 
-def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, notify: Notify = lambda _: None) -> Proof:
+def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, tell: Tell = lambda _: None) -> Proof:
     """Gathers all the evidence of one quirk on this installation.
 
     Args:
         item: The quirk.
         folder: Where checkpoints are kept between runs.
         timeout_s: Seconds that each run of a scenario may take.
-        notify: Called before each run.
+        tell: Called before each run.
     """
     elsewhere = _elsewhere(item.quirk)
     findings = []
     if not elsewhere:
         findings += [_probed(probe) for probe in item.quirk.probes]
-        findings += [_paired(item.quirk, run, folder, timeout_s, notify) for run in item.quirk.paired_runs]
+        findings += [_paired(item.quirk, run, folder, timeout_s, tell) for run in item.quirk.paired_runs]
     conclusion, reason, disagreement = together(findings)
     return Proof(
         id=item.quirk.id,
@@ -126,9 +126,9 @@ def _doubt(run: Run, *, wanted: bool) -> str:
     return ""
 
 
-def _paired(quirk: Quirk, evidence: PairedRun, folder: Path, timeout_s: float, notify: Notify) -> Finding:
+def _paired(quirk: Quirk, evidence: PairedRun, folder: Path, timeout_s: float, tell: Tell) -> Finding:
     def run(variable: str, word: str) -> Run:
-        notify(f"{quirk.id} {word} the quirk")
+        tell(f"{quirk.id} {word} the quirk")
         return run_scenario(evidence.scenario, quirk.id, {variable: quirk.id}, folder, timeout_s, quirk.crash)
 
     with_quirk = run(FORCE_VARIABLE, "with")
