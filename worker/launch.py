@@ -65,7 +65,9 @@ def prepare(
     config = config.adjusted(plan.changes)
     arguments = vllm_adapter.engine_arguments(config, plan, in_placement_group=bundles is not None, engine_rank=engine_rank)
     if config.purpose == "rollout":
-        arguments["weight_transfer_config"] = {"backend": BACKEND}
+        arguments.setdefault("weight_transfer_config", {"backend": BACKEND})
+    elif config.server.rl_routes:
+        raise UsageError(f"server.rl_routes: routes that replace weights need purpose: rollout, not {config.purpose}")
     if seed is not None:
         arguments["seed"] = seed
     elif bundles and "engine.seed" not in plan.context.typed:
