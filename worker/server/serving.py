@@ -28,6 +28,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.configuration.config import ServerSection
+from worker.errors import RefitError, RefitRejectedError, SleepError, UpdateOrderError
 from worker.server.checking import (
     TOO_DEEP,
     check_ids,
@@ -46,6 +47,8 @@ from worker.server.streams import problem
 from worker.server.supervision import Supervision
 
 _LOG = logging.getLogger(__name__)
+#: HTTP status of the worker's errors; of the others 503.
+_STATUSES = ((UpdateOrderError, 409), (RefitRejectedError, 400), (RefitError, 500), (SleepError, 400))
 
 
 class ChatRequest(ChatCompletionRequest):  # type: ignore[misc]
@@ -364,7 +367,7 @@ class Serving:
         if isinstance(error, RequestError):
             return problem(str(error), status=error.status, parameter=error.parameter)
         if isinstance(error, QuirksError):
-            return problem(str(error), status=503)
+            return problem(str(error), status=next((status for kind, status in _STATUSES if isinstance(error, kind)), 503))
         if isinstance(error, RecursionError):
             return problem(TOO_DEEP, status=400)
         found: dict[str, Any] = self._chat.create_error_response(error).model_dump()["error"]
