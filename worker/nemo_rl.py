@@ -14,7 +14,7 @@ from nemo_rl.models.generation.vllm.vllm_worker import VllmGenerationWorkerImpl 
 from nemo_rl.models.generation.vllm.vllm_worker_async import VllmAsyncGenerationWorkerImpl  # type: ignore[import-not-found]
 
 from quirks_core.apply.handed_down import HOOK_VARIABLE
-from  import TRAINER_VARIABLE
+from quirks_core.facts.trainers import VARIABLE as TRAINER_VARIABLE
 from quirks_core.hook.settings import REQUIRE_VARIABLE
 from quirks_core.hook.start import start
 
