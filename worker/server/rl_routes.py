@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
 
+from quirks_core.base.errors import QuirksError
 from worker.server.app import RequireKey
 from worker.server.serving import Serving, found
 from worker.server.streams import problem, refusal
@@ -55,7 +56,8 @@ def add_rl_routes(app: FastAPI, serving: Serving, client: TrainerClient, key: Se
     routes.include_router(_adapters(serving, client), dependencies=[Depends(_in_order)])
     routes.add_exception_handler(RequestValidationError, _invalid)
     routes.add_exception_handler(HTTPException, lambda _, error: refusal(problem(str(error.detail), status=error.status_code)))
-    routes.add_exception_handler(Exception, lambda _, error: refusal(serving.error(error)))
+    for kind in (QuirksError, ValueError, Exception):  # what only the last one catches also has its traceback logged
+        routes.add_exception_handler(kind, lambda _, error: refusal(serving.error(error)))
     guarded = RequireKey(_KeepsByDefault(routes), key)
     for route in routes.routes:
         if isinstance(route, Route):
