@@ -27,7 +27,7 @@ Mode = Literal["warn", "stop", "off"]
 
 
 class LedgerSettings(Record):
-    """What the user asks of the ledger.
+    """What the user set for the ledger.
 
     Attributes:
         mode: ``warn`` logs verdicts, ``stop`` refuses to generate as well, ``off`` keeps no account.

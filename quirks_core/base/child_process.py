@@ -79,7 +79,7 @@ def end_all() -> None:
 
 @contextmanager
 def _watchdog() -> Iterator[Callable[[int], object]]:
-    """Starts a process that kills a group if this process is killed; yields a function that tells it the group."""
+    """Starts a process that kills a group if this process is killed; yields a function that gives it the group."""
     reading, writing = os.pipe()
     command, quiet = [sys.executable, "-I", "-S", "-c", _WATCHDOG], subprocess.DEVNULL
     watchdog = subprocess.Popen(command, stdin=reading, stdout=quiet, stderr=quiet, start_new_session=True)  # noqa: S603 - ours

@@ -42,7 +42,7 @@ class BrokenPluginsError(QuirksError):
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
-        super().__init__("\n".join(["broken plugins, and strict was asked for:", *(f"- {text}" for text in problems)]))
+        super().__init__("\n".join(["broken plugins (strict mode):", *(f"- {text}" for text in problems)]))
 
 
 class PatchDriftError(QuirksError):

@@ -29,7 +29,7 @@ _FROM_TERMINAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command, and what to tell the hook in it."""
+    """Adds the command, and the hook's options for it."""
     parser.usage = "quirks run [options] -- COMMAND…"
     parser.add_argument(
         "--purpose", choices=("rollout", "eval", "serve"), help="what engines are for; their arguments tell if left out"

@@ -108,7 +108,7 @@ def _findings(item: Discovered, seen: Seen, everybody: _Everybody) -> Iterator[F
 
 @dataclass(frozen=True, slots=True)
 class _Everybody:
-    """What only the quirks of all plugins together tell.
+    """Problems that show only among the quirks of all plugins.
 
     Attributes:
         owners: By id, whoever declares it.
@@ -133,7 +133,7 @@ class _Everybody:
 
 
 def _problems(item: Discovered, seen: Seen, everybody: _Everybody) -> Iterator[Problem]:
-    """What the laws say about each quirk, and what only the others' ids can tell."""
+    """Problems of each quirk by the laws, and those between ids of different plugins."""
     for quirk in seen.quirks:
         yield from quirk.problems
         yield from supersedes(quirk.id, quirk.supersedes, everybody.known)

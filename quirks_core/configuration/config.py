@@ -215,7 +215,7 @@ class RefitSection(Section):
         "parameters",
         description="what a refit sends: named parameters only, or the whole state dict with its persistent buffers",
     )
-    transport: Literal["ipc_zmq", "collective", "file"] = Field(
+    transport: Literal["ipc_zmq", "collective"] = Field(
         "ipc_zmq", description="how refit_async and verify_refit_async send a model of this process"
     )
     clear_cache: bool = Field(
@@ -452,7 +452,7 @@ class GenerationConfig(Section):
         )
 
     def undeclared_slots(self) -> frozenset[str]:
-        """Returns the slots that nobody could tell. Here none: what is left open has its default, or is the engine's choice."""
+        """Returns the slots without a known value. Here none: what is left open has its default, or is the engine's choice."""
         return frozenset()
 
     def adjusted(self, changes: Mapping[str, Any]) -> Self:
@@ -474,7 +474,7 @@ class GenerationConfig(Section):
         return self.model_copy(update=update)
 
     def overridden(self, values: Mapping[str, Any]) -> Self:
-        """Returns the configuration with values that a program puts there itself: they count as typed by nobody.
+        """Returns the configuration with values that a program puts there itself: they do not count as typed.
 
         Args:
             values: Checked values by slot of a section; they take the place also of what the user typed.

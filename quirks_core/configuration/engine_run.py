@@ -1,4 +1,4 @@
-"""A run on an engine that vLLM starts by itself, by ``vllm serve`` or in a program: its facts are what somebody told."""
+"""A run on an engine that vLLM starts by itself, by ``vllm serve`` or in a program: its facts are the given values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EngineRun(GenerationConfig):
     nobody typed is the engine's choice. The ranks of a data-parallel engine are its own (``parallel.dp_strategy: engine``).
 
     What belongs to the client and, of a rollout, to the trainer (``request.*``, ``sampling.*``; ``refit.*``, ``train.*``) is
-    *unknown* unless somebody tells it, in MODEL_QUIRKS_SET or by a preset for the trainer. The other choice, our defaults,
+    *unknown* unless it is given, in MODEL_QUIRKS_SET or by a preset for the trainer. The other choice, our defaults,
     would assert what nobody checked: with ``refit.scope: parameters`` as a fact the plan would require loaded weights of
     trainers that send buffers, and with ``sampling.top_p: 1`` it would stay silent about trainers that use another. Nor are
     they taken for left open: a quirk that asks for them would then silently not concern the run, though it may well. Unknown,
@@ -38,7 +38,7 @@ class EngineRun(GenerationConfig):
         """Makes the configuration.
 
         Args:
-            values: What somebody told and what the engine starts with, nested; ``engine.load_format`` is among it.
+            values: The given values and those that the engine starts with, nested; ``engine.load_format`` is among it.
             typed: The slots among them whose value the user chose.
 
         Raises:
@@ -49,7 +49,7 @@ class EngineRun(GenerationConfig):
         return run
 
     def slots(self) -> dict[str, Any]:
-        """Returns the values that somebody told, or that the engine starts with."""
+        """Returns the values that were given, or that the engine starts with."""
         given = {f"{section}.{key}" for section in self.SLOT_SECTIONS for key in getattr(self, section).model_fields_set}
         found = super().slots()
         return {slot: value for slot, value in found.items() if slot in given or (slot.startswith(ENGINE) and slot != _OURS)}
@@ -59,6 +59,6 @@ class EngineRun(GenerationConfig):
         return super().typed_slots() & self._typed
 
     def undeclared_slots(self) -> frozenset[str]:
-        """Returns the slots of the client and the trainer that nobody told."""
+        """Returns the slots of the client and the trainer whose value was not given."""
         sections = (*_CLIENT, *_TRAINER) if self.purpose == "rollout" else _CLIENT
         return frozenset(slot for slot in SLOTS if slot.partition(".")[0] in sections) - self.slots().keys()

@@ -268,6 +268,6 @@ def _word(kind: Any) -> str:
 
 
 def _limits(error: ValidationError) -> str:
-    """Of a value of the right type that lies outside of a limit, which one."""
+    """Returns the limit that a value violates, as ' (must be at least 1)'; empty for a wrong type."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f" ({first['msg'][0].lower()}{first['msg'][1:]})" if "ctx" in first else ""

@@ -22,7 +22,7 @@ def is_secret(name: str) -> bool:
 
 
 def reason_to_refuse(name: str) -> str | None:
-    """Says why no quirk may ask for a variable or set it; None if it may."""
+    """Returns why no quirk may read or set a variable; None if one may."""
     if is_secret(name):
         return f"env.{name}: the name looks like that of a secret, and plans are kept and shown"
     if _CODE.fullmatch(name):

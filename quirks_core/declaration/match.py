@@ -42,7 +42,7 @@ class Match(ABC):
         """Evaluates the condition; no side effects."""
 
     def facts(self) -> Iterator[str]:
-        """Yields the names of the facts that the condition asks for."""
+        """Yields the names of the facts that the condition reads."""
         yield from ()
 
     def model_types(self) -> frozenset[str] | None:

@@ -189,12 +189,12 @@ class Quirk:
 
     @property
     def can_be_unknown(self) -> bool:
-        """Some run leaves open whether the quirk concerns it: it asks for a fact that may be missing."""
+        """Some run leaves open whether the quirk concerns it: it reads a fact that may be missing."""
         return bool(self.affected) or not all(always_known(name) for name in self.match.facts())
 
     @property
     def asked(self) -> frozenset[str]:
-        """The names of the facts, packages and variables that the quirk asks for or adjusts."""
+        """The names of the facts, packages and variables that the quirk reads or adjusts."""
         conditions = [self.match, *(item.when for item in self.adjustments if item.when is not None)]
         facts = (name for condition in conditions for name in condition.facts())
         slots = (item.slot for item in self.adjustments if isinstance(item, Default | Require))
@@ -202,7 +202,7 @@ class Quirk:
 
     @property
     def depends_on_cpu(self) -> bool:
-        """The quirk asks for features of the CPU: a proof on one kind of CPU says nothing about another."""
+        """The quirk depends on features of the CPU: a proof on one kind of CPU says nothing about another."""
         return any(name.startswith("platform.cpu.") for name in self.asked)
 
     @property
@@ -216,7 +216,7 @@ class Quirk:
 
     @property
     def ranges(self) -> tuple[Affected, ...]:
-        """The ranges of versions outside of which it does nothing: `affected`, and those that its match always asks for."""
+        """The ranges of versions outside of which it does nothing: `affected`, and those that its match always requires."""
         parts = self.match.parts if isinstance(self.match, All) else (self.match,)
         found = list(self.affected)
         for asked in (part.affected for part in parts if isinstance(part, InRange)):
@@ -337,7 +337,7 @@ def _from_package(file: str, module: str) -> str:
 
 
 def asked_of(quirks: Iterable[Quirk]) -> frozenset[str]:
-    """Returns the names of the facts that the quirks ask for; a quirk whose match raises is left out."""
+    """Returns the names of the facts that the quirks read; a quirk whose match raises is left out."""
     found: set[str] = set()
     for quirk in quirks:
         try:

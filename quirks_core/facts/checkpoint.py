@@ -61,7 +61,7 @@ class Checkpoint:
     config: Mapping[str, Any]
 
     def fact(self, name: str) -> Any:
-        """Returns one of `CHECKPOINT_FACTS`; None where it is known to be absent, `UNKNOWN` where the files do not tell."""
+        """Returns one of `CHECKPOINT_FACTS`; None where it is known to be absent, `UNKNOWN` where the files do not show it."""
         try:
             return CHECKPOINT_FACTS[name][1](self)
         except (UsageError, OSError, ValueError, TypeError, KeyError, AttributeError, IndexError):

@@ -211,7 +211,7 @@ class RunContext(Record):
     _source: VllmSource = PrivateAttr(default=INSTALLED)
 
     @model_serializer(mode="wrap")
-    def _without_what_is_rare(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leaves out `undeclared` and `gpu` where they are empty: plans from before they existed keep their digests."""
         found: dict[str, Any] = serialize(self)
         rare = {"undeclared": self.undeclared, "gpu": self.gpu}
@@ -277,7 +277,7 @@ class RunContext(Record):
 
         Returns:
             None for a fact that is known to be absent (a slot left open, a variable not set), and `UNKNOWN` for one that
-            nobody could tell.
+            no value is known.
         """
         if name in self.extra:
             return self.extra[name]
@@ -326,7 +326,7 @@ class RunContext(Record):
 
     @property
     def unchecked(self) -> tuple[str, ...]:
-        """The engine arguments that the user typed and nobody could hold against vLLM, because its source is not here."""
+        """The engine arguments that the user typed and could not be checked against vLLM, because its source is not here."""
         if self.source_known("vllm"):
             return ()
         return tuple(sorted(name for name in self.typed if is_engine_argument(name) and name not in SLOTS))
@@ -337,7 +337,7 @@ class RunContext(Record):
 
     @property
     def unread_environment(self) -> tuple[str, ...] | None:
-        """The ``VLLM_*`` variables that the user set and the installed engine does not read; None if it cannot be told."""
+        """The ``VLLM_*`` variables that the user set and the installed engine does not read; None if that is unknown."""
         given = [name for name in self.environment if name.startswith("VLLM_")]
         if not given:
             return ()

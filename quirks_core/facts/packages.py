@@ -68,7 +68,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def installed_platform() -> str | None:
-    """Returns the platform that the installed engine is built for, as far as metadata tells; None if it does not."""
+    """Returns the platform that the installed engine is built for, by its metadata; None if that does not name one."""
     if sys.platform == "darwin":
         return "cpu"
     try:

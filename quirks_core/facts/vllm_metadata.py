@@ -67,7 +67,7 @@ def _is_ours(named: Distribution) -> bool:
 
 
 def _version(build: Distribution) -> str:
-    """The build's version with the label by which vLLM tells its CPU build."""
+    """The build's version with the label of vLLM's CPU build."""
     return build.version if "cpu" in build.version.partition("+")[2] else f"{build.version.partition('+')[0]}+cpu"
 
 

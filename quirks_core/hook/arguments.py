@@ -40,7 +40,7 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
         purpose: What the engine is for.
 
     Raises:
-        UsageError: Something that the user told makes no sense.
+        UsageError: A value that the user gave makes no sense.
     """
     names = typed_in(arguments).names | {name.removeprefix(ENGINE) for name in settings.given if name.startswith(ENGINE)}
     values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
@@ -116,7 +116,7 @@ def put(arguments: Any, changes: Mapping[str, Any]) -> None:
 
 @lru_cache(maxsize=1)
 def _always() -> frozenset[str]:
-    """The arguments that are facts also where nobody typed them: quirks count on their sizes and flags."""
+    """The arguments that are facts also where they are not typed: quirks depend on their sizes and flags."""
     return frozenset(
         {"load_format"} | {name for name, field in EngineSection.model_fields.items() if field.default is not None}
     )

@@ -163,7 +163,7 @@ def quirks_for(
 
     Raises:
         RefusedError: The plan holds refusals; nothing was changed.
-        UsageError: A slot that is told makes no sense, the model cannot be read, or the installed vLLM is not one that this was
+        UsageError: A given slot makes no sense, the model cannot be read, or the installed vLLM is not one that this was
             written for.
         QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """

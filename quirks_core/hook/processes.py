@@ -53,12 +53,12 @@ def plan_of(config: Any) -> ProcessPlan | None:
 
 
 def values_of(plan: ProcessPlan, config: Any) -> dict[str, Any]:
-    """Returns, by slot, what an engine's configuration holds of the named slots, and of those that quirks ask for."""
+    """Returns, by slot, what an engine's configuration holds of the named slots, and of those that quirks adjust."""
     return read_configuration(config, slots_to_read(asked(plan)))
 
 
 def asked(plan: ProcessPlan) -> set[str]:
-    """Returns the slots that quirks ask for."""
+    """Returns the slots that quirks adjust."""
     return {line["slot"] for line in plan.adjustments} | plan.changes.keys()
 
 

@@ -30,7 +30,7 @@ class _Line(NamedTuple):
 
 
 def say(text: str, *, level: int = logging.INFO) -> None:
-    """Logs one line; to standard error where nobody has set up logging."""
+    """Logs one line; to standard error where logging is not set up."""
     if not _LOGGER.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(message)s"))

@@ -38,10 +38,10 @@ _BESIDE_SLOTS = ("purpose", "recipe")
 
 @dataclass(frozen=True, slots=True)
 class HookSettings:
-    """What the user asks of the hook.
+    """What the user set for the hook.
 
     Attributes:
-        purpose: What the engine is for; None if its arguments shall tell.
+        purpose: What the engine is for; None if its arguments decide.
         why: Which variable says so; empty if none does.
         only_reports: Nothing is changed; what would be done is printed.
         given: Values by slot that the user gave in MODEL_QUIRKS_SET; ``env.NAME`` is a variable.
@@ -142,7 +142,7 @@ def read_given(text: str, problems: list[str]) -> dict[str, Any]:
 
 
 def problem_of_given(name: str, value: Any) -> str | None:
-    """Says why nobody can tell a slot, or the purpose or the recipe, with that value; None if somebody can."""
+    """Returns why a slot, the purpose or the recipe cannot have that value; None if it can."""
     if name == "purpose":
         return (
             None
@@ -154,7 +154,7 @@ def problem_of_given(name: str, value: Any) -> str | None:
     if name not in SLOTS and not name.startswith((ENGINE, "env.")):
         return f"unknown slot {name!r}{nearest(name, (*SLOTS, *_BESIDE_SLOTS))}"
     if value is None and name.startswith("train.") and name in SLOTS and SLOTS[name].default is None:
-        return None  # the trainer has none, for example no autocast; of what nobody tells, it is not known
+        return None  # the trainer has none, for example no autocast; what is not given is unknown
     try:
         problem = find_slot(name).problem(value)
     except UsageError as error:

@@ -4,7 +4,7 @@ command line   vLLM's parser calls its ``_get_values`` for every option of a com
                vLLM loads plugins while it builds the parser, so this recorder is always in time.
 keywords       a wrapper of ``__init__`` of ``EngineArgs`` and ``LLM`` sees what was passed. vLLM loads plugins inside of the
                first ``EngineArgs`` of a process, and for that one the wrapper comes too late, unless ``quirks run`` put it on
-               before vLLM was imported. The frame of ``LLM.__init__`` still tells what came through its ``**kwargs``.
+               before vLLM was imported. The frame of ``LLM.__init__`` still holds what came through its ``**kwargs``.
 by value       everything else, and all that a trainer's own code passes: what is not the default was typed. A default that
                somebody typed looks open.
 """
@@ -27,7 +27,7 @@ from quirks_core.facts.trainers import find
 _MARK = "_model_quirks_recorder"
 _ARGUMENTS = "vllm/engine/arg_utils.py"
 _LLM = "vllm/entrypoints/llm.py"
-#: Keywords of a call that passes on every field of an ``EngineArgs``, and so types none of them.
+#: A call with this many keywords forwards all fields of an ``EngineArgs``, so none counts as set by the user.
 _ALL_FIELDS = 150
 #: What ``vllm serve`` sets on its namespace by itself.
 _SET_BY_VLLM = frozenset({"api_server_count", "logging_config", "model"})
@@ -148,7 +148,7 @@ def _is(frame: FrameType, function: str, file: str) -> bool:
 
 
 def _record(arguments: Any, typed: Typed) -> None:
-    """Notes what a call passed. A trainer's own code passes many arguments at their defaults: those are nobody's choice."""
+    """Notes what a call passed. A trainer's code passes many arguments at their defaults: those are not the user's choice."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _package(frame) in _BETWEEN:
         frame = frame.f_back

@@ -179,7 +179,7 @@ def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
 
 
 def _misfit(facts: InstalledFacts, quirk: Quirk) -> Leaf | None:
-    """The first patch whose target has another source in a version that nobody examined; None if there is none."""
+    """The first patch whose target has another source in a version that was not examined; None if there is none."""
     for package in OLDEST:
         version = facts.fact(f"packages.{package}")
         if is_reached_only(package, version) and facts.source_known(package):

@@ -32,7 +32,7 @@ _CALLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
 
 
 class Entry(Record):
-    """One thing that quirks do to a run, or ask of the trainer or the client.
+    """One thing that quirks do to a run, or require of the trainer or the client.
 
     Attributes:
         quirks: Ids of the quirks.

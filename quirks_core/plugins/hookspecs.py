@@ -38,7 +38,7 @@ def quirks_declare() -> Iterable[Quirk]:
 
 @hookspec
 def quirks_facts(context: RunContext) -> Mapping[str, object]:
-    """Adds facts that matchers can ask for as ``distribution.name``.
+    """Adds facts that matchers can read as ``distribution.name``.
 
     Args:
         context: The facts so far.

@@ -190,7 +190,7 @@ class TimeLimit(BaseException):
 
 
 def _too_long(limit_s: float) -> None:
-    raise TimeLimit(f"it did not load, and its laws were not checked, within {limit_s:g} s")
+    raise TimeLimit(f"loading and checking it took more than {limit_s:g} s")
 
 
 def _main(wanted_file: str, result_file: str) -> None:

@@ -150,11 +150,11 @@ class Registry:
 
     @property
     def asked(self) -> frozenset[str]:
-        """The names of the facts that quirks ask for."""
+        """The names of the facts that quirks read."""
         return asked_of(item.quirk for item in self.loaded)
 
     def check_names(self, switches: Switches) -> list[str]:
-        """Makes sure that every name of the switches exists; returns warnings about those that nobody can know.
+        """Makes sure that every name of the switches exists; returns warnings about those that cannot be checked.
 
         Raises:
             UsageError: A switch names nothing.
@@ -258,7 +258,7 @@ def _plugin_name(item: Discovered) -> str:
 
 
 def _declared(manager: pluggy.PluginManager, item: Discovered) -> list[Quirk]:
-    """Imports one plugin, registers it and asks it for its quirks; a plugin with anything wrong stays unregistered."""
+    """Imports one plugin, registers it and collects its quirks; a plugin with anything wrong stays unregistered."""
     if item.problem:
         raise DeclarationError(item.problem)
     plugin = item.entry_point.load()

@@ -21,7 +21,7 @@ class Standing(StrEnum):
     ELSEWHERE = "proven by a paired run on another installation or model runner"
     SOURCE = "not run, but the installed source is as declared"
     RANGE = "by its range of versions only"
-    UNTESTED = "tested by nobody"
+    UNTESTED = "untested"
 
 
 def standing(

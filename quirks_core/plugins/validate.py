@@ -144,7 +144,7 @@ def slots(item: Loaded) -> Iterator[Problem]:
 
 
 def facts(item: Loaded) -> Iterator[Problem]:
-    """Every fact that it asks for is one that a run can have."""
+    """Every fact that it reads is one that a run can have."""
     for name in sorted(item.quirk.asked):
         if is_known_fact(name):
             slot = slot_around(name)

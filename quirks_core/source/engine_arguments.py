@@ -44,7 +44,7 @@ class EngineArgument:
 
     Attributes:
         name: Its name.
-        type: What it takes, as far as the source tells; ``Any`` otherwise.
+        type: What it takes, by the source; ``Any`` where it does not say.
         annotation: The same as it is written there.
         default: Its default, or `UNREAD`.
         help: What it sets; empty if the source does not say.
@@ -230,7 +230,7 @@ class EngineArguments:
         return ""
 
     def annotated_type(self, node: ast.expr, module: str, depth: int = 0) -> Any:
-        """Returns what an annotation in a module of vLLM stands for; ``Any`` where the source does not tell."""
+        """Returns what an annotation in a module of vLLM stands for; ``Any`` where the source does not name it."""
         if depth > _DEEPEST:
             return Any
         match node:

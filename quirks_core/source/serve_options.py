@@ -41,7 +41,7 @@ class ServeOption:
     Attributes:
         names: Its names as they are typed, with their dashes.
         argument: The engine argument that it sets; None for an option of the server alone.
-        type: What its value is; ``Any`` if the source does not tell.
+        type: What its value is; ``Any`` if the source does not name it.
         shape: How many words it takes.
         inverse: Further names that say the contrary: ``--disable-x`` of ``--enable-x``, since vLLM 0.33.
     """

@@ -207,7 +207,7 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def _found_by_lines(lines: list[str], path: list[str]) -> str | None:
-    """Returns what `attribute_source` does; None where lines alone cannot tell."""
+    """Returns what `attribute_source` does; None where lines alone do not settle it."""
     if (found := _lines_of(lines, path)) is None:
         return None
     text = textwrap.dedent("\n".join(found))
@@ -227,8 +227,8 @@ def _lines_of(lines: list[str], path: list[str]) -> list[str] | None:
     """Finds a function or class by indentation: parsing whole modules for it takes a rollout's plan 0.15 s more.
 
     Returns:
-        Its lines, its decorators' included, and what stands below it without being code; None where lines alone cannot tell,
-        such as of a name that is defined twice.
+        Its lines, its decorators' included, and what stands below it without being code; None where lines alone do not settle
+        it, such as of a name that is defined twice.
     """
     for depth, name in enumerate(path):
         indent, is_owner = "    " * depth, depth + 1 < len(path)

@@ -7,7 +7,7 @@ checkpoint's dtype, except for float32, which it replaces by the platform's pref
 colocate mode does, give no way to set it.
 
 What this changes: for a checkpoint whose ``config.json`` says float32, the default of ``engine.dtype`` becomes float32 if the
-trainer is known to compute in float32 (``train.dtype=float32``, no autocast). If nobody said what the trainer computes in, the
+trainer is known to compute in float32 (``train.dtype=float32``, no autocast). If the trainer's dtype is not given, the
 plan advises, because float32 doubles the memory for weights and KV cache, and many trainers compute in bfloat16 by autocast.
 The quirk reads the checkpoint's dtype where vLLM does: ``dtype`` (or its older name ``torch_dtype``), then that of
 ``text_config``. It does not concern a checkpoint that names no dtype there (vLLM then looks into the weight files, this quirk

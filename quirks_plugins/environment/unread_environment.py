@@ -44,7 +44,7 @@ QUIRK = Quirk(
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """The plan tells whoever sets a variable that the installed vLLM does not read; vLLM itself only logs a line."""
+    """The plan warns of a variable that the installed vLLM does not read; vLLM itself only logs a line."""
     from worker.lab.kit.lab import Outcome
 
     name = "VLLM_USE_V1"

@@ -44,7 +44,7 @@ def audited(monkeypatch):
         asked = {}
 
         async def audit(config, planning, **options):
-            options.pop("tell")("a stage")
+            options.pop("notify")("a stage")
             asked.update(options, config=config, planning=planning)
             return found
 

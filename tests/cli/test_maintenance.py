@@ -28,7 +28,7 @@ QUIRK = Quirk(
 """
 
 
-def test_lock_writes_every_installed_quirk_into_the_current_folder_unless_told_otherwise(quirks, tmp_path, monkeypatch):
+def test_lock_writes_every_installed_quirk_into_the_current_folder_by_default(quirks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     written, elsewhere = quirks("lock", "--json"), quirks("lock", "--output", "mine.lock")

@@ -190,7 +190,7 @@ def test_a_quirk_that_one_installation_lacks_or_has_in_another_version_differs(m
     assert (newer.id, newer.a, newer.b.state) == ("newer", None, "active")
 
 
-def test_refusals_and_warnings_of_one_side_only_are_told(plan_of):
+def test_refusals_and_warnings_of_one_side_only_are_reported(plan_of):
     troubled = plan_of([Refuse("it hangs", "use one"), Advise("look out"), Advise("look out")])
 
     found = diff(plan_of(Refuse("it crashes", "use one")), troubled)

@@ -129,7 +129,7 @@ def test_help_and_home_are_those_of_the_configuration_class_unless_the_argument_
 
 
 @pytest.mark.usefixtures("fake_vllm")
-def test_an_argument_s_slot_takes_what_its_type_takes_and_what_is_wrong_is_told_with_the_nearest_name():
+def test_an_argument_s_slot_takes_what_its_type_takes_and_what_is_wrong_is_reported_with_the_nearest_name():
     slot = installed_slot("engine.cache_dtype")
     problems = {
         ("engine.block_size", 16): None,

@@ -89,7 +89,7 @@ def test_a_missing_folder_is_a_usage_error_that_looks_nothing_up(path):
         ModelFacts.read(path)
 
 
-def test_a_file_is_no_model_folder_and_one_without_weights_is_told_what_to_do(checkpoint):
+def test_a_file_is_no_model_folder_and_a_folder_without_weights_gets_a_remedy(checkpoint):
     model = checkpoint()
     with pytest.raises(UsageError, match="is a file"):
         ModelFacts.read(f"{model}/config.json")
@@ -222,7 +222,7 @@ def test_the_width_of_an_attention_head_is_read_or_computed(make_context, config
     assert make_context(config=config).fact("model.head_size") == size
 
 
-def test_every_name_that_no_run_has_is_told_from_those_that_one_may_have():
+def test_every_name_that_no_run_has_is_distinguished_from_those_that_one_may_have():
     families = {"typed.": "engine.seed", "env.": "NAME", "engine.": "any_argument", "packages.": "any", "model.config.": "a.b"}
 
     assert {spec.name for spec in FAMILIES} == set(families)
@@ -305,7 +305,7 @@ def test_only_those_packages_are_read_that_are_common_or_asked_for(gather, fake_
     assert "xformers" not in gather().packages
 
 
-def test_what_the_engine_takes_and_reads_is_told_by_its_source_unless_it_is_assumed(make_context, write_modules):
+def test_what_the_engine_takes_and_reads_is_known_from_its_source_unless_it_is_assumed(make_context, write_modules):
     arguments = "class EngineArgs:\n    block_size: int = 1\n"
     envs = 'table = {\n    "VLLM_PORT": lambda: 1,\n}\n'
     write_modules({"vllm/__init__.py": "", "vllm/envs.py": envs, "vllm/engine/arg_utils.py": arguments})

@@ -89,7 +89,7 @@ BETWEEN = [(A.above(B), 4, 2), (A.below(B), 2, 4), (A.differs_from(B), 1, 2), (A
 
 
 @pytest.mark.parametrize(("condition", "answers"), COMPARED, ids=lambda value: getattr(value, "operator", ""))
-def test_a_condition_compares_the_fact_and_what_nobody_can_tell_is_unknown_and_what_is_absent_a_no(condition, answers):
+def test_a_condition_on_an_unknown_fact_is_unknown_and_on_an_absent_one_a_no(condition, answers):
     unknown = condition.trace(Facts())
 
     assert {got: condition.trace(Facts(it=got)).answer for got in answers} == answers

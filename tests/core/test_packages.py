@@ -101,7 +101,7 @@ def test_a_version_comes_from_metadata_and_what_is_not_installed_has_none(fake_d
         ({}, None),
     ],
 )
-def test_platform_and_versions_are_told_by_metadata_and_the_cpu_build_counts_as_vllm(
+def test_platform_and_versions_are_known_from_metadata_and_the_cpu_build_counts_as_vllm(
     monkeypatch, site, fake_distribution, versions, platform
 ):
     monkeypatch.setattr("sys.path", [str(site)])

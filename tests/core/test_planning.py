@@ -51,7 +51,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize(("stronger", "weaker"), itertools.combinations(LAYERS, 2))
-def test_of_switches_the_call_beats_the_command_line_that_the_environment_and_that_the_configuration(config, stronger, weaker):
+def test_the_precedence_of_switches_is_call_command_line_environment_configuration(config, stronger, weaker):
     asked = {"environ": {}} | in_layer(weaker, config, on=True) | in_layer(stronger, config, on=False)
 
     plan = make_plan(config(), PlanOptions.gather(**asked), environ={})

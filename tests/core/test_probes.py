@@ -92,7 +92,7 @@ def test_a_symbol_is_there_whatever_makes_it_but_not_one_of_another_place():
     ],
     ids=str,
 )
-def test_what_the_installed_source_does_not_tell_is_unknown(probe):
+def test_what_the_installed_source_does_not_show_is_unknown(probe):
     assert probe.answer(INSTALLED) is Answer.UNKNOWN
 
 
@@ -101,7 +101,7 @@ def test_a_fingerprint_probe_needs_a_fingerprint():
         FingerprintProbe(STEP)
 
 
-def test_a_probe_that_cannot_tell_or_is_of_another_package_leaves_it_to_the_next(verdict):
+def test_an_undecided_probe_or_one_of_another_package_leaves_it_to_the_next(verdict):
     silent = FingerprintProbe(STEP, affected=("0" * 12,))
     other = StaticProbe("quirks_core.declaration.probes", "Probe", found_means_affected=False)
     telling = StaticProbe(MODULE, "MARK", found_means_affected=True)

@@ -90,7 +90,7 @@ def test_a_refusal_says_why_and_what_to_do(plan_of, messages, asked, typed):
     ],
     ids=["serves as well", "the contrary one", "one of two is strict", "true is not one"],
 )
-def test_of_explicit_values_only_those_that_every_requirement_tolerates_are_kept(plan_of, requirements, typed, status):
+def test_an_explicit_value_is_kept_if_every_requirement_accepts_it(plan_of, requirements, typed, status):
     plan = plan_of(*requirements, typed={ANY: typed})
 
     assert outcome(plan, ANY) == (typed, [status] * len(requirements))

@@ -90,7 +90,7 @@ def test_a_file_that_is_no_python_of_ours_raises_nothing(write_modules, site, co
     assert INSTALLED.attribute_source("fake_odd:f") is None
 
 
-def test_an_imported_name_is_told_with_where_it_comes_from():
+def test_an_imported_name_is_reported_with_where_it_comes_from():
     origins = {
         "read": ("json", "loads"),
         "functools": ("functools", ""),
@@ -121,7 +121,7 @@ def test_the_definition_that_python_keeps_is_found_in_every_branch_of_if_and_try
     assert INSTALLED.attribute_source("fake_read.branches:f") == "def f():\n    return 1"
 
 
-def test_a_search_tells_found_from_not_found_from_no_such_module():
+def test_a_search_distinguishes_found_not_found_and_no_such_module():
     asked = (("fake_read", r"Run\w+"), ("fake_read", "absent"), ("no_such_package", "x"))
 
     assert [INSTALLED.search(*one) for one in asked] == [True, False, None]
@@ -155,7 +155,7 @@ def _definitions(body, path=()):
         "vllm.utils.argparse_utils",
     ],
 )
-def test_what_lines_alone_tell_of_a_definition_is_what_the_syntax_tree_tells(module):
+def test_lines_alone_give_the_definition_that_the_syntax_tree_gives(module):
     lines = INSTALLED.module_source(module).splitlines()
     found = 0
     for path in _definitions(INSTALLED.parsed(module).body):
@@ -186,7 +186,7 @@ def test_what_lines_alone_tell_of_a_definition_is_what_the_syntax_tree_tells(mod
         ("nothing", False),
     ],
 )
-def test_lines_alone_tell_nothing_where_they_could_be_wrong(path, known):
+def test_lines_alone_give_nothing_where_they_could_be_wrong(path, known):
     text = '''
 """Says how.
 

@@ -101,7 +101,7 @@ def test_in_a_chain_each_successor_replaces_what_it_names_where_it_applies(make_
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.sets(st.sampled_from("abcdefg"), max_size=3)))
-def test_a_circle_is_found_wherever_there_is_one_and_told_as_the_way_round(graph):
+def test_a_circle_is_found_wherever_there_is_one_and_reported_as_the_way_round(graph):
     def reached(start):
         found, left = set(), list(graph.get(start, ()))
         while left:

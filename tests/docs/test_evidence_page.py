@@ -77,7 +77,7 @@ def test_of_two_proofs_on_one_installation_the_newer_counts(write, loaded):
     assert _rows(folder, loaded)[1][f"`{sinks}`"] == ["not needed"]
 
 
-def test_a_quirk_that_no_run_can_concern_is_told_apart_from_one_that_nobody_looked_at(write, loaded):
+def test_a_quirk_that_concerns_no_run_differs_from_one_without_evidence(write, loaded):
     sinks, rows = (item.quirk.id for item in loaded)
     elsewhere = "no evidence that can be run here: no run on this installation concerns the quirk (platform: wanted cpu)"
     folder = write("evidence.json", write.one(sinks, "INCONCLUSIVE", findings=False, reason=elsewhere))

@@ -78,7 +78,7 @@ def test_missing_files_are_a_warning_and_the_constructor_decides(dummy_start, mo
         ("lm_head.weight", False),
     ],
 )
-def test_constants_are_told_from_parameters_by_their_names(name, expected):
+def test_constants_are_distinguished_from_parameters_by_their_names(name, expected):
     assert is_constant(name) is expected
 
 

@@ -16,10 +16,11 @@ import psutil
 import pytest
 import torch
 from patience import HUNG_S, until
+from safetensors.torch import save_file
 
 from worker.engine import shared_memory
 from worker.errors import EngineDiedError, GenerationAbortedError, NotReadyError, RefitError, RefitRejectedError
-from worker.refit import tensors, write
+from worker.refit import tensors
 
 #: The signal, unless vLLM looked before the process had an exit code.
 KILLED = "its process VllmWorker-0 (was killed by SIGKILL|ended;)"
@@ -56,7 +57,7 @@ def policy(checkpoint, shared_lab, tmp_path_factory):
     """What a trainer would send."""
     model = shared_lab.trainer(checkpoint("qwen3", seed=1))
     file = tmp_path_factory.mktemp("policy") / "weights.safetensors"
-    write(tensors(model, "parameters"), file)
+    save_file({name: tensor.clone() for name, tensor in tensors(model, "parameters")}, file)
     return model, shared_lab.reference(model), file
 
 

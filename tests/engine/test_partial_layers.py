@@ -90,7 +90,7 @@ def test_the_part_that_does_not_come_stays_what_it_was(part):
     assert _rows(model) == ([5, 5, 2, 2] if part == 0 else [1, 1, 5, 5])
 
 
-def test_a_layer_whose_old_values_cannot_be_told_is_zero_where_nothing_comes():
+def test_a_layer_without_known_old_values_is_zero_where_nothing_comes():
     model = _model(_Quantised())
 
     _reload(model, 0)

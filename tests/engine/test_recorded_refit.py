@@ -135,7 +135,7 @@ async def test_copies_that_are_wrong_are_refused_and_the_next_refit_mends_them(w
     assert (await refitted(worker, policies[0], shared_lab))[0] == 0
 
 
-async def test_trainers_memory_is_given_back_when_the_engine_is_told_to(worker, policies, shared_lab):
+async def test_trainers_memory_is_given_back_on_request(worker, policies, shared_lab):
     """Its pages are mapped by the engine's process from the refit on until then."""
     await worker.refit_async(policies[1])
     size = max(tensor.untyped_storage().nbytes() for tensor in policies[1].parameters())

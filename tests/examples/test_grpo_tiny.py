@@ -158,7 +158,7 @@ def test_the_same_seed_makes_the_same_checkpoint_and_prompts(grpo, tmp_path):
         (["--stepz", "3"], "unrecognized arguments: --stepz"),
     ],
 )
-def test_wrong_arguments_are_told_before_anything_starts(grpo, tmp_path, monkeypatch, capsys, arguments, message):
+def test_wrong_arguments_are_reported_before_anything_starts(grpo, tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["grpo_tiny.py", *arguments])
 

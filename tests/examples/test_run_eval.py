@@ -118,7 +118,7 @@ def test_braces_that_name_no_field_stay_in_the_prompt(evaluation, shipped, tmp_p
     ]
 
 
-def test_all_wrong_lines_are_told_with_their_place_and_the_nearest_field(evaluation, shipped, tmp_path):
+def test_all_wrong_lines_are_reported_with_their_place_and_the_nearest_field(evaluation, shipped, tmp_path):
     good = '{"question": "1+1", "answer": "2"}'
     wrong = ['{"question": "1+1",', "[1]", '{"questoin": "1+1", "answer": "2"}', '{"question": "1+1", "answer": null}']
     config = shipped(_dataset(tmp_path, good, *wrong))
@@ -172,7 +172,7 @@ def test_a_dataset_that_is_missing_empty_or_no_text_is_a_usage_error(evaluation,
         ("sampling.temprature=1", "sampling.temprature: unknown key; did you mean 'temperature'?"),
     ],
 )
-def test_what_is_wrong_with_the_configuration_is_told_by_key(shipped, setting, message):
+def test_what_is_wrong_with_the_configuration_is_known_from_key(shipped, setting, message):
     with pytest.raises(UsageError) as caught:
         shipped(setting)
 
@@ -252,7 +252,7 @@ def _right(folder: Path) -> torch.Tensor:
     return (logits.log_softmax(dim=-1).gather(-1, ids[:, 1:, None])[..., 0] * taught).sum(dim=1).exp()
 
 
-def test_a_prompt_without_room_is_told_by_its_line_before_any_engine_starts(evaluation, shipped, tiny, tmp_path):
+def test_a_prompt_without_room_is_known_from_its_line_before_any_engine_starts(evaluation, shipped, tiny, tmp_path):
     config = shipped(_dataset(tmp_path, "", json.dumps({"question": "1+" * 50, "answer": "2"})))
 
     with pytest.raises(UsageError, match=r"data\.jsonl:2: the prompt has 101 tokens.*engine\.max_model_len = 32"):
@@ -381,7 +381,7 @@ async def test_an_error_ends_the_other_prompts_and_comes_out_as_it_is(evaluation
         ([], "--config"),
     ],
 )
-def test_what_was_typed_wrong_is_told_and_ends_with_2(evaluation, monkeypatch, capsys, tmp_path, arguments, message):
+def test_what_was_typed_wrong_is_reported_and_ends_with_2(evaluation, monkeypatch, capsys, tmp_path, arguments, message):
     (tmp_path / "examples").symlink_to(_EXAMPLES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["run_eval.py", *arguments])

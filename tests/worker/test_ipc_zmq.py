@@ -174,7 +174,7 @@ def test_a_file_that_a_killed_process_left_is_replaced(background, address):
         (b'{"protocol": 3, "manifest": [["a"]]}', "the trainer's first message makes no sense: ValueError"),
     ],
 )
-def test_a_stranger_is_told_what_is_wrong_with_its_message(background, address, stranger, message, given):
+def test_a_wrong_message_gets_an_answer_that_names_the_problem(background, address, stranger, message, given):
     receiving = background(receive, address)
 
     stranger.send(message)
@@ -330,7 +330,7 @@ def test_a_tensor_that_has_another_shape_in_its_old_place_is_described_anew(back
     assert [first["weight"].shape, second["weight"].shape] == [(8, 8), (16, 4)]
 
 
-def test_of_two_processes_only_the_one_that_does_not_know_the_memory_is_told_where_it_is(background, address):
+def test_only_a_process_that_does_not_know_the_memory_gets_its_address(background, address):
     model = torch.nn.Linear(8, 8).share_memory()
     known, other = refit(background, address, model, {}), address.with_name("rank-1.sock")
 

@@ -165,6 +165,6 @@ def test_sizes_are_those_of_torch(dtype):
         ([("a", torch.zeros(2, dtype=torch.int8))], r"the trainer yields a int8 \[2\]"),
     ],
 )
-def test_a_trainer_that_strays_from_its_manifest_is_told_where(tensors, found):
+def test_a_trainer_that_strays_from_its_manifest_is_reported_where(tensors, found):
     with pytest.raises(RefitRejectedError, match=rf"{found} .*where its manifest has a float32 \[2\]"):
         list(in_order(tensors, Manifest((TensorSpec("a", "float32", (2,)),))))

@@ -61,7 +61,7 @@ def test_every_prompt_goes_to_one_engine_and_keeps_its_number(engines, count, fi
 
 
 @pytest.mark.parametrize("engine", [0, 2])
-def test_pinned_prompts_go_where_they_are_told_whatever_runs_there(engine):
+def test_pinned_prompts_go_to_their_replica_whatever_runs_there(engine):
     router = Router(3)
     router.share(_rows(10), engine)
 

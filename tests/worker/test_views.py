@@ -48,14 +48,3 @@ def test_a_conversion_that_writes_is_run_as_it_is_and_leaves_the_model_alone():
 
     assert torch.equal(doubled, torch.full((2, 4), 2.0))
     assert torch.equal(weight, torch.ones(4, 2))
-
-
-def test_parts_of_fused_tensors_can_be_written_to_a_file(model, tmp_path):
-    from worker.refit.transport.files import FileStream, write
-
-    source = Source(model, "parameters")
-    write(source(), tmp_path / "weights.safetensors")
-
-    with FileStream(tmp_path / "weights.safetensors", source.manifest) as stream:
-        received = dict(stream)
-    assert all(torch.equal(tensor, received[name]) for name, tensor in source())

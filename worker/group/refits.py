@@ -111,7 +111,7 @@ class GroupRefits:
     ) -> None:
         """Sends a model of this process to every engine."""
 
-        async def update(*_: object) -> None:
+        async def update() -> None:
             await self._update(_METHODS[self.sender.section.transport], version, clear_cache)
 
         await self.lock.run(lambda: self._send(model, scope, update))
@@ -119,7 +119,7 @@ class GroupRefits:
     async def verify(self, model: torch.nn.Module, scope: RefitScope | str | None) -> dict[str, str]:
         """Has every engine compare its weights with those of a model of this process."""
 
-        async def compare(*_: object) -> list[dict[str, str]]:
+        async def compare() -> list[dict[str, str]]:
             return await self._actors().everybody("verify_refit_async")
 
         found = await self.lock.run(lambda: self._send(model, scope, compare))
@@ -139,8 +139,8 @@ class GroupRefits:
 
     async def _send(self, model: torch.nn.Module, scope: RefitScope | str | None, update: Any) -> Any:
         transport = self.sender.section.transport
-        if transport != "collective" and (self._elsewhere or transport not in _METHODS):
-            where = f"engines on other nodes ({', '.join(self._elsewhere)})" if self._elsewhere else "a group"
+        if transport != "collective" and self._elsewhere:
+            where = f"engines on other nodes ({', '.join(self._elsewhere)})"
             raise RefitError(f"refit.transport {transport!r} does not reach {where}; set refit.transport: collective")
         return await self.sender.send(model, scope, update)
 

@@ -17,7 +17,7 @@ from quirks_core.base.record import Record
 from quirks_core.base.text import listed
 from quirks_core.hook import receipts
 from worker.refit.running import Server
-from worker.refit.transport import files
+from worker.refit.weights import checkpoint as files
 from worker.refit.weights.expected import common, engine_tensors, expected
 
 _RECEIPT = "MODEL_QUIRKS_RECEIPT"

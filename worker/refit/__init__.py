@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from worker.refit.arrivals import Arrival, Arrivals
     from worker.refit.trainer_engine import RefitTrainer, RefitTrainerInitInfo
     from worker.refit.transport.collective import CollectiveSender
-    from worker.refit.transport.files import write
     from worker.refit.transport.ipc_zmq import send as send_ipc_zmq
     from worker.refit.trl_callback import LedgerCallback
     from worker.refit.weights.expected import digest
@@ -31,7 +30,6 @@ __all__ = [
     "digest",
     "send_ipc_zmq",
     "tensors",
-    "write",
 ]
 
 _LAZY = {
@@ -44,7 +42,6 @@ _LAZY = {
     "Source": ("worker.refit.weights.source", "Source"),
     "digest": ("worker.refit.weights.expected", "digest"),
     "send_ipc_zmq": ("worker.refit.transport.ipc_zmq", "send"),
-    "write": ("worker.refit.transport.files", "write"),
 }
 
 

@@ -179,10 +179,8 @@ class Refitting:
         """
         if model is not None:
             return await self.lock.run(lambda: self._send(model, scope, self._compare))
-        if self._last not in ("ipc_zmq", "collective"):
-            raise RefitError(
-                "verify_refit_async: the last refit came from a model of this process, or over HTTP; pass that model"
-            )
+        if self._last == "http":
+            raise RefitError("verify_refit_async: the last refit came over HTTP; pass the trainer's model")
         return await self.lock.run(lambda: self._compare(self._info(self._last)))
 
     async def between(self, call: Callable[..., Coroutine[Any, Any, None]], *arguments: Any, **options: Any) -> None:
@@ -253,7 +251,7 @@ class Refitting:
             RefitError: It could not be taken, and the update has ended; the message says what the engine holds now.
         """
         update, section = self._opened(), self.sender.section
-        self._last = "calls"
+        self._last = "http"
         if self.backend == BACKEND and isinstance(update_info, dict):
             ours = {"finite": section.finite or bool(update_info.get("finite")), "dummy": self._dummy}
             update_info = {**update_info, **ours}
@@ -322,11 +320,7 @@ class Refitting:
         self._engine.readiness.check_refit()
         transport = self.sender.section.transport
 
-        async def taken(manifest: Manifest, location: str) -> _T:
-            # The others receive the manifest from the sender, which has made it of the very same tensors.
-            return await take(self._info(transport, manifest if transport == "file" else None, location))
-
-        return await self.sender.send(model, scope, taken, self.announced)
+        return await self.sender.send(model, scope, lambda: take(self._info(transport)), self.announced)
 
     async def _join(self, rank_offset: int, ip: str, port: int, world_size: int) -> None:
         self._leave()
@@ -440,7 +434,7 @@ class Refitting:
             return True  # no reply
 
     def _note_step(self, error: Exception) -> None:
-        """A rank that failed is not in step with the others any more; those that rejected a refit are, all together."""
+        """After a failed collective the group must be rejoined; a rejection leaves all ranks in step."""
         if self._last == "collective" and not isinstance(error, RefitRejectedError):
             self.joined = False
 
@@ -454,12 +448,11 @@ class Refitting:
             )
         self._warn(*(verdict.text for verdict in report.verdicts if verdict.is_grave))
 
-    def _info(self, transport: str, manifest: Manifest | None = None, location: str = "") -> dict[str, Any]:
-        announced = manifest or self.announced
+    def _info(self, transport: str) -> dict[str, Any]:
         return {
             "transport": transport,
-            "location": str(self._socket_folder()) if transport == "ipc_zmq" else location,
-            "manifest": announced.encode() if announced is not None else None,
+            "location": str(self._socket_folder()) if transport == "ipc_zmq" else "",
+            "manifest": self.announced.encode() if self.announced is not None else None,
             "dummy": self._dummy,
             "timeout_s": self.sender.section.timeout_s,
             "verify_every": self.sender.section.verify_every,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from quirks_core.base import private_folder
 from quirks_core.configuration.config import RefitSection
 from worker.engine.device import device_id
 from worker.errors import RefitError, RefitRejectedError
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from worker.refit.weights.source import Source
 
 _T = TypeVar("_T")
-#: What engines do with weights that come: given the manifest, and the path of a file or nothing.
-Update = Callable[[Manifest, str], Coroutine[Any, Any, _T]]
+#: What engines do with weights that come.
+Update = Callable[[], Coroutine[Any, Any, _T]]
 
 
 class Receivers(Protocol):
@@ -92,7 +91,7 @@ class ModelSender:
         # In a thread, while the engines still generate.
         source = await asyncio.to_thread(Source, model, self._scope if scope is None else scope)
         source.manifest.check(announced)  # before anybody waits for it
-        ways = {"collective": self._by_collective, "file": self._by_file, "ipc_zmq": self._by_ipc_zmq}
+        ways = {"collective": self._by_collective, "ipc_zmq": self._by_ipc_zmq}
         return await ways[self.section.transport](source, update)
 
     def leave(self) -> None:
@@ -100,14 +99,6 @@ class ModelSender:
         collective, self._collective = self._collective, None
         if collective is not None:
             collective.close()
-
-    async def _by_file(self, source: Source, update: Update[_T]) -> _T:
-        from worker.refit.transport.files import write
-
-        with private_folder.temporary("model-quirks-refit-") as folder:
-            file = folder / "weights.safetensors"
-            await asyncio.to_thread(lambda: write(source(), file))
-            return await update(source.manifest, str(file))
 
     async def _by_ipc_zmq(self, source: Source, update: Update[_T]) -> _T:
         from worker.refit.transport.ipc_zmq import send
@@ -120,7 +111,7 @@ class ModelSender:
             buffer_bytes=self.section.buffer_mb << 20,
             timeout_s=self.section.timeout_s,
         )
-        return await _alongside(lambda given_up: sending(given_up=given_up), update(source.manifest, ""))
+        return await _alongside(lambda given_up: sending(given_up=given_up), update())
 
     async def _by_collective(self, source: Source, update: Update[_T]) -> _T:
         if self._collective is None or not self._receivers.joined:
@@ -128,11 +119,11 @@ class ModelSender:
             self._collective = await self._open(source.model)
         sending = partial(self._collective.send, source, buffer_bytes=self.section.buffer_mb << 20)
         try:
-            return await _alongside(lambda given_up: sending(given_up=given_up), update(source.manifest, ""))
+            return await _alongside(lambda given_up: sending(given_up=given_up), update())
         except RefitRejectedError:
             raise  # by all ranks together
         except BaseException:
-            self.leave()  # a rank that failed is not in step with the others any more
+            self.leave()  # after a failed collective the group must be rejoined
             raise
 
     async def _open(self, model: torch.nn.Module) -> CollectiveSender:
@@ -147,7 +138,7 @@ class ModelSender:
         if device.type == "cpu" and "cpu" not in devices:
             raise RefitError(
                 "refit by collective: the model is on the CPU and the engine on a GPU; move the model to a GPU of its own, or "
-                "set refit.transport to ipc_zmq or file"
+                "set refit.transport to ipc_zmq"
             )
         making = partial(CollectiveSender, world_size=size, device=device, timeout_s=self.section.timeout_s)
         opening = asyncio.ensure_future(asyncio.to_thread(making, address, port))

@@ -69,7 +69,7 @@ def seen(tmp_path_factory):
     return fork_server.run(text, model=str(folder), moe=str(moe))
 
 
-def test_only_what_was_told_or_the_engine_starts_with_is_a_fact(seen):
+def test_only_given_values_and_those_of_the_engine_are_facts(seen):
     slots = seen["rollout"]["slots"]
 
     assert slots["engine.load_format"] == "auto"  # not our own default of rollouts

@@ -90,7 +90,7 @@ def test_a_python_that_lacks_us_imports_no_engine_where_a_receipt_is_required(ru
     assert "cannot load model-quirks" in ended.stderr
 
 
-def test_signals_reach_the_command_and_its_end_is_told(run, tmp_path):  # noqa: ARG001 - for its environment
+def test_signals_reach_the_command_and_its_end_is_reported(run, tmp_path):  # noqa: ARG001 - for its environment
     ready = tmp_path / "ready"
     text = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
     command = [sys.executable, "-m", "quirks_core.cli", "run", "--require-receipt", "--", sys.executable, "-c", text]

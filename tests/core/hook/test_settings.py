@@ -25,7 +25,7 @@ def test_without_the_variable_nothing_is_asked(mode):
         ({"MODEL_QUIRKS": "serve", "MODEL_QUIRKS_SET": "purpose=eval"}, "eval", "MODEL_QUIRKS_SET", False),
     ],
 )
-def test_the_purpose_is_told_or_left_to_the_engines_arguments(environ, purpose, why, only_reports):
+def test_the_purpose_is_given_or_follows_from_the_engines_arguments(environ, purpose, why, only_reports):
     settings = HookSettings.read(environ)
 
     assert (settings.purpose, settings.why, settings.only_reports) == (purpose, why, only_reports)
@@ -82,7 +82,7 @@ def test_all_wrong_values_are_listed_at_once():
     assert all(text in str(error.value) for text in ("rolout", "quite", "'a'", "'b'"))
 
 
-def test_a_trainer_without_autocast_can_be_told():
+def test_a_trainer_without_autocast_can_be_given():
     settings = HookSettings.read({"MODEL_QUIRKS": "on", "MODEL_QUIRKS_SET": "train.dtype=float32;train.autocast=null"})
 
     assert settings.given == {"train.dtype": "float32", "train.autocast": None}

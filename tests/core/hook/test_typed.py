@@ -37,7 +37,7 @@ def cases(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
     return lambda body: fork_server.run(PRELUDE + textwrap.dedent(body), model=str(model("qwen3")))
 
 
-def test_the_first_llm_of_a_process_tells_its_further_keywords_exactly_and_its_parameters_by_value(cases):
+def test_the_first_llm_of_a_process_has_exact_keywords_and_parameters_by_value(cases):
     found = cases("""
         Done = without_an_engine()
         from vllm import LLM
@@ -128,7 +128,7 @@ COMMAND_LINES = """
 """
 
 
-def test_a_command_line_and_its_file_tell_exactly(cases):
+def test_a_command_line_and_its_file_are_read_exactly(cases):
     found = cases(COMMAND_LINES)
 
     both = [["logprobs_mode", "max_model_len"], True]

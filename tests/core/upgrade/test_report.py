@@ -115,7 +115,7 @@ def test_quirks_that_no_release_decides_are_named_with_the_fact_that_is_missing(
     assert any(line.startswith("cpu-moe-experts-refit: platform: ") for line in item.lines)
 
 
-def test_a_variable_that_is_read_no_longer_and_one_that_is_read_first_are_told(releases, upgrade):
+def test_a_variable_that_is_read_no_longer_and_one_that_is_read_first_are_reported(releases, upgrade):
     run = upgrade("gemma3", "env.VLLM_MM_HASHER_ALGORITHM=sha256", "env.VLLM_CHAT_TEMPLATE_FUEL=9", "env.VLLM_PORT=1")
 
     up, down = (of(compared(releases, run, *pair), Section.VARIABLES) for pair in (("0.26.0", "0.33.0"), ("0.33.0", "0.26.0")))
@@ -176,7 +176,7 @@ def test_an_architecture_that_is_gone_or_that_neither_release_knows_stops(releas
     )
 
 
-def test_requirements_are_told_in_the_words_of_pip_and_those_of_another_build_are_marked(releases, upgrade):
+def test_requirements_are_reported_in_the_words_of_pip_and_those_of_another_build_are_marked(releases, upgrade):
     report = compared(releases, upgrade("gemma3"), "0.26.0", "0.33.0")
     found, trainers = of(report, Section.REQUIREMENTS), of(report, Section.TRAINERS)
 
@@ -223,7 +223,7 @@ def test_what_the_worker_and_the_hook_take_from_vllm_is_there_in_every_supported
         assert not of(run.compare(installed_release(), releases[version]), Section.SEAMS), version
 
 
-def test_the_tree_of_a_fork_is_told_where_it_lacks_what_is_needed_and_guessed_nowhere(upgrade, tmp_path):
+def test_the_tree_of_a_fork_is_reported_where_it_lacks_what_is_needed_and_guessed_nowhere(upgrade, tmp_path):
     root = tmp_path / "fork"
     for name, text in SOURCE.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ def test_the_tree_of_a_fork_is_told_where_it_lacks_what_is_needed_and_guessed_no
     assert of(report, Section.ARGUMENTS)["engine.max_num_seqs"].message.startswith("is gone")
 
 
-def test_an_argument_that_was_renamed_is_told_by_the_setting_that_both_names_have(upgrade, tmp_path):
+def test_an_argument_that_was_renamed_is_known_from_the_setting_that_both_names_have(upgrade, tmp_path):
     trees = {}
     for name in ("sequences", "max_sequences"):
         root = trees[name] = tmp_path / name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from worker.errors import RefitError
 from worker.lab.kit.lab import PROMPTS
 from worker.lab.parity.measure import measure
 from worker.lab.parity.prompts import Prompts
@@ -87,13 +86,6 @@ async def test_a_refit_reaches_the_ranks_that_the_engine_itself_does_not_speak_o
         assert await group.verify_refit_async(trainer) == {}
     other = await group.verify_refit_async(lab.trainer(checkpoint("qwen3_moe", seed=1)))
     assert {name.rpartition(" worker ")[2].partition(" ")[0] for name in other} == {"0", "1"}
-
-
-async def test_a_transport_that_does_not_reach_a_group_is_refused(group, checkpoint, lab, monkeypatch):
-    monkeypatch.setattr(group.refits.sender, "section", group.refits.sender.section.model_copy(update={"transport": "file"}))
-
-    with pytest.raises(RefitError, match=r"set refit\.transport: collective"):
-        await group.refit_async(lab.trainer(checkpoint("qwen3_moe")))
 
 
 async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoint, running, lab):

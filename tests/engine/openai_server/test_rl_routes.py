@@ -8,9 +8,8 @@ import math
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from worker.refit import tensors, write
+from worker.refit import Source, send_ipc_zmq
 
 KEY = "open-sesame"
 TRAINER_KEY = "open-barley"
@@ -37,18 +36,35 @@ def limit(served, monkeypatch):
 
 
 @pytest.fixture
-def weights(lab, model, tmp_path):
-    """The model's own weights as a file, and the same with two values that are not numbers."""
-    write(tensors(lab.trainer(model), "parameters"), tmp_path / "good.safetensors")
-    broken = load_file(tmp_path / "good.safetensors")
-    name = next(name for name in broken if name.endswith("o_proj.weight"))
-    broken[name].view(-1)[:2] = torch.tensor([math.nan, math.inf])
-    save_file(broken, tmp_path / "nan.safetensors")
+def update(trainer, lab, model, tmp_path_factory):
+    """Sends the model's own weights, or the same with two values that are not numbers, as a part of the open update."""
+    policies = {"good": lab.trainer(model), "nan": lab.trainer(model)}
+    with torch.no_grad():
+        dict(policies["nan"].named_parameters())["model.layers.0.self_attn.o_proj.weight"].view(-1)[:2] = torch.tensor(
+            [math.nan, math.inf]
+        )
 
-    def info(kind):
-        return {"update_info": {"transport": "file", "location": str(tmp_path / f"{kind}.safetensors")}}
+    async def send(kind="good"):
+        folder = tmp_path_factory.mktemp("s")
+        info = {"transport": "ipc_zmq", "location": str(folder)}
+        source = Source(policies[kind], "parameters")
+        sending = asyncio.create_task(asyncio.to_thread(send_ipc_zmq, source, [f"{folder}/rank-0.sock"], device="cpu"))
+        reply = await step(trainer, "update_weights", {"update_info": info})
+        await asyncio.gather(sending, return_exceptions=kind != "good")
+        return reply
 
-    return info
+    return send
+
+
+@pytest.fixture
+def whole(trainer, update):
+    """Makes an update, from its first step to its last."""
+
+    async def run(**label):
+        found = [await step(trainer, "start_weight_update"), await update()]
+        return [status for status, _ in (*found, await step(trainer, "finish_weight_update", label or None))]
+
+    return run
 
 
 async def step(http, name, body=None):
@@ -112,7 +128,7 @@ async def test_what_a_trainer_aborts_is_an_error_and_no_short_sample(served, tra
     await idle()
 
 
-async def test_while_an_update_is_open_nothing_else_may_change_the_engine(served, trainer, weights):
+async def test_while_an_update_is_open_nothing_else_may_change_the_engine(served, trainer, update):
     assert (await step(trainer, "start_weight_update"))[0] == 200
 
     for path in ("start_weight_update", "pause", "resume", "sleep", "wake_up"):
@@ -124,7 +140,7 @@ async def test_while_an_update_is_open_nothing_else_may_change_the_engine(served
     await asyncio.wait((refit,), timeout=0.3)
     waits = not refit.done()
     refit.cancel()
-    assert (await step(trainer, "update_weights", weights("good")))[0] == 200
+    assert (await update())[0] == 200
     assert (await step(trainer, "finish_weight_update", {"weight_version": "s1"}))[0] == 200
 
     assert waits
@@ -157,10 +173,10 @@ async def test_a_trainer_that_is_gone_is_given_up_and_requests_go_on(trainer, li
     await idle()
 
 
-async def test_weights_that_are_not_numbers_are_named_counted_and_never_generated_from(trainer, weights, idle):
+async def test_weights_that_are_not_numbers_are_named_counted_and_never_generated_from(trainer, update, whole, idle):
     await step(trainer, "start_weight_update")
     asked = asyncio.create_task(chat(trainer))
-    status, body = await step(trainer, "update_weights", weights("nan"))
+    status, body = await update("nan")
 
     assert status == 500
     assert "o_proj.weight (2 values)" in body["error"]["message"]
@@ -169,16 +185,15 @@ async def test_weights_that_are_not_numbers_are_named_counted_and_never_generate
     assert reply.status_code == 503
     assert "a refit failed half-way" in reply.json()["error"]["message"]
     assert (await step(trainer, "finish_weight_update"))[0] == 409
-    for name, body in (("start_weight_update", None), ("update_weights", weights("good")), ("finish_weight_update", None)):
-        assert (await step(trainer, name, body))[0] == 200
+    assert await whole() == [200, 200, 200]
     assert (await chat(trainer, max_tokens=2)).status_code == 200
     await idle()
 
 
-async def test_a_trainer_that_ends_in_the_middle_leaves_an_engine_that_says_so(trainer, weights, limit, idle):
+async def test_a_trainer_that_ends_in_the_middle_leaves_an_engine_that_says_so(trainer, update, whole, limit, idle):
     limit(timeout_s=1.0)
     await step(trainer, "start_weight_update")
-    assert (await step(trainer, "update_weights", weights("good")))[0] == 200
+    assert (await update())[0] == 200
 
     assert (await chat(trainer)).status_code == 503  # it waited in the engine, which gave the update up
     reply = await chat(trainer)
@@ -186,20 +201,19 @@ async def test_a_trainer_that_ends_in_the_middle_leaves_an_engine_that_says_so(t
     assert reply.status_code == 503
     assert "no call came for 1 s" in reply.json()["error"]["message"]
     limit(timeout_s=120.0)
-    for name, body in (("start_weight_update", None), ("update_weights", weights("good")), ("finish_weight_update", None)):
-        assert (await step(trainer, name, body))[0] == 200
+    assert await whole() == [200, 200, 200]
     assert (await chat(trainer, max_tokens=2)).status_code == 200
     await idle()
 
 
-async def test_a_stream_waits_for_the_update_and_goes_on_with_the_new_weights(served, trainer, weights, settled, idle):
+async def test_a_stream_waits_for_the_update_and_goes_on_with_the_new_weights(served, trainer, update, settled, idle):
     states = served.llm.output_processor.request_states
     asked = asyncio.create_task(chat(trainer, ignore_eos=True))
     await settled(lambda: any(state.detokenizer.num_output_tokens() > 3 for state in states.values()))
 
     await step(trainer, "start_weight_update")
     made = [state.detokenizer.num_output_tokens() for state in states.values()]
-    await step(trainer, "update_weights", weights("good"))
+    await update()
     await asyncio.sleep(0.3)
     still = [state.detokenizer.num_output_tokens() for state in states.values()]
     await step(trainer, "finish_weight_update", {"weight_version": "while-streaming"})
@@ -211,10 +225,9 @@ async def test_a_stream_waits_for_the_update_and_goes_on_with_the_new_weights(se
     await idle()
 
 
-async def test_an_update_during_a_pause_leaves_the_engine_paused(trainer, weights):
+async def test_an_update_during_a_pause_leaves_the_engine_paused(trainer, whole):
     await trainer.post("/pause")
-    for name, body in (("start_weight_update", None), ("update_weights", weights("good")), ("finish_weight_update", None)):
-        assert (await step(trainer, name, body))[0] == 200
+    assert await whole() == [200, 200, 200]
 
     paused = (await trainer.get("/is_paused")).json()
     await trainer.post("/resume")

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from patience import HUNG_S
+from safetensors.torch import save_file
 
-from worker.refit import tensors, write
+from worker.refit import tensors
 
 #: Longer than the other modules' engines, so that a generation can still be under way when something happens to it.
 LONGEST = 1024
@@ -95,7 +96,7 @@ def policies(checkpoint, model, shared_lab, tmp_path_factory):
     for name, path in (("a", model), ("b", checkpoint("llama_tied", seed=1))):
         trainer = shared_lab.trainer(path)
         file = folder / f"{name}.safetensors"
-        write(tensors(trainer, "state_dict"), file)
+        save_file({name: tensor.clone() for name, tensor in tensors(trainer, "state_dict")}, file)
         found[name] = SimpleNamespace(model=trainer, tokens=shared_lab.reference(trainer), file=file)
     return SimpleNamespace(**found)
 

@@ -50,7 +50,7 @@ def one_row_less(tensor):
     return tensor[:-1].clone()
 
 
-@pytest.fixture(params=["ipc_zmq", "collective", "file"])
+@pytest.fixture(params=["ipc_zmq", "collective"])
 def each_transport(request, transport):
     """Sends by every transport in turn."""
     transport(request.param)

@@ -75,7 +75,7 @@ def elsewhere(request):
     return trainer, calls[request.param]
 
 
-@pytest.mark.parametrize("name", ["ipc_zmq", "collective", "file"])
+@pytest.mark.parametrize("name", ["ipc_zmq", "collective"])
 async def test_the_engine_generates_what_the_trainers_model_does_after_each_refit(worker, policies, transport, holds, name):
     transport(name)
 
@@ -334,14 +334,6 @@ async def test_verification_takes_the_weights_once_more_from_the_trainers_proces
 
     assert same == {}
     assert "model.norm.weight" in other
-
-
-async def test_verification_after_a_file_needs_the_model(worker, policies, transport):
-    transport("file")
-    await worker.refit_async(policies.a.model)
-
-    with pytest.raises(RefitError, match="pass that model"):
-        await worker.verify_refit_async()
 
 
 async def test_parameters_that_a_refit_leaves_out_keep_their_values_and_are_named(worker, policies, holds):

@@ -113,7 +113,7 @@ def test_a_quirk_of_other_runs_is_no_cover_also_if_it_is_switched_off_besides(de
     assert "model.model_type: wanted gemma3, got qwen3" in off.because
 
 
-def test_a_condition_on_the_one_adjustment_is_told(covered, declare):
+def test_a_condition_on_the_one_adjustment_is_reported(covered, declare):
     conditional = declare("a", Default(*MODE, when=setting("sampling.temperature").below(1)))
 
     ((_, state, because, switch),) = covered(conditional, settings={"sampling.temperature": 1.0})

@@ -59,7 +59,7 @@ async def test_an_engine_from_dummy_weights_needs_the_trainers_model(model):
         ({"new_tokens": 64}, r"prompts 0 .* leave no room for 64 new tokens below engine\.max_model_len = 80"),
     ],
 )
-async def test_what_is_wrong_is_told_at_once(model, options, message):
+async def test_what_is_wrong_is_reported_at_once(model, options, message):
     with pytest.raises(UsageError, match=message):
         await run(configured(model, engine={"max_model_len": 80}), Options(**options))
 
@@ -70,7 +70,7 @@ async def test_equality_to_the_last_bit_is_refused_where_vllm_has_no_batch_invar
         await run(configured(model), Options(profile="zero", steps=steps))
 
 
-async def test_a_setting_that_does_not_exist_is_told_at_once(model):
+async def test_a_setting_that_does_not_exist_is_reported_at_once(model):
     with pytest.raises(UsageError, match=r"no setting of that name: 'engine\.logprob_mode'"):
         await ablate(configured(model), Options(), settings=["engine.logprob_mode"])
 

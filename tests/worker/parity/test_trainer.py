@@ -215,7 +215,7 @@ def test_scoring_leaves_the_model_with_the_weights_in_use(qwen3: Trainer) -> Non
     assert not torch.equal(weight, held)
 
 
-def test_a_trainer_that_goes_on_for_another_has_the_same_new_weights_without_being_told_to_make_them(checkpoint) -> None:
+def test_a_trainer_that_goes_on_for_another_has_the_same_new_weights(checkpoint) -> None:
     rows = [sample(weights=(("b", 0, 24),))]
 
     first, second = (Trainer.load(checkpoint("qwen3"), FLOAT32) for _ in range(2))

@@ -15,11 +15,10 @@ from worker.refit.engine.copy_plan import CopyPlan, Tensors
 from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.recording import Recording
 from worker.refit.transport.collective import CollectiveStream
-from worker.refit.transport.files import FileStream
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 
 #: What a transport brings.
-Stream: TypeAlias = FileStream | IpcZmqStream | CollectiveStream
+Stream: TypeAlias = IpcZmqStream | CollectiveStream
 
 
 class Loader:

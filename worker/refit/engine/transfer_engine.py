@@ -30,11 +30,10 @@ from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.loaders import Copier, Loader, Stream, begin_copying, begin_loading
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.reload import Reload
-from worker.refit.transport import files
 from worker.refit.transport.channel import socket_path
 from worker.refit.transport.collective import CollectiveStream, Group
-from worker.refit.transport.files import FileStream
 from worker.refit.transport.ipc_zmq import IpcZmqStream
+from worker.refit.weights import checkpoint
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.resident import Imported
 
@@ -63,8 +62,8 @@ class RefitUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     """One refit.
 
     Attributes:
-        transport: ``file``, ``ipc_zmq`` or ``collective``.
-        location: The file's absolute path, or the folder of the processes' sockets; empty for a collective.
+        transport: ``ipc_zmq`` or ``collective``.
+        location: The folder of the processes' sockets; empty for a collective.
         manifest: What the trainer announced, as `Manifest.encode` gives it; None if nothing was.
         dummy: The engine started from dummy weights, so what a first refit leaves out is garbage.
         timeout_s: Seconds to wait for the trainer, at each step.
@@ -211,14 +210,12 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         Raises:
             NotImplementedError: Always.
         """
-        raise NotImplementedError("send with worker.refit: send_ipc_zmq, CollectiveSender, or write")
+        raise NotImplementedError("send with worker.refit: send_ipc_zmq, or CollectiveSender")
 
     def _stream(self, info: RefitUpdateInfo) -> Stream:
         if info.manifest != self._announced[0]:
             self._announced = info.manifest, Manifest.decode(info.manifest) if info.manifest is not None else None
         expected = self._announced[1] or self._checkpoint
-        if info.transport == "file":
-            return FileStream(Path(info.location), expected)
         if info.transport == "ipc_zmq":
             path = socket_path(Path(info.location), self.rank)
             known = self._resident
@@ -227,12 +224,12 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             if self._group is None:
                 raise TransferError("refit by collective: no group; call init_collective_async first")
             return CollectiveStream(self._group, expected)
-        raise TransferError(f"refit: no transport {info.transport!r}; there are file, ipc_zmq and collective")
+        raise TransferError(f"refit: no transport {info.transport!r}; there are ipc_zmq and collective")
 
     @cached_property
     def _checkpoint(self) -> Manifest | None:
         """What the checkpoint holds; None if the engine is quantised, and its layers have tensors of other kinds."""
-        return None if self.model_config.quantization else files.held(Path(self.model_config.model))
+        return None if self.model_config.quantization else checkpoint.held(Path(self.model_config.model))
 
     def _keep(self, stream: Stream, info: RefitUpdateInfo) -> None:
         """Keeps the trainer's memory open, if it should be."""
