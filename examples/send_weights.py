@@ -7,7 +7,8 @@ Neither our worker nor a plan is needed; model-quirks is installed on both sides
     torchrun --nproc-per-node 2 examples/send_weights.py FOLDER URL                     FSDP2: the model in two shards
     python examples/send_weights.py FOLDER URL --transport collective --device cuda:1   from another GPU
 
-The development mode gives the server its routes for weights; do not open them to others.
+The development mode gives the server its routes for weights; do not open them to others. A server of our worker has them with
+``server.rl_routes``, under the URL ``http://:KEY@127.0.0.1:8000``.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from worker.errors import RefitError
+from worker.errors import RefitError, RefitRejectedError
 from worker.refit.advice import with_counts
 from worker.refit.engine.finite import NotFinite
 
@@ -20,7 +21,9 @@ def join(worker: Any, init_info: dict[str, Any]) -> None:
 
     Raises:
         TransferError: Not all ranks came.
+        RefitRejectedError: The engine's backend takes other fields.
     """
+    _check_form(worker.weight_transfer_engine.parse_init_info, init_info)
     worker.init_weight_transfer_engine(init_info)
 
 
@@ -48,8 +51,14 @@ def begin(worker: Any, *, draft: bool) -> None:
 
 
 def part(worker: Any, update_info: Any) -> None:
-    """Takes a part of the update, as the engine's backend takes it."""
+    """Takes a part of the update, as the engine's backend takes it.
+
+    Raises:
+        RefitRejectedError: It takes other fields.
+    """
     engine = worker.weight_transfer_engine
+    for info in update_info if isinstance(update_info, list) else [update_info]:
+        _check_form(engine.parse_update_info, info)
     if not hasattr(engine, "ways"):
         engine.touched = True  # vLLM's backends load while they receive
     worker.update_weights(update_info)
@@ -97,6 +106,15 @@ def verify(worker: Any, update_info: dict[str, Any]) -> dict[str, str]:
     """Compares the model with one that is loaded again from the same source; returns what differs, by tensor."""
     engine = worker.weight_transfer_engine
     return dict(engine.verify(engine.parse_update_info(update_info)))
+
+
+def _check_form(parse: Callable[[Any], Any], info: Any) -> None:
+    try:
+        parse(info)
+    except ValueError as error:
+        raise RefitRejectedError(
+            f"{error}; releases of vLLM have different fields, and trainer and engine need the same"
+        ) from None
 
 
 def _zero_cache(worker: Any) -> None:
