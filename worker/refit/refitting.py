@@ -284,7 +284,7 @@ class Refitting:
         self._open = None
         error = None if refit.cancelled() else refit.exception()
         self._last_problem = "" if error is None else f": the last one failed ({error})"
-        if isinstance(error, TransferError):
+        if error is not None and isinstance(error.__cause__, TransferError):  # the trainer may be gone
             self._warn(str(error))
 
     # ---- end

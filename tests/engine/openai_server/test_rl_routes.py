@@ -157,7 +157,7 @@ async def test_steps_without_a_start_are_a_conflict_that_names_the_call(trainer)
         assert "no weight update is open; start one with start_weight_update" in reply["error"]["message"]
 
 
-async def test_a_trainer_that_is_gone_is_given_up_and_requests_go_on(trainer, limit, idle):
+async def test_a_trainer_that_is_gone_is_given_up_and_requests_go_on(served, trainer, limit, idle):
     limit(timeout_s=1.0)
     assert (await step(trainer, "start_weight_update"))[0] == 200
     asked = asyncio.create_task(chat(trainer, max_tokens=4))
@@ -167,7 +167,9 @@ async def test_a_trainer_that_is_gone_is_given_up_and_requests_go_on(trainer, li
     assert reply.status_code == 200
     status, body = await step(trainer, "finish_weight_update")
     assert status == 409
-    assert "the weight update was given up: no call came for 1 s (refit.timeout_s)" in body["error"]["message"]
+    given_up = "the weight update was given up: no call came for 1 s (refit.timeout_s)"
+    assert given_up in body["error"]["message"]
+    assert any(text.startswith(given_up) for text in served.worker.warnings)
     assert (await step(trainer, "start_weight_update"))[0] == 200
     assert (await step(trainer, "finish_weight_update"))[0] == 200
     await idle()
