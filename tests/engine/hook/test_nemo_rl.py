@@ -26,7 +26,7 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 """
 INTERFACE = """
 def public(kind):
-    return {name: str(inspect.signature(one)) for name, one in inspect.getmembers(kind, inspect.isfunction)}
+    return {name: list(inspect.signature(one).parameters) for name, one in inspect.getmembers(kind, inspect.isfunction)}
 
 pairs = {
     ours.VllmGenerationWorkerPlanned: vllm_worker.VllmGenerationWorkerImpl,

@@ -18,9 +18,10 @@ LONG = {"messages": HELLO, "max_tokens": 200}
 
 
 @pytest.fixture
-async def trainer(second, raw):
+async def trainer(served, second, raw):
     """A client of the routes."""
-    async with second(rl_routes=True, rl_api_key=TRAINER_KEY) as server, raw(server.base_url, TRAINER_KEY) as http:
+    keys = {"rl_routes": True, "rl_api_key": TRAINER_KEY}
+    async with second(check=served.worker.engine.readiness.check, **keys) as server, raw(server.base_url, TRAINER_KEY) as http:
         yield http
 
 
