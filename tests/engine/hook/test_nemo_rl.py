@@ -40,7 +40,8 @@ print("RESULT " + json.dumps({
     "actors": [type(one).__name__ for one in (ours.VllmGenerationWorker, ours.VllmAsyncGenerationWorker)],
 }))
 """
-#: Their constructor is left out: it rewrites files of the installed vLLM, and asks for a GPU.
+#: Their constructor is left out: it rewrites files of the installed vLLM, and asks for a GPU. So is their extension of vLLM's
+#: worker: at this commit it has a method that the worker of vLLM 0.32 has as well, which vLLM refuses.
 ENGINE = """
 async def main():
     import vllm
@@ -53,7 +54,6 @@ async def main():
     worker._create_engine(dict(
         model=sys.argv[1], load_format="dummy" if "dummy" in sys.argv else "auto", max_model_len=128, enforce_eager=True,
         dtype="float32", num_gpu_blocks_override=64, trust_remote_code=True,
-        worker_extension_cls="nemo_rl.models.generation.vllm.vllm_backend.VllmInternalWorkerExtension",
     ))
     data = BatchedDataDict({"input_ids": torch.tensor([[5, 6, 7, 0]]), "input_lengths": torch.tensor([3])})
     found = [item async for item in worker.generate_async(data, greedy=True)]
