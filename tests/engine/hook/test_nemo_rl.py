@@ -52,7 +52,7 @@ async def main():
     }
     worker.SamplingParams, worker.routed_experts_dtype = vllm.SamplingParams, torch.int16
     worker._create_engine(dict(
-        model=sys.argv[1], load_format="dummy" if "dummy" in sys.argv else "auto", max_model_len=128, enforce_eager=True,
+        model=sys.argv[1], load_format="auto", enable_sleep_mode="sleep" in sys.argv, max_model_len=128, enforce_eager=True,
         dtype="float32", num_gpu_blocks_override=64, trust_remote_code=True,
     ))
     data = BatchedDataDict({"input_ids": torch.tensor([[5, 6, 7, 0]]), "input_lengths": torch.tensor([3])})
@@ -123,9 +123,10 @@ def test_the_engine_has_a_plan_and_a_receipt_and_the_batch_is_nemo_rl_s(programs
 
 
 def test_a_configuration_that_cannot_work_is_refused_before_the_engine_starts(programs, source, tmp_path):
-    model = checkpoints.build("gemma4", tmp_path / "gemma4")
+    model = checkpoints.build("qwen3", tmp_path / "qwen3")
 
-    ended = programs.script(BEGIN + ENGINE, model, "dummy", PYTHONPATH=source, MODEL_QUIRKS_SET="refit.scope=parameters")
+    ended = programs.script(BEGIN + ENGINE, model, "sleep", PYTHONPATH=source)
 
     assert ended.code != 0
-    assert "gemma4-layer-scalar" in ended.text, ended.text[-3000:]
+    assert "sleep-on-cpu" in ended.text, ended.text[-3000:]
+    assert "receipt: plan " not in ended.text
