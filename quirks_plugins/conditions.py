@@ -23,11 +23,20 @@ NOT_BFLOAT16 = ("float32", "float", "float16", "half")
 _DTYPE_KEYS = ("dtype", "torch_dtype", "text_config.dtype", "text_config.torch_dtype")
 
 
-def checkpoint_dtype(name: str, keys: tuple[str, ...] = _DTYPE_KEYS) -> Match:
+def checkpoint_dtype(name: str) -> Match:
     """The dtype that vLLM takes from ``config.json`` is this one."""
+    is_this: Match = described(
+        _first_dtype(name), f"the checkpoint's dtype is `{name}`", f"the checkpoint's dtype is not `{name}`"
+    )
+    return is_this
+
+
+def _first_dtype(name: str, keys: tuple[str, ...] = _DTYPE_KEYS) -> Match:
     fact = Fact(f"model.config.{keys[0]}")
     here = fact.one_of(name)
-    return here | (~fact.is_set() & checkpoint_dtype(name, keys[1:])) if keys[1:] else here
+    if not keys[1:]:
+        return here
+    return here | (~fact.is_set() & _first_dtype(name, keys[1:]))
 
 
 _dtype = setting("engine.dtype")
@@ -36,7 +45,7 @@ _bfloat16 = _dtype.one_of("bfloat16") | (~_dtype.one_of(*NOT_BFLOAT16) & checkpo
 #: The engine computes in bfloat16 or float16, as far as the settings and ``config.json`` say.
 half = described(
     _dtype.one_of("bfloat16", "float16", "half")
-    | ((~_dtype.is_set() | _dtype.one_of("auto")) & (checkpoint_dtype("bfloat16") | checkpoint_dtype("float16"))),
+    | ((~_dtype.is_set() | _dtype.one_of("auto")) & (_first_dtype("bfloat16") | _first_dtype("float16"))),
     "the engine computes in bfloat16 or float16",
     "the engine computes in another dtype than bfloat16 and float16",
 )
@@ -95,12 +104,22 @@ no_strategy = ~STRATEGY.is_set()
 
 expert_flag = setting("engine.enable_expert_parallel").is_true()
 #: The user asks for experts that are sharded, by the flag or by a size.
-sharded_experts = expert_flag | EP.above(1)
+sharded_experts = described(
+    expert_flag | EP.above(1), "the run shares experts among ranks", "the run does not share experts among ranks"
+)
 #: The user asks for experts that are shared by more ranks than one replica has. The flag alone means what it means to vLLM:
 #: all ranks of the data-parallel group.
-beyond_one_replica = EP.above(TP) | (expert_flag & ~EP.is_set())
+beyond_one_replica = described(
+    EP.above(TP) | (expert_flag & ~EP.is_set()),
+    "the run shares experts among replicas",
+    "the run does not share experts among replicas",
+)
 #: The replicas are, or by default will be, ranks of one vLLM data-parallel group.
-will_be_one_group = one_group | (no_strategy & beyond_one_replica)
+will_be_one_group = described(
+    one_group | (no_strategy & beyond_one_replica),
+    "the replicas are one data-parallel group",
+    "the replicas are independent engines",
+)
 
 dummy_weights = setting("engine.load_format").one_of("dummy")
 only_parameters = setting("refit.scope").one_of("parameters")

@@ -17,6 +17,7 @@ from typing import Any
 from quirks_core.apply.handed_down import HOOK_VARIABLE
 from quirks_core.base.errors import QuirksError
 from quirks_core.cli.screen import Screen, line
+from quirks_core.facts.packages import installed_platform
 from quirks_core.plugins.registry import Registry
 from worker.lab.trained import trained_model
 
@@ -47,9 +48,11 @@ _LOGPROBS = (
 )
 _NEXT = (
     ("{bin}/quirks plan --model MODEL", "what applies to your model here, and why; takes a second"),
-    ("{bin}/quirks parity --model MODEL", "whether vLLM and transformers agree on your model; minutes"),
-    (f"{HOOK_VARIABLE}=on {{bin}}/python SCRIPT.py", "your own trainer or script with quirks; also 'vllm serve …'"),
+    ("{cache}{bin}/quirks parity --model MODEL", "whether vLLM and transformers agree on your model; minutes"),
+    (f"{HOOK_VARIABLE}=on {{cache}}{{bin}}/python SCRIPT.py", "your own trainer or script with quirks; also 'vllm serve …'"),
 )
+#: On CPUs an engine otherwise starts only if 92 % of the memory is free.
+_CACHE, _CACHE_MEANING = "VLLM_CPU_KVCACHE_SPACE=4 ", "; 4: GiB for the KV cache"
 #: One thread: other programs may use the cores, and then threads wait for each other. No process beside the script.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 #: Seconds; a run that takes longer hangs.
@@ -65,6 +68,8 @@ def main() -> None:
         shown = _demonstrate(Screen())
     except QuirksError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
     if options.output:
         options.output.write_text(json.dumps(shown, indent=2, sort_keys=True), encoding="utf-8")
 
@@ -93,9 +98,10 @@ def _demonstrate(console: Screen) -> list[dict[str, Any]]:
         console.say(f"[dim]{time.monotonic() - started:.0f} s[/]", indent=3)
     is_wrong = shown[0]["engine"] != shown[0]["trainer"]
     console.say(f"\n{_REFIT if is_wrong else 'This platform does not show the defect of run 1.'} {_LOGPROBS}", hang=0)
-    console.say("\n[bold]Next, with your own model[/] (MODEL: its folder):")
-    folder = _shortest(Path(sys.executable).parent)
-    console.entries([(f"[bold]{line(command.format(bin=folder))}[/]", text) for command, text in _NEXT])
+    on_cpu = installed_platform() == "cpu"
+    console.say(f"\n[bold]Next, with your own model[/] (MODEL: its folder{_CACHE_MEANING if on_cpu else ''}):")
+    words = {"bin": _shortest(Path(sys.executable).parent), "cache": _CACHE if on_cpu else ""}
+    console.entries([(f"[bold]{line(command.format(**words))}[/]", text) for command, text in _NEXT])
     console.say(f"\n[dim]{time.monotonic() - begin:.0f} s in all[/]")
     return shown
 

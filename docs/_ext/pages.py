@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import evidence_page
@@ -17,7 +18,7 @@ from quirks_core.cli.listing import counted
 from quirks_core.cli.main import make_parser
 from quirks_core.cli.showing import describe
 from quirks_core.cli.words import example, outcome
-from quirks_core.configuration.slots import SLOTS
+from quirks_core.configuration.slots import SLOTS, is_enforced
 from quirks_core.declaration import data_file
 from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import BUILT_IN, Kind, ModelFlag
@@ -27,6 +28,9 @@ from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import FACTS, FAMILIES, FactSpec
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import NoteKind
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.summary import Summary
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.lifecycle import lifecycle
 from quirks_core.plugins.registry import Registry
@@ -42,10 +46,13 @@ _NOTE = "<!-- Written by `make docs`; edit the declarations, not this page. -->"
 
 _SIGNS = {Answer.YES: "●", Answer.NO: "○", Answer.UNKNOWN: "?"}
 _UNEXAMINED = "·"
-_LEGEND = f"● it concerns some run on that version, ○ none, {_UNEXAMINED} not examined, ? it depends on another package."
+_LEGEND = (
+    f"● it concerns some run on that version, ○ none, {_UNEXAMINED} not examined, ? it depends on another package. The newest "
+    f"vLLM whose source was read is {ENGINES[-1]}."
+)
 _HELP_WIDTH = 100
 #: What a range says of versions that were not examined; too long for a table.
-_KNOWN = re.compile(r"known from ([\d.]+), the oldest supported; earlier not examined")
+_KNOWN = re.compile(r"examined from ([\d.]+) on")
 _THREAD = re.compile(r"(?<![\w`/\[.-])([\w.-]+/[\w.-]+)#(\d+)")
 
 
@@ -110,6 +117,17 @@ def affects(quirk: Quirk, version: str) -> Answer:
 
 def _sign(quirk: Quirk, version: str) -> str:
     return _SIGNS[affects(quirk, version)] if quirk.is_examined("vllm", version) else _UNEXAMINED
+
+
+def acts_alone(item: Loaded) -> bool:
+    """Returns whether a quirk does more than advise in some run that engine arguments and variables alone describe.
+
+    The runs are those of its examples in which the user sets engine arguments and environment variables alone: another program
+    starts the engine, with ``MODEL_QUIRKS=on``, and says nothing of its trainer.
+    """
+    of_engines = (one for one in item.quirk.examples if all(map(is_enforced, (*one.settings, *one.defaults))))
+    plans = (resolve(one.context(), [item]) for one in of_engines if one.answer is Answer.YES)
+    return any(plan.refusals or Summary.of(plan).in_force for plan in plans)
 
 
 def models(quirk: Quirk) -> list[str]:
@@ -178,11 +196,16 @@ def _catalogue(loaded: Sequence[Loaded]) -> str:
                 "<br>".join(f"[{reference.type}]({reference.url})" for reference in quirk.references),
             ]
         )
+    workarounds = [item for item in loaded if item.quirk.kind is Kind.WORKAROUND]
+    advising = [f"`{item.quirk.id}`" for item in workarounds if not acts_alone(item)]
     return _page(
         "Catalogue of built-in quirks",
         f"A row for every quirk: {counted(item.quirk.kind for item in loaded)}. A *workaround* cures a defect until evidence "
         "retires it, a *rule* refuses, advises or sets what a limit or definition of vLLM or a trainer asks for, and a "
         "*feature* is for speed, or is a default of our own; the [glossary](glossary.md) explains the other words.",
+        f"{len(workarounds) - len(advising)} of the {len(workarounds)} workarounds act under `MODEL_QUIRKS=on` in an engine "
+        "that another program starts, without help of its trainer: by a setting, a patch or a refusal. "
+        f"{', '.join(advising)} only advise. `raw-weight-load` is a patch that only warns.",
         f"The columns with numbers are versions of vLLM: {_LEGEND} "
         f"*Status* is that of vLLM {ENGINES[-1]}. *Evidence* says what supports the quirk: a paired run on a "
         "platform, the source by a static probe, or the declaration alone. `quirks plan --vllm A,B` answers the same for your "
@@ -289,7 +312,7 @@ def _quirk(item: Loaded) -> str:
         "## What it does",
         "\n".join(f"- {_prose(text)}" for text in record["adjustments"]),
         *_evidence(quirk),
-        *_examples(quirk.examples),
+        *_examples(item),
         "## References",
         "\n".join(f"- {reference.type}: {_link(reference)}" for reference in quirk.references),
         *_asked_for(quirk),
@@ -302,15 +325,34 @@ def _evidence(quirk: Quirk) -> list[str]:
     lines = [f"- paired run: `quirks prove {quirk.id}` runs `{run.scenario}`" for run in quirk.paired_runs]
     lines += [f"- static probe: `{probe}`" for probe in quirk.probes]
     found = [item for item in data_file.proved(quirk) if item.decided is not None]
-    lines += [f"- {item.conclusion} on {item.place}, vLLM {item.versions.get('vllm', '?')}, by {item.by}" for item in found]
+    for item in found:
+        version = f"vLLM {item.versions.get('vllm', '?')}"
+        seen = f"on {item.place}, {version}" if item.by == "paired run" else f"in the source of {version} for {item.platform}"
+        lines.append(f"- {item.conclusion} {seen}, by {item.by}")
     return ["## Evidence", "\n".join(lines), "What was seen: [evidence](../evidence.md)."] if lines else []
 
 
-def _examples(examples: Sequence[Example]) -> list[str]:
+def _examples(item: Loaded) -> list[str]:
+    examples = item.quirk.examples
     if not examples:
         return []
-    rows = [[str(one.answer), example(one), outcome(one)] for one in examples]
+    rows = [[str(one.answer), example(one), outcome(one) or _comes_of(item, one)] for one in examples]
     return ["## Examples", _table(("concerns the run", "the run", "what comes of it"), rows)]
+
+
+def _comes_of(item: Loaded, one: Example) -> str:
+    """What a plan makes of an example that does not say."""
+    if one.answer is not Answer.YES:
+        return ""
+    plan = resolve(one.context(), [item])
+    done = replace(
+        one,
+        gives=plan.changes,
+        patches=tuple(patch.target.rpartition(":")[2] for patch in plan.patches),
+        refuses=tuple(refusal.reason for refusal in plan.refusals),
+        advises=tuple(note.text for note in plan.warnings if note.kind is NoteKind.ADVICE),
+    )
+    return outcome(done) or "what the user set stays"
 
 
 def _asked_for(quirk: Quirk) -> list[str]:

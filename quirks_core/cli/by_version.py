@@ -30,7 +30,7 @@ _LEGEND = {
     "unknown": ("[yellow]unknown[/]", "a fact is missing; the quirk does nothing there"),
     "disabled": ("[yellow]off[/]", "switched off"),
     "superseded": ("[yellow]replaced[/]", "another quirk supersedes it"),
-    "not examined": ("[dim]unexamined[/]", f"known from {OLDEST[ENGINE]}, the oldest supported; that version was not examined"),
+    "not examined": ("[dim]unexamined[/]", f"examined from {OLDEST[ENGINE]} on; that version was not"),
     "not_matched": ("[dim].[/]", "concerns other models or configurations"),
 }
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from quirks_core.base.errors import UsageError
+from quirks_core.cli.screen import Screen, line
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import ServeCommand, read_serve_command
 from quirks_core.plan.records import Plan
@@ -41,25 +42,26 @@ def add_server_command(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def load_server_command(
-    options: argparse.Namespace,
-    source: VllmSource = INSTALLED,
-    read: Callable[[Sequence[str], VllmSource], ServeCommand] = read_serve_command,
-) -> tuple[ServeCommand, GenerationConfig]:
+def load_server_command(options: argparse.Namespace, source: VllmSource = INSTALLED) -> tuple[ServeCommand, GenerationConfig]:
     """Reads the command line of a server, and the configuration that it stands for.
 
     Args:
         options: Parsed arguments with ``cmd``, ``config``, ``model``, ``set`` and ``purpose``.
         source: The vLLM that the command is for.
-        read: How it is read.
 
     Raises:
         UsageError: Something is wrong with it, or other options describe the run as well.
     """
     if options.model or options.config:
         raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
-    command = read(options.cmd, source)
+    command = read_serve_command(options.cmd, source, notify=progress(options))
     return command, command.config(purpose=options.purpose or "serve", settings=options.set)
+
+
+def progress(options: argparse.Namespace) -> Callable[[str], None]:
+    """Returns what prints a line of progress on standard error, unless the command prints JSON."""
+    screen = Screen(stderr=True)
+    return lambda text: None if options.json else screen.say(f"[dim]{line(text)}[/]")
 
 
 def plan_options(options: argparse.Namespace, config: GenerationConfig | None = None) -> PlanOptions:

@@ -115,7 +115,7 @@ def run_explain(options: argparse.Namespace) -> int:
         State.SUPERSEDED: "is replaced",
     }
     if not registry.find(options.id).quirk.is_examined(ENGINE, plan.context.packages.get(ENGINE, "")):
-        words[State.DORMANT] = f"is dormant: not examined before {ENGINE} {OLDEST[ENGINE]}, the oldest supported"
+        words[State.DORMANT] = f"is dormant: examined from {ENGINE} {OLDEST[ENGINE]} on"
     screen = Screen()
     screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {words[verdict.state]}", hang=4)
     for text in (verdict.because, *(_effects(plan, verdict.id) if verdict.state is State.ACTIVE else ())):

@@ -55,7 +55,7 @@ def _show_quirk(options: argparse.Namespace) -> int:
 def _reflowed(paragraph: str) -> str:
     """Joins the lines of prose, for terminals of any width; lists, tables and code keep theirs."""
     rows = paragraph.splitlines()
-    return paragraph if any(re.match(r"[\s\-*|#>$`]", row) for row in rows) else " ".join(rows)
+    return paragraph if any(re.match(r"\s|[-*] |[|#>$]|```", row) for row in rows) else " ".join(rows)
 
 
 def _show_slot(options: argparse.Namespace) -> int:

@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import io
-import json
-import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError, shown, words
 from quirks_core.base.json_values import canonical
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
+from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
 from quirks_core.cli.screen import Screen, line
 from quirks_core.cli.upgrade_view import (
     catalogue_markdown,
     markdown,
     patches_markdown,
-    plain,
     show,
     show_catalogue,
     show_patches,
     show_steps,
     steps_markdown,
 )
-from quirks_core.configuration.serve_command import ask_for_serve_command, read_serve_command
+from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.hook.seams import NEWEST
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
-from quirks_core.upgrade.finding import Verdict
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.release import Release, find_release, installed_release, releases_between
 from quirks_core.upgrade.report import Upgrade
-from quirks_core.upgrade.steps import Crossing, Steps, find_crossing, find_steps
+from quirks_core.upgrade.steps import find_steps
 
 #: Exit codes beside those of verdicts.
 _USAGE, _FAILED = 4, 5
@@ -75,14 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "its patches expect",
     )  # fmt: skip
     what.add_argument(
-        "--measure", metavar="FOLDER",
-        help="then, unless the verdict is stop, run both versions on the same prompts as 'quirks migrate' does, and keep its "
-        "files in that folder: a second verdict. With --find: which release is the first that crosses a limit. It starts "
-        "engines, and installs versions that are not there",
-    )  # fmt: skip
-    what.add_argument(
         "--read-only", action="store_true",
-        help="run no code of a release, not even isolated: read its source alone. What only its parser can decide is unknown",
+        help="run no code of a release that is not installed, not even isolated: read its source alone. What only its parser "
+        "can decide is unknown",
     )  # fmt: skip
     what.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
     add_server_command(parser)
@@ -111,13 +98,9 @@ def run_upgrade(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.json and options.markdown:
         raise UsageError("--json and --markdown are two forms of one report; choose one of them")
-    if options.measure and (options.catalogue or options.cmd):
-        raise UsageError("--measure runs what --model and --config describe; leave out --catalogue and the command")
     if options.write and not options.catalogue:
         raise UsageError("--write belongs to --catalogue")
-    if options.patches and (
-        options.find or options.measure or options.catalogue or options.cmd or options.model or options.config
-    ):
+    if options.patches and (options.find or options.catalogue or options.cmd or options.model or options.config):
         raise UsageError("--patches needs no run: give it with --to, --from, --assume platform==… and a form alone")
     if bool(options.to) is bool(options.find):
         raise UsageError("name the release in question with --to, or two releases with --find GOOD BAD")
@@ -135,32 +118,23 @@ def _run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), notify=_notify(options))
-    sides = (_environment(before), _environment(after)) if options.measure else None  # before minutes are spent
-    report = _upgrade(options, before).compare(before, after)
-    found = {"verdict": report.verdict, **report.model_dump(mode="json")}
-    if options.markdown:
-        print("\n".join(markdown(report)))
-    elif not options.json:
-        show(Screen(), report)
-    measured = None
-    if sides is not None and report.verdict is not Verdict.STOP:
-        measured = _measured(options, *sides, options.measure)
-        found["measured"] = measured
+    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
+    report = _upgrade(options, before, after).compare(before, after)
     if options.json:
-        print(canonical(found, indent=2))
-    elif sides is not None:
-        _show_measured(options, measured)
-    failed = measured is not None and not measured["passed"]
-    return Verdict.STOP.exit_code if failed else report.verdict.exit_code
+        print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
+    elif options.markdown:
+        print("\n".join(markdown(report)))
+    else:
+        show(Screen(), report)
+    return report.verdict.exit_code
 
 
 def _before(options: argparse.Namespace) -> Release:
     if options.start:
-        return find_release(options.start, prefer=_preferred(options, None), notify=_notify(options))
+        return find_release(options.start, prefer=_preferred(options, None), notify=progress(options))
     if (found := installed_release()) is None:
         if options.catalogue:  # on a machine that only looks: the newest release that was read
-            return find_release(".".join(map(str, NEWEST)), prefer=_preferred(options, None), notify=_notify(options))
+            return find_release(".".join(map(str, NEWEST)), prefer=_preferred(options, None), notify=progress(options))
         raise UsageError("no vLLM is installed here; name the release that the run uses with --from VERSION|PATH")
     return found
 
@@ -177,72 +151,32 @@ def _preferred(options: argparse.Namespace, before: Release | None) -> str | Non
     return before.distribution or None if before is not None else None
 
 
-def _upgrade(options: argparse.Namespace, before: Release) -> Upgrade:
-    """Reads the run; a command line is read with the options of the release that it is for."""
-    command, notify = None, _notify(options)
+def _upgrade(options: argparse.Namespace, before: Release, after: Release | None = None) -> Upgrade:
+    """Reads the run; a command line is read by the parser of the release that it is for."""
+    command = None
     if options.cmd:
-        ask = partial(ask_for_serve_command, notify=notify)
-        try:
-            command, config = load_server_command(options, before.source, read_serve_command if options.read_only else ask)
-        except UsageError as error:
-            raise UsageError(f"as {before.name} reads it: {error}") from None
+        if options.read_only and before.source != INSTALLED:
+            raise UsageError(
+                f"--read-only runs no code of {before.name}, whose parser would read the command line; leave out --from (the "
+                "installed vLLM reads it), or describe the run by --model and --set"
+            )
+        with ThreadPoolExecutor(1) as pool:
+            if after is not None and not options.read_only:
+                pool.submit(
+                    read_serve_command, options.cmd, after.source, notify=progress(options)
+                )  # at the same time: the answer is kept
+            try:
+                command, config = load_server_command(options, before.source)
+            except UsageError as error:
+                raise UsageError(f"as {before.name} reads it: {error}") from None
     else:
         config = load_config(options)
     making = plan_options(options, config)
     return Upgrade(
         config, making, making.registry(), Form(is_command=command is not None),
         server=command.server if command else (), words=command.words if command else None,
-        read_only=options.read_only, notify=notify,
+        read_only=options.read_only, notify=progress(options),
     )  # fmt: skip
-
-
-def _notify(options: argparse.Namespace) -> Callable[[str], None]:
-    """Says what is fetched, on standard error."""
-    screen = Screen(stderr=True)
-    return lambda text: None if options.json else screen.say(f"[dim]{line(text)}[/]")
-
-
-# ---- the measurement
-
-
-def _environment(release: Release) -> str:
-    """What ``quirks migrate`` takes for a release."""
-    if release.source == INSTALLED:
-        return sys.executable
-    if release.version is None or release.name != f"{release.distribution} {release.version}":
-        raise UsageError(f"--measure installs a version of the index, or runs the installed one, not {release.name}")
-    return release.version
-
-
-def _measured(options: argparse.Namespace, a: str, b: str, folder: str) -> dict[str, Any]:
-    """Runs ``quirks migrate``, which is another package's command and needs engines; returns its comparison."""
-    from quirks_core.cli.main import make_parser
-
-    words = ["migrate", "--from", a, "--to", b, "--output", folder, "--json"]
-    for name in ("model", "config", "purpose", "locked"):
-        words += [f"--{name}", value] if (value := getattr(options, name)) else []
-    for name in ("set", "disable", "force"):
-        words += [word for value in getattr(options, name) for word in (f"--{name}", value)]
-    words += ["--strict"] if options.strict else []
-    migrate = make_parser("migrate").parse_args(words)
-    text = io.StringIO()
-    with redirect_stdout(text):
-        code = migrate.run(migrate)
-    return {"passed": code == 0, "comparison": json.loads(text.getvalue())}
-
-
-def _show_measured(options: argparse.Namespace, measured: dict[str, Any] | None) -> None:
-    screen = Screen()
-    if measured is None:
-        text = "not measured, because of the first verdict"
-    else:
-        kept = f"{options.measure}: A.json, B.json and comparison.json"
-        limits = "no limit is crossed" if measured["passed"] else "a limit is crossed"
-        text = f"measured: {limits}; {measured['comparison']['reading']} ({kept})"
-    if options.markdown:
-        print(f"\n**{plain(text)}**")
-        return
-    screen.say(f"\n[bold]{line(text)}[/]")
 
 
 # ---- which release brought it
@@ -253,47 +187,21 @@ def _find(options: argparse.Namespace) -> int:
     versions = releases_between(good, bad, prefer=_preferred(options, None))
     if len(versions) < 2:
         raise UsageError(f"--find needs two releases, and {good} and {bad} are one")
-    before = find_release(versions[0], prefer=_preferred(options, None), notify=_notify(options))
+    before = find_release(versions[0], prefer=_preferred(options, None), notify=progress(options))
     upgrade = _upgrade(options, before)
     steps = find_steps(
         versions,
         lambda version: upgrade.compare(
-            before, find_release(version, prefer=before.distribution or None, notify=_notify(options))
+            before, find_release(version, prefer=before.distribution or None, notify=progress(options))
         ),
     )
-    found = steps.model_dump(mode="json")
-    if options.markdown:
-        print("\n".join(steps_markdown(steps)))
-    elif not options.json:
-        show_steps(Screen(), steps)
-    crossing = _crossing(options, versions, steps, before) if options.measure else None
     if options.json:
-        print(canonical({**found, **({"measured": crossing.model_dump(mode="json")} if crossing else {})}, indent=2))
-    elif crossing:
-        _show_crossing(options, crossing)
-    if crossing and crossing.version:
-        return Verdict.STOP.exit_code
-    return steps.verdict.exit_code
-
-
-def _crossing(options: argparse.Namespace, versions: Sequence[str], steps: Steps, before: Release) -> Crossing:
-    """Measures releases against the good one, each into a folder of its own."""
-    good = _environment(before)
-
-    def passes(version: str) -> bool:
-        release = find_release(version, prefer=before.distribution or None, notify=_notify(options))
-        return bool(_measured(options, good, _environment(release), str(Path(options.measure, version)))["passed"])
-
-    return find_crossing(versions, steps, passes)
-
-
-def _show_crossing(options: argparse.Namespace, crossing: Crossing) -> None:
-    files = f"{options.measure}: a folder for each of {', '.join(crossing.measured)}"
-    if crossing.version is None:
-        text = f"measured: no limit is crossed ({files})"
+        print(canonical(steps.model_dump(mode="json"), indent=2))
+    elif options.markdown:
+        print("\n".join(steps_markdown(steps)))
     else:
-        text = f"measured: {crossing.version} is the first that crosses a limit; {crossing.previous} crosses none ({files})"
-    print(f"\n**{plain(text)}**") if options.markdown else Screen().say(f"\n[bold]{line(text)}[/]")
+        show_steps(Screen(), steps)
+    return steps.verdict.exit_code
 
 
 # ---- somebody else's patches
@@ -301,7 +209,7 @@ def _show_crossing(options: argparse.Namespace, crossing: Crossing) -> None:
 
 def _patches(options: argparse.Namespace) -> int:
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), notify=_notify(options))
+    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
     report = check_patches(options.patches, before, after, _platform(options))
     if options.json:
         print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
@@ -319,7 +227,7 @@ def _catalogue(options: argparse.Namespace) -> int:
     if options.cmd or options.model or options.config:
         raise UsageError("--catalogue looks at every installed quirk; leave out --model, --config and the command")
     before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), notify=_notify(options))
+    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
     making = plan_options(options)
     registry: Registry = making.registry()
     if options.write:

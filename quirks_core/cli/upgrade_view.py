@@ -70,8 +70,8 @@ def _pasted(report: Report) -> Iterator[str]:
     """What stops the upgrade, and what is to be changed."""
     for item in report.of(Level.STOP):
         yield f"{item.subject}: {item.message}"
-    for item in report.of(Level.CHANGE):
-        yield item.paste or f"{item.subject}: {item.message}"
+    # One line may be the change for several keys of one mapping.
+    yield from dict.fromkeys(item.paste or f"{item.subject}: {item.message}" for item in report.of(Level.CHANGE))
 
 
 def _sections(report: Report) -> Iterator[tuple[Section, list[Finding]]]:

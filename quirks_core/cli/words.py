@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -123,8 +124,16 @@ def _compared(one: Condition, side: int) -> str:
     if one.operator == "any_in":
         return f"`{name}` {('contains', 'does not contain')[side]} {_listed(operand)}"
     if one.operator == "matches":
-        return f"`{name}` {('fits', 'does not fit')[side]} the pattern `{operand}`"
+        return f"`{name}` {_pattern(operand, side)}"
     return f"`{name}` {_VERBS[one.operator][side].format(_value(operand))}"
+
+
+def _pattern(pattern: str, side: int) -> str:
+    """A search for a regular expression; one for plain words at the beginning, or anywhere, needs no knowledge of them."""
+    if plain := re.fullmatch(r"(\^?)(?:\(([\w|-]+)\)|([\w-]+))", pattern):
+        verbs = ("begins with", "does not begin with") if plain[1] else ("contains", "does not contain")
+        return f"{verbs[side]} {_listed((plain[2] or plain[3]).split('|'))}"
+    return f"{('fits', 'does not fit')[side]} the pattern `{pattern}`"
 
 
 def _what(quirk: Quirk, adjustment: Adjustment) -> str:

@@ -247,7 +247,7 @@ class Quirk:
         ranges = [f"{item.package} {item}" for item in self.ranges]
         for package, oldest in OLDEST.items():
             if not self.is_examined(package, "0.0.1"):
-                known = f"known from {oldest}, the oldest supported; earlier not examined"
+                known = f"examined from {oldest} on"
                 mine = next((n for n, item in enumerate(self.ranges) if item.package == package), None)
                 ranges = [f"{text} ({known})" if n == mine else text for n, text in enumerate(ranges)]
                 ranges += [f"{package}: {known}"] if mine is None else []

@@ -12,7 +12,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from importlib.metadata import PackageNotFoundError, version
@@ -89,14 +90,12 @@ class Answer:
         version: Its version.
         stubs: Requirements that are not installed here and were stubbed.
         lines: One judgement for each run, in their order.
-        description: Options, registries, configurations and variables; empty unless they were wanted.
     """
 
     failure: str = ""
     version: str = ""
     stubs: tuple[str, ...] = ()
     lines: tuple[Judgement, ...] = ()
-    description: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,15 +115,12 @@ class Run:
     model: Mapping[str, Any] | None = None
 
 
-def judge(
-    source: SourceTree, runs: Sequence[Run], *, describe: bool = False, notify: Callable[[str], None] = lambda _: None
-) -> Answer:
+def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], None] = lambda _: None) -> Answer:
     """Lets a vLLM read runs with its own parser, dataclasses and checks.
 
     Args:
-        source: The vLLM. Its code runs.
+        source: The vLLM. Its code runs, unless the cache has every answer.
         runs: The runs.
-        describe: Return what it has as well.
         notify: Called before its code runs.
 
     Returns:
@@ -133,18 +129,23 @@ def judge(
     root = _folder(source)
     if root is None:
         return Answer(failure="there is no vLLM")
-    request = {"lines": [_written(run) for run in runs], "describe": describe}
-    kept = private_folder.user_cache() / "judgements" / f"{sha256([_digest(root), request])[:32]}.json"
-    if (known := _read(kept)) is None:
-        notify(f"importing the Python files of {root} in an isolated process (--read-only does not)")
-        known = _run(str(root.parent) if source.folder is not None else None, request, runs)
-        if "failure" not in known:
-            _keep(kept, known)
-    lines = tuple(_judgement(row) for row in known.get("lines", ()))
-    return Answer(
-        str(known.get("failure", "")), str(known.get("version", "")), tuple(known.get("stubs", ())), lines,
-        known.get("description", {}),
-    )  # fmt: skip
+    digest = _digest(root)
+    requests = [_request(run) for run in runs]
+    files = [private_folder.user_cache() / "judgements" / f"{sha256([digest, one])[:32]}.json" for one in requests]
+    kept = [_read(file) for file in files]
+    asked = [number for number, answer in enumerate(kept) if answer is None]
+    if asked:
+        notify(f"importing the Python files of {root} in an isolated process")
+        tree = str(root.parent) if source.folder is not None else None
+        found = _run(tree, [requests[number] for number in asked])
+        if "failure" in found:
+            return Answer(found["failure"], found.get("version", ""), tuple(found.get("stubs", ())))
+        for number, line in zip(asked, found.pop("lines"), strict=True):
+            kept[number] = answer = {**found, "line": line}
+            _keep(files[number], answer)
+    answers = [found for found in kept if found is not None]
+    lines = tuple(_judgement(found["line"]) for found in answers)
+    return Answer(version=answers[0]["version"], stubs=tuple(answers[0]["stubs"]), lines=lines) if answers else Answer()
 
 
 def _folder(source: SourceTree) -> Path | None:
@@ -156,10 +157,23 @@ def _folder(source: SourceTree) -> Path | None:
     )
 
 
-def _written(run: Run) -> dict[str, Any]:
-    words = {"words": list(run.words)} if run.words is not None else {"arguments": dict(run.arguments)}
+def _request(run: Run) -> dict[str, Any]:
+    """What a judgement depends on beside the vLLM; of files that the command line names, their size and time."""
+    words = (
+        {"words": list(run.words), "files": _files(run.words)} if run.words is not None else {"arguments": dict(run.arguments)}
+    )
     environment = {name: value for name, value in {**os.environ, **run.environment}.items() if _is_given(name)}
     return {**words, "environment": environment, "model": run.model}
+
+
+def _files(words: Sequence[str]) -> dict[str, tuple[int, int]]:
+    found = {}
+    for word in words:
+        path = word.partition("=")[2] if word.startswith("-") else word
+        with suppress(OSError, ValueError):
+            if path and (file := Path(path)).is_file():
+                found[str(file.absolute())] = file.stat().st_size, file.stat().st_mtime_ns
+    return found
 
 
 def _is_given(name: str) -> bool:
@@ -169,8 +183,17 @@ def _is_given(name: str) -> bool:
 
 def _digest(root: Path) -> str:
     """What an answer depends on beside the request: every Python file by size and time, this program, and what it imports."""
-    files = sorted((str(file.relative_to(root)), file.stat().st_size, file.stat().st_mtime_ns) for file in root.rglob("*.py"))
+    files = sorted(_python_files(str(root)))
     return sha256([str(root), files, _PROGRAM.read_text(encoding="utf-8"), sys.version, [_version(name) for name in _BESIDE]])
+
+
+def _python_files(folder: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _python_files(entry.path)
+            elif entry.name.endswith(".py"):
+                yield entry.path, entry.stat().st_size, entry.stat().st_mtime_ns
 
 
 def _version(name: str) -> str:
@@ -185,7 +208,8 @@ def _read(file: Path) -> dict[str, Any] | None:
         found = json.loads(whole_file.read(file))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("lines"), list) else None
+    is_whole = isinstance(found, dict) and found.keys() == {"version", "stubs", "line"}
+    return found if is_whole else None
 
 
 def _keep(file: Path, found: dict[str, Any]) -> None:
@@ -196,19 +220,14 @@ def _keep(file: Path, found: dict[str, Any]) -> None:
         return  # next time it takes as long again
 
 
-def _run(tree: str | None, request: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
+def _run(tree: str | None, requests: Sequence[dict[str, Any]]) -> dict[str, Any]:
     stubs: list[str] = []
     while True:
         with tempfile.TemporaryDirectory(prefix="quirks-parser-") as name:
             folder = Path(name)
-            lines = [
-                _with_model(row, run, folder / f"{_MODEL}-{n}")
-                for n, (row, run) in enumerate(zip(request["lines"], runs, strict=True))
-            ]
+            lines = [_with_model(one, folder / f"{_MODEL}-{number}") for number, one in enumerate(requests)]
             asked, answer = folder / "request.json", folder / "answer.json"
-            asked.write_text(
-                json.dumps({**request, "lines": lines, "tree": tree, "path": sys.path, "stubs": stubs}), encoding="utf-8"
-            )
+            asked.write_text(json.dumps({"lines": lines, "tree": tree, "path": sys.path, "stubs": stubs}), encoding="utf-8")
             output: list[str] = []
             command = [sys.executable, "-I", str(_PROGRAM), str(asked), str(answer)]
             code = child_process.run(command, environ=_environment(folder), output=output.append, limit_s=LIMIT_S)
@@ -224,12 +243,12 @@ def _run(tree: str | None, request: dict[str, Any], runs: Sequence[Run]) -> dict
         stubs.append(found["missing"])
 
 
-def _with_model(row: dict[str, Any], run: Run, folder: Path) -> dict[str, Any]:
+def _with_model(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Gives a run a folder for its model: vLLM looks a name up in the network, which is not there."""
     folder.mkdir()
-    if run.model is not None:
-        (folder / "config.json").write_text(json.dumps(run.model), encoding="utf-8")
-    return {**row, "folder": str(folder)}
+    if request["model"] is not None:
+        (folder / "config.json").write_text(json.dumps(request["model"]), encoding="utf-8")
+    return {**request, "folder": str(folder)}
 
 
 def _environment(folder: Path) -> dict[str, str]:

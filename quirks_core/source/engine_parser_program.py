@@ -12,6 +12,7 @@ import contextlib
 import copy
 import dataclasses
 import enum
+import gc
 import importlib
 import importlib.machinery
 import inspect
@@ -49,11 +50,16 @@ _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 #: Lines between a question about the platform and the refusal that depends on it, at most.
 _NEAR = 12
 _MOST_STUBS = 24
+#: Modules of vLLM that are stubbed: it patches the compiler of torch, whose import takes four seconds.
+_NOT_NEEDED = ("vllm.env_override",)
 _LONGEST = 1500
+#: Options that hold a secret, and what stands for it in answers, which are kept in files.
+_SECRETS, _MASK = ("api_key", "hf_token"), "…"
 #: Fields of configurations that differ from process to process, or belong to the model's own files.
 _LEFT_OUT = (
     "instance_id",
     "engine_id",
+    "hf_token",
     "hf_config",
     "hf_text_config",
     "hf_image_processor_config",
@@ -64,17 +70,16 @@ _LEFT_OUT = (
 
 def main() -> None:
     """Reads the request, answers it."""
+    gc.disable()  # a third of the time goes into garbage that an import does not make
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     sys.path[:] = [*([request["tree"]] if request["tree"] else []), *request["path"]]
-    _stub(request["stubs"])
+    _stub([*request["stubs"], *_NOT_NEEDED])
     answer: dict[str, Any] = {"stubs": request["stubs"]}
     _without_network()
     try:
         release = Release(request["tree"])
         answer["version"] = release.version
         answer["lines"] = [release.judge(item) for item in request["lines"]]
-        if request["describe"]:
-            answer["description"] = release.describe()
     except ImportError as error:
         missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         if missing and missing not in ("vllm", *request["stubs"]) and len(request["stubs"]) < _MOST_STUBS:
@@ -84,6 +89,8 @@ def main() -> None:
     except Exception as error:  # the release's own code
         answer["failure"] = _words(error)
     Path(sys.argv[2]).write_text(json.dumps(answer), encoding="utf-8")
+    sys.stdout.flush()
+    os._exit(0)  # to take down all modules takes longer than a second
 
 
 def _without_network() -> None:
@@ -116,7 +123,8 @@ class _Stub(types.ModuleType):
 def _stub(names: list[str]) -> None:
     class Finder:
         def find_spec(self, name: str, *_: Any) -> Any:
-            return importlib.machinery.ModuleSpec(name, self) if name.partition(".")[0] in names else None  # type: ignore[arg-type]
+            is_one = name in names or name.partition(".")[0] in names
+            return importlib.machinery.ModuleSpec(name, self) if is_one else None  # type: ignore[arg-type]
 
         def create_module(self, spec: Any) -> types.ModuleType:
             return _Stub(spec.name)
@@ -124,7 +132,13 @@ def _stub(names: list[str]) -> None:
         def exec_module(self, module: types.ModuleType) -> None:
             """There is nothing in it."""
 
-    sys.meta_path.append(Finder())
+    sys.meta_path.insert(0, Finder())
+
+
+def _leave_uncompiled() -> None:
+    """Makes ``torch.compile`` leave functions as they are: a decorator imports the compiler, and no such function is called."""
+    torch: Any = importlib.import_module("torch")
+    torch.compile = lambda function=None, **_: (lambda one: one) if function is None else function
 
 
 class _Log:
@@ -155,6 +169,7 @@ class Release:
         self.version = str(vllm.__version__)
         self.asked: set[tuple[types.CodeType, int]] = set()
         self._force_platform()
+        _leave_uncompiled()
         self.log = _Log()
         self.flexible = _first("FlexibleArgumentParser", ("vllm.utils.argparse_utils", "vllm.utils"))
         self.module = next(module for name in _PARSERS if (module := _module(name)) and hasattr(module, "make_arg_parser"))
@@ -163,6 +178,8 @@ class Release:
         self.bare = self._parser()
         for action in self.bare[1]._actions:
             action.default = argparse.SUPPRESS
+            if action.type is not None:
+                action.type = _as_typed(action.type)
         self.fields = [item.name for item in dataclasses.fields(self.arg_utils.AsyncEngineArgs)]
 
     def _force_platform(self) -> None:
@@ -218,11 +235,13 @@ class Release:
         if "words" in item:
             words = ["serve", *item["words"]]
             typed = vars(self.bare[0].parse_args(words))
-            found["typed"] = {name: _plain(_given(value)) for name, value in typed.items() if name != "subparser"}
+            found["typed"] = _values({name: value for name, value in typed.items() if name != "subparser"})
             args = argparse.Namespace(**copy.deepcopy(vars(self.full[0].parse_args(words))))  # defaults are shared, and changed
             if getattr(args, "model_tag", None) is not None:
                 args.model = args.model_tag
-            found["server"] = _plain({k: v for k, v in vars(args).items() if k not in (*self.fields, "model_tag", "subparser")})
+            found["server"] = _values(
+                {k: v for k, v in vars(args).items() if k not in (*self.fields, "model_tag", "subparser")}
+            )
             args.model, args.tokenizer = item["folder"], None
             found["stage"] = "server"
             self.module.validate_parsed_serve_args(args)
@@ -234,7 +253,7 @@ class Release:
             given = {**item["arguments"], "model": item["folder"]}
             engine = self.arg_utils.AsyncEngineArgs(**{name: value for name, value in given.items() if name != "tokenizer"})
             self._registered(engine)
-        found["engine"] = _plain({name: getattr(engine, name) for name in self.fields})
+        found["engine"] = _values({name: getattr(engine, name) for name in self.fields})
         found["stage"] = "configuration"
         if item["model"] is not None:
             found["config"] = self._config(engine)
@@ -288,7 +307,7 @@ class Release:
                     _check_field(config.SpeculativeConfig, key.replace("-", "_"), value)
 
     def _outcome(self, error: Exception, stage: str) -> dict[str, Any]:
-        """Tells a refusal from what this process cannot do."""
+        """Distinguishes a refusal from what this process cannot do."""
         where = "undecided"
         causes = [error, *_inner(error)]
         frames = [frame for cause in causes for frame in _frames(cause)]
@@ -306,39 +325,6 @@ class Release:
                 where = "refused"
         place = f"{names[-1]}:{inside[-1][1]}" if inside else ""
         return {"outcome": where, "message": _words(error), "place": place}
-
-    # ---- what there is
-
-    def describe(self) -> dict[str, Any]:
-        """Returns the options, registries, configurations and variables of this vLLM."""
-        envs = importlib.import_module("vllm.envs")
-        managers = {
-            "tool_call_parser": ("ToolParserManager", ("vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")),
-            "reasoning_parser": ("ReasoningParserManager", ("vllm.reasoning",)),
-        }
-        registries = {name: sorted(_first(*where).list_registered()) for name, where in managers.items()}
-        if (tokenizers := _module("vllm.tokenizers.registry")) is not None:
-            registries["tokenizer_mode"] = sorted(tokenizers.TokenizerRegistry.tokenizers)
-        with contextlib.suppress(Exception):
-            backends = importlib.import_module("vllm.v1.attention.backends.registry").AttentionBackendEnum
-            registries["attention_backend"] = sorted(member.name for member in backends)
-        with contextlib.suppress(Exception):
-            quantization = importlib.import_module("vllm.model_executor.layers.quantization")
-            registries["quantization"] = sorted(quantization.QUANTIZATION_METHODS)
-        return {
-            "options": [_option(action, self.fields) for action in self.full[1]._actions if action.option_strings],
-            "registries": registries,
-            "configurations": self._configurations(),
-            "variables": {name: _value(read) for name, read in envs.environment_variables.items()},
-        }
-
-    def _configurations(self) -> dict[str, Any]:
-        config = importlib.import_module("vllm.config")
-        kinds = {name: kind for name in dir(config) if dataclasses.is_dataclass(kind := getattr(config, name))}
-        return {
-            name: {item.name: {"type": str(item.type), "default": _default(item)} for item in dataclasses.fields(kind)}
-            for name, kind in kinds.items()
-        }
 
 
 # ---- helpers
@@ -410,25 +396,26 @@ def _words(error: BaseException) -> str:
 
 
 def _argparse_words(text: str) -> str:
-    """The sentence behind the usage that argparse prints."""
-    return " ".join(text.rpartition("error: ")[2].split())[:_LONGEST]
+    """The sentence behind the usage that argparse prints, without what is only for those who debug pydantic."""
+    sentence = re.sub(r"\[type=[^]]*, input_type=\w+\]|For further information visit \S+", "", text.rpartition("error: ")[2])
+    return " ".join(sentence.split())[:_LONGEST]
 
 
-def _given(value: Any) -> Any:
-    """What was typed of a configuration: the fields that are not as it makes them itself."""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value
-    default: Any
-    again: Any
-    try:
-        default, again = type(value)(), type(value)()
-    except Exception:  # it has a field without a default
-        default = again = None
-    names = [item.name for item in dataclasses.fields(value) if not item.name.startswith("_")]
-    made = {name: (getattr(default, name, None), getattr(again, name, None)) for name in names}
-    random = {name for name, (one, other) in made.items() if one != other}  # an id that each object gets
-    given = {name: getattr(value, name, None) for name in names if name not in random}
-    return {name: _given(one) for name, one in given.items() if default is None or one != made[name][0]}
+def _as_typed(read: Any) -> Any:
+    """Reads a value and, if it is a configuration, returns the mapping that was typed, without defaults."""
+
+    def typed(text: str) -> Any:
+        value = read(text)
+        with contextlib.suppress(ValueError):
+            return json.loads(text) if dataclasses.is_dataclass(value) else value
+        return text
+
+    typed.__name__ = getattr(read, "__name__", repr(read))  # argparse names it in its messages
+    return typed
+
+
+def _values(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: _MASK if name in _SECRETS and value is not None else _plain(value) for name, value in options.items()}
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -436,7 +423,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if depth > 8:
         return "…"
     if isinstance(value, enum.Enum):
-        return value.name
+        return value.value if isinstance(value, int) else value.name  # as it is typed
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -454,36 +441,6 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
     text = str(value)
     return f"<{type(value).__qualname__}>" if " object at 0x" in text or len(text) > _LONGEST else text
-
-
-def _option(action: argparse.Action, fields: list[str]) -> dict[str, Any]:
-    kinds: dict[Any, str] = {None: "value", "?": "optional", 0: "switch"}
-    shape = "flag" if isinstance(action, argparse.BooleanOptionalAction) else kinds.get(action.nargs, "values")
-    return {
-        "names": list(getattr(action, "negative_option_strings", ())) + list(action.option_strings),
-        "dest": action.dest,
-        "shape": shape,
-        "default": _plain(action.default),
-        "choices": None if action.choices is None else sorted(map(str, action.choices)),
-        "help": (action.help or "")[:300],
-        "engine": action.dest in fields,
-    }
-
-
-def _default(item: Any) -> Any:
-    if item.default is not dataclasses.MISSING:
-        return _plain(item.default)
-    if item.default_factory is not dataclasses.MISSING:
-        with contextlib.suppress(Exception):
-            return _plain(item.default_factory())
-    return "…"
-
-
-def _value(read: Any) -> Any:
-    try:
-        return _plain(read())
-    except Exception as error:
-        return _words(error)
 
 
 if __name__ == "__main__":

@@ -78,10 +78,16 @@ def suggestions(before: OnRelease, after: OnRelease, form: Form, server: tuple[s
     if old is None or new is None:
         return
     options = {name for option in after.release.source.options() or () for name in (*option.names, *option.inverse)}
-    for path, value in sorted(dict(_typed(before)).items()):
-        is_option = form.is_command and f"--{path.replace('_', '-')}" in options
-        if (was := old.find(path)) is not None and new.find(path) is None and not is_option:
-            yield _gone(path, value, was, old, new, form, before)
+    gone = [
+        (path, was)
+        for path in sorted(dict(_typed(before)))
+        if (was := old.find(path)) is not None
+        and new.find(path) is None
+        and not (form.is_command and f"--{path.replace('_', '-')}" in options)
+    ]
+    typed = _without_all(dict(_typed(before)), [path for path, _ in gone])
+    for path, was in gone:
+        yield _gone(path, typed, was, old, new, form)
     for name in server if options else ():
         if name not in options:
             message = f"'vllm serve' of {after.release.label} has no such option"
@@ -163,9 +169,17 @@ def _paths(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _paths(f"{path}.{key}", inner)
 
 
-def _gone(
-    path: str, value: Any, was: EngineArgument, old: _Arguments, new: _Arguments, form: Form, before: OnRelease
-) -> Suggestion:
+def _without_all(typed: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """What was typed, with mappings that lack all of these paths."""
+    left = dict(typed)
+    for path in paths:
+        top, *keys = path.split(".")
+        if keys:
+            left[top] = without(left[top], keys)
+    return left
+
+
+def _gone(path: str, typed: Mapping[str, Any], was: EngineArgument, old: _Arguments, new: _Arguments, form: Form) -> Suggestion:
     """An argument that is used and that the other release does not have, with the one that took its place if that is told."""
     slot = f"{ENGINE}{path}"
     fresh = {name: found for name, found in (*new.fields.items(), *new.nested.items()) if old.find(name) is None}
@@ -177,12 +191,12 @@ def _gone(
     else:
         why, instead = "its description is nearly the same", _by_help(was, fresh)
     if instead:
-        paste = f"{form.set(f'{ENGINE}{instead}', value)}{REMARK}instead of {path}"
+        paste = f"{form.set(f'{ENGINE}{instead}', typed[path])}{REMARK}instead of {path}"
         return Suggestion(path, instead, _change(slot, f"is now called {instead} ({why})", paste, _line(was)))
     close = difflib.get_close_matches(path, fresh, n=1, cutoff=_CLOSE)
     near = f"; new there, and of a similar name: {close[0]}" if close else ""
     message = f"is gone{near}; the source does not say what replaces it"
-    return Suggestion(path, "", _change(slot, message, _left_out(path, form, before), _line(was)))
+    return Suggestion(path, "", _change(slot, message, _left_out(path, form, typed), _line(was)))
 
 
 def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
@@ -198,12 +212,12 @@ def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
     return same[0] if len(same) == 1 else ""
 
 
-def _left_out(path: str, form: Form, before: OnRelease) -> str:
+def _left_out(path: str, form: Form, typed: Mapping[str, Any]) -> str:
     """How to leave an argument out; of a mapping that was typed as a whole, the mapping without it."""
     top, dot, _ = path.partition(".")
     if not dot or not form.is_command:
         return form.leave_out(f"{ENGINE}{path}")
-    left = without(dict(_typed(before))[top], path.split(".")[1:])
+    left = typed[top]
     return form.set(f"{ENGINE}{top}", left) if left else form.leave_out(f"{ENGINE}{top}")
 
 
@@ -253,7 +267,8 @@ def _changed(words: Sequence[str], names: set[str], keys: Sequence[str], instead
     while number < len(words):
         word, number = words[number], number + 1
         head, equals, value = word.partition("=")
-        name, *inner = (head.replace("_", "-") if head.startswith("--") else head).split(".")
+        name, *inner = head.split(".")
+        name = name.replace("_", "-") if name.startswith("--") else name
         is_it = name in names or name.replace("--no-", "--", 1) in names
         if not is_it or (inner and [key.removesuffix("+") for key in inner][: len(keys)] != list(keys)):
             yield word

@@ -67,6 +67,14 @@ KNOWN = (
         "https://github.com/vllm-project/vllm/issues/41602",
     ),
     Known(
+        "sleep-kv-cache-size",
+        setting("engine.enable_sleep_mode").is_true() & ~setting("engine.kv_cache_memory_bytes").is_set(),
+        StaticProbe("vllm.utils.mem_utils", r"result\.total_consumed = ", found_means_affected=False),
+        "the KV cache of an engine with sleep mode is too large, because memory of its allocator is counted wrongly",
+        "the KV cache of an engine with sleep mode takes the memory that is left; engine.kv_cache_memory_bytes fixes its size",
+        "https://github.com/vllm-project/vllm/issues/40256",
+    ),
+    Known(
         "tcpstore-port-choice",
         setting("engine.distributed_executor_backend").one_of("ray") | setting("cluster.num_nodes").above(1),
         SymbolProbe("vllm.v1.executor.ray_executor_v2:RayExecutorV2._select_tcpstore_port", present_means_affected=True),

@@ -101,16 +101,18 @@ class Upgrade:
         return rewritten({**values, "engine": engine}, values.pop("env", {}), other)
 
     def _findings(self, a: OnRelease, b: OnRelease, form: Form) -> Iterable[Finding]:
-        yield from quirk_changes(a, b, self.registry, form)
-        yield from seam_changes(a, b)
-        yield from source_findings(a, b)
-        yield from self._arguments(a, b, form)
-        yield from variable_changes(a, b, form)
-        yield from variable_defaults(a, b, is_server=form.is_command)
-        yield from model_changes(a, b)
-        yield from known_changes(a, b)
-        yield from requirement_changes(a, b)
-        yield from trainer_windows(b, trainers.find(os.environ, ()))
+        with ThreadPoolExecutor(1) as pool:  # processes of the releases run while their source is read
+            arguments = pool.submit(lambda: tuple(self._arguments(a, b, form)))
+            yield from quirk_changes(a, b, self.registry, form)
+            yield from seam_changes(a, b)
+            yield from source_findings(a, b)
+            yield from variable_changes(a, b, form)
+            yield from variable_defaults(a, b, is_server=form.is_command)
+            yield from model_changes(a, b)
+            yield from known_changes(a, b)
+            yield from requirement_changes(a, b)
+            yield from trainer_windows(b, trainers.find(os.environ, ()))
+            yield from arguments.result()
 
     def _arguments(self, a: OnRelease, b: OnRelease, form: Form) -> Iterator[Finding]:
         """What the two releases make of the run; what their source tells, where they cannot be asked."""

@@ -1,4 +1,4 @@
-"""Finds the release that brought a change: between a good and a bad one, by what their sources show or by a measurement."""
+"""Finds the release that brought each change between a good and a bad one."""
 
 from __future__ import annotations
 
@@ -88,50 +88,3 @@ def find_steps(versions: Sequence[str], compare: Callable[[str], Report]) -> Ste
     return Steps(
         good=versions[0], bad=versions[-1], looked_at=tuple(versions[number] for number in sorted(reports)), steps=steps
     )
-
-
-class Crossing(Record):
-    """Which release is the first whose measurement crosses a limit.
-
-    Attributes:
-        version: That release; None if the bad release crosses none.
-        previous: The one before it, in the direction of the search; None if there is none.
-        measured: The releases that were compared with the good one, in this order, and whether they are within the limits.
-    """
-
-    version: str | None
-    previous: str | None
-    measured: dict[str, bool]
-
-
-def find_crossing(versions: Sequence[str], steps: Steps, passes: Callable[[str], bool]) -> Crossing:
-    """Finds the first release that crosses a limit, by bisection: of releases whose source shows a change first.
-
-    A limit that is crossed, kept and crossed again is placed at one of its beginnings.
-
-    Args:
-        versions: The releases, from the good one to the bad one; two at least.
-        steps: What their sources show.
-        passes: Compares the first release with another; True if no limit is crossed.
-
-    Raises:
-        ValueError: There are fewer than two releases.
-    """
-    if len(versions) < 2:
-        raise ValueError("two releases are needed")
-    measured: dict[str, bool] = {}
-    changing = [versions.index(step.version) for step in steps.steps]
-
-    def crosses(number: int) -> bool:
-        measured[versions[number]] = passes(versions[number])
-        return not measured[versions[number]]
-
-    low, high = 0, len(versions) - 1
-    if not crosses(high):
-        return Crossing(version=None, previous=None, measured=measured)
-    while high - low > 1:
-        inside = [number for number in changing if low < number < high]
-        # With a change in `high` and none between, the one before `high` very likely passes.
-        middle = inside[len(inside) // 2] if inside else high - 1 if high in changing else (low + high) // 2
-        low, high = (low, middle) if crosses(middle) else (middle, high)
-    return Crossing(version=versions[high], previous=versions[low], measured=measured)

@@ -132,7 +132,7 @@ class _Ranges(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def notify(self) -> int:
+    def tell(self) -> int:
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

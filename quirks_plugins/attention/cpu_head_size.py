@@ -9,8 +9,7 @@ with ``qk_rope_head_dim`` 64 alone. Any other pair ends with "Head dimension …
 
 What this changes: the run is refused with this reason.
 
-When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width. The list is the one in vLLM
-0.26.0 to 0.33.0.
+When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from quirks_core import (
     Refuse,
     Severity,
     StaticProbe,
+    described,
     model_type,
     no,
     platform,
@@ -59,6 +59,14 @@ def _other_latent_width(place: str) -> Match:
     return rank.is_set() & rotary.is_set() & ~(rank.one_of(512) & rotary.one_of(64))
 
 
+_other_latent_kernel = described(
+    _has_latent_kernels & (_other_latent_width("") | _other_latent_width("text_config.")),
+    "vLLM computes the model's latent attention with kernels of its own, which have other widths than the model "
+    "(`kv_lora_rank` and `qk_rope_head_dim`)",
+    "no kernel of latent attention has other widths than the model",
+)
+
+
 #: Small latent attention, with heads of a width that other attention has a kernel for.
 _NARROW = {"model_type": "deepseek_v2", "num_attention_heads": 4, "head_dim": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 32}
 
@@ -68,11 +76,7 @@ QUIRK = Quirk(
     flag=ModelFlag.ATTENTION,
     kind=Kind.RULE,
     # The heads of latent attention have other widths than the configuration's.
-    match=platform("cpu")
-    & (
-        (_SIZE.is_set() & ~_SIZE.one_of(*_SUPPORTED) & ~latent_attention)
-        | (_has_latent_kernels & (_other_latent_width("") | _other_latent_width("text_config.")))
-    ),
+    match=platform("cpu") & ((_SIZE.is_set() & ~_SIZE.one_of(*_SUPPORTED) & ~latent_attention) | _other_latent_kernel),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Refuse(
         f"vLLM's CPU platform computes attention with heads of {', '.join(map(str, _SUPPORTED))} alone, and latent attention "

@@ -14,7 +14,7 @@ What this changes: the quirk sets ``-rotary_embedding`` in ``engine.compilation_
 in torch. If the user set the list without it, the run is refused, because quirks do not change a list that the user set.
 
 When it can go: when the CPU kernel accepts tensors of three dimensions. vllm-project/vllm#31643 once made ``forward_cpu`` use
-the formula, which cured gibberish of the same cause in other models; vLLM 0.26.0 to 0.33.0 call the kernel again.
+the formula, which cured gibberish of the same cause in other models; since then vLLM calls the kernel again.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ NotImplementedError, and DeepSeek-V4 stops while it loads (vllm-project/vllm#524
 
 What this changes: the run is refused with DeepEP, MoonEP or EPLB. With any other backend the plan advises.
 
-When it can go: when every backend uses the offsets of the expert map; the static probe looks at DeepEP's. It was read in vLLM
-0.15.1 to 0.33.0; no run with DeepEP was made.
+When it can go: when every backend uses the offsets of the expert map; the static probe looks at DeepEP's. No run with DeepEP
+was made.
 """
 
 from __future__ import annotations

@@ -16,14 +16,26 @@ Evidence: a static probe of the definition of the group in vLLM. It shows how vL
 
 from __future__ import annotations
 
-from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, described, no, report, yes
 from quirks_plugins.conditions import EP, EXPERT_GROUP, TP, independent, no_strategy, one_group
 from quirks_plugins.dp_ep_strategy.probes import group_spans_data_and_tensor
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
-_not_the_group = one_group & EP.differs_from(EXPERT_GROUP)
-_not_the_replica = independent & EP.below(TP)
-_neither = no_strategy & EP.differs_from(TP) & EP.differs_from(EXPERT_GROUP)
+_not_the_group = described(
+    one_group & EP.differs_from(EXPERT_GROUP),
+    "the replicas are one data-parallel group and the size is not DP x TP",
+    "the size is DP x TP, or the replicas are no data-parallel group",
+)
+_not_the_replica = described(
+    independent & EP.below(TP),
+    "the replicas are independent engines and the size is below TP",
+    "the size is at least TP, or the replicas are no independent engines",
+)
+_neither = described(
+    no_strategy & EP.differs_from(TP) & EP.differs_from(EXPERT_GROUP),
+    "no strategy is set and the size is neither TP nor DP x TP",
+    "a strategy is set, or the size is TP or DP x TP",
+)
 
 
 QUIRK = Quirk(

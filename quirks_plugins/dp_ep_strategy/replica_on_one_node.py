@@ -14,7 +14,7 @@ over several nodes. No test has several nodes with GPUs.
 
 from __future__ import annotations
 
-from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, described, no, report, yes
 from quirks_plugins.conditions import (
     GPUS_PER_NODE,
     NUM_RANKS,
@@ -29,7 +29,11 @@ from quirks_plugins.runs import parallel
 
 _replica_too_large = REPLICA.above(GPUS_PER_NODE)
 #: What `dp-strategy` makes of an open strategy, too.
-_owns_all_ranks = one_engine | (no_strategy & several_replicas & beyond_one_replica & synchronous)
+_owns_all_ranks = described(
+    one_engine | (no_strategy & several_replicas & beyond_one_replica & synchronous),
+    "one engine owns all data-parallel ranks",
+    "each data-parallel rank is an engine",
+)
 _engine_too_large = _owns_all_ranks & NUM_RANKS.above(GPUS_PER_NODE)
 
 

@@ -11,7 +11,7 @@ What this changes: the activation is created in the dtype that the model is crea
 The quirk is a patch, because no argument of the engine reaches the activation.
 
 When it can go: when vLLM's Apertus gives its activation the model's dtype, as transformers does since
-huggingface/transformers#42864, which names the report for vLLM. vLLM 0.26.0 to 0.33.0 have ``XIELU()``.
+huggingface/transformers#42864, which names the report for vLLM. vLLM has had the model since 0.10.2, always so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ QUIRK = Quirk(
     title="Apertus' activation xIELU has bfloat16 constants, also in a float32 or float16 engine",
     flag=ModelFlag.DTYPE,
     match=model_type("apertus") & ~setting("engine.dtype").one_of("bfloat16"),
-    affected=Affected("vllm", introduced="0.26.0"),
+    affected=Affected("vllm", introduced="0.10.2"),
     adjustments=Patch(
         "vllm.model_executor.layers.activation:XIELU.__init__",
         wrapper="quirks_plugins.dtype.apertus_patches:wrap_init",
@@ -60,6 +60,8 @@ QUIRK = Quirk(
         yes("apertus", {"engine.dtype": "float32"}, vllm="0.32.0"),
         yes("apertus", vllm="0.32.0"),
         yes("apertus", {"engine.dtype": "float16"}, vllm="0.32.0", patches="XIELU.__init__"),
+        yes("apertus", {"engine.dtype": "float32"}, vllm="0.16.0"),
+        no("apertus", {"engine.dtype": "float32"}, vllm="0.10.1.1"),
         no("apertus", {"engine.dtype": "bfloat16"}, vllm="0.32.0"),
         no("llama", {"engine.dtype": "float32"}, vllm="0.32.0"),
         unknown("apertus", {"engine.dtype": "float32"}),

@@ -1,9 +1,9 @@
 """Rollouts of a float32 checkpoint: vLLM's ``dtype=auto`` computes in bfloat16, while the trainer may compute in float32.
 
 What happens: a trainer that computes in float32 gets logprobs of rounded weights. On a tiny model they differ from the
-trainer's own by 0.02 to 0.05 nats on average; those of the same engine in float32 differ by 1e-5. vLLM's ``auto`` uses the
-checkpoint's dtype, except for float32, which it replaces by the platform's preferred dtype: bfloat16 on CPUs and current GPUs
-(float16 before vLLM 0.9.1). vLLM logs that at the level INFO. Trainers that build their engine without a dtype, as TRL's
+trainer's own by between 0.02 and 0.05 nats on average; those of the same engine in float32 differ by 1e-5. vLLM's ``auto`` uses
+the checkpoint's dtype, except for float32, which it replaces by the platform's preferred dtype: bfloat16 on CPUs and current
+GPUs (float16 before vLLM 0.9.1). vLLM logs that at the level INFO. Trainers that build their engine without a dtype, as TRL's
 colocate mode does, give no way to set it.
 
 What this changes: for a checkpoint whose ``config.json`` says float32, the default of ``engine.dtype`` becomes float32 if the

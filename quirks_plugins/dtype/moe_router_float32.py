@@ -1,4 +1,4 @@
-"""DeepSeek-V2, V3, V3.2, Kimi K2 and models around them: vLLM rounds the router's logits to bfloat16, and the trainer does not.
+"""DeepSeek-V2, V3, V3.2, Kimi K2, GLM-5.3 and others: vLLM rounds the router's logits to bfloat16, and the trainer does not.
 
 What happens: in a bfloat16 rollout each logit of the router carries a relative error of up to 2^-9, and where two experts are
 close to each other, a token can go to another expert than in the trainer. vLLM's router gives its logits in the model's dtype
@@ -7,16 +7,17 @@ trainers: prime-rl patches vLLM for it. vLLM already has a setting for the route
 checkpoints do not have that key. For GLM-5 vLLM uses float32 without the key (vllm-project/vllm#47410).
 
 What this changes: ``hf_overrides.moe_router_dtype`` becomes float32 for a rollout on a GPU, unless the user set it, or the
-engine computes in float32 anyway; for Kimi-VL, Kimi K2.5 and DeepSeek-VL2 in ``text_config``. The product of the bfloat16
-factors then keeps the precision in which it was accumulated. The quirk concerns only runs in which vLLM has a kernel for that:
-from 0.29.0 on with every NVIDIA GPU (vllm-project/vllm#54048), before with Hopper and data-center Blackwell alone; from 0.28.0
-on with ROCm (vllm-project/vllm#50268). Elsewhere, and on the CPU platform, vLLM rounds the logits before it casts them, and
-the key has no effect. EXAONE-MoE and A.X-K1 round in the same way and do not read the key; the quirk does not concern them.
+engine computes in float32 anyway; for Kimi-VL, Kimi K2.5, DeepSeek-VL2 and GLM-5.3 in ``text_config``. The product of the
+bfloat16 factors then keeps the precision in which it was accumulated. The quirk concerns only runs in which vLLM has a kernel
+for that: from 0.29.0 on with every NVIDIA GPU (vllm-project/vllm#54048), before with Hopper and data-center Blackwell alone;
+from 0.28.0 on with ROCm (vllm-project/vllm#50268). Elsewhere, and on the CPU platform, vLLM rounds the logits before it casts
+them, and the key has no effect. EXAONE-MoE and A.X-K1 round in the same way and do not read the key. The quirk does not concern
+them: their constructors choose the experts' kernels by the dtype of the logits, so a patch would have to replace these.
 
 When it can go: when vLLM uses float32 for these models, too.
 
-Evidence: a static probe of the function that reads the key. How many tokens go to other experts was not measured by us. The
-key was read in vLLM 0.25.1 to 0.33.0; 0.20.0 does not have it.
+Evidence: a static probe of the function that reads the key. How many tokens go to other experts was not measured by us. vLLM
+0.22.0 does not have the key; the releases between that and 0.25.1 were not read.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from quirks_core import (
     Quirk,
     Severity,
     StaticProbe,
+    described,
     model_type,
     no,
     package,
@@ -42,12 +44,17 @@ from quirks_core import (
 
 _SLOT = "engine.hf_overrides"
 _KEY = {"moe_router_dtype": "float32"}
-_text_only = model_type("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2")
-_multimodal = model_type("kimi_vl", "kimi_k25", "deepseek_vl_v2")
+_text_only = model_type("deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note", "kimi_k2")
+_multimodal = model_type("deepseek_vl_v2", "glm5_next", "kimi_k25", "kimi_vl")
 _capability = Fact("platform.gpu.capability")
 #: The product in float32 exists: Hopper and the family of SM100 have one in every version.
 _on_cuda = package("vllm", introduced="0.29.0") | _capability.one_of(90) | (_capability.above(99) & _capability.below(110))
 _on_rocm = package("vllm", introduced="0.28.0")
+_has_kernel = described(
+    (platform("cuda") & _on_cuda) | (platform("rocm") & _on_rocm),
+    "this vLLM has a kernel with float32 logits for the GPU",
+    "this vLLM has no kernel with float32 logits for the platform",
+)
 _A100, _HOPPER = {"platform.gpu.capability": 80}, {"platform.gpu.capability": 90}
 
 QUIRK = Quirk(
@@ -59,7 +66,7 @@ QUIRK = Quirk(
         | (_multimodal & ~Fact("model.config.text_config.moe_router_dtype").is_set())
     )
     & purpose("rollout")
-    & ((platform("cuda") & _on_cuda) | (platform("rocm") & _on_rocm))
+    & _has_kernel
     & ~setting("engine.dtype").one_of("float32", "float"),
     affected=Affected("vllm", introduced="0.25.1"),
     adjustments=[
@@ -98,6 +105,8 @@ QUIRK = Quirk(
         no("deepseek_v3", vllm="0.27.1", platform="rocm"),
         yes("kimi_vl", vllm="0.32.0", platform="cuda", gives={_SLOT: {"text_config": _KEY}}),
         yes("kimi_k25", vllm="0.32.0", platform="cuda", gives={_SLOT: {"text_config": _KEY}}),
+        yes("glm5_next", vllm="0.30.0", platform="cuda", gives={_SLOT: {"text_config": _KEY}}),
+        yes("dots3_note", vllm="0.29.0", platform="cuda", gives={_SLOT: _KEY}),
         no({"model_type": "kimi_vl", "text_config": _KEY}, vllm="0.32.0", platform="cuda"),
         yes("deepseek_v3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cuda"),
         no("deepseek_v3", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cuda"),

@@ -7,8 +7,8 @@ no longer switches it off.
 
 What this changes: nothing; the plan warns and says what to set instead.
 
-When it can go: when vLLM no longer takes them, as it announces; the run is then refused as with any unknown argument. The
-sources were read in 0.26.0 and 0.30.0 to 0.33.0. ``unread-environment`` does the same for variables.
+When it can go: when vLLM no longer takes them, as it announces; the run is then refused as with any unknown argument.
+``unread-environment`` does the same for variables.
 
 Evidence: a static probe; what vLLM does with the arguments is nothing, which no run shows.
 """

@@ -12,8 +12,7 @@ cleared. Connectors that only carry a request from one engine to the next keep n
 advises a run whose connector comes from a module of its own (``kv_connector_module_path``).
 
 When it can go: when vLLM treats a connector that did not clear its cache as a failure, or these connectors learn to clear it.
-Neither is the case in vLLM 0.26.0 to 0.33.0. Since vllm-project/vllm#42695, in 0.26.0 or before, an update asks connectors to
-clear their cache.
+Since vllm-project/vllm#42695, in 0.26.0 or before, an update asks connectors to clear their cache.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from quirks_core import (
     Refuse,
     Severity,
     StaticProbe,
+    described,
     no,
     purpose,
     report,
@@ -45,9 +45,15 @@ _KEEPERS = ("ExampleConnector", "FlexKVConnectorV1", "HF3FSKVConnector", "LMCach
 
 _CONNECTOR = "engine.kv_transfer_config"
 _PARTS = "kv_connector_extra_config.connectors"
+_named = f"`{'`, `'.join(_KEEPERS[:-1])}` or `{_KEEPERS[-1]}`"
 _keeps = Fact(f"{_CONNECTOR}.kv_connector").one_of(*_KEEPERS) | Fact(f"{_CONNECTOR}.{_PARTS}.kv_connector").any_in(*_KEEPERS)
 _own_module = (
     Fact(f"{_CONNECTOR}.kv_connector_module_path").is_set() | Fact(f"{_CONNECTOR}.{_PARTS}.kv_connector_module_path").is_set()
+)
+_may_keep = described(
+    _keeps | _own_module,
+    f"the KV connector is, or combines, {_named}, or one of a module of its own (`kv_connector_module_path`)",
+    "all KV connectors can be cleared",
 )
 _OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
 _LMCACHE = {_CONNECTOR: {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}
@@ -61,18 +67,18 @@ QUIRK = Quirk(
     id="kv-connector-stale",
     title="A KV connector that cannot be cleared serves the KV cache of old weights after an update",
     flag=ModelFlag.KV_CACHE,
-    match=purpose("rollout") & (_keeps | _own_module),
+    match=purpose("rollout") & _may_keep,
     affected=Affected("vllm", introduced="0.26.0"),  # of older releases nobody looked at the connectors
     adjustments=[
         Refuse(
             "the KV connector in engine.kv_transfer_config keeps the KV cache of old weights when an update clears all caches",
             "drop engine.kv_transfer_config, or take one that can be cleared: OffloadingConnector, MooncakeStoreConnector",
-            when=_keeps,
+            when=described(_keeps, f"it is, or combines, {_named}", "it is another one"),
         ),
         Advise(
             "make sure that the connector of kv_connector_module_path has a reset_cache that clears its store: vLLM takes one "
             "without as cleared, and prompts then get the KV cache of old weights",
-            when=_own_module,
+            when=described(_own_module, "it comes from a module of its own", "it is one of vLLM's"),
         ),
     ],
     severity=Severity.WRONG_OUTPUT,

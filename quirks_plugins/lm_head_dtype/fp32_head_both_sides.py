@@ -30,6 +30,7 @@ from quirks_core import (
     ModelFlag,
     Quirk,
     Severity,
+    described,
     fix,
     no,
     purpose,
@@ -46,10 +47,22 @@ _engine_in_float32 = setting(_ENGINE).one_of("float32")
 # As typed: in an engine that a trainer starts by itself, its head may not be described.
 _trainer_in_float32 = typed(_TRAIN) & setting(_TRAIN).one_of("float32")
 _trainer_rounds = ~(typed("train.dtype") & setting("train.dtype").one_of("float32")) | under_autocast
-_engine_alone = _engine_in_float32 & ~_trainer_in_float32 & _trainer_rounds
-_trainer_alone = _trainer_in_float32 & ~_engine_in_float32 & half
+_engine_alone = described(
+    _engine_in_float32 & ~_trainer_in_float32 & _trainer_rounds,
+    "the engine's head alone is float32, and the trainer rounds",
+    "the engine's head is not the only one in float32",
+)
+_trainer_alone = described(
+    _trainer_in_float32 & ~_engine_in_float32 & half,
+    "the trainer's head alone is float32, and the engine rounds",
+    "the trainer's head is not the only one in float32",
+)
 _described = typed("train.dtype") | typed("train.backend")
-_both_open = _described & _trainer_rounds & half & ~setting(_ENGINE).is_set() & ~typed(_TRAIN)
+_both_open = described(
+    _described & _trainer_rounds & half & ~setting(_ENGINE).is_set() & ~typed(_TRAIN),
+    "both sides round, and the dtype of neither head is set",
+    "the dtype of a head is set, or a side does not round",
+)
 _NEW = {"vllm": "0.32.0"}
 _BFLOAT16 = {"model_type": "qwen3", "dtype": "bfloat16"}
 _AUTOCAST = {"train.dtype": "float32", "train.autocast": "bfloat16"}

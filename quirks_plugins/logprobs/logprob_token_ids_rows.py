@@ -10,8 +10,8 @@ What this changes: the sampler takes the rows of requests with ``logprob_token_i
 from the other. Batches without such a request are computed as before. The quirk is active on the V1 runner alone
 (``engine.model_runner``). No setting of vLLM has this effect.
 
-When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner. The source was read in
-every release from 0.26.0 to 0.33.0; 0.20.0 has the argument, too, and 0.16.0 does not.
+When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner. vLLM 0.20.0 has the
+argument, too, and 0.16.0 does not.
 """
 
 from __future__ import annotations

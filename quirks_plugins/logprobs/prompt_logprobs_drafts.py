@@ -9,8 +9,8 @@ V1 runner alone (``engine.model_runner``), which 0.29 and 0.30 still take for a 
 What this changes: in a step that computes logprobs of prompts, the hidden states are copied before the drafter runs
 (``GPUModelRunner.sample_tokens`` of the V1 runner). No setting of vLLM has this effect.
 
-When it can go: with vllm-project/vllm#53520, which is open, or when no platform uses the V1 runner. The source was read in
-every release from 0.26.0 to 0.33.0; the reports are about 0.27.1 and earlier.
+When it can go: with vllm-project/vllm#53520, which is open, or when no platform uses the V1 runner. The reports are about
+0.27.1 and earlier.
 
 Evidence: none of our own, because it shows only with CUDA graphs. On a GPU with ``VLLM_USE_V2_MODEL_RUNNER=0``, compare the
 logprobs of a prompt with and without ``speculative_config``; vllm-project/vllm#53520 reports that of 18 prompts.

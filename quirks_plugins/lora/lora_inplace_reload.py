@@ -9,8 +9,7 @@ engine. The server keeps the request that loaded the adapter, with its flag, and
 What this changes: the server takes the flag off the request that it keeps. Loads in place work as before. No setting of
 vLLM has this effect.
 
-When it can go: when vLLM 0.32 is no longer supported; 0.33.0 does the same. The source was read in every release from 0.26.0
-to 0.33.0; earlier ones were not.
+When it can go: when vLLM 0.32 is no longer supported; 0.33.0 does the same.
 """
 
 from __future__ import annotations

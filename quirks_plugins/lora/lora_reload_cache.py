@@ -3,14 +3,14 @@
 What happens: after an update of the adapter, samples whose prompt was seen before have logprobs that match neither adapter:
 their first KV blocks come from the old one, the rest from the new one. The error grows with every update. After a restart of
 the engine it is gone, because the cache is empty. vLLM keys cached blocks by the adapter's name (``_gen_lora_extra_hash_keys``
-in v1/core/kv_cache_utils.py; 0.11.1 to 0.33.0 were read), and from 0.31.0 on by name and path. The contents of the files are
-not part of the key. Trainers that save each step's adapter to one folder, and load it with ``load_inplace`` or unload and load
-it again, keep name and path.
+in v1/core/kv_cache_utils.py), and from 0.31.0 on by name and path. The contents of the files are not part of the key. Trainers
+that save each step's adapter to one folder, and load it with ``load_inplace`` or unload and load it again, keep name and path.
 
 What this changes: after an adapter was loaded again, requests that use it get a ``cache_salt`` that contains the number of the
 load, so that blocks of the adapter before are not found. The engine core sees each load: ``add_lora``, also for an adapter
 that was removed before, a new id under the same name, and a request with ``load_inplace``. Requests that run keep their cache.
-The quirk is a patch: switching prefix caching off, or a new name for each adapter, has the same effect.
+The quirk is a patch, because the alternatives cost more: prefix caching that is off, or a trainer that gives each adapter a new
+name.
 
 When it can go: when the cache's key includes a version of the adapter that changes with each update (vllm-project/vllm#48352).
 """

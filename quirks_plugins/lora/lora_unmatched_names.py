@@ -12,8 +12,8 @@ matches are loaded as before. The quirk is left out with pipeline or expert para
 adapter's modules. If an adapter comes with a request and was not loaded before (by ``add_lora``, ``/v1/load_lora_adapter`` or
 ``--lora-modules``), the error ends the engine, as every other error of such a load does. No setting of vLLM has this effect.
 
-When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open). The source was read in every release from
-0.26.0 to 0.33.0; the report is about 0.15.1, and 0.16.0 and 0.20.0 have the same loop.
+When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open). The report is about vLLM 0.15.1, and 0.16.0 and
+0.20.0 have the same loop.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ that vLLM has no field for. vLLM 0.32.0 applies the patterns and refuses the oth
 What this changes: an adapter with one of these settings is refused with a ``ValueError`` that names them. Settings that are
 empty or false are no reason. No setting of vLLM has this effect.
 
-When it can go: when vLLM 0.31 is no longer supported. The fields are in 0.32.0 and 0.33.0, and in none of 0.16.0, 0.20.0 and
-0.26.0 to 0.31.0. We found no report of it for vLLM; the reference is a trainer that writes such adapters. The paired run needs
-a release before 0.32.0.
+When it can go: when vLLM 0.31 is no longer supported. vLLM 0.16.0 and 0.20.0 do not have the fields either. We found no report
+of it for vLLM; the reference is a trainer that writes such adapters. The paired run needs a release before 0.32.0.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ request after an update. Cached prefixes are another matter (``lora-reload-cache
 argument of the trainer's call, so no setting helps.
 
 When it can go: when vLLM refuses an id that is in use with another path or other files, or loads it. vllm-project/vllm#48297
-proposes versions of adapters. The source was read in every release from 0.26.0 to 0.33.0; 0.16.0 and 0.20.0 have it, too.
+proposes versions of adapters. vLLM 0.16.0 and 0.20.0 have it, too.
 """
 
 from __future__ import annotations

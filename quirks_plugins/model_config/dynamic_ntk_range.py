@@ -10,15 +10,29 @@ sequences; transformers does, and that is the definition of dynamic NTK.
 What this changes: ``engine.max_model_len`` is at most ``max_position_embeddings``; up to there vLLM and transformers agree.
 
 When it can go: when the table has as many rows as a sequence may have tokens (vllm-project/vllm#55910, open); for rollouts,
-when vLLM also rescales as transformers does. Before vllm-project/vllm#41277 the table was long enough. The source was read in
-vLLM 0.23.0 to 0.33.0; in 0.21.0 and before the table was long enough.
+when vLLM also rescales as transformers does. The table is too short since vllm-project/vllm#41277. In vLLM 0.21.0 and before,
+the table was long enough.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, Fact, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import (
+    Affected,
+    Fact,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    described,
+    no,
+    report,
+    setting,
+    unknown,
+    yes,
+)
 from quirks_plugins.model_config.rope import NAMES, OVERRIDES, num_positions, of_kind, text_only
 
 if TYPE_CHECKING:
@@ -30,7 +44,11 @@ _POSITIONS = "model.config.max_position_embeddings"
 
 def _has(key: str) -> Match:
     new, old = (Fact(f"model.config.{name}.{key}").is_set() for name in NAMES)
-    return new | old | setting(f"{OVERRIDES}.{NAMES[0]}.{key}").is_set() | setting(f"{OVERRIDES}.{NAMES[1]}.{key}").is_set()
+    typed_new, typed_old = (setting(f"{OVERRIDES}.{name}.{key}").is_set() for name in NAMES)
+    has: Match = described(
+        new | old | typed_new | typed_old, f"the rope mapping has a `{key}`", f"the rope mapping has no `{key}`"
+    )
+    return has
 
 
 _LENGTH = setting("engine.max_model_len")
@@ -46,7 +64,7 @@ QUIRK = Quirk(
     & ~_has("max_trained_positions")
     & Fact(_POSITIONS).is_set()
     & (~_LENGTH.is_set() | _LENGTH.above(Fact(_POSITIONS))),
-    affected=Affected("vllm", introduced="0.23.0"),
+    affected=Affected("vllm", introduced="0.22.0"),
     adjustments=Require(
         "engine.max_model_len",
         at_most=num_positions,
@@ -66,6 +84,7 @@ QUIRK = Quirk(
         yes(_INTERN, vllm="0.32.0", gives={"engine.max_model_len": 32768}),
         yes(_INTERN, {"engine.max_model_len": 65536}, vllm="0.32.0", refuses="engine.max_model_len"),
         yes(_INTERN, vllm="0.25.1", gives={"engine.max_model_len": 32768}),
+        yes(_INTERN, vllm="0.22.0"),
         no(_INTERN, vllm="0.21.0"),
         no(_INTERN, {"engine.max_model_len": 32768}, vllm="0.32.0"),
         no({**_INTERN, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}}, vllm="0.32.0"),

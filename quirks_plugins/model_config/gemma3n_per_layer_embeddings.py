@@ -11,8 +11,8 @@ What this changes: ``Gemma3nForCausalLM.forward`` computes the embeddings from t
 effect.
 
 When it can go: when vLLM does so; the proposal is in ``docs/upstream/gemma3n-per-layer-embeddings.md``. We found no report of
-it; the reference describes these embeddings. The method is the same in 0.16.0 and in every release from 0.26.0 to 0.33.0;
-those between were not read.
+it; the reference describes these embeddings. The method is the same in 0.16.0; the releases between that and 0.26.0 were not
+read.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from quirks_core import (
     Require,
     Severity,
     StaticProbe,
+    described,
     environment,
     model_type,
     no,
@@ -50,7 +51,11 @@ QUIRK = Quirk(
     title="VLLM_ALLOW_LONG_MAX_MODEL_LEN lets sequences run past the table of rotations",
     flag=ModelFlag.MODEL_CONFIG,
     kind=Kind.RULE,
-    match=environment("VLLM_ALLOW_LONG_MAX_MODEL_LEN").matches(r"^\s*(1|true)\s*$")
+    match=described(
+        environment("VLLM_ALLOW_LONG_MAX_MODEL_LEN").matches(r"^\s*(1|true)\s*$"),
+        "`VLLM_ALLOW_LONG_MAX_MODEL_LEN` is on",
+        "`VLLM_ALLOW_LONG_MAX_MODEL_LEN` is off",
+    )
     & setting("engine.max_model_len").above(Fact("model.config.max_position_embeddings"))
     & text_only
     & ~_without_rope,

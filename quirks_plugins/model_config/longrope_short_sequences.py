@@ -31,6 +31,7 @@ from quirks_core import (
     Quirk,
     Severity,
     StaticProbe,
+    described,
     no,
     purpose,
     report,
@@ -45,7 +46,11 @@ _LENGTH = setting("engine.max_model_len")
 #: Beside the mapping (Phi-3), or in it (Phi-3.5-MoE).
 _beside = Fact(f"model.config.{_TRAINED}")
 _new, _old = (Fact(f"model.config.{name}.{_TRAINED}") for name in NAMES)
-_above_trained = _LENGTH.above(_beside) | (~_beside.is_set() & (_LENGTH.above(_new) | _LENGTH.above(_old)))
+_above_trained = described(
+    _LENGTH.above(_beside) | (~_beside.is_set() & (_LENGTH.above(_new) | _LENGTH.above(_old))),
+    f"`engine.max_model_len` is above the checkpoint's `{_TRAINED}`",
+    f"`engine.max_model_len` is at most the checkpoint's `{_TRAINED}`",
+)
 
 _PHI = {"model_type": "phi3", "max_position_embeddings": 131072, _TRAINED: 4096, "rope_scaling": {"type": "longrope"}}
 
@@ -55,7 +60,7 @@ QUIRK = Quirk(
     id="longrope-short-sequences",
     title="With a max_model_len above LongRoPE's trained length, vLLM rotates short sequences with the long factors",
     flag=ModelFlag.MODEL_CONFIG,
-    match=purpose("rollout") & (of_kind("longrope") | of_kind("su")) & _above_trained,
+    match=purpose("rollout") & of_kind("longrope", "su") & _above_trained,
     affected=Affected("vllm", introduced="0.11.1"),
     adjustments=Advise(
         f"engine.max_model_len is above {_TRAINED}: vLLM rotates sequences of every length with the long factors, the trainer "

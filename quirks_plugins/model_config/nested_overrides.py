@@ -9,9 +9,9 @@ settings of their language model in ``text_config``. vLLM sets an override on th
 What this changes: the quirk writes these keys into ``engine.hf_overrides.text_config`` as well. A value that the user set there
 stays.
 
-When it can go: when vLLM applies such keys to the language model, or refuses them. vllm-project/vllm#54289 documents the
-nested form. ``_apply_dict_overrides`` sets such keys at the top level in vLLM 0.26.0 to 0.33.0; earlier releases were not read.
-The paired run makes vLLM's model configuration, without an engine.
+When it can go: when vLLM applies such keys to the language model, or refuses them. vllm-project/vllm#54289 documents the nested
+form. ``_apply_dict_overrides`` sets such keys at the top level. The paired run makes vLLM's model configuration, without an
+engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import (
+    Affected,
+    Default,
+    Fact,
+    ModelFlag,
+    Quirk,
+    Severity,
+    StaticProbe,
+    described,
+    no,
+    report,
+    setting,
+    unknown,
+    yes,
+)
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
@@ -43,12 +57,17 @@ def _nested(context: RunContext) -> dict[str, Any]:
 
 
 _first, _second, _third, _fourth, _fifth = (_misses(key) for key in _KEYS)
+_some_key = described(
+    _first | _second | _third | _fourth | _fifth,
+    f"`{_SLOT}` has one of {', '.join(f'`{key}`' for key in _KEYS)} at its top level and not in `text_config`",
+    f"`{_SLOT}` has all of its settings of length, rope and window in `text_config`",
+)
 
 QUIRK = Quirk(
     id="nested-overrides",
     title="hf_overrides at the top level do not reach the language model of a multimodal model",
     flag=ModelFlag.MODEL_CONFIG,
-    match=Fact("model.config.text_config").is_set() & (_first | _second | _third | _fourth | _fifth),
+    match=Fact("model.config.text_config").is_set() & _some_key,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Default(_SLOT, _nested, reason="vLLM reads these settings from text_config"),
     severity=Severity.WRONG_OUTPUT,

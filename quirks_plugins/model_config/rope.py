@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, Fact, setting
+from quirks_core import Affected, Fact, described, setting
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
@@ -32,8 +34,18 @@ typed_scaling = setting(f"{OVERRIDES}.rope_scaling").is_set()
 typed_theta = setting(f"{OVERRIDES}.rope_theta").is_set()
 
 
-def of_kind(kind: str) -> Match:
-    """The rotary embedding is of this kind: what was typed counts, else what the checkpoint says."""
+def of_kind(*kinds: str) -> Match:
+    """The rotary embedding is of one of these kinds: what was typed counts, else what the checkpoint says."""
+    names = " or ".join(f"`{kind}`" for kind in kinds)
+    is_one: Match = described(
+        reduce(or_, map(_of_one_kind, kinds)),
+        f"the kind of rope scaling is {names}",
+        f"the kind of rope scaling is not {names}",
+    )
+    return is_one
+
+
+def _of_one_kind(kind: str) -> Match:
     typed_kind, own_kind = (_kind(kind, place) for place in (OVERRIDES, "model.config"))
     return typed_kind | (~typed_parameters & ~typed_scaling & own_kind)
 

@@ -10,8 +10,8 @@ What this changes: the quirk patches three attributes, and sets eager execution 
 vLLM's own modular kernel stops at a data-dependent guard). A less invasive adjustment does not help: no setting selects
 another communicator or kernel on the CPU.
 
-Versions: the bug is in every release from 0.26 to 0.33; the patches were written for 0.30 to 0.33. On an earlier one the run
-is refused as drift, because ``CPUUnquantizedExperts`` is another class there, or does not exist (before 0.28).
+Versions: the patch for sharded experts is written for 0.30 and later. On an earlier one such a run is refused as drift, because
+``CPUUnquantizedExperts`` is another class there, or does not exist (before 0.28). Data parallelism alone works there, too.
 
 When it can go: when vllm-project/vllm#57837 is fixed. A run on a version where a target has changed or appeared is refused as
 drift.

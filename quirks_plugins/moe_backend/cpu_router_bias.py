@@ -9,9 +9,8 @@ kernel.
 What this changes: such models are routed by vLLM's own function for groups of experts, with one group. No setting of vLLM has
 this effect.
 
-When it can go: when that branch applies the bias; the proposal is in ``docs/upstream/cpu-router-correction-bias.md``. The class
-is the same in vLLM 0.30.0 to 0.33.0; earlier releases route elsewhere and were not examined. We found no report of it: the
-reference says what the bias is for.
+When it can go: when that branch applies the bias; the proposal is in ``docs/upstream/cpu-router-correction-bias.md``. Releases
+before 0.30.0 route elsewhere and were not examined. We found no report of it: the reference says what the bias is for.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ for ``quantization: fp8_per_channel``; checkpoints of ``quant_method`` ``fp8`` n
 What this changes: ``engine.moe_backend`` becomes ``triton``, whose experts allocate nothing. If the user set ``cutlass``, the
 run is refused; other values are left alone. With ``enforce_eager`` there are no graphs, and the quirk does nothing.
 
-When it can go: when a reload keeps these tensors (vllm-project/vllm#48312). The constructor is the same in every release from
-0.26.0 to 0.33.0; vllm-project/vllm#41670 shows the crash, its causes and that triton is not affected.
+When it can go: when a reload keeps these tensors (vllm-project/vllm#48312). vllm-project/vllm#41670 shows the crash, its causes
+and that triton is not affected.
 
 Evidence: a static probe of the constructor. A run needs a GPU: a tiny FP8 MoE model with a scale per channel, CUDA graphs on,
 ``reload_weights`` of the same checkpoint, then a few large tensors, then generation.
@@ -27,6 +27,7 @@ from quirks_core import (
     Require,
     Severity,
     StaticProbe,
+    described,
     no,
     platform,
     purpose,
@@ -50,11 +51,13 @@ _FP8 = {
 }
 
 #: The ways to FP8 for which vLLM considers these experts (``allow_vllm_cutlass`` in fused_moe/oracle/fp8.py).
-_checkpoint = (
+_checkpoint = described(
     Fact("model.config.quantization_config.quant_method").one_of("compressed-tensors")
     & Fact(f"{_GROUP}.type").one_of("float")
     & Fact(f"{_GROUP}.num_bits").one_of(8)
-    & Fact(f"{_GROUP}.strategy").one_of("channel", "tensor")
+    & Fact(f"{_GROUP}.strategy").one_of("channel", "tensor"),
+    "the checkpoint is compressed-tensors FP8 with a scale per channel or tensor",
+    "the checkpoint is not compressed-tensors FP8 with a scale per channel or tensor",
 )
 _online = setting("engine.quantization").one_of("fp8_per_channel")
 

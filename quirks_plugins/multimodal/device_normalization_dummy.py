@@ -10,8 +10,8 @@ What this changes: in rollouts from dummy weights ``engine.mm_device_do_normaliz
 before they reach the engine, as before 0.28.0. If the user set it to true, the run is refused: set ``engine.load_format:
 auto``.
 
-When it can go: when dummy loads leave buffers alone that no checkpoint holds. The source was read in every release from 0.28.0
-to 0.33.0; 0.27.0 has no such argument. The paired run overwrites vLLM's module with vLLM's function, without an engine.
+When it can go: when dummy loads leave buffers alone that no checkpoint holds. vLLM 0.27.0 has no such argument. The paired run
+overwrites vLLM's module with vLLM's function, without an engine.
 """
 
 from __future__ import annotations

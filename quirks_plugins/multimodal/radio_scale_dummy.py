@@ -10,9 +10,8 @@ What this changes: in rollouts of these models ``engine.load_format`` becomes ``
 
 When it can go: when a dummy load leaves parameters alone that no checkpoint holds, or the loader sets them. NeMo RL loads two
 of these models from the checkpoint for that reason, and for the others edits vLLM's loader (NVIDIA-NeMo/RL#3990);
-vllm-project/vllm#39767 was closed without a merge. The loader was read in vLLM 0.16.0, 0.20.0 and 0.26.0 to 0.33.0; older
-releases have the model, too, and were not read. The paired run makes vLLM's vision tower and gives it dummy weights, without an
-engine.
+vllm-project/vllm#39767 was closed without a merge. Releases before vLLM 0.16.0 have the model, too, and were not read. The
+paired run makes vLLM's vision tower and gives it dummy weights, without an engine.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from quirks_core import (
     Require,
     Severity,
     StaticProbe,
+    described,
     model_type,
     no,
     purpose,
@@ -54,7 +54,11 @@ QUIRK = Quirk(
     title="A dummy start leaves noise in the layer scales of RADIO, the vision tower of Nemotron Nano VL and Omni",
     flag=ModelFlag.MULTIMODAL,
     match=(
-        (model_type(*_NAMES) | Fact("model.architectures").any_in(*_NAMES))
+        described(
+            model_type(*_NAMES) | Fact("model.architectures").any_in(*_NAMES),
+            "the model is a Nemotron Nano VL or Omni (" + ", ".join(f"`{name}`" for name in _NAMES) + ")",
+            "the model is no Nemotron Nano VL or Omni",
+        )
         & purpose("rollout")
         & ~setting("engine.language_model_only").is_true()
     ),

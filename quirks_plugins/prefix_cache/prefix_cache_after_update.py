@@ -15,8 +15,7 @@ Requests that run during an update keep their cache, as in vLLM; requests that w
 nothing changes. The encoder cache is reset as soon as no request runs. The quirk is a patch, because no setting of vLLM has
 this effect.
 
-When it can go: when vLLM keys cached blocks by the version of the weights that made them. The source was read in vLLM 0.26.0
-to 0.33.0; the functions that are patched are the same in all of them.
+When it can go: when vLLM keys cached blocks by the version of the weights that made them.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from another engine (a KV connector), the reset still fails, with a warning: Fal
 Updates that the engine sees need no reset (``prefix-cache-after-update``). An engine in the trainer's own process
 (``VLLM_ENABLE_V1_MULTIPROCESSING=0``) is not reached.
 
-When it can go: when trainers pass ``reset_running_requests=True``, or vLLM raises instead of returning False. The source was
-read in every release from 0.26.0 to 0.33.0.
+When it can go: when trainers pass ``reset_running_requests=True``, or vLLM raises instead of returning False.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ quirk is a patch, because no setting keeps the weights unpacked.
 
 When it can go: when vLLM's CPU platform supports ``load_weights`` after the first load. We found no report of it for the CPU
 platform; vllm-project/vllm#34201 is the same error from ``reload_weights`` of an older vLLM. Layerwise reload exists since
-0.16.0; the patch is written for 0.26.0 to 0.33.0.
+0.16.0; the patch is written for 0.26.0 and later.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ quirk is a patch, because a setting does not help: without chunked prefill (``en
 step that holds the longest sequence.
 
 When it can go: when vLLM restores the generators of such rows in another way than by an offset. We found no report of it; the
-reference is the line that raises. That line is in every release from 0.26.0 to 0.33.0 that was read (0.26.0, 0.27.1, 0.28.0,
-0.29.0, 0.30.0, 0.32.0), and the paired run was made on 0.29.0 and 0.32.0.
+reference is the line that raises. That line was read in vLLM 0.26.0, 0.27.1, 0.28.0, 0.29.0, 0.30.0 and 0.32.0.
 """
 
 from __future__ import annotations

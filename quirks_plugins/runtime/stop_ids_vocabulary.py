@@ -9,8 +9,8 @@ logits while a minimum length holds, and vLLM checks them nowhere.
 What this changes: the process that accepts requests refuses such a request as vLLM refuses others, so that a server answers
 400. vLLM does the same from 0.29.0 on. No setting has this effect.
 
-When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196). The source was read in every release from
-0.26.0 to 0.33.0; the reports are about 0.15.1 to 0.23.0. The paired run needs a release before 0.29.0.
+When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196). The oldest report is about 0.15.1. The paired
+run needs a release before 0.29.0.
 """
 
 from __future__ import annotations

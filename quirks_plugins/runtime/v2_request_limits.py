@@ -12,8 +12,8 @@ What this changes: the process that accepts requests refuses such a request as v
 has this effect.
 
 When it can go: when vLLM checks these counts in ``SamplingParams.verify``. We found no report of it; the first reference made
-the buffers, and the second is the same defect for another property. The source was read in every release from 0.26.0 to
-0.33.0. An engine with vLLM 0.26.0 on an H200 died of 129 stop ids. The paired run needs a GPU.
+the buffers, and the second is the same defect for another property. An engine with vLLM 0.26.0 on an H200 died of 129 stop ids.
+The paired run needs a GPU.
 """
 
 from __future__ import annotations

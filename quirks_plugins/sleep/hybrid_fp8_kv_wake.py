@@ -7,7 +7,7 @@ while the engine's health check still succeeds. After a sleep vLLM zeroes a quan
 What this changes: with sleep mode, such a model keeps its KV cache in the model's dtype.
 
 When it can go: when vLLM 0.26 is no longer supported. vllm-project/vllm#41602 fixed it in 0.27.0. It shows only on a GPU,
-because no CPU engine sleeps; the static probe finds the loop in 0.12.0 to 0.26.0, and neither in 0.11.1 nor in later releases.
+because no CPU engine sleeps; the static probe looks for the loop, which 0.11.1 does not have yet.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ actors.
 What this changes: the run is refused before any actor or engine is started. The refusal also lists everything else that is
 wrong with the run.
 
-When it can go: when vLLM's CPU platform can sleep; the paired run will say so. The check is in vLLM 0.26.0 to 0.33.0.
+When it can go: when vLLM's CPU platform can sleep; the paired run will say so.
 """
 
 from __future__ import annotations

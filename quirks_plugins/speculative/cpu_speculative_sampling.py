@@ -10,8 +10,7 @@ it. vLLM then divides the logits by whatever the memory held.
 What this changes: on the CPU platform ``expand_batch_to_tokens`` is replaced by three operations of torch that do what its
 documentation says. Other platforms keep vLLM's function.
 
-When it can go: when vLLM's CPU kernel writes its output (vllm-project/vllm#55005, vllm-project/vllm#42638). The source was
-read in every release from 0.26.0 to 0.33.0.
+When it can go: when vLLM's CPU kernel writes its output (vllm-project/vllm#55005, vllm-project/vllm#42638).
 """
 
 from __future__ import annotations

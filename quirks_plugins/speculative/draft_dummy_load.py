@@ -12,7 +12,7 @@ with the target. If the user set ``dummy``, it stays, and ``draft_load_config`` 
 MTP follow. A draft that is trained, too, still has to be refitted by the trainer (vllm-project/vllm#46725).
 
 When it can go: when the draft does not inherit ``dummy`` from the target, or rollouts refit drafts. We found no report that a
-draft model ignores its ``draft_load_config``. The source was read in every release from 0.26.0 to 0.33.0.
+draft model ignores its ``draft_load_config``.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ Recipes switch asynchronous scheduling off because it once was the cautious choi
 What this changes: on the V2 runner (``engine.model_runner``) ``engine.async_scheduling`` becomes true. If the user set it to
 false, the run is refused.
 
-When it can go: with vllm-project/vllm#52179, which is open. The field is set in the asynchronous scheduler alone in every
-release from 0.26.0 to 0.33.0; earlier ones were not read.
+When it can go: with vllm-project/vllm#52179, which is open. The field is set in the asynchronous scheduler alone.
 
 Evidence: a static probe, which shows that the scheduler reads the field. It shows only on two GPUs, and this
 project has not run it. The report is about 2, 4 and 8 stages.

@@ -6,13 +6,12 @@ in flight are lost, and the server has to be started again. Without such a neigh
 V1 rejection sampler asks its sampler for the full logits of the last token and leaves ``logprob_token_ids`` in the metadata, so
 that the sampler returns a few columns. It then gathers only top k, and only if a request asked for them. The V2 runner is not
 affected; the quirk is active on the V1 runner alone (``engine.model_runner``). On CUDA that is still the one for n-gram drafts
-in 0.29 to 0.31, and for a ``draft_model`` in 0.29 and 0.30.
+before 0.32, and for a ``draft_model`` before 0.31.
 
 What this changes: the rejection sampler asks for full logits, and takes the rows of such requests by their token ids. No
 setting of vLLM has this effect.
 
-When it can go: with vllm-project/vllm#44727, which is open, or when no platform uses the V1 runner. The source was read in
-every release from 0.26.0 to 0.33.0; earlier ones were not.
+When it can go: with vllm-project/vllm#44727, which is open, or when no platform uses the V1 runner.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from quirks_core import (
     Refuse,
     RunContext,
     Severity,
+    described,
     environment,
     no,
     purpose,
@@ -34,7 +35,11 @@ if TYPE_CHECKING:
 _VARIABLE = "NRL_VLLM_ASYNC_TIMEOUT_SECONDS"
 _DOCUMENTED_DEFAULT_S = 600.0
 _ASYNC = parallel(asynchronous=True)
-_usable = environment(_VARIABLE).matches(r"^\s*\+?(?=.*[1-9])\d+(\.\d+)?\s*$")
+_usable = described(
+    environment(_VARIABLE).matches(r"^\s*\+?(?=.*[1-9])\d+(\.\d+)?\s*$"),
+    f"`{_VARIABLE}` is a positive number",
+    f"`{_VARIABLE}` is no positive number",
+)
 _given = environment(_VARIABLE).is_set()
 
 

@@ -9,9 +9,8 @@ minutes. The limit is a constant in ``DPCoordinator._wait_for_zmq_addrs``.
 What this changes: the coordinator gets the same time limit as the engines. A coordinator that dies is still noticed at once.
 The quirk is a patch, because vLLM has no setting for the limit.
 
-When it can go: when the limit can be set, as vllm-project/vllm#43611 proposes; vllm-project/vllm#42343 raised it from 30 to
-120 seconds. It is the same in vLLM 0.26.0 to 0.33.0. The paired run starts a real coordinator, slowly, on a clock that runs
-ten times as fast.
+When it can go: when the limit can be set, as vllm-project/vllm#43611 proposes; vllm-project/vllm#42343 raised it from 30 to 120
+seconds. The paired run starts a real coordinator, slowly, on a clock that runs ten times as fast.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ What this changes: the EOS of ``config.json`` (of its ``text_config`` in a multi
 in each request has the same effect.
 
 When it can go: when vLLM uses the EOS of ``config.json`` also for a file that names no EOS. We found no report of it; the
-reference is where vLLM made the tokenizer optional, and the gap was discussed. The source was read in vLLM 0.26.0 to 0.33.0.
+reference is where vLLM made the tokenizer optional, and the gap was discussed.
 """
 
 from __future__ import annotations

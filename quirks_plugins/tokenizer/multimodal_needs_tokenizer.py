@@ -7,8 +7,8 @@ the language model alone (``language_model_only``, or a limit of 0 for each moda
 
 What this changes: ``engine.skip_tokenizer_init`` becomes false. If the user set it to true, the run is refused.
 
-When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-project/vllm#54904, not merged). The source was
-read in 0.26.0 to 0.33.0; NeMo RL reports it for versions of 2025, and forces the setting for the models that it knows.
+When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-project/vllm#54904, not merged). NeMo RL reports
+it for versions of 2025, and forces the setting for the models that it knows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from quirks_core import (
     Require,
     Severity,
     StaticProbe,
+    described,
     no,
     report,
     setting,
@@ -33,6 +34,9 @@ _SKIP, _LIMIT = "engine.skip_tokenizer_init", "engine.limit_mm_per_prompt"
 _VISION = {"model_type": "qwen3_vl", "vision_config": {"depth": 2}, "text_config": {"model_type": "qwen3_vl_text"}}
 _limited = setting(_LIMIT).is_set()
 _some = setting(f"{_LIMIT}.image").above(0) | setting(f"{_LIMIT}.video").above(0) | setting(f"{_LIMIT}.audio").above(0)
+_takes_media = described(
+    ~_limited | _some, f"`{_LIMIT}` leaves images, videos or audio", f"`{_LIMIT}` leaves no images, videos and audio"
+)
 
 QUIRK = Quirk(
     id="multimodal-needs-tokenizer",
@@ -43,7 +47,7 @@ QUIRK = Quirk(
         setting(_SKIP).is_true()
         & Fact("model.is_multimodal").is_true()
         & ~setting("engine.language_model_only").is_true()
-        & (~_limited | _some)
+        & _takes_media
     ),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(

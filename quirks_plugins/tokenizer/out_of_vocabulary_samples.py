@@ -14,7 +14,7 @@ option of vLLM 0.29 and later). The quirk is a patch: a request's ``logit_bias``
 runner, costs time for each request, and is refused with speculative decoding.
 
 When it can go: when vLLM leaves out rows that the tokenizer does not know. So far it has relaxed the check of prompts instead
-(vllm-project/vllm#22471). The source was read in vLLM 0.26.0 to 0.33.0.
+(vllm-project/vllm#22471).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ What this changes: such a request is refused with an error that names the parame
 requests. Use ``stop_token_ids`` and ``logit_bias``, or start the engine with its tokenizer. The quirk is a patch, because
 vLLM has no setting for it.
 
-When it can go: with vllm-project/vllm#46310, which is open. The source was read in every release from 0.26.0 to 0.33.0.
+When it can go: with vllm-project/vllm#46310, which is open.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ What this changes: in rollouts, the layer that computes logits sets those of the
 distribution without them. The quirk is a patch: ``logit_bias`` in each request has the same effect, and is refused with
 speculative decoding.
 
-When it can go: when vLLM or trainers leave out these ids. The source was read in vLLM 0.26.0 to 0.33.0.
+When it can go: when vLLM or trainers leave out these ids.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, Fact, ModelFlag, Quirk, Severity, no, purpose, report, unknown, yes
+from quirks_core import Affected, Fact, ModelFlag, Quirk, Severity, described, no, purpose, report, unknown, yes
 from quirks_plugins.tokenizer.out_of_vocabulary_samples import masked_logits
 from quirks_plugins.tokenizer.token_patches import PLACEHOLDERS
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
-_names_placeholders = reduce(or_, (Fact(f"model.config.{name}").is_set() for name in PLACEHOLDERS))
+_names_placeholders = described(
+    reduce(or_, (Fact(f"model.config.{name}").is_set() for name in PLACEHOLDERS)),
+    "`config.json` names an id for images, videos or audio",
+    "`config.json` names no id for images, videos or audio",
+)
 _QWEN = {"model_type": "qwen3_5", "image_token_id": 248056, "video_token_id": 248057}
 #: Of a text model that names such an id; the ids are masked where the logits are computed, whatever the inputs are.
 _IMAGE = 7

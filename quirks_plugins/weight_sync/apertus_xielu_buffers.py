@@ -11,8 +11,7 @@ paired run is of that. In vLLM's own engine on the CPU the constants stay, and y
 why, so there the quirk is not proven.
 
 When it can go: when layerwise reload keeps the old values of persistent buffers that were not sent, as it does for
-non-persistent ones since vllm-project/vllm#44371. The source was read in vLLM 0.16.0 and 0.26.0 to 0.33.0; the patches are
-written for 0.26.0 to 0.33.0.
+non-persistent ones since vllm-project/vllm#44371.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ are not patched. For them the quirk requires ``engine.load_format=auto``: the si
 and the plan says that refits do not update them.
 
 When it can go: when vLLM 0.32 is no longer supported. From 0.33.0 on these models make their sinks with
-``make_attention_sink``, which has a weight loader. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 to
-0.32.0, and older versions are refused. The paired run uses gpt-oss; for MiMo-V2 a tiny model was reloaded without an engine,
-and every tensor was compared.
+``make_attention_sink``, which has a weight loader. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 and
+later, and older versions are refused. The paired run uses gpt-oss; for MiMo-V2 a tiny model was reloaded without an engine, and
+every tensor was compared.
 """
 
 from __future__ import annotations

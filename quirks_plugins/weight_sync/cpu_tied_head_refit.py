@@ -12,8 +12,7 @@ setting of vLLM has this effect. Logits in another dtype than the model's (``hea
 not work for a model in float32.
 
 When it can go: when vLLM's layerwise reload processes tied layers itself. We found no report of it; vllm-project/vllm#48312
-collects such defects. The source was read in vLLM 0.16.0, the first release with layerwise reload, and 0.26.0 to 0.33.0; the
-patch is written for 0.26.0 to 0.33.0.
+collects such defects. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 and later.
 """
 
 from __future__ import annotations

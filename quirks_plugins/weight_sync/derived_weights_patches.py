@@ -17,6 +17,8 @@ __all__ = ["wrap_finalize"]
 
 #: A method of models that make such a copy at the end of every ``load_weights``, when a reload has not written the weights yet.
 _MAKES = "finalize_mhc_broadcast_weights"
+#: The attribute of MuseSpark's runner of experts that holds what comes after them, which is no module.
+_FINALIZE = "post_expert_finalize"
 
 
 def wrap_finalize(original: Callable[..., None]) -> Callable[..., None]:
@@ -34,8 +36,17 @@ def wrap_finalize(original: Callable[..., None]) -> Callable[..., None]:
                         copy.copy_(made(module))
                 if hasattr(module, _MAKES):
                     getattr(module, _MAKES)()
+                _renew_norm(getattr(module, _FINALIZE, None))
 
     return finalize_layerwise_processing
+
+
+def _renew_norm(finalize: Any) -> None:
+    """MuseSpark's experts keep the weight of the norm after them in the dtype of the activations."""
+    import torch
+
+    if isinstance(copy := getattr(finalize, "_fused_weight", None), torch.Tensor) and finalize._norm.has_weight:
+        copy.copy_(finalize._norm.weight)
 
 
 def _gates(runner: Any) -> torch.Tensor:

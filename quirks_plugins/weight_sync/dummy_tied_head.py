@@ -13,8 +13,7 @@ whole checkpoint at every start.
 
 When it can go: when vLLM compares the two tensors with every load format. We found no report of it; the proposal is in
 ``docs/upstream/dummy-tied-head.md``. vllm-project/vllm#51665 introduced the comparison in 0.29.0, and left dummy weights out.
-Before 0.29.0, vLLM leaves out such a head with any load format; the quirk helps dummy starts alone. The source was read in
-vLLM 0.26.0 to 0.33.0.
+Before 0.29.0, vLLM leaves out such a head with any load format; the quirk helps dummy starts alone.
 """
 
 from __future__ import annotations

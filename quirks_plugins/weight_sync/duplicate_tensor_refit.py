@@ -12,9 +12,8 @@ load, the last value wins while the layer is incomplete. If a tensor comes again
 with this quirk as well. Our own worker refuses such a refit before it changes the model. The quirk is a patch, because no
 setting of vLLM has this effect.
 
-When it can go: when vLLM's layerwise reload counts each tensor once. We found no report of it; vllm-project/vllm#48312
-collects defects of the reload. The source was read in vLLM 0.16.0, the first release with layerwise reload, and 0.26.0 to
-0.33.0.
+When it can go: when vLLM's layerwise reload counts each tensor once. We found no report of it; vllm-project/vllm#48312 collects
+defects of the reload. vLLM 0.16.0 is the first release with layerwise reload.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ move that is under way also copies old experts over the new ones (vllm-project/v
 What this changes: rollouts run with ``engine.enable_eplb: false``. If the user set it to true, the run is refused. prime-rl has
 a refit of its own that follows the moves (PrimeIntellect-ai/prime-rl#3583): switch the quirk off there.
 
-When it can go: when vLLM loads into the current places, or refuses such updates. The source was read in every release from
-0.26.0 to 0.33.0. The paired run balances four experts with vLLM's default policy and compares the two mappings, without an
-engine.
+When it can go: when vLLM loads into the current places, or refuses such updates. The paired run balances four experts with
+vLLM's default policy and compares the two mappings, without an engine.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ in two tensors, ``experts.gate_up_proj`` and ``experts.down_proj``, and gives so
 ``RoutedExperts.load_weights`` under these names (vllm-project/vllm#36997), such as Qwen3-MoE, GLM-4.5 and OLMoE. The models of
 this quirk have a loop over single experts, as DeepSeek has, or other names.
 
-What this changes: ``load_weights`` of the model turns what it gets back into a checkpoint's names and layout, by the table that
-transformers saves a checkpoint by. Tensors that come as in a checkpoint stay as they are. The quirk is a patch, because no
+What this changes: ``load_weights`` of the model converts what it gets to the names and the layout of a checkpoint, by the table
+that transformers uses to save one. Tensors that come as in a checkpoint stay as they are. The quirk is a patch, because no
 setting of vLLM has this effect. Our own worker sends what a checkpoint holds.
 
 When it can go: when vLLM's loaders of these models take what transformers holds. The loaders were read in vLLM 0.26.0 and

@@ -14,9 +14,8 @@ setting of vLLM has this effect.
 
 When it can go: when vLLM loads these tensors through their loaders. We found no report of it for these models;
 vllm-project/vllm#57795 describes the class of defect for attention sinks, and the proposal is in
-``docs/upstream/fused-slice-refit.md``. Those of Step-3 were read in vLLM 0.16.0 to 0.33.0; layerwise reload exists since
-0.16.0. The paired run uses Step-3. For LongCat-Flash-Lite only the embedding was reloaded, by itself; for Step-3.5 only the
-source was read.
+``docs/upstream/fused-slice-refit.md``. Layerwise reload exists since vLLM 0.16.0. The paired run uses Step-3. For
+LongCat-Flash-Lite only the embedding was reloaded, by itself; for Step-3.5 only the source was read.
 """
 
 from __future__ import annotations

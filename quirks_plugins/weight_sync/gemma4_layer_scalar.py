@@ -10,8 +10,8 @@ machine, a warning says so; send ``model.state_dict()`` then, or start with ``lo
 state dict (``refit.scope``) as well, or loads the checkpoint if the user set it to send parameters alone. The quirk is a
 patch, because no setting of vLLM has this effect.
 
-When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them.
-Gemma-4 is in vLLM from 0.20.0 on, of the releases that were read; the patch is written for 0.26.0 to 0.33.0.
+When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them. Gemma-4
+is in vLLM from 0.20.0 on, of the releases that were read; the patch is written for 0.26.0 and later.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ stays as it is. The quirk is a patch, because no setting of vLLM has this effect
 
 When it can go: when vLLM loads these tensors through their loaders. vllm-project/vllm#57795 describes the class of defect for
 attention sinks (``attention-sink-refit``); vllm-project/vllm#57805 fixes those and deliberately does not fix the experts'
-copies. The copies were read in vLLM 0.16.0 to 0.33.0; layerwise reload exists since 0.16.0.
+copies. Layerwise reload exists since vLLM 0.16.0.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ weights. A patch is not possible as for gpt-oss, because the model first moves e
 no values during a reload.
 
 When it can go: when vLLM loads these tensors through their loaders. We found no report of it for this model;
-vllm-project/vllm#57795 describes the class of defect for attention sinks. The copies are in every release from 0.26.0 to
-0.33.0.
+vllm-project/vllm#57795 describes the class of defect for attention sinks.
 
 Evidence: a static probe of the copies. The model has no tiny form that this project could run; nothing was run on a GPU.
 """

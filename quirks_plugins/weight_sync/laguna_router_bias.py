@@ -9,8 +9,8 @@ What this changes: ``RoutedExperts.load_weights`` loads this tensor into the par
 elsewhere. No setting of vLLM has this effect.
 
 When it can go: when vLLM loads or refuses a tensor that it does not know there; the proposal is in
-``docs/upstream/laguna-router-bias.md``. The loop is in every release from 0.26.0 to 0.33.0. We found no report of it; the
-reference is another tensor of the same loop. Shown on the CPU platform, together with ``cpu-router-bias``.
+``docs/upstream/laguna-router-bias.md``. We found no report of it; the reference is another tensor of the same loop. Shown on
+the CPU platform, together with ``cpu-router-bias``.
 """
 
 from __future__ import annotations

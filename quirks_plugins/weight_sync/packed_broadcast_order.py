@@ -11,7 +11,7 @@ What this changes: the engine receives and loads on one stream, which keeps the 
 the trainer may go on with two. NeMo RL sets the number to 1 (NVIDIA-NeMo/RL#3651). The quirk is a patch, because
 the number is given by the trainer, with each update before vLLM 0.28 and at the beginning since.
 
-When it can go: with vLLM 0.33.0, which orders the streams by events. The source was read in each release from 0.26.0 to 0.33.0.
+When it can go: with vLLM 0.33.0, which orders the streams by events.
 
 Evidence: a static probe of the missing event. The damage was not seen: on two H100s 48 updates of 16.4 GB by the function of
 0.32.0 left every parameter as it was sent (``benchmarks/packed_nccl.py``). The quirk itself has not run between GPUs.

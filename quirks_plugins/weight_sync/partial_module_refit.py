@@ -16,8 +16,7 @@ the quirk matters for quantised models only. The quirk is a patch, because no se
 
 When it can go: when vLLM's layerwise reload keeps the old values. vllm-project/vllm#50523 fills the memory with zeros; in its
 figures, a refit of gpt-oss-20b on an H100 changed 138 of 144 padded tensors. PrimeIntellect-ai/prime-rl#2714 works around the
-defect. The defect is in vLLM 0.26.0 to 0.33.0; layerwise reload exists since 0.16.0. Buffers are left as they are
-(``apertus-xielu-buffers``).
+defect. Layerwise reload exists since vLLM 0.16.0. Buffers are left as they are (``apertus-xielu-buffers``).
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ quirk does not change the load. On vLLM's CPU platform ``cpu-load-into-live-mode
 
 Evidence: none, because the quirk changes no output; a test loads a model past vLLM's reload, and within it.
 
-When it can go: when vLLM's models refuse such a call, or make it a reload. The source was read in vLLM 0.26.0 to 0.33.0. There
-is no paired run: the quirk changes no output.
+When it can go: when vLLM's models refuse such a call, or make it a reload. There is no paired run: the quirk changes no output.
 """
 
 from __future__ import annotations

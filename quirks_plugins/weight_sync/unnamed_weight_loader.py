@@ -10,8 +10,8 @@ worker puts them back.
 What this changes: such a loader gets the name of its function when the reload asks for it. The quirk is a patch, because no
 setting of vLLM has this effect.
 
-When it can go: when vLLM's reload marks its loaders by something else than a name. We found no report of it; the proposal is
-in ``docs/upstream/unnamed-weight-loader.md``. The defect is in vLLM 0.26.0 to 0.33.0.
+When it can go: when vLLM's reload marks its loaders by something else than a name. We found no report of it; the proposal is in
+``docs/upstream/unnamed-weight-loader.md``.
 """
 
 from __future__ import annotations

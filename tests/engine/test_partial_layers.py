@@ -201,6 +201,33 @@ def test_copy_of_weights_has_new_values_in_its_old_memory_after_a_reload(monkeyp
     assert torch.equal(copy, torch.full((4, 2), 5.0))
 
 
+class _Finalize:
+    """What Muse Spark does after its experts: the norm's weight is cast in the first forward pass. vLLM has it from 0.33 on."""
+
+    def __init__(self, norm: torch.nn.Module) -> None:
+        self._norm = norm
+        self._fused_weight = norm.weight.detach().to(torch.float32)
+
+
+def test_copy_that_an_object_beside_the_model_keeps_has_the_norms_new_weight_after_a_reload(monkeypatch):
+    from vllm.model_executor.model_loader.reload import layerwise, record_metadata_for_reloading
+
+    monkeypatch.setattr(layerwise, "finalize_layerwise_processing", wrap_finalize(layerwise.finalize_layerwise_processing))
+    model = _Router()
+    model.gate.has_weight = True
+    model.gate.to(torch.bfloat16)
+    record_metadata_for_reloading(model)
+    model.post_expert_finalize = _Finalize(model.gate)
+    copy = model.post_expert_finalize._fused_weight
+
+    layerwise.initialize_layerwise_reload(model)
+    model.load_weights(5.0)
+    layerwise.finalize_layerwise_processing(model, None)
+
+    assert model.post_expert_finalize._fused_weight is copy
+    assert torch.equal(copy, torch.full((3, 2), 5.0))
+
+
 @pytest.mark.parametrize(("method", "warnings"), [(_Quantised(), 1), (UnquantizedLinearMethod(), 0)])
 def test_load_past_the_reload_warns_once_if_a_kernel_reads_other_tensors(method, warnings, caplog):
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload

@@ -13,11 +13,13 @@ from quirks_core import ModelFlag
 from quirks_core.declaration import data_file
 from quirks_core.declaration.adjustments import Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.flags import BUILT_IN
+from quirks_core.declaration.match import All, Not
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.registry import Registry
+from quirks_plugins.environment.rust_frontend import IN_THE_FRONT_END
 
 ROOT = Path(__file__).parents[2]
 LOADED = Registry.load([item for item in discover() if item.distribution == BUILT_IN], strict=True).loaded
@@ -51,8 +53,29 @@ def test_its_examples_show_every_outcome_that_it_can_have(item):
     assert any(example.gives or example.refuses for example in examples) or not kinds & {Default, Require}
     assert any(example.refuses for example in examples) or Refuse not in kinds
     assert any(example.advises for example in examples) or Advise not in kinds
-    forced_elsewhere = quirk.id == "recorded-updates"  # an example forces nothing
-    assert any(example.patches for example in examples) or Patch not in kinds or forced_elsewhere
+    patches = [part for part in quirk.adjustments if isinstance(part, Patch) and not _acts_if_forced_alone(quirk, part)]
+    assert any(example.patches for example in examples) or Patch not in kinds or not patches
+
+
+def _acts_if_forced_alone(quirk, patch):
+    """Its condition is the contrary of a part of the match, so that no run it concerns has it; no example forces."""
+    parts = quirk.match.parts if isinstance(quirk.match, All) else (quirk.match,)
+    return isinstance(patch.when, Not) and patch.when.part in parts
+
+
+def test_rust_frontend_names_every_quirk_that_patches_what_the_front_end_does_by_itself():
+    done_there = (
+        *("vllm.entrypoints.", "vllm.renderers.", "vllm.sampling_params:", "vllm.v1.engine.input_processor:"),
+        "vllm.config.model:ModelConfig.try_get_generation_config",
+    )
+
+    ours = [
+        item.quirk.id
+        for item in LOADED
+        if any(isinstance(part, Patch) and part.target.startswith(done_there) for part in item.quirk.adjustments)
+    ]
+
+    assert list(IN_THE_FRONT_END) == sorted(ours)
 
 
 @every_quirk

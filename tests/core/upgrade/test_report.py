@@ -30,7 +30,7 @@ def test_what_is_known_to_have_changed_from_0_26_to_0_33_is_found(releases, upgr
     known = of(report, Section.KNOWN)
     concerned = {"gpt_oss": {"yarn-length"}}.get(model, set())
     assert set(known) == concerned | {"tcpstore-port-choice"}
-    everything = {"hybrid-fp8-wake", "tcpstore-port-choice", "yarn-length"}
+    everything = {"hybrid-fp8-wake", "sleep-kv-cache-size", "tcpstore-port-choice", "yarn-length"}
     assert {text.partition(":")[0] for text in report.elsewhere} == everything - set(known)
     assert "_select_tcpstore_port, is gone" in known["tcpstore-port-choice"].message
 
@@ -58,6 +58,7 @@ def test_what_the_release_notes_of_0_27_and_0_29_call_breaking_is_in_the_report(
     ("known", "last", "first"),
     [
         ("hybrid-fp8-wake", "0.26.0", "0.27.0"),
+        ("sleep-kv-cache-size", "0.26.0", "0.27.0"),
         ("tcpstore-port-choice", "0.28.0", "0.29.0"),
         ("yarn-length", "0.29.0", "0.30.0"),
     ],
@@ -65,7 +66,7 @@ def test_what_the_release_notes_of_0_27_and_0_29_call_breaking_is_in_the_report(
 def test_each_known_change_lies_between_the_releases_that_brought_it_in_both_directions(releases, upgrade, known, last, first):
     model = {"hybrid-fp8-wake": "qwen3_next"}.get(known, "gpt_oss")
     config = {"model_type": model, "architectures": ["Qwen3NextForCausalLM"]} if model == "qwen3_next" else {}
-    run = upgrade(model, "engine.kv_cache_dtype=fp8", "cluster.num_nodes=2", **config)
+    run = upgrade(model, "engine.kv_cache_dtype=fp8", "engine.enable_sleep_mode=true", "cluster.num_nodes=2", **config)
 
     up, down = (of(compared(releases, run, *pair), Section.KNOWN) for pair in ((last, first), (first, last)))
     before = of(compared(releases, run, "0.26.0", last), Section.KNOWN)
@@ -296,5 +297,5 @@ def test_both_spellings_of_a_flag_of_0_33_are_read_from_its_source(releases):
 
 
 def test_an_option_that_says_the_contrary_is_not_suggested(releases):
-    with pytest.raises(UsageError, match=r"no option or argument --disable-prefix-caching$"):
+    with pytest.raises(UsageError, match=r"unrecognized arguments: --disable-prefix-caching$"):
         read_serve_command(["vllm", "serve", "M", "--disable-prefix-caching"], releases["0.31.0"].source)

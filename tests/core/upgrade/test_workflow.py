@@ -58,7 +58,7 @@ def test_the_reusable_workflow_writes_a_report_for_the_run_that_it_is_given():
         assert subprocess.run(["/bin/bash", "-n", "-c", step.get("run", "")], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["upgrade-report", "upgrade-check"])
+@pytest.mark.parametrize("name", ["upgrade-report", "upgrade-check", "ci"])
 def test_actions_of_the_workflows_are_pinned_by_their_commit(name):
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))
     used = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]

@@ -125,13 +125,18 @@ def test_compiled_code_is_tried_only_where_the_environment_lets_torch_compile(na
     assert [tried(in_force(values), "engine.enforce_eager") for values in (eager, {})] == [[], left_open]
 
 
-def test_batch_invariance_is_tried_on_cuda_alone_and_if_the_installed_vllm_has_it(in_force, monkeypatch):
-    cuda, cpu = (in_force({}, platform=platform) for platform in ("cuda", "cpu"))
-    found = [tried(now, "env.VLLM_BATCH_INVARIANT") for now in (cuda, cpu)]
+@pytest.mark.parametrize(
+    ("platform", "reader"),
+    [("cuda", "vllm.envs"), ("rocm", "vllm.platforms.rocm"), ("xpu", "vllm.platforms.xpu"), ("cpu", None)],
+)
+def test_batch_invariance_is_tried_where_the_installed_vllm_has_it_for_the_platform(in_force, monkeypatch, platform, reader):
+    now, modules = in_force({}, platform=platform), {"vllm.envs": "", "vllm.platforms.rocm": "", "vllm.platforms.xpu": ""}
+    monkeypatch.setattr("quirks_core.source.source_tree.SourceTree.module_source", lambda _, module: modules.get(module))
+    before = tried(now, "env.VLLM_BATCH_INVARIANT")
 
-    monkeypatch.setattr("quirks_core.source.source_tree.SourceTree.search", lambda *_: False)
+    modules[reader] = 'os.getenv("VLLM_BATCH_INVARIANT", "0")'
 
-    assert [*found, tried(cuda, "env.VLLM_BATCH_INVARIANT")] == [["1"], [], []]
+    assert (before, tried(now, "env.VLLM_BATCH_INVARIANT")) == ([], ["1"] if reader else [])
 
 
 @pytest.mark.parametrize(

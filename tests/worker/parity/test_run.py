@@ -70,6 +70,14 @@ async def test_equality_to_the_last_bit_is_refused_where_vllm_has_no_batch_invar
         await run(configured(model), Options(profile="zero", steps=steps))
 
 
+def test_equality_to_the_last_bit_is_measured_in_vllms_batch_invariant_mode(model, monkeypatch):
+    """No engine starts: on a CPU vLLM 0.32 dies in that mode at the first request, for want of Triton."""
+    monkeypatch.setattr("worker.lab.parity.run.offers_batch_invariance", lambda _: True)
+    parity = ParityRun(configured(model), Options(profile="zero"))
+
+    assert (parity.config.env["VLLM_BATCH_INVARIANT"], parity.plan.value("env.VLLM_BATCH_INVARIANT")) == ("1", "1")
+
+
 async def test_a_setting_that_does_not_exist_is_reported_at_once(model):
     with pytest.raises(UsageError, match=r"no setting of that name: 'engine\.logprob_mode'"):
         await ablate(configured(model), Options(), settings=["engine.logprob_mode"])

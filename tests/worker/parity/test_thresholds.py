@@ -55,6 +55,11 @@ def test_equal_sides_cross_nothing_and_nothing_compared_or_no_number_fails(profi
     assert [name for name, level in found.items() if level != "ok"] == crossed
 
 
+def test_batch_invariant_engines_may_not_differ_in_the_last_bit() -> None:
+    assert levels("zero", [-1.0], [-1.0])["zero"] == "ok"
+    assert levels("zero", [-1.0], [math.nextafter(-1.0, 0.0)])["zero"] == "fail"
+
+
 def test_a_shift_that_the_peers_allow_is_too_much_in_float32() -> None:
     rollout, trainer = [-5.0, -5.0], [-5.002, -4.998]
 

@@ -96,6 +96,7 @@ def _draw_histogram(axes: Axes, histogram: Histogram | None, after: Histogram | 
     if after is not None:
         axes.stairs(after.counts, after.edges, color=COLOURS["good"], linewidth=1.4, label=_cut(changed, 26))
         axes.legend(loc="upper right")
+        axes.set_ylim(top=8 * max(*histogram.counts, *after.counts))  # room for the legend
     reach = max(abs(edge) for item in (histogram, after) if item for edge in item.edges)
     axes.set(yscale="log", xlim=(-reach, reach), xlabel="log ratio: trainer - rollout, nats", ylabel="tokens")
     axes.set_ylim(bottom=0.7)

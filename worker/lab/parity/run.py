@@ -294,7 +294,7 @@ def _batch_invariant(config: GenerationConfig, plan: Plan) -> GenerationConfig:
             f"the profile zero asks for equality to the last bit, and vLLM {vllm} has no batch-invariant mode "
             f"({BATCH_INVARIANT}=1) on {platform}: use --profile float32, or a GPU"
         )
-    return config.overridden({f"env.{BATCH_INVARIANT}": "1"})
+    return config.adjusted({f"env.{BATCH_INVARIANT}": "1"})
 
 
 def _settings(plan: Plan) -> dict[str, Any]:

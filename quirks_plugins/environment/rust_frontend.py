@@ -1,0 +1,88 @@
+"""``VLLM_USE_RUST_FRONTEND=1``: ``vllm serve`` answers requests in another program, which quirks do not reach.
+
+What happens: two things are missing. The program, ``vllm-rs``, tokenises and checks requests in the place of vLLM's Python
+code, so quirks that patch that code do nothing there. Quirks that patch the engine act as before. In addition, the program
+had no HTTP routes for weight updates at first: a trainer's ``POST /init_weight_transfer_engine`` ends with 404
+(vllm-project/vllm#51220).
+
+What this changes: nothing; the plan names the quirks that do not act, and advises a rollout with a weight transfer to do
+without the variable. Programs that call ``LLM`` or ``AsyncLLM`` can ignore the advice, because only ``vllm serve`` reads the
+variable.
+
+When it can go: the routes are there from vLLM 0.30.0 on (vllm-project/vllm#56567; the program of 0.29.0 has none of these
+routes, that of 0.30.0 has all). The rest stays as long as requests are checked in that program.
+
+Evidence: a static probe of the call that starts the program, and the names of routes in the programs of 0.26.0, 0.29.0, 0.30.0
+and 0.33.0. No server was run with it by us.
+"""
+
+from __future__ import annotations
+
+from quirks_core import (
+    Advise,
+    Affected,
+    Kind,
+    ModelFlag,
+    Quirk,
+    Severity,
+    StaticProbe,
+    environment,
+    fix,
+    no,
+    package,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+
+_VARIABLE = "VLLM_USE_RUST_FRONTEND"
+_ON = {_VARIABLE: "1"}
+_NCCL = {"engine.weight_transfer_config": {"backend": "nccl"}}
+_without_routes = purpose("rollout") & setting("engine.weight_transfer_config").is_set() & package("vllm", fixed="0.30.0")
+#: The quirks with a patch of what this program does by itself (tests/quirks/test_catalogue.py).
+IN_THE_FRONT_END = (
+    "double-bos",
+    "eos-without-tokenizer",
+    "lora-inplace-reload",
+    "stop-ids-vocabulary",
+    "stop-strings-without-tokenizer",
+    "v2-request-limits",
+)
+
+QUIRK = Quirk(
+    id="rust-frontend",
+    title="With vLLM's Rust front end, quirks about requests do nothing, and before 0.30 it takes no weights over HTTP",
+    flag=ModelFlag.ENVIRONMENT,
+    kind=Kind.RULE,
+    match=environment(_VARIABLE).one_of("1"),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=[
+        Advise(
+            f"{_VARIABLE}=1: the program that takes requests has no HTTP routes for weight updates; unset the variable, or "
+            "take vLLM 0.30 or later",
+            when=_without_routes,
+        ),
+        Advise(
+            f"{_VARIABLE}=1: these quirks do nothing for requests to `vllm serve`: {', '.join(IN_THE_FRONT_END)}",
+            when=~_without_routes,
+        ),
+    ],
+    severity=Severity.CRASH,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/51220"),
+        fix("https://github.com/vllm-project/vllm/pull/56567"),
+    ],
+    evidence=StaticProbe(
+        "vllm.entrypoints.cli.serve", r"api_server_manager = RustFrontendProcessManager\(", found_means_affected=True
+    ),
+    examples=[
+        yes(settings=_NCCL, vllm="0.29.0", env=_ON, advises="no HTTP routes"),
+        yes(settings=_NCCL, vllm="0.30.0", env=_ON, advises="these quirks do nothing"),
+        yes(vllm="0.26.0", env=_ON, purpose="serve", advises="v2-request-limits"),
+        no(vllm="0.32.0", env={_VARIABLE: "0"}),
+        no(vllm="0.32.0"),
+        unknown(env=_ON),
+    ],
+)
