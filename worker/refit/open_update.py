@@ -22,6 +22,7 @@ class OpenUpdate:
 
     Attributes:
         refit: The task that has the engine paused, and calls `take` once.
+        is_over: No further step is taken; the next update may begin, and waits for the end of the task.
     """
 
     refit: asyncio.Task[None]
@@ -33,6 +34,7 @@ class OpenUpdate:
         self._finite = finite
         self._steps: asyncio.Queue[tuple[Callable[..., Any], Mapping[str, Any], asyncio.Future[None]]] = asyncio.Queue()
         self._version: str | None = None
+        self.is_over = False
 
     async def step(self, function: Callable[..., Any], **named: Any) -> None:
         """Has every worker make a step; returns once they have.
@@ -77,6 +79,7 @@ class OpenUpdate:
                 if not made.done():
                     made.set_result(None)
         except Exception:
+            self.is_over = True
             await self._engine.call(receiving.abandon)
             raise
 

@@ -8,6 +8,7 @@ import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -210,7 +211,7 @@ class Refitting:
         Raises:
             UpdateOrderError: One is.
         """
-        if self._open is not None:
+        if self._open is not None and not self._open.is_over:
             raise UpdateOrderError(
                 "a weight update is open: finish it first. It is given up, and another one can begin, when no call comes for "
                 f"{self.sender.section.timeout_s:g} s (refit.timeout_s)"
@@ -240,7 +241,7 @@ class Refitting:
         section = self.sender.section
         self._open = update = OpenUpdate(self._engine, draft=draft, limit_s=section.timeout_s, finite=section.finite)
         update.refit = asyncio.create_task(self.lock.run(lambda: self._update(update.take, None)))
-        update.refit.add_done_callback(self._closed)
+        update.refit.add_done_callback(partial(self._closed, update))
         await update.step(receiving.begin, draft=draft)
 
     async def take_part(self, update_info: dict[str, Any] | list[dict[str, Any]]) -> None:
@@ -275,13 +276,13 @@ class Refitting:
             )
 
     def _opened(self) -> OpenUpdate:
-        if self._open is None:
+        if self._open is None or self._open.is_over:
             raise UpdateOrderError(f"no weight update is open{self._last_problem}; start one with start_weight_update")
         return self._open
 
-    def _closed(self, refit: asyncio.Task[None]) -> None:
-        """The open update has ended; who made its last step gets its error, and so does whoever continues all the same."""
-        self._open = None
+    def _closed(self, update: OpenUpdate, refit: asyncio.Task[None]) -> None:
+        """An update has ended; who made its last step gets its error, and so does whoever continues all the same."""
+        update.is_over = True
         error = None if refit.cancelled() else refit.exception()
         self._last_problem = "" if error is None else f": the last one failed ({error})"
         if error is not None and isinstance(error.__cause__, TransferError):  # the trainer may be gone
