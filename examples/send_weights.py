@@ -7,15 +7,16 @@ Neither our worker nor a plan is needed; model-quirks is installed on both sides
     torchrun --nproc-per-node 2 examples/send_weights.py FOLDER URL                     FSDP2: the model in two shards
     python examples/send_weights.py FOLDER URL --transport collective --device cuda:1   from another GPU
 
-The development mode gives the server its routes for weights; do not open them to others.
+The development mode gives the server its routes for weights; do not open them to others. A server of our worker has them with
+``server.rl_routes``, under the URL ``http://:KEY@127.0.0.1:8000``.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from urllib.request import Request, urlopen
 
+import requests
 import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
@@ -39,8 +40,7 @@ def policy(folder: str, device: str, ranks: int) -> torch.nn.Module:
 
 def post(url: str) -> None:
     """Calls a route of the server that takes no body."""
-    with urlopen(Request(url, method="POST"), timeout=300):  # noqa: S310  # the user's own server
-        pass
+    requests.post(url, timeout=300).raise_for_status()
 
 
 def main() -> None:

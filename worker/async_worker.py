@@ -541,6 +541,12 @@ class VllmAsyncGenerationWorker:
         server = self._server
         return None if server is None else server.api_key
 
+    @property
+    def rl_api_key(self) -> str | None:
+        """The key of the server's routes for trainers (``server.rl_routes``); None if there are none."""
+        server = self._server
+        return None if server is None else server.rl_api_key
+
     def _setup_vllm_openai_api_server(self, app: FastAPI) -> FastAPI:
         """Adds the server's routes to the caller's application; the caller is responsible for access control and serving."""
         self._openai_server().add_routes(app)
@@ -557,9 +563,17 @@ class VllmAsyncGenerationWorker:
 
     def _openai_server(self, listener: Listener | None = None) -> OpenAIServer:
         from worker.server import OpenAIServer
+        from worker.server.trainer_client import TrainerClient
 
         engine = self.engine
-        return OpenAIServer(engine.llm, self.config, check=engine.readiness.check, watched=engine.watched, listener=listener)
+        return OpenAIServer(
+            engine.llm,
+            self.config,
+            check=engine.readiness.check,
+            watched=engine.watched,
+            listener=listener,
+            trainer=TrainerClient(self),
+        )
 
     # ---- parts
 

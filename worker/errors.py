@@ -81,5 +81,9 @@ class TransferError(RefitError):
     """The other side of a transfer died, closed its socket or took too long."""
 
 
+class UpdateOrderError(RefitError):
+    """A step of a weight update came out of order, or something else while an update is open; nothing was done."""
+
+
 class SleepError(QuirksError):
     """The engine cannot sleep or wake as asked."""

@@ -65,7 +65,14 @@ def prepare(
     config = config.adjusted(plan.changes)
     arguments = vllm_adapter.engine_arguments(config, plan, in_placement_group=bundles is not None, engine_rank=engine_rank)
     if config.purpose == "rollout":
-        arguments["weight_transfer_config"] = {"backend": BACKEND}
+        arguments.setdefault("weight_transfer_config", {"backend": BACKEND})
+    elif config.server.rl_routes:
+        raise UsageError(f"server.rl_routes: routes that replace weights need purpose: rollout, not {config.purpose}")
+    if config.server.rl_routes and engine_rank is not None and engine_rank.engines > 1 and engine_rank.strategy == "actors":
+        raise UsageError(
+            "server.rl_routes: a call reaches one engine, and engines of one data-parallel group pause and refit together; "
+            "set parallel.dp_strategy: engine, or refit by the group's methods"
+        )
     if seed is not None:
         arguments["seed"] = seed
     elif bundles and "engine.seed" not in plan.context.typed:

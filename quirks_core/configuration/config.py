@@ -258,8 +258,8 @@ class ServerSection(Section):
     host: str | None = Field(
         None,
         min_length=1,
-        description="address to listen on; if left open 127.0.0.1, or 0.0.0.0 if cluster.num_nodes is above 1, because other "
-        "nodes must reach it then",
+        description="address to listen on; if left open 127.0.0.1, or 0.0.0.0 if cluster.num_nodes is above 1 and rl_routes is "
+        "false, because other nodes must reach it then",
     )
     advertised_host: str | None = Field(
         None, min_length=1, description="name or address in the reported base URL; found out if left open"
@@ -270,6 +270,14 @@ class ServerSection(Section):
     auth: bool = Field(True, description="ask for a bearer key; without, everybody who reaches the port can use the engine")
     api_key: SecretStr | None = Field(
         None, description="the key; if left open VLLM_API_KEY of the environment, else a new random one at each start"
+    )
+    rl_routes: bool = Field(
+        False,
+        description="add vLLM's routes for trainers (weight updates, pause, sleep, LoRA); who has their key can replace the "
+        "weights",
+    )
+    rl_api_key: SecretStr | None = Field(
+        None, description="the key of those routes; if left open a new random one at each start, whatever auth is"
     )
     served_model_name: str | None = Field(
         None, min_length=1, description="the model's name in requests and replies; model.path if left open"
@@ -301,7 +309,7 @@ class ServerSection(Section):
         (), description="hosts that images, audio and videos of a request may be fetched from; none if empty"
     )
 
-    @field_validator("api_key", mode="before")
+    @field_validator("api_key", "rl_api_key", mode="before")
     @classmethod
     def _key_for_a_header(cls, value: Any) -> Any:
         """Our own words, because pydantic's would quote the key."""
@@ -322,6 +330,10 @@ class ServerSection(Section):
                 raise ValueError(f"port = {self.port} and a port range exclude each other; give one of them")
         if not self.auth and self.api_key is not None:
             raise ValueError("auth is false but there is an api_key; take one of them away")
+        if not self.rl_routes and self.rl_api_key is not None:
+            raise ValueError("there is an rl_api_key but rl_routes is false; set rl_routes: true, or take the key away")
+        if self.rl_api_key is not None and self.rl_api_key == self.api_key:
+            raise ValueError("rl_api_key and api_key are the same; who may generate could replace the weights")
         return self
 
     def ports(self) -> range:

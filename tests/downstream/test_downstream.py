@@ -385,3 +385,31 @@ def test_a_target_that_changed_is_refused_with_the_lines_that_are_new(acme: Envi
     assert "+     return [2 * logit / temperature for logit in logits]" in refusal["lines"]
     assert refusal["target"] == "acme_engine.sampler:scaled"
     assert "or install a version of acme-engine that it supports (acme-engine 1.4.2 is installed)" in refusal["remedy"]
+
+
+# A trainer's own patches of vLLM
+
+
+@pytest.fixture(scope="session")
+def patches(installed: Callable[..., Environment]) -> Environment:
+    """The environment of a trainer whose patches are quirks."""
+    return installed("rl-patches")
+
+
+def test_a_trainers_patches_keep_every_law_of_quirks(patches: Environment) -> None:
+    checked = patches.quirks("validate", "rl-patches", "--json")
+
+    assert checked.code == 0, checked.out + checked.err
+
+
+@pytest.mark.parametrize(("version", "active"), [("0.27.0", 3), ("0.28.0", 2), ("0.29.0", 1), ("0.33.0", 1)])
+def test_a_trainers_patch_is_dormant_on_a_release_that_does_not_need_it(
+    patches: Environment, version: str, active: int
+) -> None:
+    settings = ["engine.distributed_executor_backend=ray", "engine.speculative_config={method: eagle3, model: draft}"]
+    options = [word for setting in settings for word in ("--set", setting)]
+
+    plan = patches.plan("llama", *options, "--vllm", version, VLLM_PORT="7000")
+
+    found = [state for name, state in states(plan).items() if name.startswith("rl-patches/")]
+    assert found.count("active") == active, states(plan)

@@ -390,3 +390,22 @@ def test_a_group_warns_of_masked_tokens_as_a_worker_does(model):
     group = WorkerGroup(config)
 
     assert len([text for text in group.warnings if "sampling.min_new_tokens = 2" in text]) == 1
+
+
+def test_a_rollout_may_name_another_backend_of_vllm(launch):
+    other = {"backend": "nccl"}
+
+    assert launch(engine={"weight_transfer_config": other}).arguments["weight_transfer_config"] == other
+
+
+@pytest.mark.parametrize("purpose", ["eval", "serve"])
+def test_only_a_rollout_has_routes_that_replace_weights(launch, purpose):
+    with pytest.raises(UsageError, match="need purpose: rollout, not"):
+        launch(purpose=purpose, engine={"load_format": "auto"}, server={"rl_routes": True})
+
+
+def test_an_engine_of_a_data_parallel_group_has_no_routes_for_trainers(launch, model):
+    sections = {"engine": {"data_parallel_size": 2}, "parallel": {"dp_strategy": "actors"}, "server": {"rl_routes": True}}
+
+    with pytest.raises(UsageError, match="engines of one data-parallel group pause and refit together"):
+        launch(model("qwen3_moe", num_experts=12), engine_rank=EngineRank("actors", 0, 2, "192.0.2.7", 29600), **sections)

@@ -50,6 +50,8 @@ def reserved():
         ({"port": 8000, "port_range_low": 3000, "port_range_high": 4000}, "exclude each other"),
         ({"auth": False, "api_key": KEY}, "auth is false but there is an api_key"),
         ({"host": ""}, "server.host"),
+        ({"rl_api_key": KEY}, "there is an rl_api_key but rl_routes is false"),
+        ({"rl_routes": True, "rl_api_key": KEY, "api_key": KEY}, "who may generate could replace the weights"),
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(section, given):
@@ -161,6 +163,13 @@ async def test_an_engine_that_does_not_start_gives_the_port_back(model_folder, m
 
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(taken[0], timeout=HUNG_S)
+
+
+def test_with_routes_for_trainers_it_listens_on_this_machine_alone_unless_an_address_is_given(reserved):
+    nodes = {"cluster": {"num_nodes": 2}}
+
+    assert reserved(rl_routes=True, **nodes)._listener.host == "127.0.0.1"
+    assert reserved(rl_routes=True, host=EVERYWHERE, **nodes)._listener.host == EVERYWHERE
 
 
 @pytest.mark.parametrize("section", [{"host": EVERYWHERE}, {"cluster": {"num_nodes": 2}}])

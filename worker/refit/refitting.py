@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -20,9 +22,11 @@ from worker.engine import reports, vllm_adapter
 from worker.engine.engine import Engine
 from worker.engine.leftovers import REFITS
 from worker.engine.serial_lock import SerialLock
-from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
+from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError, UpdateOrderError
 from worker.refit.advice import kind_of, unchanged, way_back, with_counts
 from worker.refit.engine import ledger, receiving
+from worker.refit.engine.transfer import BACKEND
+from worker.refit.open_update import OpenUpdate
 from worker.refit.sending import ModelSender
 from worker.refit.transport.channel import socket_path
 from worker.refit.weights.manifest import Manifest
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
     import torch
 
 _T = TypeVar("_T")
+#: Has the engine take weights, and on demand zeroes its KV cache; returns what each process answered, and the weights' label,
+#: or None if no weights came.
+_Take = Callable[[bool], Coroutine[Any, Any, "tuple[list[dict[str, Any]], str | None] | None"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,8 @@ class Refitting:
         self._abort = abort
         self._warn = warn
         self._last = "ipc_zmq"
+        self._open: OpenUpdate | None = None
+        self._last_problem = ""
         self._ranks: list[int] | None = None
         self._devices: list[str] | None = None
 
@@ -130,6 +139,7 @@ class Refitting:
 
     async def addresses(self) -> list[str]:
         """Returns where each process of the engine listens, in the order of their ranks."""
+        self._check_backend()
         folder = self._socket_folder()
         if self._ranks is None:
             self._ranks = sorted(await self._engine.call(receiving.rank))
@@ -137,6 +147,7 @@ class Refitting:
 
     async def join(self, rank_prefix: int, ip: str, port: int, world_size: int, train_world_size: int) -> None:
         """Has every process of the engine join the trainer's group."""
+        self._check_backend()
         engine_ranks = world_size - train_world_size - rank_prefix
         if rank_prefix < 0 or train_world_size < 1 or engine_ranks < 1:
             raise RefitError(
@@ -147,9 +158,10 @@ class Refitting:
 
     async def receive(self, transport: str, version: str | None, clear_cache: bool | None) -> bool:
         """Takes new weights over the processes' sockets (``ipc_zmq``) or from the group (``collective``)."""
+        self._check_backend()
         if transport == "collective" and not self.joined:
             raise RefitError("no collective was joined; call init_collective_async, while the trainer opens a CollectiveSender")
-        await self.lock.run(lambda: self._update(self._info(transport), version, clear_cache))
+        await self.lock.run(lambda: self._update(self._once(self._info(transport), version), clear_cache))
         return True
 
     # ---- from a model in this process
@@ -158,7 +170,7 @@ class Refitting:
         self, model: torch.nn.Module, scope: RefitScope | str | None, *, version: str | None, clear_cache: bool | None
     ) -> None:
         """Sends a model by the configured transport."""
-        await self.lock.run(lambda: self._send(model, scope, lambda info: self._update(info, version, clear_cache)))
+        await self.lock.run(lambda: self._send(model, scope, lambda info: self._update(self._once(info, version), clear_cache)))
 
     async def verify(self, model: torch.nn.Module | None, scope: RefitScope | str | None) -> dict[str, str]:
         """Has every process compare its weights with those that the trainer sends once more; generation waits meanwhile.
@@ -168,6 +180,8 @@ class Refitting:
         """
         if model is not None:
             return await self.lock.run(lambda: self._send(model, scope, self._compare))
+        if self._last == "http":
+            raise RefitError("verify_refit_async: the last refit came over HTTP; pass the trainer's model")
         return await self.lock.run(lambda: self._compare(self._info(self._last)))
 
     async def between(self, call: Callable[..., Coroutine[Any, Any, None]], *arguments: Any, **options: Any) -> None:
@@ -188,6 +202,91 @@ class Refitting:
     async def join_sender(self, port: int, world_size: int) -> None:
         """Has every process of the engine join the group that this process opens."""
         await self._join(1, self.address, port, world_size)
+
+    # ---- by calls of a trainer elsewhere, one for each step
+
+    def check_closed(self) -> None:
+        """Makes sure that no update is open.
+
+        Raises:
+            UpdateOrderError: One is.
+        """
+        if self._open is not None and not self._open.is_over:
+            raise UpdateOrderError(
+                "a weight update is open: finish it first. It is given up, and another one can begin, when no call comes for "
+                f"{self.sender.section.timeout_s:g} s (refit.timeout_s)"
+            )
+
+    async def initialize(self, init_info: dict[str, Any]) -> None:
+        """Has the weight-transfer engine of every process join its trainer."""
+
+        async def work() -> None:
+            async with self._paused(clear_cache=False):
+                await self._engine.call(receiving.join, init_info)
+
+        self.check_closed()
+        await self.lock.run(work)
+
+    async def begin(self, *, draft: bool = False) -> None:
+        """Begins an update; until it ends, nothing is generated and requests wait.
+
+        Args:
+            draft: Of the draft model.
+
+        Raises:
+            UpdateOrderError: Another one is open.
+            RefitError: The weights sleep, or the engine cannot begin.
+        """
+        self.check_closed()
+        section = self.sender.section
+        self._open = update = OpenUpdate(self._engine, draft=draft, limit_s=section.timeout_s, finite=section.finite)
+        update.refit = asyncio.create_task(self.lock.run(lambda: self._update(update.take, None)))
+        update.refit.add_done_callback(partial(self._closed, update))
+        await update.step(receiving.begin, draft=draft)
+
+    async def take_part(self, update_info: dict[str, Any] | list[dict[str, Any]]) -> None:
+        """Takes a part of the open update.
+
+        Raises:
+            UpdateOrderError: None is open.
+            RefitError: It could not be taken, and the update has ended; the message says what the engine holds now.
+        """
+        update, section = self._opened(), self.sender.section
+        self._last = "http"
+        if self.backend == BACKEND and isinstance(update_info, dict):
+            ours = {"finite": section.finite or bool(update_info.get("finite")), "dummy": self._dummy}
+            update_info = {**update_info, **ours}
+        await update.step(receiving.part, update_info=update_info)
+
+    async def finish(self, version: str | None = None) -> None:
+        """Puts the weights of the open update in force; arguments and errors as for `receive` and `take_part`."""
+        await self._opened().end(version)
+
+    @property
+    def backend(self) -> str:
+        """Which of vLLM's weight-transfer engines the processes have."""
+        config = self._engine.llm.vllm_config.weight_transfer_config
+        return "none" if config is None else str(config.backend)
+
+    def _check_backend(self) -> None:
+        if self.backend != BACKEND:
+            raise RefitError(
+                f"the engine takes weights by the backend {self.backend!r} (engine.weight_transfer_config): its trainer calls "
+                f"server.rl_routes; leave that setting out, or name {BACKEND!r}, for refits by the worker's methods"
+            )
+
+    def _opened(self) -> OpenUpdate:
+        if self._open is None or self._open.is_over:
+            raise UpdateOrderError(f"no weight update is open{self._last_problem}; start one with start_weight_update")
+        return self._open
+
+    def _closed(self, update: OpenUpdate, refit: asyncio.Task[None]) -> None:
+        """An update has ended; who made its last step gets its error, and so does whoever continues all the same."""
+        update.is_over = True
+        error = None if refit.cancelled() else refit.exception()
+        self._last_problem = "" if error is None else f": the last one failed ({error})"
+        if error is not None and isinstance(error.__cause__, TransferError):  # the trainer may be gone
+            self._warn(str(error))
 
     # ---- end
 
@@ -218,6 +317,7 @@ class Refitting:
         take: Callable[[dict[str, Any]], Coroutine[Any, Any, _T]],
     ) -> _T:
         """Sends a model of this process while the engine takes the weights, whatever it does with them."""
+        self._check_backend()
         self._engine.readiness.check_refit()
         transport = self.sender.section.transport
 
@@ -246,17 +346,27 @@ class Refitting:
         self.joined = False
         self.sender.leave()
 
-    async def _update(self, info: dict[str, Any], version: str | None, clear_cache: bool | None) -> None:
+    def _once(self, info: dict[str, Any], version: str | None) -> _Take:
+        """Returns what takes all weights in one call."""
+
+        async def take(clean: bool) -> tuple[list[dict[str, Any]], str | None]:
+            self._last = info["transport"]
+            return await self._engine.call(receiving.take, info, clean=clean), version
+
+        return take
+
+    async def _update(self, take: _Take, clear_cache: bool | None) -> None:
         """Updates the weights; requests in flight wait, and go on under the new ones."""
         readiness = self._engine.readiness
         readiness.check_refit()
-        self._last = info["transport"]
-        label = version if version is not None else readiness.next_version()
         clear_cache = self._clear_cache if clear_cache is None else clear_cache
         clean = self._spoilt_cache and clear_cache and readiness.has_cache
         async with self._paused(clear_cache=clear_cache):
             try:
-                answers = await self._engine.call(receiving.take, info, clean=clean)
+                if (taken := await take(clean)) is None:
+                    return
+                answers, version = taken
+                label = version if version is not None else readiness.next_version()
                 async with self._engine.watched() as llm:
                     await vllm_adapter.label_weights(llm, label)
             except EngineDiedError:

@@ -1,13 +1,15 @@
 """The routes: access control, request bodies, and replies.
 
 Import it after the plan is in force, because it imports vLLM. Only these routes exist: vLLM's development routes, which
-call into the engine, are never added, whatever VLLM_SERVER_DEV_MODE is.
+call into the engine, are added by ``server.rl_routes`` alone (`worker.server.rl_routes`), whatever VLLM_SERVER_DEV_MODE is.
 """
 
 from __future__ import annotations
 
+import base64
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -48,9 +50,15 @@ class Routes:
         self._limits = limits
         self.running = Running()
 
-    def add_to(self, app: FastAPI) -> None:
-        """Adds the routes."""
+    def add_to(self, app: FastAPI, *, completions: bool = False) -> None:
+        """Adds the routes.
+
+        Args:
+            app: The application.
+            completions: Add ``/v1/completions`` too, from which trainers sample by token ids.
+        """
         for path, method, endpoint in (
+            *([("/v1/completions", "POST", self.complete)] if completions else ()),
             ("/v1/chat/completions", "POST", self.chat),
             ("/tokenize", "POST", self.tokenize),
             ("/detokenize", "POST", self.detokenize),
@@ -62,10 +70,16 @@ class Routes:
 
     async def chat(self, request: Request) -> Response:
         """``POST /v1/chat/completions``."""
+        return await self._generate(request, self._serving.chat)
 
+    async def complete(self, request: Request) -> Response:
+        """``POST /v1/completions``."""
+        return await self._generate(request, self._serving.complete)
+
+    async def _generate(self, request: Request, handler: Callable[..., Coroutine[Any, Any, Any]]) -> Response:
         async def begin(body: dict[str, Any]) -> Any:
             self._check()
-            reply = await self._serving.chat(body, request)
+            reply = await handler(body, request)
             return await begun(reply, self.running, self._serving.error) if isinstance(reply, AsyncGenerator) else reply
 
         return await self._answer(request, begin)
@@ -110,16 +124,18 @@ class Routes:
 
 
 class RequireKey:
-    """Requires the bearer key, except for the health check.
+    """Requires a key, except for the health check.
+
+    It is a bearer key, or the password of a URL (``http://:KEY@host:port``): trainers have no setting for a header.
 
     Args:
         app: The protected application.
-        key: The key.
+        *keys: The keys; each of them will do.
     """
 
-    def __init__(self, app: ASGIApp, key: SecretStr) -> None:
+    def __init__(self, app: ASGIApp, *keys: SecretStr) -> None:
         self._app = app
-        self._key = key.get_secret_value().encode()
+        self._keys = [key.get_secret_value().encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -133,7 +149,13 @@ class RequireKey:
     def _knows(self, scope: Scope) -> bool:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
-        return scheme.lower() == b"bearer" and secrets.compare_digest(key.strip(), self._key)
+        key = key.strip()
+        if scheme.lower() == b"basic":
+            with suppress(ValueError):
+                key = base64.b64decode(key).partition(b":")[2]
+        elif scheme.lower() != b"bearer":
+            return False
+        return sum(secrets.compare_digest(key, known) for known in self._keys) > 0  # all are compared: it takes the same time
 
 
 async def _read(request: Request, limits: Limits) -> dict[str, Any]:

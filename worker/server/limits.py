@@ -76,7 +76,9 @@ class Limits:
             raise RequestError(f"n = {choices} is above server.max_choices = {self._choices}", parameter="n")
         messages = body.get("messages")
         texts = _texts(messages) if isinstance(messages, list) else []
-        if _exceeds(self._chars, [*texts, *(value for name, value in body.items() if name != "messages")]):
+        prompt = body.get("prompt")
+        prompts = len(prompt) if isinstance(prompt, list) and not isinstance(next(iter(prompt), 0), int) else 1
+        if _exceeds(prompts * self._chars, [*texts, *(value for name, value in body.items() if name != "messages")]):
             raise too_long
         return body
 

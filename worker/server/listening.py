@@ -33,7 +33,8 @@ class Listener:
 
     def __init__(self, config: GenerationConfig) -> None:
         section = config.server
-        self.host = section.host or ("0.0.0.0" if config.cluster.num_nodes > 1 else "127.0.0.1")  # noqa: S104
+        everywhere = config.cluster.num_nodes > 1 and not section.rl_routes
+        self.host = section.host or ("0.0.0.0" if everywhere else "127.0.0.1")  # noqa: S104
         self.socket = _listen(self.host, section.ports())
         self._same = self.socket.dup()  # uvicorn closes `socket` when it stops
         name = section.advertised_host or (_own_address() if self.host in EVERY_INTERFACE else self.host)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from quirks_core.configuration.config import GenerationConfig, ServerSection
     from worker.server.streams import Running
+    from worker.server.trainer_client import TrainerClient
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class OpenAIServer:
     """An OpenAI-compatible server for one engine.
 
     It shares the engine's event loop: vLLM's sockets belong to one. It has chat completions, tokenize, detokenize, models and
-    health, and nothing else.
+    health, with ``server.rl_routes`` also completions and vLLM's routes for trainers, and nothing else.
 
     Args:
         engine: vLLM's ``AsyncLLM``.
@@ -45,6 +46,7 @@ class OpenAIServer:
         check: Raises a `QuirksError` when the engine must not generate; the client gets its message with status 503.
         watched: Returns a context that raises a `QuirksError` if the engine dies in it.
         listener: The address, if it is reserved already; the server closes it.
+        trainer: The engine for vLLM's routes for trainers, if ``server.rl_routes`` is set.
 
     Attributes:
         warnings: What the user should know.
@@ -58,12 +60,15 @@ class OpenAIServer:
         check: Callable[[], None],
         watched: Callable[[], AbstractAsyncContextManager[Any]],
         listener: Listener | None = None,
+        trainer: TrainerClient | None = None,
     ) -> None:
         self._engine = engine
         self._config = config
         self._check = check
         self._watched = watched
         self._key = bearer_key(config.server)
+        self._trainer = trainer if config.server.rl_routes else None
+        self._rl_key = (config.server.rl_api_key or _new_key()) if self._trainer else None
         self._listener = listener
         self._uvicorn: uvicorn.Server | None = None
         self._running: asyncio.Task[None] | None = None
@@ -85,6 +90,11 @@ class OpenAIServer:
     def api_key(self) -> str | None:
         """The bearer key; None if ``server.auth`` is false."""
         return None if self._key is None else self._key.get_secret_value()
+
+    @property
+    def rl_api_key(self) -> str | None:
+        """The key of the routes for trainers; None if there are none. It opens all other routes, too."""
+        return None if self._rl_key is None else self._rl_key.get_secret_value()
 
     def reserve(self) -> str:
         """Reserves the port; from now on clients may connect and wait. Returns the base URL.
@@ -129,8 +139,12 @@ class OpenAIServer:
             carry=rollout,
         )
         routes = Routes(serving, self._check, limits)
-        routes.add_to(app)
+        routes.add_to(app, completions=self._trainer is not None)
         self._requests = routes.running
+        if self._trainer is not None and self._rl_key is not None:
+            from worker.server.rl_routes import add_rl_routes
+
+            add_rl_routes(app, serving, self._trainer, self._rl_key)
 
     async def start(self) -> None:
         """Serves in a task of the running event loop, the engine's; returns when connections are accepted.
@@ -149,7 +163,7 @@ class OpenAIServer:
             app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
             self.add_routes(app)
             if self._key is not None:
-                app.add_middleware(RequireKey, key=self._key)
+                app.add_middleware(RequireKey, self._key, *([self._rl_key] if self._rl_key else []))
             self.reserve()
             self._uvicorn = _quiet(uvicorn.Server)(self._settings(app))
             sockets = [self._listener.socket] if self._listener else None
@@ -213,7 +227,11 @@ def bearer_key(section: ServerSection) -> SecretStr | None:
     """Returns the configured key, else the environment's, else a new one; None for a server that requires none."""
     if not section.auth:
         return None
-    return section.api_key or SecretStr(os.environ.get("VLLM_API_KEY") or secrets.token_urlsafe(32))
+    return section.api_key or (SecretStr(given) if (given := os.environ.get("VLLM_API_KEY")) else _new_key())
+
+
+def _new_key() -> SecretStr:
+    return SecretStr(secrets.token_urlsafe(32))
 
 
 def _quiet(kind: type[uvicorn.Server]) -> type[uvicorn.Server]:

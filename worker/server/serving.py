@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 from pydantic import PrivateAttr
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeChatRequest, TokenizeCompletionRequest
@@ -26,6 +28,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.configuration.config import ServerSection
+from worker.errors import RefitError, RefitRejectedError, SleepError, UpdateOrderError
 from worker.server.checking import (
     TOO_DEEP,
     check_ids,
@@ -44,6 +47,8 @@ from worker.server.streams import problem
 from worker.server.supervision import Supervision
 
 _LOG = logging.getLogger(__name__)
+#: HTTP status of the worker's errors; of the others 503.
+_STATUSES = ((UpdateOrderError, 409), (RefitRejectedError, 400), (RefitError, 500), (SleepError, 400))
 
 
 class ChatRequest(ChatCompletionRequest):  # type: ignore[misc]
@@ -200,6 +205,24 @@ class Chat(OpenAIServingChat):  # type: ignore[misc]
                     yield event
 
 
+class _Supervised:
+    """The engine for vLLM's handlers of other requests than chats: of what was cut off they get an error."""
+
+    def __init__(self, engine: Any, supervision: Supervision) -> None:
+        self._engine = engine
+        self._supervision = supervision
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        record = Record()
+        async with aclosing(self._supervision.results(self._engine.generate(*args, **kwargs), record)) as results:
+            async for result in results:
+                yield result
+        record.check()
+
+
 class Serving:
     """What the routes need of vLLM.
 
@@ -239,7 +262,7 @@ class Serving:
             raise ServerStartError(f"server: vLLM refuses its configuration: {words(error)}") from error
 
     def _build(self, engine: Any, section: ServerSection, limits: Limits, name: str, path: str) -> None:
-        load_template = _found("load_chat_template", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
+        load_template = found("load_chat_template", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
         shared = {
             "engine_client": engine,
             "model_config": engine.model_config,
@@ -262,14 +285,23 @@ class Serving:
         self._chat.default_sampling_params = {}
         self._chat.override_max_tokens = None
         self._tokenization = _made(ServingTokenization, **shared)
+        supervised = _Supervised(engine, self._supervision)
+        self._completion = _made(OpenAIServingCompletion, **shared | {"engine_client": supervised})
+        self._completion.default_sampling_params = {}
+        self._completion.override_max_tokens = None
 
     @property
     def errored(self) -> bool:
         """Whether the engine is dead."""
         return bool(self._engine.errored)
 
+    @property
+    def adapters(self) -> Any:
+        """VLLM's handler of models and LoRA adapters."""
+        return self._models
+
     async def models(self) -> Any:
-        """Lists the one model."""
+        """Lists the model and its adapters."""
         return await self._models.show_available_models()
 
     async def chat(self, body: dict[str, Any], raw: Any) -> Any:
@@ -301,6 +333,18 @@ class Serving:
             async with self._supervision.watched():
                 raise  # as the worker's error
 
+    async def complete(self, body: dict[str, Any], raw: Any) -> Any:
+        """Completes prompts, texts or ids; arguments, result and errors as for `chat`."""
+        check_integers(body)
+        request = checked(CompletionRequest, body)
+        check_ids(request, self._vocabulary)
+        self._profile.complete(request)
+        try:
+            return await self._completion.create_completion(request, raw)
+        except EngineDeadError:
+            async with self._supervision.watched():
+                raise  # as the worker's error
+
     async def tokenize(self, body: dict[str, Any], raw: Any) -> Any:
         """Turns messages, as a chat request would, or a ``prompt`` into ids."""
         if "messages" not in body:
@@ -323,7 +367,7 @@ class Serving:
         if isinstance(error, RequestError):
             return problem(str(error), status=error.status, parameter=error.parameter)
         if isinstance(error, QuirksError):
-            return problem(str(error), status=503)
+            return problem(str(error), status=next((status for kind, status in _STATUSES if isinstance(error, kind)), 503))
         if isinstance(error, RecursionError):
             return problem(TOO_DEEP, status=400)
         found: dict[str, Any] = self._chat.create_error_response(error).model_dump()["error"]
@@ -360,14 +404,13 @@ def _at_rest(message: Any) -> Any:
     return {key: value if isinstance(value, plain) else list(value) for key, value in message.items()}
 
 
-def _found(name: str, *modules: str) -> Callable[..., Any]:
+def found(name: str, *modules: str) -> Any:
     """Returns what the installed vLLM has in the first of these modules."""
     for module in modules:
         try:
-            found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+            return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError):
             continue
-        return found
     raise ServerStartError(f"the installed vLLM has no {name} in {' or '.join(modules)}")
 
 

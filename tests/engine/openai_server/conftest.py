@@ -15,6 +15,7 @@ from patience import HUNG_S
 
 from quirks_core.configuration.config import GenerationConfig
 from worker.server import OpenAIServer
+from worker.server.trainer_client import TrainerClient
 
 LONGEST = 256
 NEW_TOKENS = 16
@@ -75,7 +76,8 @@ def second(served):
         asked = {**config.model_dump(mode="json"), "purpose": purpose, "server": {**values()["server"], **section}}
         asked["sampling"].update(sampling or {})
         asked["request"].update(request or {})
-        server = OpenAIServer(served.llm, GenerationConfig.parse(asked), check=check, watched=served.worker.engine.watched)
+        watched, trainer = served.worker.engine.watched, TrainerClient(served.worker)
+        server = OpenAIServer(served.llm, GenerationConfig.parse(asked), check=check, watched=watched, trainer=trainer)
         await server.start()
         try:
             yield server

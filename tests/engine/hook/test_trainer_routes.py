@@ -1,0 +1,249 @@
+"""vLLM's routes for trainers, by the same clients: of vLLM's own server under MODEL_QUIRKS=on, and of ours."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from patience import HUNG_S
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from worker.lab.kit import checkpoints
+from worker.refit.transport.ports import free_port
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "send_weights.py"
+KEY = "the-trainer-s"
+LONGEST = 128
+#: As TRL sends them.
+SAMPLED = {
+    "model": "tiny",
+    "prompt": [[5, 6, 7], [8, 9, 10, 11]],
+    "n": 2,
+    "repetition_penalty": 1.0,
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "max_tokens": 6,
+    "logprobs": 0,
+    "return_token_ids": True,
+    "return_tokens_as_token_ids": True,
+}
+SERVER = """
+import argparse, asyncio
+from worker import VllmAsyncGenerationWorker
+
+async def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--port", type=int)
+    options = parser.parse_args()
+    worker = VllmAsyncGenerationWorker({
+        "model": options.model,
+        "engine": {"load_format": "auto", "max_model_len": LONGEST, "num_gpu_blocks_override": 64, "enforce_eager": True,
+                   "enable_lora": True, "max_lora_rank": 8, "max_num_seqs": 8},
+        "server": {"enabled": True, "rl_routes": True, "rl_api_key": "KEY", "port": options.port, "served_model_name": "tiny",
+                   "validation_temperature": 0.0},
+    })
+    await worker.post_init_async()
+    await asyncio.Event().wait()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+TRL = """
+import json, sys
+from trl.generation.vllm_client import VLLMClient
+client = VLLMClient(sys.argv[1], connection_timeout=10)
+found = client.generate([[5, 6, 7], [8, 9, 10]], n=2, max_tokens=6, generation_kwargs={"ignore_eos": True})
+client.reset_prefix_cache()
+info = client.get_server_info()
+with client.weight_update():
+    pass
+try:
+    client.init_communicator(device="cpu")
+except NotImplementedError as error:
+    problem = str(error)
+print("RESULT " + json.dumps({
+    "prompts": found["prompt_ids"],
+    "lengths": [len(ids) for ids in found["completion_ids"]],
+    "logprobs": [len(one) for one in found["logprobs"]],
+    "mode": info["model_config"]["logprobs_mode"],
+    "ranks": client.get_world_size(),
+    "problem": problem,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return [checkpoints.build("qwen3", folder / str(seed), seed=seed) for seed in range(2)]
+
+
+@pytest.fixture(scope="module")
+def adapter(models, tmp_path_factory):
+    """A LoRA adapter that changes what the model says."""
+    folder = tmp_path_factory.mktemp("adapter")
+    config = LoraConfig(r=8, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(models[0]), config).save_pretrained(folder)
+    return folder
+
+
+def theirs(programs, vllm, model, port):
+    options = ["--max-model-len", str(LONGEST), "--max-num-seqs", "8", "--enforce-eager", *programs.few_blocks]
+    options += ["--served-model-name", "tiny", "--enable-lora", "--max-lora-rank", "8"]
+    transfer = ["--weight-transfer-config", '{"backend": "model_quirks"}', "--logprobs-mode", "processed_logprobs"]
+    modes = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "MODEL_QUIRKS": "on"}
+    return programs.server(vllm, "serve", model, *options, *transfer, port=port, **modes)
+
+
+def ours(programs, vllm, model, port):  # noqa: ARG001
+    script = programs.folder / "our_server.py"
+    script.write_text(SERVER.replace("LONGEST", str(LONGEST)).replace("KEY", KEY), encoding="utf-8")
+    return programs.server(sys.executable, script, model, port=port)
+
+
+@pytest.fixture(scope="module", params=[theirs, ours], ids=["vllm-serve", "ours"])
+def server(request, programs, vllm, models):
+    """A server of the first model; its URL holds the key, which vLLM's ignores."""
+    port = free_port("127.0.0.1")
+    with request.param(programs, vllm, models[0], port):
+        yield SimpleNamespace(url=f"http://:{KEY}@127.0.0.1:{port}", is_ours=request.param is ours)
+
+
+@pytest.fixture
+def call(server):
+    """Calls a route; returns status and body."""
+
+    def answer(method, path, body=None, **more):
+        reply = httpx.request(method, f"{server.url}{path}", json=body, timeout=HUNG_S, **more)
+        is_json = reply.headers.get("content-type") == "application/json"
+        return reply.status_code, reply.json() if is_json else reply.text
+
+    return answer
+
+
+@pytest.fixture
+def said(call):
+    """What the model says, greedily."""
+
+    def completed(model="tiny"):
+        status, body = call("POST", "/v1/completions", {**SAMPLED, "model": model, "n": 1})
+        assert status == 200, body
+        return [choice["token_ids"] for choice in body["choices"]]
+
+    return completed
+
+
+def test_a_pause_lasts_until_the_engine_is_resumed(call):
+    assert call("POST", "/pause?mode=keep") == (200, {"status": "paused"})
+    assert call("GET", "/is_paused") == (200, {"is_paused": True})
+    assert call("POST", "/resume") == (200, {"status": "resumed"})
+    assert call("GET", "/is_paused") == (200, {"is_paused": False})
+    assert call("POST", "/pause?mode=never")[0] == 400
+
+
+def test_routes_that_only_read_answer_alike(call):
+    assert call("GET", "/get_world_size") == (200, {"world_size": 1})
+    assert call("GET", "/get_world_size?include_dp=false") == (200, {"world_size": 1})
+    assert call("GET", "/is_sleeping") == (200, {"is_sleeping": False})
+    assert call("POST", "/reset_prefix_cache") == (200, {"success": True})
+    status, info = call("GET", "/server_info?config_format=json")
+    assert status == 200
+    assert info["vllm_config"]["weight_transfer_config"]["backend"] == "model_quirks"
+
+
+def test_an_abort_counts_what_it_ends(call):
+    assert call("POST", "/abort_requests", {}) == (200, {"status": "aborted", "aborted": 0})
+    assert call("POST", "/abort_requests", [1])[0] == 400
+    assert call("POST", "/abort_requests", content=b"{", headers={"content-type": "application/json"})[0] == 400
+
+
+def test_weights_have_a_label_and_checksums(call):
+    assert call("POST", "/update_weight_version", {"new_version": "step-1"}) == (
+        200,
+        {"success": True, "new_version": "step-1"},
+    )
+    assert call("GET", "/weight_info") == (200, {"weight_version": "step-1"})
+    status, found = call("POST", "/weight_checker", {"action": "checksum"})
+    assert (status, bool(found["checksums"])) == (200, True)
+    baseline = {**found["checksums"], "extra": "0"}
+    assert call("POST", "/weight_checker", {"action": "compare", "baseline": baseline}) == (
+        200,
+        {"match": False, "mismatches": ["extra"]},
+    )
+    assert call("POST", "/weight_checker", {"action": "compare"})[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/init_weight_transfer_engine", {}),
+        ("/update_weights", {"weights": {}}),
+        ("/update_weights", {"update_info": "all of them"}),
+        ("/update_weight_version", {"version": "0.33"}),
+        ("/weight_checker", {"action": "guess"}),
+    ],
+)
+def test_a_body_of_another_version_is_a_400_that_names_the_field(call, path, body):
+    status, reply = call("POST", path, body)
+
+    assert status == 400
+    assert reply["error"]["code"] == 400
+    assert reply["error"]["param"].startswith("body")
+
+
+def test_steps_out_of_order_fail_and_the_next_update_begins(call, said):
+    before = said()
+
+    assert call("POST", "/update_weights", {"update_info": {"transport": "ipc_zmq"}})[0] >= 400
+    assert call("POST", "/finish_weight_update")[0] >= 400
+    assert call("POST", "/start_weight_update") == (200, {"message": "Weight update started"})
+    assert call("POST", "/start_weight_update")[0] >= 400
+    assert call("POST", "/finish_weight_update") == (200, {"message": "Weight update finished"})
+    assert said() == before
+
+
+def test_an_adapter_is_loaded_used_and_unloaded(call, said, adapter):
+    base = said()
+    missing = {"lora_name": "policy", "lora_path": str(adapter / "none")}
+    assert call("POST", "/v1/load_lora_adapter", missing)[0] == 404
+
+    loaded = call("POST", "/v1/load_lora_adapter", {"lora_name": "policy", "lora_path": str(adapter)})
+    assert loaded == (200, "Success: LoRA adapter 'policy' added successfully.")
+    assert [model["id"] for model in call("GET", "/v1/models")[1]["data"]] == ["tiny", "policy"]
+    assert said("policy") != base
+    assert call("POST", "/v1/unload_lora_adapter", {"lora_name": "policy"})[0] == 200
+    assert [model["id"] for model in call("GET", "/v1/models")[1]["data"]] == ["tiny"]
+    assert said() == base
+
+
+def test_trl_s_client_samples_and_stops_where_it_needs_a_gpu(programs, server):
+    ended = programs.script(TRL, server.url)
+
+    assert ended.code == 0, ended.text[-3000:]
+    found = ended.result()
+    assert found.pop("problem").startswith("Weight synchronization runs on vLLM's NCCL weight-transfer engine")
+    assert found == {
+        "prompts": [[5, 6, 7], [8, 9, 10]],
+        "lengths": [6] * 4,
+        "logprobs": [6] * 4,
+        "mode": "processed_logprobs",
+        "ranks": 1,
+    }
+
+
+def test_a_trainer_s_weights_are_in_force_after_its_last_step(models, programs, server, said):
+    before, after = said(), []
+    for model in (models[1], models[0]):
+        ended = programs.run(sys.executable, EXAMPLE, model, server.url, OMP_NUM_THREADS="1")
+        assert ended.code == 0, ended.text[-3000:]
+        after.append(said())
+
+    assert after[0] != before
+    assert after[1] == before

@@ -1,0 +1,247 @@
+"""The routes for trainers: who may use them, what they do at the wrong time, and what is left when something fails."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import math
+
+import pytest
+import torch
+
+from worker.refit import Source, send_ipc_zmq
+
+KEY = "open-sesame"
+TRAINER_KEY = "open-barley"
+HELLO = [{"role": "user", "content": "hello there"}]
+LONG = {"messages": HELLO, "max_tokens": 200}
+
+
+@pytest.fixture
+async def trainer(served, second, raw):
+    """A client of the routes."""
+    keys = {"rl_routes": True, "rl_api_key": TRAINER_KEY}
+    async with second(check=served.worker.engine.readiness.check, **keys) as server, raw(server.base_url, TRAINER_KEY) as http:
+        yield http
+
+
+@pytest.fixture
+def limit(served, monkeypatch):
+    """Changes how long the engine waits for a trainer."""
+
+    def change(**values):
+        sender = served.worker.refitting.sender
+        monkeypatch.setattr(sender, "section", sender.section.model_copy(update=values))
+
+    return change
+
+
+@pytest.fixture
+def update(trainer, lab, model, tmp_path_factory):
+    """Sends the model's own weights, or the same with two values that are not numbers, as a part of the open update."""
+    policies = {"good": lab.trainer(model), "nan": lab.trainer(model)}
+    with torch.no_grad():
+        dict(policies["nan"].named_parameters())["model.layers.0.self_attn.o_proj.weight"].view(-1)[:2] = torch.tensor(
+            [math.nan, math.inf]
+        )
+
+    async def send(kind="good"):
+        folder = tmp_path_factory.mktemp("s")
+        info = {"transport": "ipc_zmq", "location": str(folder)}
+        source = Source(policies[kind], "parameters")
+        where, options = [f"{folder}/rank-0.sock"], {"device": "cpu", "timeout_s": 20.0}
+        sending = asyncio.create_task(asyncio.to_thread(send_ipc_zmq, source, where, **options))
+        reply = await step(trainer, "update_weights", {"update_info": info})
+        await asyncio.gather(sending, return_exceptions=True)
+        return reply
+
+    return send
+
+
+@pytest.fixture
+def whole(trainer, update):
+    """Makes an update, from its first step to its last."""
+
+    async def run(**label):
+        found = [await step(trainer, "start_weight_update"), await update()]
+        found.append(await step(trainer, "finish_weight_update", label or None))
+        assert [status for status, _ in found] == [200] * 3, found
+
+    return run
+
+
+async def step(http, name, body=None):
+    reply = await http.post(f"/{name}", json=body)
+    return reply.status_code, reply.json()
+
+
+async def chat(http, **more):
+    return await http.post("/v1/chat/completions", json={**LONG, **more})
+
+
+async def test_they_need_a_key_of_their_own_which_opens_everything_else(second, raw):
+    async with second(rl_routes=True, rl_api_key=TRAINER_KEY) as server:
+        assert server.rl_api_key == TRAINER_KEY
+        for key, status in ((None, 401), (KEY, 401), (TRAINER_KEY[:-1], 401), (TRAINER_KEY, 200)):
+            async with raw(server.base_url, key) as http:
+                assert (await http.get("/is_paused")).status_code == status
+        password = base64.b64encode(f":{TRAINER_KEY}".encode()).decode()
+        async with raw(server.base_url, None) as http:
+            for header, status in ((f"Basic {password}", 200), ("Basic !", 401), (f"Digest {TRAINER_KEY}", 401)):
+                assert (await http.get("/is_paused", headers={"Authorization": header})).status_code == status
+        async with raw(server.base_url, TRAINER_KEY) as http:
+            assert (await chat(http, max_tokens=2)).status_code == 200
+    async with second(rl_routes=True, auth=False, api_key=None) as server, raw(server.base_url, None) as http:
+        assert (await http.get("/v1/models")).status_code == 200
+        assert (await http.get("/is_paused")).status_code == 401
+
+
+async def test_calls_of_any_function_are_not_among_them(trainer):
+    for path in ("collective_rpc", "v1/responses", "inference/v1/generate", "scale_elastic_ep"):
+        assert (await trainer.post(f"/{path}", json={})).status_code == 404
+
+
+async def test_a_pause_without_a_mode_keeps_what_is_in_flight_and_says_so(served, trainer, settled, idle):
+    asked = [asyncio.create_task(chat(trainer)) for _ in range(2)]
+    await settled(lambda: served.llm.get_num_unfinished_requests() == 2)
+
+    kept = await trainer.post("/pause")
+    named = await trainer.post("/pause?mode=keep")
+    await trainer.post("/resume")
+    replies = await asyncio.gather(*asked)
+
+    assert kept.headers["model-quirks-pause"].startswith("keep ")
+    assert "model-quirks-pause" not in named.headers
+    assert [reply.json()["choices"][0]["finish_reason"] for reply in replies] == ["length"] * 2
+    await idle()
+
+
+@pytest.mark.parametrize("path", ["/pause?mode=abort", "/abort_requests"])
+async def test_what_a_trainer_aborts_is_an_error_and_no_short_sample(served, trainer, settled, idle, path):
+    completion = {"model": "tiny", "prompt": [[5, 6, 7], [8, 9]], "max_tokens": 200, "n": 2, "ignore_eos": True}
+    asked = [asyncio.create_task(chat(trainer)), asyncio.create_task(trainer.post("/v1/completions", json=completion))]
+    await settled(lambda: served.llm.get_num_unfinished_requests() == 5)
+
+    await trainer.post(path, json={})
+    replies = await asyncio.gather(*asked)
+    await trainer.post("/resume")
+
+    assert [reply.status_code for reply in replies] == [503, 503]
+    assert all("before its reply was complete" in reply.json()["error"]["message"] for reply in replies)
+    await idle()
+
+
+async def test_while_an_update_is_open_nothing_else_may_change_the_engine(served, trainer, update):
+    assert (await step(trainer, "start_weight_update"))[0] == 200
+
+    for path in ("start_weight_update", "pause", "resume", "sleep", "wake_up"):
+        status, body = await step(trainer, path)
+        assert (status, body["error"]["code"]) == (409, 409)
+        assert "a weight update is open: finish it first" in body["error"]["message"]
+    assert (await step(trainer, "init_weight_transfer_engine", {"init_info": {}}))[0] == 409
+    refit = asyncio.create_task(served.worker.update_weights_via_ipc_zmq_async())
+    await asyncio.wait((refit,), timeout=0.3)
+    waits = not refit.done()
+    refit.cancel()
+    assert (await update())[0] == 200
+    assert (await step(trainer, "finish_weight_update", {"weight_version": "s1"}))[0] == 200
+
+    assert waits
+    assert (await trainer.get("/is_paused")).json() == {"is_paused": False}
+    assert (await trainer.get("/weight_info")).json() == {"weight_version": "s1"}
+    assert served.worker.last_refit.version == "s1"
+
+
+async def test_steps_without_a_start_are_a_conflict_that_names_the_call(trainer):
+    for name, body in (("update_weights", {"update_info": {}}), ("finish_weight_update", None)):
+        status, reply = await step(trainer, name, body)
+
+        assert status == 409
+        assert "no weight update is open; start one with start_weight_update" in reply["error"]["message"]
+
+
+async def test_a_trainer_that_is_gone_is_given_up_and_requests_go_on(served, trainer, limit, idle):
+    limit(timeout_s=1.0)
+    assert (await step(trainer, "start_weight_update"))[0] == 200
+    asked = asyncio.create_task(chat(trainer, max_tokens=4))
+
+    reply = await asked
+
+    assert reply.status_code == 200
+    status, body = await step(trainer, "finish_weight_update")
+    assert status == 409
+    given_up = "the weight update was given up: no call came for 1 s (refit.timeout_s)"
+    assert given_up in body["error"]["message"]
+    assert any(text.startswith(given_up) for text in served.worker.warnings)
+    assert (await step(trainer, "start_weight_update"))[0] == 200
+    assert (await step(trainer, "finish_weight_update"))[0] == 200
+    await idle()
+
+
+async def test_weights_that_are_not_numbers_are_named_counted_and_never_generated_from(trainer, update, whole, idle):
+    await step(trainer, "start_weight_update")
+    asked = asyncio.create_task(chat(trainer))
+    status, body = await update("nan")
+
+    assert status == 500
+    assert "o_proj.weight (2 values)" in body["error"]["message"]
+    assert (await asked).status_code == 503
+    reply = await chat(trainer)
+    assert reply.status_code == 503
+    assert "a refit failed half-way" in reply.json()["error"]["message"]
+    assert (await step(trainer, "finish_weight_update"))[0] == 409
+    await whole()
+    assert (await chat(trainer, max_tokens=2)).status_code == 200
+    await idle()
+
+
+async def test_a_trainer_that_ends_in_the_middle_leaves_an_engine_that_says_so(trainer, update, whole, limit, idle):
+    limit(timeout_s=10.0)  # enough for the part that comes
+    await step(trainer, "start_weight_update")
+    assert (await update())[0] == 200
+
+    assert (await chat(trainer)).status_code == 503  # it waited in the engine, which gave the update up
+    reply = await chat(trainer)
+
+    assert reply.status_code == 503
+    assert "no call came for 10 s" in reply.json()["error"]["message"]
+    limit(timeout_s=120.0)
+    await whole()
+    assert (await chat(trainer, max_tokens=2)).status_code == 200
+    await idle()
+
+
+async def test_a_stream_waits_for_the_update_and_goes_on_with_the_new_weights(served, trainer, update, settled, idle):
+    states = served.llm.output_processor.request_states
+    asked = asyncio.create_task(chat(trainer, ignore_eos=True))
+    await settled(lambda: any(state.detokenizer.num_output_tokens() > 3 for state in states.values()))
+
+    await step(trainer, "start_weight_update")
+    made = [state.detokenizer.num_output_tokens() for state in states.values()]
+    await update()
+    await asyncio.sleep(0.3)
+    still = [state.detokenizer.num_output_tokens() for state in states.values()]
+    await step(trainer, "finish_weight_update", {"weight_version": "while-streaming"})
+    message = (await asked).json()["choices"][0]["message"]
+
+    assert made == still
+    assert message["weight_versions"][-1][0] == "while-streaming"
+    assert len(message["weight_versions"]) == 2
+    await idle()
+
+
+async def test_an_update_during_a_pause_leaves_the_engine_paused(trainer, whole):
+    await trainer.post("/pause")
+    await whole()
+
+    paused = (await trainer.get("/is_paused")).json()
+    await trainer.post("/resume")
+
+    assert paused == {"is_paused": True}
+
+
+async def test_what_the_platform_cannot_do_is_refused_with_the_worker_s_reason(trainer):
+    status, body = await step(trainer, "sleep")
+
+    assert status == 400
+    assert "vLLM's CPU platform cannot give memory back" in body["error"]["message"]
