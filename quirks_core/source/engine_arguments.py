@@ -15,7 +15,7 @@ from operator import or_
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
-from quirks_core.source.source_tree import SourceTree
+from quirks_core.source.source_tree import SourceTree, syntax_tree
 
 _MODULE = "vllm.engine.arg_utils"
 _CLASSES = ("EngineArgs", "AsyncEngineArgs")
@@ -237,7 +237,8 @@ class EngineArguments:
             case ast.Constant(value=None):
                 return None
             case ast.Constant(value=str(text)):  # a forward reference
-                return self.annotated_type(ast.parse(text, mode="eval").body, module, depth + 1)
+                (expression,) = syntax_tree(text.strip()).body
+                return self.annotated_type(expression.value, module, depth + 1) if isinstance(expression, ast.Expr) else Any
             case ast.Name(id=name) if name in _PLAIN:
                 return _PLAIN[name]
             case ast.Name(id=name):

@@ -30,6 +30,7 @@ from quirks_core.source.name_scopes import (
     text_of,
     value_of,
 )  # fmt: skip
+from quirks_core.source.source_tree import syntax_tree
 
 _VLLM = "vllm"
 _FILE = re.compile(r"(?:vllm/)?((?:\w+/)*\w+\.py)")
@@ -90,7 +91,7 @@ def read_patches(text: str, name: str) -> list[MonkeyPatch]:
         SyntaxError, ValueError, RecursionError, MemoryError: It is no Python that could be read.
     """
     file = _File(name)
-    file.walk(ast.parse(text).body, {}, Where())
+    file.walk(syntax_tree(text).body, {}, Where())
     return file.found
 
 

@@ -20,6 +20,7 @@ from quirks_core.base.record import Record
 from quirks_core.source.definitions import Definition, Missing, resolve
 from quirks_core.source.monkey_patches import MonkeyPatch, Way, read_patches
 from quirks_core.source.name_scopes import Function
+from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section, Side, Verdict, verdict_of
 from quirks_core.upgrade.release import Release
@@ -342,7 +343,7 @@ def _file(source: VllmSource, file: str) -> str | None:
 
 def _code(node: ast.stmt) -> str:
     """Code without comments, layout, docstrings and the annotations of functions."""
-    copy = ast.parse(ast.unparse(node))
+    copy = syntax_tree(ast.unparse(node))
     for inner in ast.walk(copy):
         if isinstance(inner, ast.arg):
             inner.annotation = None
@@ -380,7 +381,7 @@ def _parameters(found: ast.arguments) -> dict[str, bool]:
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    copy = ast.parse(f"def f({ast.unparse(node.args)}): ...").body[0]
+    copy = syntax_tree(f"def f({ast.unparse(node.args)}): ...").body[0]
     for inner in ast.walk(copy):
         if isinstance(inner, ast.arg):
             inner.annotation = None

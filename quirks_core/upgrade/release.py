@@ -28,6 +28,7 @@ from quirks_core.base import private_folder
 from quirks_core.base.errors import UsageError, words
 from quirks_core.base.json_values import sha256
 from quirks_core.facts.packages import PACKAGES
+from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.index import IndexFile, IndexUnreachableError, PackageIndex
 from quirks_core.upgrade.wheel import UnreadableReleaseError, fetch, unpack
@@ -388,7 +389,7 @@ def _declared_version(folder: Path) -> str | None:
     """The version that ``_version.py`` or ``version.py`` gives as a literal; a checkout that nobody has built has none."""
     for file in (folder / "_version.py", folder / "version.py"):
         try:
-            tree = ast.parse(file.read_text(encoding="utf-8", errors="replace"))
+            tree = syntax_tree(file.read_text(encoding="utf-8", errors="replace"))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in ast.walk(tree):

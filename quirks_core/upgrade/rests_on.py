@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from quirks_core.hook import seams
+from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import PACKAGE
@@ -50,7 +51,7 @@ def _found() -> Iterator[tuple[str, str]]:
         for file in sorted(INSTALLED.package_files(package)) if root else ():
             try:
                 text = file.read_text(encoding="utf-8")
-                tree = ast.parse(text if f"from {PACKAGE}" in text else "")  # most files import nothing of it
+                tree = syntax_tree(text if f"from {PACKAGE}" in text else "")  # most files import nothing of it
             except (OSError, SyntaxError, ValueError):
                 continue
             for node in _unguarded(tree):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import gc
+import inspect
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -75,6 +79,27 @@ def test_an_attribute_has_its_own_source_with_decorators_and_without_indentation
     assert {path: INSTALLED.attribute_source(f"{HOME}:{path}") for path in found} == found
     assert [path for path in absent if INSTALLED.attribute_source(f"{HOME}:{path}") is not None] == []
     assert [name for name in sys.modules if name.startswith("fake_read")] == []
+
+
+def test_threads_parse_at_once_while_garbage_is_collected():
+    """Code that a collection runs lets the other thread go on in the middle of a tree."""
+    text = inspect.getsource(argparse)
+    before = sys.getswitchinterval()
+
+    def at_a_collection(*_):
+        for _ in range(50):
+            pass
+
+    sys.setswitchinterval(1e-6)
+    gc.callbacks.append(at_a_collection)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            trees = list(pool.map(source_tree.syntax_tree, [text] * 60))
+    finally:
+        gc.callbacks.remove(at_a_collection)
+        sys.setswitchinterval(before)
+
+    assert len({len(tree.body) for tree in trees}) == 1
 
 
 @pytest.mark.parametrize("target", ["..x:y", "a..b:c", ".:x", "a b:c", "\0:x", "sys:path", "builtins:len"])

@@ -92,6 +92,7 @@ class Refitting:
             resume must not come in the middle of one.
         sockets: Folder of the processes' sockets; None before the first request for one.
         joined: Whether the engine's processes are in a group with a trainer.
+        backend: Which of vLLM's weight-transfer engines the processes have; ``none`` without one.
     """
 
     #: Address of the connection between this process' own sender and its engine.
@@ -121,6 +122,8 @@ class Refitting:
         self.sockets: Path | None = None
         self.joined = False
         self._engine = engine
+        config = engine.llm.vllm_config.weight_transfer_config
+        self.backend = "none" if config is None else str(config.backend)
         self._clear_cache = bool(plan.value("refit.clear_cache"))
         self._dummy = plan.value("engine.load_format") == "dummy"
         keeps = section.keep_memory
@@ -261,12 +264,6 @@ class Refitting:
     async def finish(self, version: str | None = None) -> None:
         """Puts the weights of the open update in force; arguments and errors as for `receive` and `take_part`."""
         await self._opened().end(version)
-
-    @property
-    def backend(self) -> str:
-        """Which of vLLM's weight-transfer engines the processes have."""
-        config = self._engine.llm.vllm_config.weight_transfer_config
-        return "none" if config is None else str(config.backend)
 
     def _check_backend(self) -> None:
         if self.backend != BACKEND:
