@@ -19,10 +19,10 @@ from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, no, 
 _SLOT = "engine.compilation_config"
 #: Removed keys, and what to set instead.
 _INSTEAD = {
-    "full_cuda_graph": "cudagraph_mode: FULL for true, and no key for false",
-    "level": "mode, with the same number",
-    "use_cudagraph": "cudagraph_mode: NONE for false, and no key for true",
-    "use_inductor": "backend: eager for false, and no key for true",
+    "full_cuda_graph": f"{_SLOT}.cudagraph_mode: FULL for true, and no key for false",
+    "level": f"{_SLOT}.mode, with the same number",
+    "use_cudagraph": f"{_SLOT}.cudagraph_mode: NONE for false, and no key for true",
+    "use_inductor": f"{_SLOT}.backend: eager for false, and no key for true",
 }
 _removed = {key: setting(f"{_SLOT}.{key}").is_set() for key in _INSTEAD}
 

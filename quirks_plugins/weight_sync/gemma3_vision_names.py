@@ -2,8 +2,8 @@
 
 What happens: the first refit that has these weights fails with "There is no module or parameter named". Since transformers 5.8
 ``SiglipVisionModel`` no longer wraps another module (NVIDIA-NeMo/Megatron-Bridge#4220), so that a trainer's parameter is
-``model.vision_tower.encoder…``. Google's checkpoints and vLLM have ``vision_tower.vision_model.encoder…``. ``save_pretrained`` of a
-new model writes ``vision_tower.encoder…``, so that vLLM cannot load such a checkpoint either.
+``model.vision_tower.encoder…``. Google's checkpoints and vLLM have ``vision_tower.vision_model.encoder…``. The file that
+``save_pretrained`` writes of a new model has ``vision_tower.encoder…``, too.
 
 What this changes: nothing; the plan says what to send. NeMo RL puts the missing part back by a regular expression
 (``fix_gemma3_vision_weight_name``). A trainer that freezes the tower can leave its weights out of refits, if the engine loaded
