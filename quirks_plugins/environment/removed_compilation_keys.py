@@ -9,12 +9,12 @@ What this changes: the run is refused before the engine starts, and the message 
 When it can go: when recipes for such releases are not in use any more.
 
 Evidence: all four were tried on vLLM 0.32.0. ``CompilationConfig`` was read in 0.11.0, which has all, in 0.15.1, which has
-``level`` alone, and in 0.26.0 and 0.33.0, which have none.
+``level`` alone, and in 0.26.0 and 0.33.0, which have none; a static probe.
 """
 
 from __future__ import annotations
 
-from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, no, report, setting, unknown, yes
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, setting, unknown, yes
 
 _SLOT = "engine.compilation_config"
 #: Removed keys, and what to set instead.
@@ -42,6 +42,11 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/29323"),
         report("https://github.com/NVIDIA-NeMo/RL/pull/1962"),
     ],
+    evidence=StaticProbe(
+        "vllm.config.compilation",
+        r"\n    (full_cuda_graph|level|use_cudagraph|use_inductor): ",
+        found_means_affected=False,
+    ),
     examples=[
         yes("qwen3", {_SLOT: {"use_inductor": False}}, vllm="0.32.0", refuses="backend: eager"),
         yes("qwen3", {_SLOT: {"level": 0}}, vllm="0.26.0", purpose="serve", refuses="mode"),

@@ -14,7 +14,8 @@ that sends Mistral's own names is right with ``mistral``. NeMo RL sets the first
 When it can go: when the loader of Pixtral takes the names of transformers, or refuses those that it does not know.
 
 Evidence: ``get_config``, ``DefaultModelLoader`` and ``PixtralForConditionalGeneration.load_weights`` were read in vLLM 0.26.0
-and 0.33.0, where the last is the same; the names are those of transformers 5.19. No refit of such a model was run.
+and 0.33.0, where the last is the same; a static probe. The names are those of a small model, and of its saved file, with
+transformers 5.19.0. No refit of such a model was run.
 """
 
 from __future__ import annotations

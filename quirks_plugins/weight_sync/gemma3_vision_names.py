@@ -12,7 +12,8 @@ them from the checkpoint.
 When it can go: when vLLM's Gemma 3 takes both names.
 
 Evidence: the names are those of a small model, and of its saved file, with transformers 5.19.0. Those that vLLM takes were read
-in 0.26.0, 0.32.0 and 0.33.0 (``Gemma3ForConditionalGeneration.hf_to_vllm_mapper``, ``SiglipVisionModel``). No refit was run.
+in 0.26.0, 0.32.0 and 0.33.0 (``Gemma3ForConditionalGeneration.hf_to_vllm_mapper``, ``SiglipVisionModel``); a static probe.
+No refit was run.
 """
 
 from __future__ import annotations
