@@ -9,7 +9,8 @@ word, because Pixtral's projector has other names (``w_in``, ``w_out``).
 
 What this changes: in rollouts ``engine.config_format`` becomes ``hf``, and ``engine.load_format`` ``hf`` where it is ``auto``.
 vLLM then builds ``Mistral3ForConditionalGeneration``, which takes the names of transformers. An explicit value stays: a trainer
-that sends Mistral's own names is right with ``mistral``. NeMo RL sets the first for the same reason.
+that sends Mistral's own names is right with ``mistral``. Where the files for transformers have no index, vLLM reads those of
+both formats and fails; start such a model with ``load_format: dummy``. NeMo RL sets ``config_format`` for the same reason.
 
 When it can go: when the loader of Pixtral takes the names of transformers, or refuses those that it does not know.
 
