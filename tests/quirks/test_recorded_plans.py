@@ -129,7 +129,7 @@ _RUNS = {
     "eager off": Run({"recipe": "deepscaler", **_engine(enforce_eager=False)}),
     "other slots": Run(
         _engine(
-            gpu_memory_utilization=0.5, max_num_seqs=4, compilation_config={"level": 0}, vllm_kwargs={"block_size": 32},
+            gpu_memory_utilization=0.5, max_num_seqs=4, compilation_config={"mode": 0}, vllm_kwargs={"block_size": 32},
             kv_cache_dtype="fp8", max_model_len=512, async_scheduling=False, enable_chunked_prefill=True,
         )
     ),

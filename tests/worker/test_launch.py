@@ -42,7 +42,7 @@ EVERYTHING = {
     "logprobs_mode": "raw_logprobs",
     "seed": 0,
     "max_num_seqs": 8,
-    "compilation_config": {"level": 0},
+    "compilation_config": {"mode": 0},
     "hf_overrides": {"max_window_layers": 5},
     "block_size": 16,
 }

@@ -1,0 +1,74 @@
+"""An FP8 checkpoint makes an FP8 engine, and a trainer in bfloat16 sends weights without scales.
+
+What happens: after the first refit the policy generates garbage or NaN. vLLM builds the layers of DeepSeek-V3, MiniMax-M2 or
+Mistral Medium 3.5 as ``config.json`` says, in FP8 with scales. Loading copies a bfloat16 tensor of the same shape into an FP8
+weight without a word. The scales, which the refit lacks, belong to other weights, or are uninitialised after a layerwise reload
+(vllm-project/vllm#45835 saw NaN).
+
+What this changes: nothing; the plan says what to set. ``hf_overrides: {quantization_config: {}}`` makes vLLM build bfloat16
+layers. Such an engine cannot read the FP8 files and so starts from dummy weights. NeMo RL sets both for Mistral Medium 3.5, and
+asserts the second. A trainer that sends FP8 weights with their scales can ignore the note, and so can one that updates LoRA
+adapters alone. ``gptoss-mxfp4-refit`` says the same of MXFP4.
+
+When it can go: when vLLM refuses a weight of another dtype, or quantises it.
+
+Evidence: ``BasevLLMParameter``, ``RoutedExperts.weight_loader`` and ``ModelConfig._verify_quantization`` were read in vLLM
+0.26.0 and 0.33.0. No refit of an FP8 checkpoint was run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quirks_core import (
+    Advise,
+    Affected,
+    Fact,
+    Kind,
+    ModelFlag,
+    Quirk,
+    Severity,
+    no,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import quantized
+
+_FP8 = {"model_type": "deepseek_v3", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+_CLEARED: dict[str, Any] = {"engine.hf_overrides": {"quantization_config": {}}}
+
+QUIRK = Quirk(
+    id="fp8-checkpoint-refit",
+    title="An engine of an FP8 checkpoint takes bfloat16 weights of a refit without scales, silently",
+    flag=ModelFlag.WEIGHT_SYNC,
+    kind=Kind.RULE,
+    match=(
+        purpose("rollout")
+        & quantized
+        & Fact("model.config.quantization_config.quant_method").one_of("fp8")
+        & ~setting("engine.enable_lora").is_true()
+    ),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Advise(
+        "the checkpoint is FP8, and a refit in bfloat16 has no scales: send FP8 weights with scales, or set "
+        "engine.hf_overrides.quantization_config: {} and engine.load_format: dummy"
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/pull/45835"),
+        report("https://github.com/NVIDIA-NeMo/RL/pull/2875"),
+    ],
+    examples=[
+        yes(_FP8, vllm="0.32.0", advises="engine.hf_overrides.quantization_config"),
+        yes({**_FP8, "model_type": "minimax_m2"}, vllm="0.26.0"),
+        no(_FP8, _CLEARED, vllm="0.32.0"),
+        no("deepseek_v3", vllm="0.32.0"),
+        no(_FP8, {"engine.enable_lora": True}, vllm="0.32.0"),
+        no(_FP8, vllm="0.32.0", purpose="serve"),
+        no({"model_type": "qwen3", "quantization_config": {"quant_method": "awq"}}, vllm="0.32.0"),
+        unknown(_FP8),
+    ],
+)

@@ -1,0 +1,72 @@
+"""Trainers with transformers 5.8 or later name the weights of Gemma 3's vision tower otherwise than vLLM does.
+
+What happens: the first refit that has these weights fails with "There is no module or parameter named". Since transformers 5.8
+``SiglipVisionModel`` no longer wraps another module (NVIDIA-NeMo/Megatron-Bridge#4220), so that a trainer's parameter is
+``model.vision_tower.encoder…``. Google's checkpoints and vLLM have ``vision_tower.vision_model.encoder…``. The file that
+``save_pretrained`` writes of a new model has ``vision_tower.encoder…``, too.
+
+What this changes: nothing; the plan says what to send. NeMo RL puts the missing part back by a regular expression
+(``fix_gemma3_vision_weight_name``). A trainer that freezes the tower can leave its weights out of refits, if the engine loaded
+them from the checkpoint.
+
+When it can go: when vLLM's Gemma 3 takes both names.
+
+Evidence: the names are those of a small model, and of its saved file, with transformers 5.19.0. Those that vLLM takes were read
+in 0.26.0, 0.32.0 and 0.33.0 (``Gemma3ForConditionalGeneration.hf_to_vllm_mapper``, ``SiglipVisionModel``); a static probe.
+No refit was run.
+"""
+
+from __future__ import annotations
+
+from quirks_core import (
+    Advise,
+    Affected,
+    Fact,
+    Kind,
+    ModelFlag,
+    Quirk,
+    Severity,
+    StaticProbe,
+    model_type,
+    no,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+
+_VISION = {"model_type": "gemma3", "vision_config": {"model_type": "siglip_vision_model"}}
+
+QUIRK = Quirk(
+    id="gemma3-vision-names",
+    title="A refit of Gemma 3's vision tower fails with the names of transformers 5.8 and later",
+    flag=ModelFlag.WEIGHT_SYNC,
+    kind=Kind.RULE,
+    match=(
+        purpose("rollout")
+        & model_type("gemma3")
+        & Fact("model.is_multimodal").is_true()
+        & ~setting("engine.language_model_only").is_true()
+    ),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Advise(
+        "a trainer with transformers 5.8 or later must send vision_tower.vision_model.… where its model has vision_tower.…"
+    ),
+    severity=Severity.CRASH,
+    crash=r"There is no module or parameter named '(model\.)?vision_tower\.(encoder|embeddings|post_layernorm)",
+    references=[
+        report("https://github.com/NVIDIA-NeMo/RL/pull/2565"),
+        report("https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/4220"),
+    ],
+    evidence=StaticProbe(
+        "vllm.model_executor.models.gemma3_mm", r"\"model\.vision_tower\.\": \"vision_tower\.\",", found_means_affected=True
+    ),
+    examples=[
+        yes(_VISION, vllm="0.32.0", advises="vision_tower.vision_model"),
+        no(_VISION, {"engine.language_model_only": True}, vllm="0.32.0"),
+        no(_VISION, vllm="0.32.0", purpose="serve"),
+        no("gemma3_text", vllm="0.32.0"),
+        unknown(_VISION),
+    ],
+)
