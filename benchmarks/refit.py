@@ -61,9 +61,9 @@ class Collected:
     def __init__(self) -> None:
         self.ms = 0.0
         self._start = 0.0
-        gc.callbacks.append(self._notify)
+        gc.callbacks.append(self._at_collection)
 
-    def _notify(self, phase: str, _: dict[str, int]) -> None:
+    def _at_collection(self, phase: str, _: dict[str, int]) -> None:
         now = time.perf_counter()
         if phase == "stop":
             self.ms += (now - self._start) * 1e3

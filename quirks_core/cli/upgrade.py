@@ -162,9 +162,8 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release | None
             )
         with ThreadPoolExecutor(1) as pool:
             if after is not None and not options.read_only:
-                pool.submit(
-                    read_serve_command, options.cmd, after.source, notify=progress(options)
-                )  # at the same time: the answer is kept
+                # At the same time: its answer is kept for the comparison.
+                pool.submit(read_serve_command, options.cmd, after.source, notify=progress(options))
             try:
                 command, config = load_server_command(options, before.source)
             except UsageError as error:

@@ -122,10 +122,10 @@ def _patches_head(report: PatchReport) -> str:
 
 def _patches_verdict(report: PatchReport) -> str:
     counts = [(len(report.of(level)), text) for level, text in _OF_PATCHES.items()]
-    given = [f"{count} {text}" for count, text in counts if count]
+    parts = [f"{count} {text}" for count, text in counts if count]
     if kept := len(report.unchanged):
-        given.append("1 target is as before" if kept == 1 else f"{kept} targets are as before")
-    return f"{report.verdict}: {', '.join(given)}"
+        parts.append("1 target is as before" if kept == 1 else f"{kept} targets are as before")
+    return f"{report.verdict}: {', '.join(parts)}"
 
 
 def show_patches(screen: Screen, report: PatchReport) -> None:

@@ -173,12 +173,12 @@ def _probe(
     if probe.package != PACKAGE:
         return
     old, new = (ask(probe, source=release.source) for release in (before, after))
-    given = f"{probe}: {before.label} {says(old)}, {after.label} {says(new)}"
+    answers = f"{probe}: {before.label} {says(old)}, {after.label} {says(new)}"
     if Answer.UNKNOWN not in (in_range, new) and in_range is not new:
         range_says = "affected" if in_range is Answer.YES else "not affected"
-        yield item(Kind.CONTRADICTION, f"the versions say that {after.label} is {range_says}, but {given}")
+        yield item(Kind.CONTRADICTION, f"the versions say that {after.label} is {range_says}, but {answers}")
     elif old is not new:
-        yield item(Kind.PROBE if new is not Answer.UNKNOWN else Kind.CONTRADICTION, given)
+        yield item(Kind.PROBE if new is not Answer.UNKNOWN else Kind.CONTRADICTION, answers)
 
 
 def _answer(loaded: Loaded, release: Release) -> Answer:

@@ -114,8 +114,8 @@ def _unregistered(name: str, old: _Class | str | None, before: OnRelease, after:
             Level.STOP, name, f"neither {before.release.label} nor {after.release.label} registers it; {_BY_TRANSFORMERS}"
         )
     last = _last_release(after.release, name)
-    given = f" (its registry says: supported until {last})" if last else ""
-    return _finding(Level.STOP, name, f"{after.release.label} no longer registers it{given}; it was {old}; {_BY_TRANSFORMERS}")
+    until = f" (its registry says: supported until {last})" if last else ""
+    return _finding(Level.STOP, name, f"{after.release.label} no longer registers it{until}; it was {old}; {_BY_TRANSFORMERS}")
 
 
 # ---- imports

@@ -28,18 +28,18 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
         form: How changes are written.
     """
     found = diff(before.plan, after.plan)
-    given: set[str] = set()
+    reported: set[str] = set()
     changed: set[str] = set()
     for change in found.quirks:
         if change.a is None or change.b is None or change.a.state is not change.b.state:
             yield from _state(change, after, registry)
-            given |= set(_slots_of(after.plan, change.id))
+            reported |= set(_slots_of(after.plan, change.id))
             changed.add(change.id)
     if undecided := _undecided(before.plan, after.plan):
         message = f"{len(undecided)} quirks are undecided on both releases: a fact is missing"
         yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="undecided", message=message, lines=tuple(undecided))
     for slot in found.slots:
-        if slot.slot not in given and (slot.a.value, slot.a.who) != (slot.b.value, slot.b.who):
+        if slot.slot not in reported and (slot.a.value, slot.a.who) != (slot.b.value, slot.b.who):
             message = f"{_value(slot.a.value)} ({', '.join(slot.a.who) or 'not set'}) becomes {_value(slot.b.value)} "
             message += f"({', '.join(slot.b.who) or 'not set'})"
             yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=slot.slot, message=message)

@@ -132,7 +132,7 @@ def find_release(
                 return kept
     index = index or PackageIndex.of_pip()
     try:
-        listed, given = _listed(index, names)
+        listed, named = _listed(index, names)
     except IndexUnreachableError:
         for name in names:
             if wanted is not None and (kept := _kept(name, wanted, names)) is not None:
@@ -144,7 +144,7 @@ def find_release(
         if of_version:
             version = of_version[0].version  # 0.33 is 0.33.0
             if (kept := _kept(name, version, names)) is None:
-                lacking = [other for other in names[: names.index(name)] if other in given]
+                lacking = [other for other in names[: names.index(name)] if other in named]
                 _provide(index, name, version, of_version, lacking, notify)
                 kept = _kept(name, version, names)
             if kept is not None:

@@ -70,12 +70,12 @@ def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Findi
         message = "the release has no version, so that it cannot be held against the versions that other packages support"
         yield Finding(section=Section.TRAINERS, level=Level.NOTE, subject=after.release.name, message=message)
         return
-    given = set()
+    named = set()
     for name, item in sorted(_installed().items()):
         for need in item.needs:
             if canonicalize_name(need.name) not in PACKAGES[PACKAGE] or need.specifier.contains(version, prereleases=True):
                 continue
-            given.add(name)
+            named.add(name)
             is_optional = need.marker is not None and "extra" in str(need.marker)
             if is_optional and canonicalize_name(need.name) != after.release.distribution:
                 continue  # an extra for the other build
@@ -83,7 +83,7 @@ def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Findi
             level = Level.NOTE if is_optional else Level.STOP
             yield Finding(section=Section.TRAINERS, level=level, subject=name, message=words)
     window = trainer.window if trainer is not None else ""
-    if trainer is not None and window and trainer.name not in given:
+    if trainer is not None and window and trainer.name not in named:
         try:
             supports = SpecifierSet(window).contains(version, prereleases=True)
         except InvalidSpecifier:

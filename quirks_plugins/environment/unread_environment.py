@@ -53,6 +53,6 @@ async def scenario(lab: Lab) -> Outcome:
 
     if name in vllm.envs.environment_variables:
         return Outcome(True, f"{name} is set", "vLLM reads it", "read, or the plan says so")
-    given = any(name in note.text for note in plan.warnings)
-    got = "vLLM does not read it, and the plan says so" if given else "vLLM does not read it, and the plan is silent"
-    return Outcome(given, f"{name} is set", got, "read, or the plan says so")
+    is_named = any(name in note.text for note in plan.warnings)
+    got = "vLLM does not read it, and the plan says so" if is_named else "vLLM does not read it, and the plan is silent"
+    return Outcome(is_named, f"{name} is set", got, "read, or the plan says so")

@@ -65,13 +65,13 @@ def ways_out(refusal):
 def test_a_conflict_changes_nothing_and_names_everybody_with_what_they_want_and_a_switch_that_settles_it(conflict_of, wanted):
     plan = conflict_of(wanted)
 
-    given = "\n".join(map(str, plan.refusals))
+    listed = "\n".join(map(str, plan.refusals))
     assert plan.refusals
     assert plan.changes == {}
     assert {item.status for item in plan.adjustments} == {Status.CONFLICT}
     for n in range(len(wanted)):
-        assert f"quirk-{n} (dist-{n} {n}.5, pack_{n}/file.py:{10 + n})" in given
-        assert re.search(rf"quirk-{n} wants \S+ (=|≤|≥|one of|includes) \S", given)
+        assert f"quirk-{n} (dist-{n} {n}.5, pack_{n}/file.py:{10 + n})" in listed
+        assert re.search(rf"quirk-{n} wants \S+ (=|≤|≥|one of|includes) \S", listed)
     for refusal in plan.refusals:
         assert (refusal.kind, refusal.slot in refusal.reason) == ("conflict", True)
         for off in ways_out(refusal):

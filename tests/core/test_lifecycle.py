@@ -59,9 +59,9 @@ def test_the_evidence_names_ranges_versions_and_runs_and_why_it_is_to_be_deleted
     dormant, expired = (make_quirk(affected=vllm(fixed=text), evidence=PairedRun("mine:run")) for text in ("0.9.2", "0.8"))
     why = f"vllm is fixed in 0.8, and nothing below {SUPPORTED_FLOOR['vllm']} is supported: delete this quirk"
 
-    given = [lifecycle(loaded(quirk), {"vllm": "0.32.0"}).evidence for quirk in (dormant, expired)]
+    evidence_of_both = [lifecycle(loaded(quirk), {"vllm": "0.32.0"}).evidence for quirk in (dormant, expired)]
 
-    assert given == [
+    assert evidence_of_both == [
         ("affected: vllm < 0.9.2", "installed: vllm 0.32.0", "paired run: mine:run"),
         ("affected: vllm < 0.8", why),
     ]

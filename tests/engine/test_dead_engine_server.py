@@ -42,13 +42,13 @@ async def test_plain_answers_and_streams_of_a_dead_engine_say_what_the_worker_sa
             later = [await ask(stream=stream) for stream in (False, True)]
             health = await http.get("/health")
 
-    given = f"EngineCore (pid {core}) was killed by SIGKILL; call restart_async, or make a new worker"
+    death = f"EngineCore (pid {core}) was killed by SIGKILL; call restart_async, or make a new worker"
     for reply in (plain, several, *later):
         assert reply.status_code == 503
-        assert given in reply.json()["error"]["message"]
+        assert death in reply.json()["error"]["message"]
     for stream in streams:
         *_, error, done = [line for line in stream.text.splitlines() if line]
         assert json.loads(error.removeprefix("data: "))["error"]["code"] == 503
-        assert given in error
+        assert death in error
         assert done == "data: [DONE]"
     assert (health.status_code, health.content) == (503, b"")

@@ -155,7 +155,7 @@ def running_requests(health):
 
 
 def agree(found, wanted):
-    """Returns whether two runs differ by rounding alone: where tokens part, two logits were nearly equal, in few places."""
+    """Returns whether two runs differ by rounding alone: where tokens part, two logits were nearly equal, and not all do."""
     same = total = 0
     for (ids, logprobs), (wanted_ids, wanted_logprobs) in zip(found, wanted, strict=True):
         total += len(wanted_ids)

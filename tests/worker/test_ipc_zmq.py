@@ -163,7 +163,7 @@ def test_a_file_that_a_killed_process_left_is_replaced(background, address):
 
 
 @pytest.mark.parametrize(
-    ("message", "given"),
+    ("message", "words"),
     [
         (b"\x80\x04pickle", "sent something that is no JSON"),
         (b"[1, 2]", "sent list instead of a message"),
@@ -174,13 +174,13 @@ def test_a_file_that_a_killed_process_left_is_replaced(background, address):
         (b'{"protocol": 3, "manifest": [["a"]]}', "the trainer's first message makes no sense: ValueError"),
     ],
 )
-def test_a_wrong_message_gets_an_answer_that_names_the_problem(background, address, stranger, message, given):
+def test_a_wrong_message_gets_an_answer_that_names_the_problem(background, address, stranger, message, words):
     receiving = background(receive, address)
 
     stranger.send(message)
 
-    assert given in json.loads(stranger.recv())["error"]
-    assert given in error_of(receiving)
+    assert words in json.loads(stranger.recv())["error"]
+    assert words in error_of(receiving)
 
 
 def test_a_chunk_out_of_turn_is_an_error(background, address, stranger):

@@ -168,15 +168,15 @@ def proven(acme, tmp_path):  # noqa: ARG001 - for its effect
 
 
 def test_a_scenario_that_passes_only_with_the_quirk_proves_that_it_is_needed(proven):
-    given = []
+    notified = []
 
-    proof = proven("needed", notify=given.append)
+    proof = proven("needed", notify=notified.append)
 
     assert (proof.conclusion, proof.calls_for_action) == (Conclusion.NEEDED, False)
     (finding,) = proof.findings
     assert finding.with_quirk.outcome == Outcome(True, "time limit", "5.0", "5.0")
     assert finding.without_quirk.outcome == Outcome(False, "time limit", "None", "5.0")
-    assert given == ["acme-limit with the quirk", "acme-limit without the quirk"]
+    assert notified == ["acme-limit with the quirk", "acme-limit without the quirk"]
 
 
 def test_a_scenario_that_passes_without_the_quirk_proves_that_it_is_not_needed(proven):

@@ -41,7 +41,7 @@ def reserved():
 
 
 @pytest.mark.parametrize(
-    ("section", "given"),
+    ("section", "words"),
     [
         ({"prot": 1}, "server.prot: unknown key; did you mean 'port'"),
         ({"port": 70000}, "server.port"),
@@ -54,11 +54,11 @@ def reserved():
         ({"rl_routes": True, "rl_api_key": KEY, "api_key": KEY}, "who may generate could replace the weights"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(section, given):
+def test_what_makes_no_sense_is_a_usage_error(section, words):
     with pytest.raises(UsageError) as caught:
         GenerationConfig.parse({"model": "m", "server": section})
 
-    assert given in str(caught.value)
+    assert words in str(caught.value)
     assert KEY not in str(caught.value)
 
 

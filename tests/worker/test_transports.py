@@ -234,8 +234,8 @@ def test_a_trainer_that_is_killed_half_way_is_missed_at_once(start, background, 
 
     trainer.kill()
 
-    given = {"ipc_zmq": "the trainer died or closed its socket half-way", "collective": wire.gone}
-    assert given[wire.name] in error_of(receiving)
+    expected = {"ipc_zmq": "the trainer died or closed its socket half-way", "collective": wire.gone}
+    assert expected[wire.name] in error_of(receiving)
 
 
 def test_an_engine_process_that_is_killed_half_way_is_missed_by_all_at_once(start, background, wired):
@@ -264,8 +264,8 @@ def test_a_trainer_whose_tensors_cannot_be_had_ends_the_refit_on_both_sides(back
     with pytest.raises(RuntimeError, match="the optimizer has gone"):
         wire.send(source, Manifest.of(many(2).items()))
 
-    given = {"ipc_zmq": "the trainer reports: RuntimeError: the optimizer has gone", "collective": wire.gone}
-    assert given[wire.name] in error_of(receiving)
+    expected = {"ipc_zmq": "the trainer reports: RuntimeError: the optimizer has gone", "collective": wire.gone}
+    assert expected[wire.name] in error_of(receiving)
 
 
 def test_a_trainer_that_fails_before_it_sends_anything_ends_the_refit_on_both_sides(background, wired):
@@ -278,8 +278,8 @@ def test_a_trainer_that_fails_before_it_sends_anything_ends_the_refit_on_both_si
     with pytest.raises(RuntimeError, match="the optimizer has gone"):
         wire.send(source)
 
-    given = {"ipc_zmq": "the trainer reports: RuntimeError: the optimizer has gone", "collective": wire.gone}
-    assert given[wire.name] in error_of(receiving)
+    expected = {"ipc_zmq": "the trainer reports: RuntimeError: the optimizer has gone", "collective": wire.gone}
+    assert expected[wire.name] in error_of(receiving)
 
 
 def test_a_name_that_comes_twice_is_rejected_by_the_engine_and_the_next_refit_is_good(background, wired):
@@ -306,8 +306,8 @@ def test_a_receiver_that_fails_ends_the_refit_on_both_sides(background, wired):
 
     receiving = background(break_down)
 
-    given = {"ipc_zmq": "reports: RuntimeError: no such layer", "collective": wire.gone}
-    with pytest.raises(TransferError, match=given[wire.name]):
+    expected = {"ipc_zmq": "reports: RuntimeError: no such layer", "collective": wire.gone}
+    with pytest.raises(TransferError, match=expected[wire.name]):
         wire.send(many().items)
     assert isinstance(receiving.exception(HUNG_S), RuntimeError)
 

@@ -17,7 +17,7 @@ from quirks_core.base.record import Record
 from quirks_core.base.text import listed
 from quirks_core.hook import receipts
 from worker.refit.running import Server
-from worker.refit.weights import checkpoint as files
+from worker.refit.weights.checkpoint import read
 from worker.refit.weights.expected import common, engine_tensors, expected
 
 _RECEIPT = "MODEL_QUIRKS_RECEIPT"
@@ -105,7 +105,7 @@ def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
         entries = server.look()
         whole = not any(entry.sampled for entry in entries)
         held = [(name, digest) for entry in entries for name, digest in entry.digests.items()]
-        found_in = [expected(files.read(folder), whole=whole, **layout).digests for folder in checkpoints]
+        found_in = [expected(read(folder), whole=whole, **layout).digests for folder in checkpoints]
     elif (answer := server.ask("/weight_checker", {"action": "checksum"})) is not None:
         held = [(name.rpartition(":")[2], digest) for name, digest in answer["checksums"].items()]
         found_in = [_checksums(folder, **layout) for folder in checkpoints]
@@ -148,7 +148,7 @@ def of_process(pid: int) -> Weights:
 def _checksums(folder: Path, **layout: Any) -> dict[str, frozenset[str]]:
     """Returns vLLM's checksums (SHA-256) of what an engine may have of a checkpoint, by common name."""
     found: dict[str, set[str]] = defaultdict(set)
-    for name, tensor in engine_tensors(files.read(folder), **layout):
+    for name, tensor in engine_tensors(read(folder), **layout):
         found[name].add(hashlib.sha256(tensor.contiguous().view(-1).view(torch.uint8).numpy()).hexdigest())
     return {name: frozenset(texts) for name, texts in found.items()}
 

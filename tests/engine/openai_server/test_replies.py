@@ -108,7 +108,7 @@ async def test_a_request_can_do_without_and_outside_a_rollout_has_to_ask(client,
 
 
 @pytest.mark.parametrize(
-    ("field", "given"),
+    ("field", "words"),
     [
         ({"temperature": 1.0}, "temperature = 1 is not the rollout's temperature = 0.7"),
         ({"top_p": 0.9}, "top_p = 0.9 is not the rollout's top_p = 1"),
@@ -122,11 +122,11 @@ async def test_a_request_can_do_without_and_outside_a_rollout_has_to_ask(client,
         ({"watermarking": True}, "watermarking is not the rollout's"),
     ],
 )
-async def test_a_rollout_refuses_another_distribution_and_names_both(http, field, given):
+async def test_a_rollout_refuses_another_distribution_and_names_both(http, field, words):
     reply = await http.post("/v1/chat/completions", json={"model": NAME, "messages": HELLO, **field})
 
     assert reply.status_code == 400
-    assert given in reply.json()["error"]["message"]
+    assert words in reply.json()["error"]["message"]
     assert reply.json()["error"]["param"] == next(iter(field))
 
 

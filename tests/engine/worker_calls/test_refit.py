@@ -111,10 +111,10 @@ async def test_a_refit_that_is_not_as_announced_is_rejected_on_both_sides_and_no
     with pytest.raises(RefitRejectedError) as caught:
         await update()
 
-    given = await trainer.says()
+    answer = await trainer.says()
     assert "1 missing: model.extra; 1 different: model.norm.weight is float32 [64]" in str(caught.value)
     assert "the engine keeps the weights it had (version 'a')" in str(caught.value)
-    assert "reject" in given
+    assert "reject" in answer
     assert (await holds(policies.a)).passed
 
     await worker.prepare_refit_info_async(info(policies.b))

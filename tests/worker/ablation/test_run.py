@@ -148,11 +148,11 @@ async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
 
 
 async def test_what_quirks_change_besides_is_said(user):
-    given = []
+    notified = []
 
-    await tried(user("gemma4"), Table(STALE), "refit.scope", notify=given.append)
+    await tried(user("gemma4"), Table(STALE), "refit.scope", notify=notified.append)
 
-    assert given == ['1/1 refit.scope = "parameters" (restart); quirks then change engine.load_format: dummy to auto']
+    assert notified == ['1/1 refit.scope = "parameters" (restart); quirks then change engine.load_format: dummy to auto']
 
 
 # ---- when no further engine is started

@@ -121,17 +121,17 @@ def test_runs_that_differ_keep_their_results_side_by_side(file):
 
 
 async def test_a_variable_that_differs_is_named_and_costs_no_results(model, file, monkeypatch):
-    given = []
+    notified = []
     made = ParityRun(configured(model), Options(), state=file)
     made.store.put("cold-start", RESULT)
 
     with monkeypatch.context() as other:
         other.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
         with pytest.raises(RuntimeError, match="an engine is started"):
-            await run(configured(model), Options(), state=file, notify=given.append)
+            await run(configured(model), Options(), state=file, notify=notified.append)
 
     reason = "; nothing is resumed, because the last run differs in variable VLLM_LOGGING_LEVEL (its results stay)"
-    assert f"starting an engine{reason}" in given
+    assert f"starting an engine{reason}" in notified
     assert ParityRun(configured(model), Options(), state=file).store.found == 1
 
 
