@@ -217,7 +217,7 @@ def configuration(folder: Path, engines: Engines, setting: Setting, *, compiled:
         engine["compilation_config"] = _GRAPHS_ALONE
     return {
         "model": str(folder),
-        "purpose": "eval",
+        "purpose": "rollout",
         "engine": engine,
         "sampling": {"max_new_tokens": setting.new, "ignore_eos": True},
         "parallel": {"dp_strategy": engines.strategy},

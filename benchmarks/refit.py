@@ -178,6 +178,7 @@ def arguments(folder: Path) -> dict[str, Any]:
         "enforce_eager": True,
         "max_model_len": 1024,
         "gpu_memory_utilization": 0.35,
+        "kv_cache_memory_bytes": 1 << 30,  # the rest is for senders, whose memory an engine that has ended may still hold
         "skip_tokenizer_init": True,
     }
 

@@ -25,7 +25,13 @@ NEW_TOKENS = 24
 
 
 def worker(model, values=None, **options):
-    engine = {"enforce_eager": True, "max_model_len": 256, "gpu_memory_utilization": 0.3, **(values or {})}
+    engine = {
+        "enforce_eager": True,
+        "max_model_len": 256,
+        "gpu_memory_utilization": 0.3,
+        "kv_cache_memory_bytes": 2 << 30,
+        **(values or {}),
+    }
     sampling = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True}
     return VllmAsyncGenerationWorker({"model": str(model), "engine": engine, "sampling": sampling}, **options)
 

@@ -43,6 +43,7 @@ ENGINE = {
     "max_model_len": 256,
     "max_num_seqs": 64,  # so that the first of many are through long before the last
     "gpu_memory_utilization": 0.2,
+    "kv_cache_memory_bytes": 2 << 30,  # not measured, so that other programs may use the GPUs meanwhile
     "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
 }
 ENV: dict[str, str] = {}

@@ -16,6 +16,9 @@ from worker.refit.weights.digest import digests
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
+#: The cache's size is not measured, so that other programs may use the GPU meanwhile.
+ENGINE = {"max_model_len": 256, "gpu_memory_utilization": 0.2, "kv_cache_memory_bytes": 2 << 30, "dtype": "bfloat16"}
+
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.uint8])
@@ -33,8 +36,7 @@ async def test_an_engine_with_cuda_graphs_keeps_a_ledger_and_names_what_is_sent_
 
     model = checkpoints.build("qwen3", tmp_path / "model", seed=0)
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).cuda()
-    engine = {"max_model_len": 256, "gpu_memory_utilization": 0.2, "dtype": "bfloat16"}
-    worker = VllmAsyncGenerationWorker({"model": str(model), "engine": engine})
+    worker = VllmAsyncGenerationWorker({"model": str(model), "engine": ENGINE})
     try:
         await worker.post_init_async()
         for _ in range(3):
@@ -58,8 +60,7 @@ async def test_what_the_trainer_digests_on_a_gpu_is_what_its_engine_has(tmp_path
 
     model = checkpoints.build(kind, tmp_path / "model", seed=0)
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).cuda()
-    engine = {"max_model_len": 256, "gpu_memory_utilization": 0.2, "dtype": "bfloat16"}
-    worker, arrivals = VllmAsyncGenerationWorker({"model": str(model), "engine": engine}), Arrivals()
+    worker, arrivals = VllmAsyncGenerationWorker({"model": str(model), "engine": ENGINE}), Arrivals()
     try:
         await worker.post_init_async()
         for _ in range(3):

@@ -25,7 +25,13 @@ async def server(tmp_path_factory):
         {
             "model": str(model),
             "purpose": "rollout",
-            "engine": {"enforce_eager": True, "max_model_len": 256, "gpu_memory_utilization": 0.2, "load_format": "auto"},
+            "engine": {
+                "enforce_eager": True,
+                "max_model_len": 256,
+                "gpu_memory_utilization": 0.2,
+                "kv_cache_memory_bytes": 2 << 30,
+                "load_format": "auto",
+            },
             "sampling": {"max_new_tokens": 16},
             "server": {"enabled": True, "served_model_name": "tiny", "chat_template": _TEMPLATE},
         }

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 _ENGINE = {
     "max_model_len": 256,
     "gpu_memory_utilization": 0.2,
+    "kv_cache_memory_bytes": 2 << 30,
     "enable_sleep_mode": True,
     "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
 }

@@ -79,6 +79,7 @@ async def engine(model, **values) -> AsyncIterator[VllmAsyncGenerationWorker]:
         "dtype": "bfloat16",  # the checkpoint's is float32
         "max_model_len": 256,
         "gpu_memory_utilization": 0.2,
+        "kv_cache_memory_bytes": 12 << 30,  # not measured, so that other programs may use the GPUs meanwhile
         "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
         **values,
     }

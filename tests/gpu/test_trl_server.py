@@ -30,8 +30,8 @@ pytestmark = [
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
 KEY = "the-trainer-s"
-#: In nats, mean over a step's tokens, in float32; another policy's is above 0.01.
-TOLERANCE = 1e-3
+#: In nats, mean over a step's tokens, in float32: 0.0022 was seen on H100s; another policy's is above 0.01.
+TOLERANCE = 5e-3
 SERVER = f"""
 import asyncio, sys
 from worker import VllmAsyncGenerationWorker
@@ -39,7 +39,8 @@ from worker import VllmAsyncGenerationWorker
 async def main(model, port):
     worker = VllmAsyncGenerationWorker({{
         "model": model,
-        "engine": {{"load_format": "auto", "dtype": "float32", "max_model_len": 128, "gpu_memory_utilization": 0.3,
+        "engine": {{"load_format": "auto", "dtype": "float32", "max_model_len": 128, "gpu_memory_utilization": 0.2,
+                    "kv_cache_memory_bytes": 1 << 30,
                     "weight_transfer_config": {{"backend": "nccl"}}}},
         "sampling": {{"temperature": 0.7}},
         "server": {{"enabled": True, "rl_routes": True, "rl_api_key": "{KEY}", "port": int(port)}},
