@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum, auto
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,8 @@ from quirks_core.plugins.registry import Registry
 
 #: The documentation's folder, with ``runs.json`` and ``runs.md``.
 DOCS = Path(__file__).parents[1] / "docs"
+#: What was measured, by platform.
+FILES = {"cpu": "runs.json", "cuda": "runs-cuda.json"}
 #: The checkpoint that is no kind of `worker.lab.kit.checkpoints`.
 TRAINED = "SmolLM2-135M"
 #: What MODEL_QUIRKS_SET has for float32 on both sides.
@@ -159,10 +161,10 @@ def config_of(run: Run, model: Path) -> GenerationConfig:
     return read_serve_command(["vllm", "serve", str(model), *run.command]).config(purpose=run.purpose, settings=run.given)
 
 
-def planned(run: Run, model: Path, platform: str) -> Planned:
-    """Plans a run for vLLM 0.32.0 and a platform; the CPU is one with AVX-512 BF16, whatever this one is."""
+def planned(run: Run, model: Path, platform: str, vllm: str = "0.32.0") -> Planned:
+    """Plans a run for a release of vLLM and a platform; the CPU is one with AVX-512 BF16, whatever this one is."""
     config = config_of(run, model)
-    assume = ("vllm==0.32.0", f"platform=={platform}", "cpu==avx512_bf16")
+    assume = (f"vllm=={vllm}", f"platform=={platform}", "cpu==avx512_bf16")
     return _planned(make_plan(config, PlanOptions(assume=assume), environ={}))
 
 
@@ -234,8 +236,8 @@ _UPDATES = {
 _SHOWN = ("TRL colocate", "LLM() for evaluation")
 
 
-def markdown(rows: Rows) -> str:
-    """Returns the page."""
+def markdown(rows: Rows, gpu: Rows) -> str:
+    """Returns the page of what was measured on a CPU and on a GPU."""
     dates = sorted({row.date for row in rows.rows})
     versions = dict.fromkeys(", ".join(f"{name} {value}" for name, value in row.versions.items()) for row in rows.rows)
     measured = {row.run for row in rows.rows}
@@ -256,7 +258,8 @@ def markdown(rows: Rows) -> str:
     clear = [row.run.name for row in rows.rows if not (row.cpu.applied and row.cuda.applied)]
     which = f"So it is for {', '.join(clear)}." if clear else "Each of these runs has quirks in force, on CPUs and on GPUs."
     tail = _TAIL.format(clear=which, logs=shown, quirks="\n".join(map(_quirk, used)))
-    return "\n".join([head, *(_section(group) for group in groups.values()), tail])
+    there = {row.run: row for row in gpu.rows}
+    return "\n".join([head, *(_section(group, there) for group in groups.values()), tail])
 
 
 def _line(row: Row) -> str:
@@ -285,7 +288,7 @@ def _change(row: Row) -> str:
     return "the same tokens" + (" and logprobs, to the last digit" if row.apart == 0 else f"; logprobs within {row.apart:.2g}")
 
 
-def _section(rows: Sequence[Row]) -> str:
+def _section(rows: Sequence[Row], gpu: Mapping[Run, Row]) -> str:
     """Returns what the runs of one program have in common, and what differs by model."""
     run = rows[0].run
     command = " ".join(_quoted(word) for word in ("vllm", "serve", "MODEL", *run.command))
@@ -316,21 +319,30 @@ def _section(rows: Sequence[Row]) -> str:
             "",
             *(f"- {text}" for text in notes),
             *([""] if notes else []),
-            *(line for row in rows if row.each for line in _by_quirk(row)),
+            *(line for row in rows if row.each for line in _by_quirk(row, gpu.get(row.run))),
         ]
     )
 
 
-def _by_quirk(row: Row) -> Iterator[str]:
+def _by_quirk(row: Row, gpu: Row | None) -> Iterator[str]:
     """Yields what changes without each quirk of a run."""
+    yield from (f"### {row.run.name}, quirk by quirk", "")
+    yield from _without_each(row, "a CPU", row.cpu.already)
+    if gpu is None:
+        yield from ("- On a GPU this was not measured quirk by quirk.", "")
+    else:
+        versions = ", ".join(f"{name} {value}" for name, value in gpu.versions.items())
+        yield from ("", *_without_each(gpu, "an H100", gpu.cuda.already))
+        yield from (f"- Measured on {gpu.date}, eager, the trainer on the same GPU: {versions}.", "")
+
+
+def _without_each(row: Row, where: str, already: Sequence[str]) -> Iterator[str]:
     changed = [one for one in row.each if not (one.bfloat16.same and one.float32.same)]
     same = [one.quirk for one in row.each if one not in changed]
-    needless = [name for name in same if name not in row.cpu.already]
-    given = [name for name in same if name in row.cpu.already]
+    needless = [name for name in same if name not in already]
+    given = [name for name in same if name in already]
     yield from (
-        f"### {row.run.name}, quirk by quirk",
-        "",
-        f"{row.run.model} on a CPU, all quirks in force but one, mean |Δ| in nats:",
+        f"{row.run.model} on {where}, all quirks in force but one, mean |Δ| in nats:",
         "",
         "| without | engine in bfloat16, trainer under autocast | float32 on both sides |",
         "|---|---|---|",
@@ -344,7 +356,6 @@ def _by_quirk(row: Row) -> Iterator[str]:
         yield "  What they cure needs requests or weights that this run does not have; the titles are at the end of this page."
     if given:
         yield f"- Nothing changes without {_either(given)} either: the program itself sets its value."
-    yield from ("- On a GPU this was not measured quirk by quirk.", "")
 
 
 def _either(names: Sequence[str]) -> str:
@@ -391,7 +402,7 @@ def _quirks() -> dict[str, Any]:
     return {item.quirk.id: item.quirk for item in Registry.load().loaded}
 
 
-def read(docs: Path = DOCS) -> Rows:
-    """Reads the recorded rows."""
-    file = docs / "runs.json"
+def read(docs: Path = DOCS, platform: str = "cpu") -> Rows:
+    """Reads the recorded rows of a platform."""
+    file = docs / FILES[platform]
     return Rows.model_validate_json(file.read_bytes()) if file.exists() else Rows()

@@ -5,6 +5,7 @@ It writes ``docs/runs.json`` and the page made of it::
     python benchmarks/runs.py                     # all, in 20 to 60 minutes on two CPU cores; needs the extra `demo` and peft
     python benchmarks/runs.py "TRL colocate"      # some
     python benchmarks/runs.py --render            # none: the recorded rows with the plans of today
+    python benchmarks/runs.py --platform cuda --jobs 5 "TRL colocate"   # on a GPU, five engines at once: runs-cuda.json
 
 Each run starts vLLM's engine with the arguments that its program gives it, in a process of its own, up to three times: without
 MODEL_QUIRKS, with it, and with it and float32 on both sides. Before it generates, a rollout gets the weights of a policy in the
@@ -21,7 +22,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +32,7 @@ from typing import Any, NamedTuple
 
 from run_page import (
     DOCS,
+    FILES,
     FLOAT32,
     RUNS,
     TRAINED,
@@ -96,11 +100,11 @@ def _update(llm: Any, order: dict[str, Any]) -> None:
 
 
 def generated(
-    order: dict[str, Any], variables: dict[str, str], folder: Path, script: str = __file__
+    order: dict[str, Any], variables: dict[str, str], parent: Path, script: str = __file__
 ) -> tuple[list[Any] | str, tuple[str, ...]]:
     """Returns tokens and logprobs of each prompt, or the error with which the engine ended; and the lines of the hook's log."""
+    folder = Path(tempfile.mkdtemp(dir=parent))
     result, log = folder / "result.json", folder / "log"
-    result.unlink(missing_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -135,6 +139,8 @@ def policy_of(run: Run, model: Path, noise: float = NOISE) -> Any:
 
     torch.manual_seed(0)
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    if torch.cuda.is_available():
+        policy = policy.cuda()
     if "LoRA" in run.name:
         from peft import LoraConfig, get_peft_model
 
@@ -212,6 +218,7 @@ class Bench(NamedTuple):
     policy: Any  #: None where no trainer is there
     folder: Path
     notify: Callable[[str], object]
+    scoring: threading.Lock  #: held while the policy scores
 
     def made(self, title: str, variables: dict[str, str]) -> Made:
         """Starts an engine, and compares what it generates with the trainer."""
@@ -222,13 +229,14 @@ class Bench(NamedTuple):
         elif self.policy is None:
             size = Measured()
         else:
-            size = scored(self.run, self.policy, self.order, found, float32="MODEL_QUIRKS_SET" in variables)
-        self.notify(f"  {size.model_dump_json(exclude_defaults=True)}")
+            with self.scoring:
+                size = scored(self.run, self.policy, self.order, found, float32="MODEL_QUIRKS_SET" in variables)
+        self.notify(f"  {title}: {size.model_dump_json(exclude_defaults=True)}")
         return Made(found, log, size)
 
 
-def measure(run: Run, notify: Callable[[str], object] = print) -> Row:
-    """Plans and measures a run."""
+def measure(run: Run, notify: Callable[[str], object] = print, *, platform: str = "cpu", jobs: int = 1) -> Row:
+    """Plans and measures a run, with so many engines at once."""
     from worker.lab.parity.prompts import load_prompts
 
     with tempfile.TemporaryDirectory(prefix="quirks-runs-") as name:
@@ -236,7 +244,7 @@ def measure(run: Run, notify: Callable[[str], object] = print) -> Row:
         model = _checkpoint(run.model, folder)
         config = config_of(run, model)
         order: dict[str, Any] = {
-            "model": str(model), "temperature": run.temperature, "weights": "", "arguments": _arguments(config),
+            "model": str(model), "temperature": run.temperature, "weights": "", "arguments": _arguments(config, platform),
             "update": run.update,
             "prompts": load_prompts(config.model).rows,
         }  # fmt: skip
@@ -246,30 +254,34 @@ def measure(run: Run, notify: Callable[[str], object] = print) -> Row:
 
             save_file(_sent(run, policy), folder / "weights.safetensors")
             order["weights"] = str(folder / "weights.safetensors")
-        bench = Bench(run, order, policy, folder, notify)
+        bench = Bench(run, order, policy, folder, notify, threading.Lock())
         hook = {"MODEL_QUIRKS": run.purpose, **({"MODEL_QUIRKS_TRAINER": run.trainer} if run.trainer else {})}
         precise = {**hook, "MODEL_QUIRKS_SET": FLOAT32}
-        off, on = bench.made("off", {"MODEL_QUIRKS": ""}), bench.made("on", hook)
-        float32 = bench.made("float32", precise) if policy is not None else None
-        cpu = planned(run, model, "cpu")
-        each: list[Each] = []
-        for quirk in (*cpu.applied, *cpu.already) if run.by_quirk and float32 else ():
-            disabled = {"MODEL_QUIRKS_DISABLE": quirk}
-            pairs = [(bench.made(f"without {quirk}", {**hook, **disabled}), on)]
-            pairs += [(bench.made(f"without {quirk}, float32", {**precise, **disabled}), float32)]
-            sizes = [made.size.model_copy(update={"same": made.found == whole.found}) for made, whole in pairs]
-            each.append(Each(quirk=quirk, bfloat16=sizes[0], float32=sizes[1]))
+        plans = {name: planned(run, model, name) for name in ("cpu", "cuda")}
+        plan = planned(run, model, platform, installed_version("vllm") or "")
+        engines = {"off": {"MODEL_QUIRKS": ""}, "on": hook} | ({"float32": precise} if policy is not None else {})
+        alone = (*plan.applied, *plan.already) if run.by_quirk and policy is not None else ()
+        for quirk in alone:
+            for wanted, whole in ((hook, "on"), (precise, "float32")):
+                engines[f"{whole} without {quirk}"] = {**wanted, "MODEL_QUIRKS_DISABLE": quirk}
+        with ThreadPoolExecutor(jobs) as pool:
+            made = dict(zip(engines, pool.map(bench.made, engines, engines.values()), strict=True))
+
+        def without(quirk: str, whole: str) -> Measured:
+            found = made[f"{whole} without {quirk}"]
+            return found.size.model_copy(update={"same": found.found == made[whole].found})
+
+        off, on, float32 = made["off"], made["on"], made.get("float32")
         return Row(
             run=run,
             config=json.loads((model / "config.json").read_text(encoding="utf-8")),
-            cpu=cpu,
-            measured=cpu.applied,
+            **plans,
+            measured=plan.applied,
             log=on.log,
-            cuda=planned(run, model, "cuda"),
             off=off.size,
             on=on.size,
             float32=float32.size if float32 else None,
-            each=tuple(each),
+            each=tuple(Each(quirk=name, bfloat16=without(name, "on"), float32=without(name, "float32")) for name in alone),
             **_alike(off.found, on.found),
             date=datetime.now(UTC).date().isoformat(),
             versions=_versions(),
@@ -287,13 +299,15 @@ def _alike(off: list[Any] | str, on: list[Any] | str) -> dict[str, Any]:
     return {"equal": equal, "tokens": sum(len(tokens) for tokens, _ in off), "apart": apart}
 
 
-def _arguments(config: GenerationConfig) -> dict[str, Any]:
-    """Returns the arguments of `LLM`, with what a small machine needs."""
+def _arguments(config: GenerationConfig, platform: str) -> dict[str, Any]:
+    """Returns the arguments of `LLM`, with what a small machine needs, or several engines on one GPU."""
     given = config.engine.model_dump(mode="json", include=config.engine.model_fields_set, exclude_none=True)
     given |= config.engine.model_extra or {}
     known = {name: value for name, value in given.items() if name not in ("runtime", "async_engine", "weight_transfer_config")}
     if known.get("distributed_executor_backend") == "mp":
         known["distributed_executor_backend"] = "uni"  # one process
+    if platform == "cuda":
+        known |= {"gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": 1 << 30}
     return {**known, "enforce_eager": True, "max_model_len": 256, "num_gpu_blocks_override": 256}
 
 
@@ -326,25 +340,28 @@ def main() -> None:
         "--render", action="store_true", help="measure nothing; renew the plans of the recorded rows and write the page"
     )
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of runs.json and runs.md (%(default)s)")
+    parser.add_argument("--platform", choices=FILES, default="cpu", help="where this is (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="engines at once (%(default)s)")
     parser.add_argument("--engine", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.engine:
         engine(json.loads(options.engine.read_text(encoding="utf-8")))
         return
-    if "avx512_bf16" not in (cpu_features() or ()):
+    if options.platform == "cpu" and "avx512_bf16" not in (cpu_features() or ()):
         print("this CPU has no AVX-512 BF16: the plans of the page are those of one that has", file=sys.stderr)
     chosen = [run for run in RUNS if not options.runs or run.name in options.runs]
-    rows = read(options.docs)
     for run in () if options.render else chosen:
-        row = measure(run)
-        found = {one.run.name: one for one in (*read(options.docs).rows, row)}
-        rows = Rows(rows=tuple(found[one.name] for one in RUNS if one.name in found))
-        whole_file.write(options.docs / "runs.json", rows.model_dump_json(indent=1, exclude_defaults=True) + "\n")
-        whole_file.write(options.docs / "runs.md", markdown(rows))
-    if options.render:
-        rows = Rows(rows=tuple(map(renewed, rows.rows)))
-        whole_file.write(options.docs / "runs.json", rows.model_dump_json(indent=1, exclude_defaults=True) + "\n")
-    whole_file.write(options.docs / "runs.md", markdown(rows))
+        row = measure(run, platform=options.platform, jobs=options.jobs)
+        found = {one.run.name: one for one in (*read(options.docs, options.platform).rows, row)}
+        _write([found[one.name] for one in RUNS if one.name in found], options.docs, options.platform)
+    for platform in FILES if options.render else ():
+        _write(map(renewed, read(options.docs, platform).rows), options.docs, platform)
+    whole_file.write(options.docs / "runs.md", markdown(read(options.docs), read(options.docs, "cuda")))
+
+
+def _write(rows: Iterable[Row], folder: Path, platform: str) -> None:
+    text = Rows(rows=tuple(rows)).model_dump_json(indent=1, exclude_defaults=True)
+    whole_file.write(folder / FILES[platform], text + "\n")
 
 
 if __name__ == "__main__":
