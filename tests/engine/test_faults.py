@@ -12,6 +12,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 import torch
@@ -270,6 +271,32 @@ async def test_an_engine_that_is_killed_during_a_refit_ends_it_on_both_sides_and
             outcome = shared_lab.same_tokens(await greedy(worker, lab), reference)
         assert outcome.passed, outcome
         await _a_shutdown_ends_what_is_under_way(worker, lab, model, trainer)
+
+
+async def test_an_engine_that_is_killed_during_an_update_over_http_is_named_to_the_trainer(checkpoint, running, tmp_path):
+    routes = {"server": {"enabled": True, "rl_routes": True, "rl_api_key": "the-trainer-s"}}
+    async with running(checkpoint("qwen3"), {**LONG, **routes}) as worker:
+        core, base = pid_of(worker, "EngineCore"), (await worker.report_dp_openai_server_base_url()).removesuffix("/v1")
+        info = {"transport": "ipc_zmq", "location": str(tmp_path)}  # where nobody sends
+        options = {"headers": {"Authorization": "Bearer the-trainer-s"}, "timeout": HUNG_S}
+        async with httpx.AsyncClient(base_url=base, **options) as http, asyncio.timeout(HUNG_S):
+            assert (await http.post("/start_weight_update")).status_code == 200
+            taking = asyncio.create_task(http.post("/update_weights", json={"update_info": info}))
+            while not list(tmp_path.iterdir()):  # noqa: ASYNC110 - the engine listens then
+                await asyncio.sleep(0.01)
+
+            os.kill(core, signal.SIGKILL)
+
+            taken, finished, started = (
+                await taking,
+                await http.post("/finish_weight_update"),
+                await http.post("/start_weight_update"),
+            )
+
+    said = rf"EngineCore \(pid {core}\) was killed by SIGKILL; call restart_async"
+    for reply, status in ((taken, 503), (finished, 409), (started, 503)):
+        assert reply.status_code == status
+        assert re.search(said, reply.json()["error"]["message"])
 
 
 async def _a_shutdown_ends_what_is_under_way(worker, lab, model, trainer):

@@ -4,11 +4,112 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from worker.engine.engine import Engine
-from worker.errors import TransferError
+from worker.errors import TransferError, UpdateOrderError
 from worker.refit.engine import receiving
+from worker.refit.engine.transfer import BACKEND
+
+if TYPE_CHECKING:
+    from worker.refit.refitting import Refitting
+
+
+class UpdateSteps:
+    """Refits of an engine by calls of a trainer elsewhere, one for each step.
+
+    Args:
+        refitting: What pauses the engine and puts weights in force.
+        engine: The engine.
+        warn: Warns the user.
+    """
+
+    def __init__(self, refitting: Refitting, engine: Engine, warn: Callable[..., None]) -> None:
+        self._refitting = refitting
+        self._engine = engine
+        self._warn = warn
+        self._open: OpenUpdate | None = None
+        self._last_problem = ""
+
+    def check_closed(self) -> None:
+        """Makes sure that no update is open.
+
+        Raises:
+            UpdateOrderError: One is.
+        """
+        if self._open is not None and not self._open.is_over:
+            raise UpdateOrderError(
+                "a weight update is open: finish it first. It is given up, and another one can begin, when no call comes for "
+                f"{self._refitting.sender.section.timeout_s:g} s (refit.timeout_s)"
+            )
+
+    async def initialize(self, init_info: dict[str, Any]) -> None:
+        """Has the weight-transfer engine of every process join its trainer."""
+
+        async def work() -> None:
+            async with self._refitting.paused(clear_cache=False):
+                await self._engine.call(receiving.join, init_info)
+
+        self.check_closed()
+        await self._refitting.lock.run(work)
+
+    async def begin(self, *, draft: bool = False) -> None:
+        """Begins an update; until it ends, nothing is generated and requests wait.
+
+        Args:
+            draft: Of the draft model.
+
+        Raises:
+            UpdateOrderError: Another one is open.
+            RefitError: The weights sleep, or the engine cannot begin.
+        """
+        self.check_closed()
+        refitting = self._refitting
+        section = refitting.sender.section
+        self._open = update = OpenUpdate(self._engine, draft=draft, limit_s=section.timeout_s, finite=section.finite)
+        update.refit = asyncio.create_task(refitting.lock.run(lambda: refitting.update(update.take, None)))
+        update.refit.add_done_callback(partial(self._closed, update))
+        await update.step(receiving.begin, draft=draft)
+
+    async def take_part(self, update_info: dict[str, Any] | list[dict[str, Any]]) -> None:
+        """Takes a part of the open update.
+
+        Raises:
+            UpdateOrderError: None is open.
+            RefitError: It could not be taken, and the update has ended; the message says what the engine holds now.
+        """
+        update, refitting = self._opened(), self._refitting
+        refitting.last = "http"
+        if refitting.backend == BACKEND and isinstance(update_info, dict):
+            finite = refitting.sender.section.finite or bool(update_info.get("finite"))
+            update_info = {**update_info, "finite": finite, "dummy": refitting.dummy}
+        await update.step(receiving.part, update_info=update_info)
+
+    async def finish(self, version: str | None = None) -> None:
+        """Puts the weights of the open update in force.
+
+        Args:
+            version: Their label; None for the next number.
+
+        Raises:
+            UpdateOrderError: No update is open.
+            RefitError: The weights could not be put in force; the message says what the engine holds now.
+        """
+        await self._opened().end(version)
+
+    def _opened(self) -> OpenUpdate:
+        if self._open is None or self._open.is_over:
+            raise UpdateOrderError(f"no weight update is open{self._last_problem}; start one with start_weight_update")
+        return self._open
+
+    def _closed(self, update: OpenUpdate, refit: asyncio.Task[None]) -> None:
+        """An update has ended; who made its last step gets its error, and so does whoever continues all the same."""
+        update.is_over = True
+        error = None if refit.cancelled() else refit.exception()
+        self._last_problem = "" if error is None else f": the last one failed ({error})"
+        if error is not None and isinstance(error.__cause__, TransferError):  # the trainer may be gone
+            self._warn(str(error))
 
 
 class OpenUpdate:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -22,11 +20,11 @@ from worker.engine import reports, vllm_adapter
 from worker.engine.engine import Engine
 from worker.engine.leftovers import REFITS
 from worker.engine.serial_lock import SerialLock
-from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError, UpdateOrderError
+from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import kind_of, unchanged, way_back, with_counts
 from worker.refit.engine import ledger, receiving
 from worker.refit.engine.transfer import BACKEND
-from worker.refit.open_update import OpenUpdate
+from worker.refit.open_update import UpdateSteps
 from worker.refit.sending import ModelSender
 from worker.refit.transport.channel import socket_path
 from worker.refit.weights.manifest import Manifest
@@ -93,6 +91,9 @@ class Refitting:
         sockets: Folder of the processes' sockets; None before the first request for one.
         joined: Whether the engine's processes are in a group with a trainer.
         backend: Which of vLLM's weight-transfer engines the processes have; ``none`` without one.
+        steps: Updates whose steps are calls of a trainer elsewhere.
+        last: How weights came last: ``ipc_zmq``, ``collective``, or ``http`` by those steps.
+        dummy: Whether the engine started from dummy weights.
     """
 
     #: Address of the connection between this process' own sender and its engine.
@@ -121,20 +122,19 @@ class Refitting:
         self.lock = SerialLock()
         self.sockets: Path | None = None
         self.joined = False
+        self.steps = UpdateSteps(self, engine, warn)
+        self.last = "ipc_zmq"
+        self.dummy = plan.value("engine.load_format") == "dummy"
         self._engine = engine
         config = engine.llm.vllm_config.weight_transfer_config
         self.backend = "none" if config is None else str(config.backend)
         self._clear_cache = bool(plan.value("refit.clear_cache"))
-        self._dummy = plan.value("engine.load_format") == "dummy"
         keeps = section.keep_memory
         self._keep_memory = not plan.value("engine.enable_sleep_mode") if keeps is None else keeps
         #: The KV cache may hold NaN, which outlives the weights that it comes from. A checkpoint's are not looked at.
-        self._spoilt_cache = not self._dummy
+        self._spoilt_cache = not self.dummy
         self._abort = abort
         self._warn = warn
-        self._last = "ipc_zmq"
-        self._open: OpenUpdate | None = None
-        self._last_problem = ""
         self._ranks: list[int] | None = None
         self._devices: list[str] | None = None
 
@@ -164,7 +164,7 @@ class Refitting:
         self._check_backend()
         if transport == "collective" and not self.joined:
             raise RefitError("no collective was joined; call init_collective_async, while the trainer opens a CollectiveSender")
-        await self.lock.run(lambda: self._update(self._once(self._info(transport), version), clear_cache))
+        await self.lock.run(lambda: self.update(self._once(self._info(transport), version), clear_cache))
         return True
 
     # ---- from a model in this process
@@ -173,7 +173,7 @@ class Refitting:
         self, model: torch.nn.Module, scope: RefitScope | str | None, *, version: str | None, clear_cache: bool | None
     ) -> None:
         """Sends a model by the configured transport."""
-        await self.lock.run(lambda: self._send(model, scope, lambda info: self._update(self._once(info, version), clear_cache)))
+        await self.lock.run(lambda: self._send(model, scope, lambda info: self.update(self._once(info, version), clear_cache)))
 
     async def verify(self, model: torch.nn.Module | None, scope: RefitScope | str | None) -> dict[str, str]:
         """Has every process compare its weights with those that the trainer sends once more; generation waits meanwhile.
@@ -183,9 +183,9 @@ class Refitting:
         """
         if model is not None:
             return await self.lock.run(lambda: self._send(model, scope, self._compare))
-        if self._last == "http":
+        if self.last == "http":
             raise RefitError("verify_refit_async: the last refit came over HTTP; pass the trainer's model")
-        return await self.lock.run(lambda: self._compare(self._info(self._last)))
+        return await self.lock.run(lambda: self._compare(self._info(self.last)))
 
     async def between(self, call: Callable[..., Coroutine[Any, Any, None]], *arguments: Any, **options: Any) -> None:
         """Waits until no refit is under way, then makes a call with the engine's ``AsyncLLM``."""
@@ -206,84 +206,54 @@ class Refitting:
         """Has every process of the engine join the group that this process opens."""
         await self._join(1, self.address, port, world_size)
 
-    # ---- by calls of a trainer elsewhere, one for each step
+    # ---- parts that steps of an update share (`worker.refit.open_update`)
 
-    def check_closed(self) -> None:
-        """Makes sure that no update is open.
-
-        Raises:
-            UpdateOrderError: One is.
-        """
-        if self._open is not None and not self._open.is_over:
-            raise UpdateOrderError(
-                "a weight update is open: finish it first. It is given up, and another one can begin, when no call comes for "
-                f"{self.sender.section.timeout_s:g} s (refit.timeout_s)"
-            )
-
-    async def initialize(self, init_info: dict[str, Any]) -> None:
-        """Has the weight-transfer engine of every process join its trainer."""
-
-        async def work() -> None:
-            async with self._paused(clear_cache=False):
-                await self._engine.call(receiving.join, init_info)
-
-        self.check_closed()
-        await self.lock.run(work)
-
-    async def begin(self, *, draft: bool = False) -> None:
-        """Begins an update; until it ends, nothing is generated and requests wait.
+    async def update(self, take: _Take, clear_cache: bool | None) -> None:
+        """Updates the weights; requests in flight wait, and go on under the new ones.
 
         Args:
-            draft: Of the draft model.
-
-        Raises:
-            UpdateOrderError: Another one is open.
-            RefitError: The weights sleep, or the engine cannot begin.
+            take: Has the engine take weights, and on demand zeroes its KV cache; returns what each process answered, and the
+                weights' label, or None if no weights came.
+            clear_cache: Drop the KV cache; None as planned.
         """
-        self.check_closed()
-        section = self.sender.section
-        self._open = update = OpenUpdate(self._engine, draft=draft, limit_s=section.timeout_s, finite=section.finite)
-        update.refit = asyncio.create_task(self.lock.run(lambda: self._update(update.take, None)))
-        update.refit.add_done_callback(partial(self._closed, update))
-        await update.step(receiving.begin, draft=draft)
+        readiness = self._engine.readiness
+        readiness.check_refit()
+        clear_cache = self._clear_cache if clear_cache is None else clear_cache
+        clean = self._spoilt_cache and clear_cache and readiness.has_cache
+        async with self.paused(clear_cache=clear_cache):
+            try:
+                if (taken := await take(clean)) is None:
+                    return
+                answers, version = taken
+                label = version if version is not None else readiness.next_version()
+                async with self._engine.watched() as llm:
+                    await vllm_adapter.label_weights(llm, label)
+            except EngineDiedError:
+                raise
+            except Exception as error:
+                raise await self._failure(error) from error
+            found = await self._engine.call(ledger.account)
+            accounts = [Account.model_validate(one) for one in found if one is not None]
+            readiness.refitted(label)
+            self.report = RefitReport.of(label, answers, accounts)
+            if refusals := [account.refusal for account in accounts if account.refusal]:
+                readiness.broken(f"{LEDGER_VARIABLE}=stop: {refusals[0]}")
+            self._spoilt_cache = (self._spoilt_cache and not clean) or bool(self.report.not_finite)
+            self._warn_of(self.report)
 
-    async def take_part(self, update_info: dict[str, Any] | list[dict[str, Any]]) -> None:
-        """Takes a part of the open update.
-
-        Raises:
-            UpdateOrderError: None is open.
-            RefitError: It could not be taken, and the update has ended; the message says what the engine holds now.
-        """
-        update, section = self._opened(), self.sender.section
-        self._last = "http"
-        if self.backend == BACKEND and isinstance(update_info, dict):
-            ours = {"finite": section.finite or bool(update_info.get("finite")), "dummy": self._dummy}
-            update_info = {**update_info, **ours}
-        await update.step(receiving.part, update_info=update_info)
-
-    async def finish(self, version: str | None = None) -> None:
-        """Puts the weights of the open update in force; arguments and errors as for `receive` and `take_part`."""
-        await self._opened().end(version)
-
-    def _check_backend(self) -> None:
-        if self.backend != BACKEND:
-            raise RefitError(
-                f"the engine takes weights by the backend {self.backend!r} (engine.weight_transfer_config): its trainer calls "
-                f"server.rl_routes; leave that setting out, or name {BACKEND!r}, for refits by the worker's methods"
-            )
-
-    def _opened(self) -> OpenUpdate:
-        if self._open is None or self._open.is_over:
-            raise UpdateOrderError(f"no weight update is open{self._last_problem}; start one with start_weight_update")
-        return self._open
-
-    def _closed(self, update: OpenUpdate, refit: asyncio.Task[None]) -> None:
-        """An update has ended; who made its last step gets its error, and so does whoever continues all the same."""
-        update.is_over = True
-        error = None if refit.cancelled() else refit.exception()
-        self._last_problem = "" if error is None else f": the last one failed ({error})"
-        if error is not None and isinstance(error.__cause__, TransferError):  # the trainer may be gone
-            self._warn(str(error))
+    @asynccontextmanager
+    async def paused(self, *, clear_cache: bool) -> AsyncIterator[None]:
+        """Nothing is generated meanwhile; an engine that died cannot be resumed."""
+        async with self._engine.watched() as llm:
+            still = await vllm_adapter.is_paused(llm)
+        try:
+            async with self._engine.watched() as llm:
+                await vllm_adapter.hold(llm, clear_cache=clear_cache)
+            yield
+        finally:
+            if self._engine.alive and not still:
+                async with self._engine.watched() as llm:
+                    await vllm_adapter.resume(llm)
 
     # ---- end
 
@@ -306,6 +276,13 @@ class Refitting:
         self._leave()
 
     # ---- parts
+
+    def _check_backend(self) -> None:
+        if self.backend != BACKEND:
+            raise RefitError(
+                f"the engine takes weights by the backend {self.backend!r} (engine.weight_transfer_config): its trainer calls "
+                f"server.rl_routes; leave that setting out, or name {BACKEND!r}, for refits by the worker's methods"
+            )
 
     async def _send(
         self,
@@ -330,7 +307,7 @@ class Refitting:
             "timeout_s": self.sender.section.timeout_s,
         }
         # A rank that joins takes no step, and a rank in lock-step with it that still takes one waits for it: neither gets on.
-        async with self._paused(clear_cache=False):
+        async with self.paused(clear_cache=False):
             try:
                 await self._engine.call(receiving.join, init)
             except EngineDiedError:
@@ -347,41 +324,14 @@ class Refitting:
         """Returns what takes all weights in one call."""
 
         async def take(clean: bool) -> tuple[list[dict[str, Any]], str | None]:
-            self._last = info["transport"]
+            self.last = info["transport"]
             return await self._engine.call(receiving.take, info, clean=clean), version
 
         return take
 
-    async def _update(self, take: _Take, clear_cache: bool | None) -> None:
-        """Updates the weights; requests in flight wait, and go on under the new ones."""
-        readiness = self._engine.readiness
-        readiness.check_refit()
-        clear_cache = self._clear_cache if clear_cache is None else clear_cache
-        clean = self._spoilt_cache and clear_cache and readiness.has_cache
-        async with self._paused(clear_cache=clear_cache):
-            try:
-                if (taken := await take(clean)) is None:
-                    return
-                answers, version = taken
-                label = version if version is not None else readiness.next_version()
-                async with self._engine.watched() as llm:
-                    await vllm_adapter.label_weights(llm, label)
-            except EngineDiedError:
-                raise
-            except Exception as error:
-                raise await self._failure(error) from error
-            found = await self._engine.call(ledger.account)
-            accounts = [Account.model_validate(one) for one in found if one is not None]
-            readiness.refitted(label)
-            self.report = RefitReport.of(label, answers, accounts)
-            if refusals := [account.refusal for account in accounts if account.refusal]:
-                readiness.broken(f"{LEDGER_VARIABLE}=stop: {refusals[0]}")
-            self._spoilt_cache = (self._spoilt_cache and not clean) or bool(self.report.not_finite)
-            self._warn_of(self.report)
-
     async def _compare(self, info: dict[str, Any]) -> dict[str, str]:
         self._engine.readiness.check_refit()
-        async with self._paused(clear_cache=False):
+        async with self.paused(clear_cache=False):
             try:
                 found = await self._engine.call(receiving.verify, info)
             except EngineDiedError:
@@ -393,30 +343,16 @@ class Refitting:
             return found[0]
         return {f"{name} on worker {place}": problem for place, one in enumerate(found) for name, problem in one.items()}
 
-    @asynccontextmanager
-    async def _paused(self, *, clear_cache: bool) -> AsyncIterator[None]:
-        """Nothing is generated meanwhile; an engine that died cannot be resumed."""
-        async with self._engine.watched() as llm:
-            still = await vllm_adapter.is_paused(llm)
-        try:
-            async with self._engine.watched() as llm:
-                await vllm_adapter.hold(llm, clear_cache=clear_cache)
-            yield
-        finally:
-            if self._engine.alive and not still:
-                async with self._engine.watched() as llm:
-                    await vllm_adapter.resume(llm)
-
     async def _failure(self, error: Exception) -> RefitError:
         """Finds out what a failed refit has left behind, and closes the engine to requests if it is not whole."""
         self._note_step(error)
         readiness = self._engine.readiness
         kind = kind_of(error)
         if not await self._is_touched():
-            state = unchanged(kind, version=readiness.version, problem=readiness.problem, dummy=self._dummy)
+            state = unchanged(kind, version=readiness.version, problem=readiness.problem, dummy=self.dummy)
             return kind(f"{_reason(error)}; {state}")
         self._spoilt_cache = True  # by whatever came
-        why = f"a refit failed half-way ({_reason(error)}); {way_back(kind, dummy=self._dummy)}"
+        why = f"a refit failed half-way ({_reason(error)}); {way_back(kind, dummy=self.dummy)}"
         readiness.broken(why)
         self._abort(why)
         async with self._engine.watched() as llm:
@@ -433,7 +369,7 @@ class Refitting:
 
     def _note_step(self, error: Exception) -> None:
         """After a failed collective the group must be rejoined; a rejection leaves all ranks in step."""
-        if self._last == "collective" and not isinstance(error, RefitRejectedError):
+        if self.last == "collective" and not isinstance(error, RefitRejectedError):
             self.joined = False
 
     def _warn_of(self, report: RefitReport) -> None:
@@ -451,7 +387,7 @@ class Refitting:
             "transport": transport,
             "location": str(self._socket_folder()) if transport == "ipc_zmq" else "",
             "manifest": self.announced.encode() if self.announced is not None else None,
-            "dummy": self._dummy,
+            "dummy": self.dummy,
             "timeout_s": self.sender.section.timeout_s,
             "verify_every": self.sender.section.verify_every,
             "keep_memory": self._keep_memory,

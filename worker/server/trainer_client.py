@@ -39,7 +39,7 @@ class TrainerClient:
 
     def check_closed(self) -> None:
         """Raises an `UpdateOrderError` if a weight update is open."""
-        self._worker.refitting.check_closed()
+        self._worker.refitting.steps.check_closed()
 
     async def in_turn(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Makes a call once no refit, pause or sleep is under way."""
@@ -61,7 +61,7 @@ class TrainerClient:
 
     async def init_weight_transfer_engine(self, request: Any) -> None:
         """Has the engine join its trainer."""
-        await self._worker.refitting.initialize(request.init_info)
+        await self._worker.refitting.steps.initialize(request.init_info)
 
     async def shutdown_weight_transfer_engine(self) -> None:
         """Has the engine leave its trainer."""
@@ -69,19 +69,19 @@ class TrainerClient:
 
     async def start_weight_update(self) -> None:
         """Begins an update."""
-        await self._worker.refitting.begin()
+        await self._worker.refitting.steps.begin()
 
     async def start_draft_weight_update(self) -> None:
         """Begins an update of the draft model."""
-        await self._worker.refitting.begin(draft=True)
+        await self._worker.refitting.steps.begin(draft=True)
 
     async def update_weights(self, request: Any) -> None:
         """Takes a part of the update."""
-        await self._worker.refitting.take_part(request.update_info)
+        await self._worker.refitting.steps.take_part(request.update_info)
 
     async def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Puts the update in force."""
-        await self._worker.refitting.finish(weight_version)
+        await self._worker.refitting.steps.finish(weight_version)
 
     async def update_weight_version(self, new_version: str) -> None:
         """Labels the weights."""
