@@ -32,8 +32,9 @@ from quirks_core.source.vllm_source import VllmSource
 _STARTUP = str(Path(__file__).parent / "startup")
 #: Ray gives its workers what nobody else wants of the cores, which on a busy machine is nothing, and starts some in advance.
 _RAY = {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
-#: OpenBLAS' threads wait by spinning, which takes a sixth of the import of vLLM on a busy machine.
-_BLAS = {"OPENBLAS_NUM_THREADS": "1"}
+#: Threads of OpenBLAS and of torch wait by spinning. On a busy machine that takes a sixth of the import of vLLM, and makes
+#: torch several times slower.
+_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 #: What differs by versions of Python and of this project, or moves with the code, in recorded messages.
 _VOLATILE = {r"(not valid YAML: \w+Error): .*": r"\1: …", r"(model-quirks) \d[\w.]*": r"\1 …", r"\.py:\d+": ".py:…"}
 _OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
@@ -50,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         runpy.run_path(str(Path(_STARTUP) / "sitecustomize.py"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.update({**_BLAS, **_RAY})
+    os.environ.update({**_THREADS, **_RAY})
     os.environ.setdefault("PYTEST_TIMEOUT", str(patience(1800)))  # for a hang that no other limit ends
     hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
     hypothesis.settings.load_profile("untimed")
