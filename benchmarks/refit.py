@@ -9,8 +9,7 @@
 
 Weights are random, the policy is a transformers model on the engine's GPU (IPC) or on the second one (NCCL). Every refit is
 the whole of it: pause, start, update, finish, resume. The lines with two spaces in front say where its time goes. vLLM's own
-engines are driven as its documentation says: by static methods until 0.27, from 0.28 on by trainer engines with a state. The
-second way is written after the sources of 0.32 and 0.33, and was not run yet.
+engines are driven as its documentation says: by static methods until 0.27, from 0.28 on by trainer engines with a state.
 """
 
 from __future__ import annotations
@@ -39,8 +38,15 @@ os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # vLLM's own IP
 
 MODEL = os.environ.get("REFIT_MODEL", "8B")
 LAYERS = int(os.environ.get("REFIT_LAYERS", "0")) or None
-#: An engine's calls, and by what they are known: the weights are taken in a call of ours to its workers.
-_PHASES = {"pause_scheduler_async": "pause", "collective_rpc": "take", "resume_generation": "resume"}
+#: An engine's calls, and by what they are known: the weights are taken in a call of ours to its workers, or in vLLM's own.
+_PHASES = {
+    "pause_scheduler_async": "pause",
+    "collective_rpc": "take",
+    "start_weight_update": "start",
+    "update_weights": "update",
+    "finish_weight_update": "finish",
+    "resume_generation": "resume",
+}
 #: Bytes of the buffer that vLLM's IPC engine packs tensors into; its default, 1 GiB, is too small for the embeddings.
 _BUFFER = 2 << 30
 _problems: list[str] = []
@@ -78,7 +84,8 @@ class Phases:
 
     def __init__(self, llm: Any) -> None:
         self.times: dict[str, list[float]] = defaultdict(list)
-        for owner, name in ((llm.engine_core, "pause_scheduler_async"), (llm, "collective_rpc"), (llm, "resume_generation")):
+        for name in _PHASES:
+            owner = llm.engine_core if name == "pause_scheduler_async" else llm
             setattr(owner, name, partial(self._timed, name, getattr(owner, name)))
 
     async def _timed(self, name: str, call: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
@@ -86,7 +93,7 @@ class Phases:
         try:
             return await call(*arguments, **options)
         finally:
-            if "args" not in options or options["args"][0].endswith(":take"):
+            if name != "collective_rpc" or ("args" in options and options["args"][0].endswith(":take")):
                 self.times[name].append((time.perf_counter() - start) * 1e3)
 
 
@@ -245,6 +252,7 @@ async def native(folder: Path, models: dict[str, Any], rounds: int) -> list[meas
                     options = stack.enter_context(quirks_for(options, purpose="rollout")).engine_args
                 llm = AsyncLLM.from_engine_args(options)
                 stack.callback(vllm_adapter.stop_engine, llm)
+                phases = Phases(llm)
                 send = await opened(llm, backend, model, packed=packed)
 
                 async def refit(llm: Any = llm, send: Callable[[], Awaitable[None]] = send) -> None:
@@ -257,7 +265,7 @@ async def native(folder: Path, models: dict[str, Any], rounds: int) -> list[meas
                         start = time.perf_counter()
                         await refit()
                         found.append(row(f"  {turn}, once", [(time.perf_counter() - start) * 1e3]))
-                rows = await repeated(f"{what}{', recorded' if is_recorded else ''}", refit, rounds, Phases(llm))
+                rows = await repeated(f"{what}{', recorded' if is_recorded else ''}", refit, rounds, phases)
                 if plain is None:
                     plain = rows[0]
                 else:

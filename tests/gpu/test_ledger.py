@@ -1,7 +1,7 @@
-"""Digests on a GPU, and the ledger of an engine there. CI has no GPU, and these were not run yet; docs/gpu.md has what was.
+"""Digests on a GPU, and the ledger of an engine there. CI has no GPU; docs/gpu.md has the last results.
 
-What the ledger costs is measured by ``benchmarks/refit.py``, with and without ``MODEL_QUIRKS_LEDGER=off``: on 16 GB at most
-10 ms, or 5 % of vLLM's own update if that is more.
+What the ledger costs is measured by ``benchmarks/refit.py``, with and without ``MODEL_QUIRKS_LEDGER=off``. The aim is at most
+10 ms on 16 GB, or 5 % of vLLM's own update if that is more.
 """
 
 from __future__ import annotations

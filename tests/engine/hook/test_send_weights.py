@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -29,9 +30,29 @@ client = HTTPVLLMWeightSyncClient(sys.argv[2])
 RefitTrainer.trainer_init(RefitTrainerInitInfo(rank=0), client=client, source=source).send_weights()
 """
 
+KEY = "the-trainer-s"
+TWO_RANKS = f"""
+import asyncio, sys
+from worker import VllmAsyncGenerationWorker
 
-def text(server):
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=HUNG_S)
+async def main(model, _, port):
+    worker = VllmAsyncGenerationWorker({{
+        "model": model,
+        "engine": {{"load_format": "auto", "max_model_len": 128, "num_gpu_blocks_override": 64, "enforce_eager": True,
+                    "max_num_seqs": 8, "tensor_parallel_size": 2}},
+        "env": {{"VLLM_CPU_OMP_THREADS_BIND": "0|1"}},
+        "server": {{"enabled": True, "rl_routes": True, "rl_api_key": "{KEY}", "port": int(port), "validation_temperature": 0.0}},
+    }})
+    await worker.post_init_async()
+    await asyncio.Event().wait()
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def text(server, key="none"):
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, timeout=HUNG_S)
     model = client.models.list().data[0].id
     return client.completions.create(model=model, prompt=PROMPT, max_tokens=12, temperature=0).choices[0].text
 
@@ -72,12 +93,12 @@ def server(models, expected, serving):  # noqa: ARG001  # one server at a time
 
 @pytest.fixture
 def send(programs, server):
-    def run(model, *options, ranks=1):
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
-        command = [*(launcher if ranks > 1 else [sys.executable]), EXAMPLE, model, server.url, *options]
-        return programs.run(*command, OMP_NUM_THREADS="1")
+    return partial(send_weights, programs, server.url)
 
-    return run
+
+def send_weights(programs, url, model, *options, ranks=1):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
+    return programs.run(*(launcher if ranks > 1 else [sys.executable]), EXAMPLE, model, url, *options, OMP_NUM_THREADS="1")
 
 
 @pytest.mark.parametrize(("options", "ranks"), [((), 1), ((), 2), (("--transport", "collective"), 1)])
@@ -88,6 +109,17 @@ def test_a_trainer_without_our_worker_sends_its_weights_to_vllm_serve(models, se
         assert ended.code == 0, ended.text[-3000:]
         assert re.search(r"sent \d+ tensors by", ended.text)
     assert text(server) == expected
+
+
+def test_both_ranks_of_our_engine_take_what_two_ranks_of_a_trainer_send_to_its_routes(programs, models, expected):
+    script, port = programs.folder / "two_ranks.py", free_port("127.0.0.1")
+    script.write_text(TWO_RANKS, encoding="utf-8")
+    with programs.server(sys.executable, script, models[0], port=port) as server:
+        before = text(server, KEY)
+        ended = send_weights(programs, f"http://:{KEY}@127.0.0.1:{port}", models[1], ranks=2)
+
+        assert ended.code == 0, ended.text[-3000:]
+        assert (before != expected, text(server, KEY)) == (True, expected)
 
 
 @pytest.fixture
