@@ -51,16 +51,17 @@ def main() -> None:
     parser.add_argument("--transport", choices=("ipc_zmq", "collective"), default="ipc_zmq")
     parser.add_argument("--port", type=int, default=29511, help="a free port for the collective")
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu", help="where the policy lies")
-    parser.add_argument("--engine-ranks", type=int, default=1, help="processes of the engine")
     options = parser.parse_args()
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
+    reply = requests.get(f"{options.server}/get_world_size", timeout=300)
+    reply.raise_for_status()
     model = policy(options.model, options.device, ranks)
     trainer = RefitTrainer.trainer_init(
         RefitTrainerInitInfo(
             rank=rank,
             trainer_ranks=ranks,
-            engine_ranks=options.engine_ranks,
+            engine_ranks=reply.json()["world_size"],
             transport=options.transport,
             device=options.device,
             port=options.port,

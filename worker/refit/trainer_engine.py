@@ -168,6 +168,7 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
             "dummy": info.dummy,
             "timeout_s": info.timeout_s,
             "finite": info.finite,
+            "ranks": info.engine_ranks,
         }
 
     def _joined(self, info: RefitTrainerInitInfo) -> CollectiveSender:

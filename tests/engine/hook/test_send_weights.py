@@ -20,8 +20,9 @@ from worker.refit.transport.ports import free_port
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "send_weights.py"
 PROMPT = "once upon a time"
 
-UNREACHABLE = """
-import sys, torch
+#: Sends a model to a server, as if that had one process.
+TO_ONE = """
+import sys
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
 from transformers import AutoModelForCausalLM
 from worker.refit import RefitTrainer, RefitTrainerInitInfo, Source
@@ -41,7 +42,8 @@ async def main(model, _, port):
         "engine": {{"load_format": "auto", "max_model_len": 128, "num_gpu_blocks_override": 64, "enforce_eager": True,
                     "max_num_seqs": 8, "tensor_parallel_size": 2}},
         "env": {{"VLLM_CPU_OMP_THREADS_BIND": "0|1"}},
-        "server": {{"enabled": True, "rl_routes": True, "rl_api_key": "{KEY}", "port": int(port), "validation_temperature": 0.0}},
+        "server": {{"enabled": True, "rl_routes": True, "rl_api_key": "{KEY}", "port": int(port),
+                   "validation_temperature": 0.0}},
     }})
     await worker.post_init_async()
     await asyncio.Event().wait()
@@ -115,8 +117,17 @@ def test_both_ranks_of_our_engine_take_what_two_ranks_of_a_trainer_send_to_its_r
     script, port = programs.folder / "two_ranks.py", free_port("127.0.0.1")
     script.write_text(TWO_RANKS, encoding="utf-8")
     with programs.server(sys.executable, script, models[0], port=port) as server:
+        url = f"http://:{KEY}@127.0.0.1:{port}"
         before = text(server, KEY)
-        ended = send_weights(programs, f"http://:{KEY}@127.0.0.1:{port}", models[1], ranks=2)
+        to_one = programs.run(sys.executable, "-c", TO_ONE, models[1], url, OMP_NUM_THREADS="1")
+
+        assert to_one.code != 0
+        assert "the trainer sends to 1 of the engine's processes (engine_ranks), and it has 2" in to_one.text, to_one.text[
+            -3000:
+        ]
+        assert text(server, KEY) == before
+
+        ended = send_weights(programs, url, models[1], ranks=2)
 
         assert ended.code == 0, ended.text[-3000:]
         assert (before != expected, text(server, KEY)) == (True, expected)
@@ -145,7 +156,7 @@ def test_a_trainer_of_another_model_gets_the_engine_s_reason_and_the_weights_sta
 
 def test_a_trainer_without_a_server_gets_one_error_that_names_the_call(programs, models):
     port = free_port("127.0.0.1")
-    ended = programs.run(sys.executable, "-c", UNREACHABLE, models[0], f"http://127.0.0.1:{port}", OMP_NUM_THREADS="1")
+    ended = programs.run(sys.executable, "-c", TO_ONE, models[0], f"http://127.0.0.1:{port}", OMP_NUM_THREADS="1")
 
     assert ended.code != 0
     assert ended.text.rstrip().splitlines()[-1].startswith("requests.exceptions.ConnectionError"), ended.text[-3000:]

@@ -22,7 +22,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from quirks_core.base.errors import QuirksError, words
-from worker.errors import RefitError, TransferError
+from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import with_counts
 from worker.refit.engine import transfer_shards, verify
 from worker.refit.engine.copy_plan import CopyPlan
@@ -70,6 +70,7 @@ class RefitUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
         verify_every: After how many refits that copied the copies are compared with the model's loaders; 0 for the first alone.
         keep_memory: Keep the trainer's memory open after the refit, so that the next one need not open it.
         finite: Refuse weights that are NaN or infinite.
+        ranks: Processes that the trainer sends to; 0 if it does not say.
     """
 
     transport: str
@@ -80,6 +81,7 @@ class RefitUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     verify_every: int = 0
     keep_memory: bool = False
     finite: bool = True
+    ranks: int = 0
 
 
 class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type: ignore[misc]
@@ -116,8 +118,19 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def rank(self) -> int:
         """This process among all of one engine, its own data-parallel ranks included."""
         parallel = self.parallel_config
-        outer = 0 if getattr(parallel, "data_parallel_external_lb", False) else parallel.data_parallel_index
+        outer = 0 if self._is_alone else parallel.data_parallel_index
         return int(outer * parallel.world_size + parallel.rank)
+
+    @property
+    def ranks(self) -> int:
+        """How many processes there are."""
+        parallel = self.parallel_config
+        return int(parallel.world_size * (1 if self._is_alone else parallel.data_parallel_size))
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether each data-parallel rank is an engine of its own for its callers."""
+        return bool(getattr(self.parallel_config, "data_parallel_external_lb", False))
 
     def init_transfer_engine(self, init_info: RefitInitInfo) -> None:
         """Joins the collective; a group that was there before is left."""
@@ -143,13 +156,24 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Takes one refit.
 
         Raises:
-            RefitRejectedError: The manifest is not as announced, or the file is broken; the model is as it was.
+            RefitRejectedError: The manifest is not as announced, the file is broken, or the trainer sends to another number of
+                processes; the model is as it was.
             TransferError: The trainer died or took too long.
             RefitUnsupportedError: vLLM cannot reload this model; it is as it was.
             RefitError: Parameters that never got a value but a dummy's were left out, weights are not finite, or they could
                 not be put in force.
         """
+        wrong: RefitRejectedError | None = None
+        if update_info.ranks not in (0, self.ranks):
+            wrong = RefitRejectedError(
+                f"refit rejected, nothing was loaded: the trainer sends to {update_info.ranks} of the engine's processes "
+                f"(engine_ranks), and it has {self.ranks}: tensor-, pipeline- and data-parallel ranks together"
+            )
+            if self.rank >= update_info.ranks:  # nobody sends to this one
+                raise wrong
         with self._stream(update_info) as stream:
+            if wrong is not None:
+                raise wrong  # in the stream, so that the trainer gets the reason
             self._load(stream, update_info)
         self._keep(stream, update_info)
         self._put_in_force()
