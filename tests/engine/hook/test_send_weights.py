@@ -122,9 +122,7 @@ def test_both_ranks_of_our_engine_take_what_two_ranks_of_a_trainer_send_to_its_r
         to_one = programs.run(sys.executable, "-c", TO_ONE, models[1], url, OMP_NUM_THREADS="1")
 
         assert to_one.code != 0
-        assert "the trainer sends to 1 of the engine's processes (engine_ranks), and it has 2" in to_one.text, to_one.text[
-            -3000:
-        ]
+        assert "sends to 1 of the engine's processes (engine_ranks), and it has 2" in to_one.text
         assert text(server, KEY) == before
 
         ended = send_weights(programs, url, models[1], ranks=2)

@@ -1,0 +1,84 @@
+"""After a call to all tensor-parallel ranks that fails, vLLM takes the other ranks' old replies for those to the next calls.
+
+What happens: with several processes and the executor ``mp``, an adapter that cannot be loaded, a weight update that is
+refused, or any other call that fails ends as soon as the first failing rank has replied. What the ranks behind it reply is
+left in their queues, and replies do not say which call they belong to. The next call fails with the error of the last one,
+or returns what another call returned; an update that failed on rank 1 can count as a success (vllm-project/vllm#49972,
+vllm-project/vllm#57846). Generation reads the first rank alone and goes on.
+
+What this changes: replies that nobody has read are skipped before the next reply of that rank is. No setting of vLLM has
+this effect.
+
+When it can go: when vLLM reads all replies or marks them; vllm-project/vllm#57846 is open. From 0.33.0 on vLLM reads them
+with ``enable_fault_tolerance``.
+
+Evidence: a paired run. A call fails on both ranks, and two others follow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, unknown, yes
+from quirks_plugins.conditions import PP, TP
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+_TARGET = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc"
+
+QUIRK = Quirk(
+    id="unread-rank-replies",
+    title="After a call that fails, vLLM takes other ranks' old replies for those to the next calls",
+    flag=ModelFlag.RUNTIME,
+    match=TP.above(1) | PP.above(1),
+    affected=Affected("vllm", introduced="0.18.0"),
+    adjustments=Patch(
+        _TARGET,
+        wrapper="quirks_plugins.runtime.rank_reply_patches:skip_unread_replies",
+        expects=(
+            "03115f2bbd71",  # until 0.19
+            "6e40dff58752",  # until 0.22
+            "8d818f173f14",  # until 0.26
+            "fb4ea1f78a6a",  # 0.27
+            "fa145c55ce15",  # until 0.32
+            "4a5f30e1174f",
+        ),
+        reason="in which order replies are read is in the method itself, and no setting changes it",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/49972"),
+        report("https://github.com/vllm-project/vllm/pull/57846"),
+    ],
+    examples=[
+        yes("qwen3", {"engine.tensor_parallel_size": 2}, vllm="0.32.0", patches="MultiprocExecutor.collective_rpc"),
+        yes("qwen3", {"engine.pipeline_parallel_size": 2}, vllm="0.33.0", purpose="serve"),
+        no("qwen3", vllm="0.32.0"),
+        unknown("qwen3", {"engine.tensor_parallel_size": 2}),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """After a call that fails on both ranks, both answer the next one."""
+    from worker.lab.kit.lab import Outcome
+
+    # By itself vLLM wants a NUMA node for each tensor-parallel rank.
+    values = {
+        "purpose": "eval",
+        "engine": {"load_format": "auto", "tensor_parallel_size": 2},
+        "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+    }
+    async with lab.worker(lab.checkpoint("qwen3"), values) as worker:
+        engine = lab.engine(worker)
+        found = [await _answer(engine, method) for method in ("no_such_method", "get_supported_tasks", "check_health")]
+    return Outcome(found[1:] == [2, 2], "answers to the two calls after one that failed", f"{found[1:]}", "[2, 2]")
+
+
+async def _answer(engine: Any, method: str) -> int | str:
+    """Returns how many ranks answered, or the error."""
+    try:
+        return len(await engine.collective_rpc(method))
+    except Exception as error:
+        return str(error)[:120]
