@@ -78,6 +78,7 @@ def main() -> None:
         print(f"sent {len(trainer.source.manifest.tensors)} tensors by {options.transport}")
     trainer.shutdown()
     if dist.is_initialized():
+        dist.barrier()  # a rank that leaves while another one is still there ends that one
         dist.destroy_process_group()
 
 

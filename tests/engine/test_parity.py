@@ -181,6 +181,8 @@ async def test_a_refit_of_parameters_alone_is_blamed_on_its_scope_and_right_in_e
     report = await measured(
         "apertus",
         profile="bfloat16",  # vLLM keeps xIELU in bfloat16
+        # Rounding depends on the batches, so on the machine's load; the fault is 1 nat and more.
+        thresholds=("mean_abs_delta<=0.2", "mean_exp_abs_delta<=1.3", "mean_abs_dprob<=0.05"),
         attribute=("refit.scope", "train.attn_implementation"),
         disable=("apertus-xielu-buffers",),
     )
