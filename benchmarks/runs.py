@@ -5,7 +5,7 @@ It writes ``docs/runs.json`` and the page made of it::
     python benchmarks/runs.py                     # all, in 20 to 60 minutes on two CPU cores; needs the extra `demo` and peft
     python benchmarks/runs.py "TRL colocate"      # some
     python benchmarks/runs.py --render            # none: the recorded rows with the plans of today
-    python benchmarks/runs.py --platform cuda --jobs 5 "TRL colocate"   # on a GPU, five engines at once: runs-cuda.json
+    python benchmarks/runs.py --jobs 5 "TRL colocate"   # on a GPU, five engines at once: runs-cuda.json
 
 Each run starts vLLM's engine with the arguments that its program gives it, in a process of its own, up to three times: without
 MODEL_QUIRKS, with it, and with it and float32 on both sides. Before it generates, a rollout gets the weights of a policy in the
@@ -139,8 +139,7 @@ def policy_of(run: Run, model: Path, noise: float = NOISE) -> Any:
 
     torch.manual_seed(0)
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    if torch.cuda.is_available():
-        policy = policy.cuda()
+    policy = policy.to(_platform())
     if "LoRA" in run.name:
         from peft import LoraConfig, get_peft_model
 
@@ -332,6 +331,12 @@ def _versions() -> dict[str, str]:
     return found | {name: version(name) for name in ("torch", "transformers", "model-quirks")}
 
 
+def _platform() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def main() -> None:
     """Measures runs, and writes data and page after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -340,22 +345,23 @@ def main() -> None:
         "--render", action="store_true", help="measure nothing; renew the plans of the recorded rows and write the page"
     )
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of runs.json and runs.md (%(default)s)")
-    parser.add_argument("--platform", choices=FILES, default="cpu", help="where this is (%(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="engines at once (%(default)s)")
     parser.add_argument("--engine", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.engine:
         engine(json.loads(options.engine.read_text(encoding="utf-8")))
         return
-    if options.platform == "cpu" and "avx512_bf16" not in (cpu_features() or ()):
+    platform = _platform()
+    if platform == "cpu" and "avx512_bf16" not in (cpu_features() or ()):
         print("this CPU has no AVX-512 BF16: the plans of the page are those of one that has", file=sys.stderr)
     chosen = [run for run in RUNS if not options.runs or run.name in options.runs]
     for run in () if options.render else chosen:
-        row = measure(run, platform=options.platform, jobs=options.jobs)
-        found = {one.run.name: one for one in (*read(options.docs, options.platform).rows, row)}
-        _write([found[one.name] for one in RUNS if one.name in found], options.docs, options.platform)
-    for platform in FILES if options.render else ():
-        _write(map(renewed, read(options.docs, platform).rows), options.docs, platform)
+        row = measure(run, platform=platform, jobs=options.jobs)
+        found = {one.run.name: one for one in (*read(options.docs, platform).rows, row)}
+        _write([found[one.name] for one in RUNS if one.name in found], options.docs, platform)
+    for name, file in FILES.items() if options.render else ():
+        if (options.docs / file).exists():
+            _write(map(renewed, read(options.docs, name).rows), options.docs, name)
     whole_file.write(options.docs / "runs.md", markdown(read(options.docs), read(options.docs, "cuda")))
 
 
