@@ -12,7 +12,7 @@ import torch
 from worker import VllmAsyncGenerationWorker
 from worker.lab.kit import checkpoints
 from worker.refit import Arrivals, digest
-from worker.refit.weights.digest import digests
+from worker.refit.weights.digest import Standing, digests
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -29,6 +29,22 @@ def test_a_digest_is_the_same_on_cpu_and_gpu(dtype, whole):
     assert digests(there.items(), whole=whole) == digests(tensors.items(), whole=whole)
     turned = {name: tensor.t().contiguous().t() if tensor.ndim == 2 else tensor for name, tensor in there.items()}
     assert digests(turned.items(), whole=whole) == digests(tensors.items(), whole=whole)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_tensors_that_stand_have_the_same_digests_by_a_cuda_graph(whole):
+    memory = torch.randn(80, 1000, 400, device="cuda")
+    tensors = {str(number): tensor for number, tensor in enumerate(memory)}
+    tensors |= {"turned": memory[0].t(), "small": memory[1, 0, :3]}
+    standing = Standing(whole=whole)
+    for _ in range(4):  # by themselves, captured, replayed
+        assert standing.digests(tensors.items()) == digests(tensors.items(), whole=whole)
+        memory.add_(torch.randn_like(memory))
+
+    moved = {name: tensor.clone() for name, tensor in tensors.items()}
+    fewer = dict(list(tensors.items())[5:])
+    for some in (moved, moved, fewer, fewer, fewer):
+        assert standing.digests(some.items()) == digests(some.items(), whole=whole)
 
 
 async def test_an_engine_with_cuda_graphs_keeps_a_ledger_and_names_what_is_sent_again(tmp_path):

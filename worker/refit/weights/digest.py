@@ -8,10 +8,11 @@ tensor once. It tells changes apart, and does not withstand a forger.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 #: Rows that a tensor is cut into, at most; words are weighted by their row. Up to 128 KiB a row is one word.
 _ROWS = 2**14
@@ -19,6 +20,10 @@ _ROWS = 2**14
 _SAMPLED = 16
 _WORD = torch.int64.itemsize
 _MODULUS = 2**64
+#: Tensors whose rows are weighted together; each takes 128 KiB of memory twice meanwhile.
+_TOGETHER = 32
+#: Branches of a CUDA graph; one tensor's rows leave most of a GPU idle.
+_BRANCHES = 8
 
 
 class Digester:
@@ -51,7 +56,8 @@ class Digester:
         found = dict.fromkeys(self._names, "0" * 32)
         for group in self._sums.values():
             names, rows = zip(*group, strict=True)
-            found |= dict(zip(names, _weighted(rows), strict=True))
+            totals = torch.cat([_totals(rows[start : start + _TOGETHER]) for start in range(0, len(rows), _TOGETHER)])
+            found |= _digits(names, totals)
         return found
 
 
@@ -75,6 +81,9 @@ def parts(name: str, tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
 class Standing:
     """Makes digests of tensors that mostly stay where they are, again and again: how each one is read is found out once.
 
+    On CUDA the kernels become one graph when the same tensors come a second time, because it takes longer to launch them one by
+    one than to run them.
+
     Args:
         whole: As for `Digester`.
     """
@@ -82,19 +91,62 @@ class Standing:
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
         self._known: dict[str, tuple[tuple[Any, ...], list[torch.Tensor]]] = {}
+        self._names: tuple[str, ...] = ()
+        self._graph: _Graph | None = None
 
     def digests(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
         """Returns what `digests` returns."""
-        digester = Digester(whole=self._whole)
+        others = Digester(whole=self._whole)
+        standing: dict[str, list[torch.Tensor]] = {}
+        is_new = False
         for name, tensor in tensors:
             place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
             if (known := self._known.get(name)) is None or known[0] != place:
+                is_new = True
                 known = self._known[name] = place, _tables(tensor, whole=self._whole) if _is_plain(tensor) else []
             if known[1]:
-                digester.add_rows(name, _sums(known[1]))
+                standing[name] = known[1]
             else:
-                digester.add(name, tensor)
-        return digester.result()
+                others.add(name, tensor)
+        if is_new or self._names != (names := tuple(standing)):
+            self._names, self._graph = tuple(standing), None
+        elif self._graph is None and names and all(tables[0].is_cuda for tables in standing.values()):
+            self._graph = _Graph(list(standing.values()))
+        if self._graph is not None:
+            return _digits(self._names, self._graph.totals()) | others.result()
+        for name, tables in standing.items():
+            others.add_rows(name, _sums(tables))
+        return others.result()
+
+
+class _Graph:
+    """Totals of tensors of one GPU, given by their tables, as a CUDA graph."""
+
+    def __init__(self, tensors: Sequence[list[torch.Tensor]]) -> None:
+        device = tensors[0][0].device
+        branches = [torch.cuda.Stream(device) for _ in range(_BRANCHES)]
+        start = branches[0]
+        start.wait_stream(torch.cuda.current_stream(device))
+        self._graph = torch.cuda.CUDAGraph()
+        totals = []
+        with torch.cuda.stream(start):
+            self._graph.capture_begin(capture_error_mode="thread_local")  # vLLM has threads that use the GPU
+            try:
+                for branch in branches[1:]:
+                    branch.wait_stream(start)
+                for number, first in enumerate(range(0, len(tensors), _TOGETHER)):
+                    with torch.cuda.stream(branches[number % _BRANCHES]):
+                        totals.append(_totals([_sums(tables) for tables in tensors[first : first + _TOGETHER]]))
+                for branch in branches[1:]:
+                    start.wait_stream(branch)
+                self._totals = torch.cat(totals)
+            finally:
+                self._graph.capture_end()
+
+    def totals(self) -> torch.Tensor:
+        """Returns int64 [tensors, 2], on the GPU, until the next call."""
+        self._graph.replay()
+        return self._totals
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -134,16 +186,14 @@ def _tables(tensor: torch.Tensor, *, whole: bool) -> list[torch.Tensor]:
     return tables
 
 
-def _weighted(rows: tuple[torch.Tensor, ...]) -> list[str]:
-    """Returns the digests of tensors of one device from their rows' sums: their sum, and their sum weighted by position."""
-    joined = torch.cat(rows)
-    plain = joined.cumsum(0)
-    weighted = (joined * torch.arange(len(joined), device=joined.device)).cumsum(0)
-    ends = torch.tensor([len(one) for one in rows]).cumsum(0)
-    at = torch.stack([plain, weighted])[:, (ends - 1).to(joined.device)].tolist()
-    found, before, start = [], (0, 0), 0
-    for one, two, end in zip(*at, ends.tolist(), strict=True):
-        total = one - before[0]
-        found.append(f"{total % _MODULUS:016x}{(two - before[1] - start * total) % _MODULUS:016x}")
-        before, start = (one, two), end
-    return found
+def _totals(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns the sum of each tensor's rows, and their sum weighted by position, as int64 [tensors, 2]."""
+    padded = pad_sequence(list(rows), batch_first=True)
+    return torch.stack([padded.sum(1), (padded * torch.arange(padded.shape[1], device=padded.device)).sum(1)], 1)
+
+
+def _digits(names: Sequence[str], totals: torch.Tensor) -> dict[str, str]:
+    return {
+        name: f"{plain % _MODULUS:016x}{weighted % _MODULUS:016x}"
+        for name, (plain, weighted) in zip(names, totals.tolist(), strict=True)
+    }
