@@ -30,14 +30,24 @@ class _Line(NamedTuple):
 
 
 def say(text: str, *, level: int = logging.INFO) -> None:
-    """Logs one line; to standard error where logging is not set up."""
-    if not _LOGGER.hasHandlers():
+    """Logs one line; to standard error where logging is not set up, or drops what is no warning."""
+    if not _has_handler():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(message)s"))
         _LOGGER.addHandler(handler)
     if not _LOGGER.isEnabledFor(logging.INFO):
         _LOGGER.setLevel(logging.INFO)
     _LOGGER.log(level, "model-quirks: %s", one_line(text))
+
+
+def _has_handler() -> bool:
+    """Returns whether a handler of our logger, or of one above it, takes lines that are no warnings."""
+    logger: logging.Logger | None = _LOGGER
+    while logger is not None:
+        if any(one.level <= logging.INFO and not isinstance(one, logging.NullHandler) for one in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
 
 
 def say_plan(

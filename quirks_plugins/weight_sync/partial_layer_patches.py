@@ -7,11 +7,14 @@ while vLLM is being imported.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from inspect import BoundArguments
+
     import torch
 
 __all__ = ["is_as_loaded", "wrap_layerwise_process", "wrap_make_loader", "wrap_process_with_buffers"]
@@ -56,7 +59,10 @@ def wrap_process_with_buffers(original: Callable[..., None]) -> Callable[..., No
 
 
 def wrap_make_loader(original: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
-    """Make a tensor that comes again replace the one before, so that its elements are counted once."""
+    """Make a tensor that comes again replace the one before, so that its elements are counted once.
+
+    What came is known by weak references: memory of a trainer's that vLLM needs no longer is free at once.
+    """
 
     @wraps(original)
     def make_online_process_loader(layer: torch.nn.Module, param_name: str) -> Callable[..., Any]:
@@ -64,23 +70,21 @@ def wrap_make_loader(original: Callable[..., Callable[..., Any]]) -> Callable[..
 
         load = original(layer, param_name)
         info = get_layerwise_info(layer)
-        came: dict[tuple[Any, ...], Any] = {}
-        reload: list[Any] = []
+        came: dict[tuple[Any, ...], weakref.ref[BoundArguments]] = {}
 
         @wraps(load)  # vLLM knows its own loader by name
         def online_process_loader(*args: Any, **kwargs: Any) -> Any:
-            nonlocal reload
-            if reload is not info.loaded_weights:  # each reload of a layer has a list of its own
-                reload = info.loaded_weights
-                came.clear()
-            key, before = _call(args, kwargs), len(reload)
-            if info.can_load() and (earlier := came.get(key)) is not None:
+            key = _call(args, kwargs)
+            earlier = known() if (known := came.get(key)) is not None else None
+            if earlier is not None and info.can_load() and any(call[1] is earlier for call in info.loaded_weights):
                 _take_back(earlier, info, load.__wrapped__)  # type: ignore[attr-defined]
                 _LOG.warning("a refit sent a part of %s.%s again: the last one counts", type(layer).__name__, param_name)
-                before = len(reload)
+            del earlier
+            calls = info.loaded_weights
+            before = len(calls)
             result = load(*args, **kwargs)
-            if reload is info.loaded_weights and len(reload) > before:  # the layer is not complete yet
-                came[key] = reload[-1]
+            if calls is info.loaded_weights and len(calls) > before:  # the layer is not complete yet
+                came[key] = weakref.ref(calls[-1][1])
             return result
 
         return online_process_loader
@@ -94,12 +98,12 @@ def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(tuple(value.shape) if hasattr(value, "shape") else repr(value) for value in values)
 
 
-def _take_back(earlier: tuple[str, Any], info: Any, loader: Callable[..., Any]) -> None:
+def _take_back(earlier: BoundArguments, info: Any, loader: Callable[..., Any]) -> None:
     """Removes a call from those that a reload will repeat, and its elements from those that it has counted."""
     from vllm.model_executor.model_loader.reload.meta import get_numel_loaded
 
-    info.loaded_weights[:] = [call for call in info.loaded_weights if call is not earlier]
-    info.load_numel -= get_numel_loaded(loader, earlier[1])[0]
+    info.loaded_weights[:] = [call for call in info.loaded_weights if call[1] is not earlier]
+    info.load_numel -= get_numel_loaded(loader, earlier)[0]
 
 
 def _is_incomplete(layer: torch.nn.Module, info: Any) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -33,6 +35,24 @@ def lines(caplog):
         return [record.getMessage().removeprefix("model-quirks: ") for record in caplog.records]
 
     return run
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "",
+        "logging.basicConfig(level='INFO')",
+        "logging.basicConfig(level='WARNING')",
+        "logging.basicConfig(); logging.root.handlers[0].setLevel('WARNING')",  # it drops all that is no warning
+        "logging.root.addHandler(logging.NullHandler())",
+    ],
+)
+def test_a_line_reaches_standard_error_once_however_the_program_has_set_up_logging(program):
+    script = f"import logging; {program}\nfrom quirks_core.hook.report import say\nsay('a line'); say('another one')"
+
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert [run.stderr.count(text) for text in ("model-quirks: a line", "model-quirks: another one")] == [1, 1]
 
 
 def test_the_first_line_says_what_for_and_what_was_typed(lines, plan_of):

@@ -8,6 +8,7 @@ SCRIPT = """
 import hashlib, json, os, sys
 import torch
 from safetensors.torch import load_file
+from torch.multiprocessing.reductions import StorageWeakRef
 from vllm import LLM, SamplingParams
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
@@ -15,6 +16,12 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
 
 PROMPTS = [list(range(5, 37)), list(range(100, 120))]
 SAMPLING = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+SENT = []
+
+
+def sent(tensor):
+    SENT.append(StorageWeakRef(tensor.untyped_storage()))
+    return tensor
 
 
 class FileEngine(IPCWeightTransferEngine):
@@ -25,7 +32,9 @@ class FileEngine(IPCWeightTransferEngine):
 
     def receive_weights(self, info):
         tensors = list(load_file(info["file"]).items())[info["first"] : info["last"]]
-        self.model.load_weights([(name, tensor.to(getattr(torch, info.get("dtype", "float32")))) for name, tensor in tensors])
+        self.model.load_weights(
+            [(name, sent(tensor.to(getattr(torch, info.get("dtype", "float32"))))) for name, tensor in tensors]
+        )
 
 
 WeightTransferEngineFactory.register_engine("files", FileEngine)
@@ -64,7 +73,7 @@ def chunks(worker, file, size):
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
     model = worker.model_runner.get_model()
-    tensors = [(name, tensor) for name, tensor in load_file(file).items()]
+    tensors = [(name, sent(tensor)) for name, tensor in load_file(file).items()]
     initialize_layerwise_reload(model)
     for first in range(0, len(tensors), size):
         model.load_weights(iter(tensors[first : first + size]))
@@ -116,7 +125,9 @@ if __name__ == "__main__":
             "tokens": generated(),
             "held": llm.collective_rpc(held)[0],
             "ways": llm.collective_rpc(ways)[0],
+            "alive": sum(not one.expired() for one in SENT),
         }
+        SENT.clear()
     print("RESULT", json.dumps(found), flush=True)
 """
 
@@ -142,10 +153,11 @@ def outcomes(programs, checkpoint):
 
 
 def assert_same(expected, found):
-    """Compares the bits of all tensors, and the tokens, after each step."""
+    """Compares the bits of all tensors, and the tokens, after each step; memory that a trainer sent is free then."""
     for name, step in expected.items():
         differing = [tensor for tensor, digest in step["held"].items() if found[name]["held"][tensor] != digest]
         assert (name, differing, found[name]["tokens"]) == (name, [], step["tokens"])
+        assert (name, step["alive"], found[name]["alive"]) == (name, 0, 0)
     assert expected["whole"]["tokens"] != expected["again"]["tokens"]
     assert all(step["ways"] is None for step in expected.values())
 
