@@ -94,6 +94,8 @@ class Ledger:
         self._worker = worker
         self._whole = settings.whole
         self._standing = Standing(whole=settings.whole)
+        self._model: Any = None
+        self._found: list[tuple[str, dict[str, nn.Parameter | None]]] = []
         self._number = 0
         self._new: list[Entry] = []
         self._last: dict[str, str] = {}
@@ -328,15 +330,28 @@ class Ledger:
         parallel = self._worker.parallel_config
         return int(parallel.data_parallel_index * parallel.world_size + parallel.rank)
 
+    @property
+    def _layers(self) -> list[tuple[str, dict[str, nn.Parameter | None]]]:
+        """Each layer's name and parameters. An update may replace parameters, and no layers; to find those takes a while."""
+        if (model := self._worker.model_runner.get_model()) is not self._model:
+            self._model = model
+            self._found = [(f"{name}." if name else "", layer._parameters) for name, layer in model.named_modules()]
+        return self._found
+
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields the model's parameters; buffers may change while the engine generates."""
-        for name, parameter in self._worker.model_runner.get_model().named_parameters():
-            if not parameter.is_meta and parameter.numel():
-                yield from parts(name, parameter)
+        seen: set[int] = set()
+        for layer, parameters in self._layers:
+            for name, parameter in parameters.items():
+                if parameter is not None and parameter.numel() and not parameter.is_meta and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield from parts(layer + name, parameter)
 
     def _packed(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, answer in packed_answers(self._worker.model_runner.get_model()):
-            yield name + COMPUTES, answer
+        held = chain.from_iterable(parameters.values() for _, parameters in self._layers)
+        if any(parameter is not None and not parameter.numel() for parameter in held):
+            for name, answer in packed_answers(self._model):
+                yield name + COMPUTES, answer
 
     def _held(self) -> dict[str, str]:
         return self._standing.digests(chain(self._tensors(), self._packed()))

@@ -21,8 +21,8 @@ _SAMPLED = 16
 _WORD = torch.int64.itemsize
 _MODULUS = 2**64
 #: Tensors whose rows are weighted together; each takes 128 KiB of memory twice meanwhile.
-_TOGETHER = 32
-#: Branches of a CUDA graph; one tensor's rows leave most of a GPU idle.
+_TOGETHER = 8
+#: Branches of a CUDA graph: one tensor's rows leave most of a GPU idle. Each branch keeps some 4 MB.
 _BRANCHES = 8
 
 
