@@ -205,13 +205,12 @@ Figures are the mean absolute difference between the engine's logprobs of the sa
   Float32 on both sides removes it: a trainer in float32 (TRL: `bf16=False`), and
   `MODEL_QUIRKS_SET='{float32}'`. It costs twice the memory of the
   engine's weights and cache.
-- *Fails*: on CPUs the first weight update ends with an error. On an H100 the first run works without quirks as well, and its
-  figures are [the same](why.md#a-trained-model-measured).
-- *Tiny* models have random weights. Rounding changes them more, by whole nats where a token goes to another expert.
+- *Fails*: on CPUs the first weight update ends with an error.
+{gpu}- *Tiny* models have random weights. Rounding changes them more, by whole nats where a token goes to another expert.
 
 Measured on {dates} on a CPU with AVX-512 BF16, eager, in one process: {versions}.
 The programs were not run: each engine got its program's arguments, and the weights of a policy in the way of its trainer.
-Nothing was measured on a GPU: what is in force there is `quirks plan`'s answer for vLLM 0.32.
+For a run that was not measured on a GPU, what is in force there is `quirks plan`'s answer for vLLM 0.32.
 `python benchmarks/runs.py` makes this page.
 {missing}"""
 _TAIL = """## What the log shows
@@ -245,6 +244,7 @@ def markdown(rows: Rows, gpu: Rows) -> str:
     head = _HEAD.format(
         lines="\n".join(map(_line, rows.rows)),
         float32=FLOAT32,
+        gpu="".join(map(_on_gpu, gpu.rows)),
         dates=" and ".join(dict.fromkeys((dates[0], dates[-1]))),
         versions="; ".join(versions),
         missing=f"Not measured yet: {'; '.join(missing)}.\n" if missing else "",
@@ -267,6 +267,13 @@ def _line(row: Row) -> str:
     model = f"{row.run.model}, trained" if row.run.model == TRAINED else f"{row.run.model}, tiny"
     both = _size(row.float32) if row.float32 else "-"
     return f"| {name} | {model} | {_size(row.off)} | {_change(row) if row.on.mean is None else _size(row.on)} | {both} |"
+
+
+def _on_gpu(row: Row) -> str:
+    return (
+        f"- On an H100 {row.run.name} leaves {_size(row.off)} without quirks, {_size(row.on)} with them, and {_size(row.float32)} with "
+        "float32\n  on both sides as well.\n"
+    )
 
 
 def _anchor(title: str) -> str:

@@ -57,7 +57,8 @@ def skip_unread_replies(original: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             # A call that ended before its first reply, and not by its time limit, may not have been sent.
             if isinstance(error, TimeoutError) or any(call.is_read for call in calls):
-                only = named.get("unique_reply_rank")
+                aggregates = any(named.get(one) for one in ("kv_output_aggregator", "ec_output_aggregator"))
+                only = None if aggregates else named.get("unique_reply_rank")
                 for call in calls if only is None else [calls[only]]:
                     call.rank.unread += not call.is_read
             raise

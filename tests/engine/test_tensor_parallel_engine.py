@@ -18,6 +18,7 @@ _TARGET = "vllm.v1.worker.cpu_worker:CPUWorker.init_device"
 _MODULE = """
 import functools
 import multiprocessing
+import time
 
 from quirks_core import Fact, ModelFlag, Patch, Quirk, Severity, hookimpl, report
 
@@ -35,7 +36,20 @@ def quirk(name, recipe):
 
 
 def passes(original):
-    return functools.wraps(original)(lambda self: original(self))
+    @functools.wraps(original)
+    def init_device(self):
+        self.answer = functools.partial(answer, self)
+        return original(self)
+
+    return init_device
+
+
+def answer(worker, number, *, failing=None, slow=None):
+    if worker.rank == failing:
+        raise RuntimeError(f"rank {failing} fails")
+    if worker.rank == slow:
+        time.sleep(2)
+    return [number, worker.rank]
 
 
 def fails(original):
@@ -85,6 +99,18 @@ def test_the_receipt_says_what_was_there_before_the_patch_and_that_it_is_in_forc
         [effect] = [effect for effect in ack.effects if effect.slot == f"patch.{_TARGET}"]
         assert (effect.before, effect.after) == (INSTALLED.fingerprint(_TARGET), "acme_workers:passes")
         assert not effect.pending
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [({"failing": 0}, "rank 0 fails"), ({"failing": 1}, "rank 1 fails"), ({"slow": 0}, "timed out"), ({"slow": 1}, "timed out")],
+)
+async def test_ranks_reply_to_the_call_itself_after_one_that_failed_or_took_too_long(worker, failing, error):
+    llm = worker.engine.llm
+    with pytest.raises(Exception, match=error):
+        await llm.collective_rpc("answer", args=(0,), kwargs=failing, timeout=1 if "slow" in failing else None)
+
+    assert [await llm.collective_rpc("answer", args=(number,)) for number in (1, 2)] == [[[1, 0], [1, 1]], [[2, 0], [2, 1]]]
 
 
 def test_each_worker_reports_the_configuration_that_it_runs_with(worker):
