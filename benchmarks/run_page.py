@@ -270,10 +270,8 @@ def _line(row: Row) -> str:
 
 
 def _on_gpu(row: Row) -> str:
-    return (
-        f"- On an H100 {row.run.name} leaves {_size(row.off)} without quirks, {_size(row.on)} with them, and {_size(row.float32)} with "
-        "float32\n  on both sides as well.\n"
-    )
+    off, on, both = map(_size, (row.off, row.on, row.float32))
+    return f"- On an H100 {row.run.name}: {off} without quirks, {on} with them, {both} with float32 on both sides.\n"
 
 
 def _anchor(title: str) -> str:

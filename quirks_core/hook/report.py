@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -29,25 +30,32 @@ class _Line(NamedTuple):
     advised: bool = False
 
 
+class _Fallback(logging.Handler):
+    """Writes to standard error what no other handler takes.
+
+    A package that vLLM's server imports (model_hosting_container_standards) has the root logger's handlers drop all that is no
+    error; verl sets up logging before that.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            others = (one for one in logger.handlers if one is not self and not isinstance(one, logging.NullHandler))
+            if any(one.level <= record.levelno for one in others):
+                return
+            logger = logger.parent if logger.propagate else None
+        print(self.format(record), file=sys.stderr, flush=True)  # noqa: T201
+
+
+_FALLBACK = _Fallback()
+
+
 def say(text: str, *, level: int = logging.INFO) -> None:
-    """Logs one line; to standard error where logging is not set up, or drops what is no warning."""
-    if not _has_handler():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        _LOGGER.addHandler(handler)
+    """Logs one line; to standard error where no handler takes it."""
+    logging.getLogger("model_quirks").addHandler(_FALLBACK)  # the quirks' own warnings as well
     if not _LOGGER.isEnabledFor(logging.INFO):
         _LOGGER.setLevel(logging.INFO)
     _LOGGER.log(level, "model-quirks: %s", one_line(text))
-
-
-def _has_handler() -> bool:
-    """Returns whether a handler of our logger, or of one above it, takes lines that are no warnings."""
-    logger: logging.Logger | None = _LOGGER
-    while logger is not None:
-        if any(one.level <= logging.INFO and not isinstance(one, logging.NullHandler) for one in logger.handlers):
-            return True
-        logger = logger.parent if logger.propagate else None
-    return False
 
 
 def say_plan(

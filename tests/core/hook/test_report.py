@@ -43,16 +43,16 @@ def lines(caplog):
         "",
         "logging.basicConfig(level='INFO')",
         "logging.basicConfig(level='WARNING')",
-        "logging.basicConfig(); logging.root.handlers[0].setLevel('WARNING')",  # it drops all that is no warning
+        "logging.basicConfig(); from model_hosting_container_standards import logging_config as it; it.configure_root_logger()",
         "logging.root.addHandler(logging.NullHandler())",
     ],
 )
-def test_a_line_reaches_standard_error_once_however_the_program_has_set_up_logging(program):
-    script = f"import logging; {program}\nfrom quirks_core.hook.report import say\nsay('a line'); say('another one')"
+def test_each_line_reaches_standard_error_once_however_the_program_has_set_up_logging(program):
+    script = f"import logging; {program}\nfrom quirks_core.hook.report import say, loud\nsay('one'); loud('two'); say('three')"
 
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert [run.stderr.count(text) for text in ("model-quirks: a line", "model-quirks: another one")] == [1, 1]
+    assert [run.stderr.count(f"model-quirks: {text}") for text in ("one", "two", "three")] == [1, 1, 1]
 
 
 def test_the_first_line_says_what_for_and_what_was_typed(lines, plan_of):
