@@ -108,12 +108,13 @@ class Standing:
                 standing[name] = known[1]
             else:
                 others.add(name, tensor)
-        if is_new or self._names != (names := tuple(standing)):
-            self._names, self._graph = tuple(standing), None
+        names = tuple(standing)
+        if is_new or names != self._names:
+            self._names, self._graph = names, None
         elif self._graph is None and names and all(tables[0].is_cuda for tables in standing.values()):
             self._graph = _Graph(list(standing.values()))
         if self._graph is not None:
-            return _digits(self._names, self._graph.totals()) | others.result()
+            return _digits(names, self._graph.totals()) | others.result()
         for name, tables in standing.items():
             others.add_rows(name, _sums(tables))
         return others.result()
