@@ -9,6 +9,8 @@ from pathlib import Path
 from packaging.version import Version
 
 from quirks_core.declaration.flags import Kind
+from quirks_core.declaration.quirk import Quirk
+from quirks_core.declaration.trace import Answer
 from quirks_core.plan.loaded import Loaded
 from worker.lab.kit import proof
 from worker.lab.kit.proof import Conclusion, Finding, Proof, Report
@@ -32,6 +34,7 @@ _BY_SOURCE = {
     Conclusion.INCONCLUSIVE: "",
 }
 _ELSEWHERE = "n/a"
+_OTHER_VERSION = "source: not affected"
 _LEGEND = """\
 A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own. A column is an
 installation and one of vLLM's two model runners; what was run on one runner proves nothing for the other.
@@ -42,7 +45,7 @@ installation and one of vLLM's two model runners; what was run on one runner pro
 | **holds** | the same of a rule or a feature, which cures no defect |
 | not needed, does not hold | by a paired run: the scenario passes without the quirk, too |
 | undecided | a paired run came to no result; the reason is below |
-| source: … | nobody ran it there; a static probe of the installed source says so |
+| source: … | nobody ran it there; a static probe of the source says so; *not affected*: as the quirk says of that version |
 | n/a | no run on that installation concerns the quirk (another platform, or kind of CPU) |
 | empty | nobody looked |"""
 
@@ -120,16 +123,18 @@ def _table(proofs: Mapping[Installation, Mapping[str, Proof]], loaded: Sequence[
     rows = [["quirk", *(place.heading for place in proofs)], ["---"] * (len(proofs) + 1)]
     for item in loaded:
         name = item.quirk.id
-        rows.append([f"`{name}`", *(_cell(kept.get(name)) for kept in proofs.values())])
+        rows.append([f"`{name}`", *(_cell(item.quirk, place, kept.get(name)) for place, kept in proofs.items())])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _cell(one: Proof | None) -> str:
+def _cell(quirk: Quirk, place: Installation, one: Proof | None) -> str:
     if one is None or not one.findings:
         return _ELSEWHERE if one is not None and "no run on this installation" in one.reason else ""
     runs = _runs(one)
     if not runs:
-        return _BY_SOURCE[one.conclusion]
+        answers = {affected.answer(place.vllm) for affected in quirk.affected if affected.package == "vllm"}
+        is_other = one.conclusion is Conclusion.DOES_NOT_HOLD and answers == {Answer.NO}
+        return _OTHER_VERSION if is_other else _BY_SOURCE[one.conclusion]
     decided = [item for item in runs if item.conclusion is not Conclusion.INCONCLUSIVE]
     return _BY_RUN[one.conclusion if decided else Conclusion.INCONCLUSIVE]
 

@@ -43,8 +43,8 @@ def write(tmp_path):
     return write
 
 
-def _rows(folder, loaded):
-    lines = [line for line in evidence_page.blocks(folder, loaded)[2].splitlines() if line.startswith("|")]
+def _rows(folder, loaded, block=2):
+    lines = [line for line in evidence_page.blocks(folder, loaded)[block].splitlines() if line.startswith("|")]
     heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     return heads[1:], {row[0]: row[1:] for row in rows}
 
@@ -67,6 +67,17 @@ def test_what_the_source_says_holds_for_every_runner_of_the_installation(write, 
     _, cells = _rows(write("evidence.json", *proofs), loaded)
 
     assert cells == {f"`{sinks}`": ["**needed**", "**needed**"], f"`{rows}`": ["source: needed"] * 2}
+
+
+def test_a_rule_that_does_not_hold_by_the_source_of_a_version_that_it_does_not_concern_is_not_affected(write):
+    loaded = [Registry.load().find(name) for name in ("unread-arguments", "rust-frontend")]
+    proofs = [write.one(item.quirk.id, "DOES NOT HOLD", "static probe") for item in loaded]
+    for proof in proofs:
+        proof["depends"]["vllm"] = "0.31.0"
+
+    _, cells = _rows(write("evidence.json", *proofs), loaded, block=4)
+
+    assert cells == {"`unread-arguments`": ["source: not affected"], "`rust-frontend`": ["source: does not hold"]}
 
 
 def test_of_two_proofs_on_one_installation_the_newer_counts(write, loaded):
