@@ -190,12 +190,11 @@ def arguments(folder: Path) -> dict[str, Any]:
     }
 
 
-async def ours(folder: Path, models: dict[str, Any], rounds: int) -> list[measure.Row]:
-    """Our worker, by each transport."""
+async def ours(folder: Path, models: dict[str, Any], rounds: int, found: list[measure.Row]) -> None:
+    """Our worker, by each transport; rows are added as they come."""
     from worker import VllmAsyncGenerationWorker
     from worker.refit.engine import ledger
 
-    found = []
     options = arguments(folder)
     for transport, model in models.items():
         engine = {key: value for key, value in options.items() if key not in ("model", "skip_tokenizer_init")}
@@ -223,11 +222,13 @@ async def ours(folder: Path, models: dict[str, Any], rounds: int) -> list[measur
                 _problems.append(f"after a refit by {transport} {len(differing)} tensors differ: {list(differing.items())[:3]}")
         finally:
             await worker.shutdown()
-    return found
 
 
-async def native(folder: Path, models: dict[str, Any], rounds: int) -> list[measure.Row]:
-    """The engines that come with vLLM, alone and with the quirk ``recorded-updates``; both end with the same bits."""
+async def native(folder: Path, models: dict[str, Any], rounds: int, found: list[measure.Row]) -> None:
+    """The engines that come with vLLM, alone and with the quirk ``recorded-updates``; both end with the same bits.
+
+    Rows are added as they come.
+    """
     from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -236,7 +237,6 @@ async def native(folder: Path, models: dict[str, Any], rounds: int) -> list[meas
     from worker.engine import vllm_adapter
 
     opened = _static_sender if hasattr(NCCLWeightTransferEngine, "trainer_send_weights") else _stateful_sender
-    found: list[measure.Row] = []
     for transport, packed in ((one, packed) for one in models for packed in ((False, True) if one == "ipc_zmq" else (True,))):
         model = models[transport].requires_grad_(False)
         backend = {"ipc_zmq": "ipc", "collective": "nccl"}[transport]
@@ -278,7 +278,6 @@ async def native(folder: Path, models: dict[str, Any], rounds: int) -> list[meas
         if differing := [name for name in held[0] if held[0][name] != held[1].get(name)]:
             _problems.append(f"{what}: {len(differing)} tensors differ with recorded-updates: {differing[:3]}")
         print(f"{what}: {len(held[0])} tensors compared, {len(differing)} differ", file=sys.stderr)
-    return found
 
 
 async def _after_another(llm: Any, model: Any, refit: Callable[[], Awaitable[None]]) -> dict[str, str]:
@@ -446,8 +445,8 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
     )
     for part in parts:
         try:
-            found += await part(folder, models, rounds)
-        except Exception as error:  # the other half is worth having
+            await part(folder, models, rounds, found)
+        except Exception as error:  # the rest is worth having
             import traceback
 
             traceback.print_exc()
