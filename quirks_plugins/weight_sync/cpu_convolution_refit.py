@@ -3,9 +3,9 @@
 What happens: after a refit the engine generates with the new weights and the convolutions of the first ones. Nothing fails. On
 a CPU with AVX-512 BF16 none of 72 greedy tokens of a tiny Nemotron-H agreed with an engine that started from the new weights.
 There vLLM packs the weight of each convolution of width 4 for another model's kernel and puts it into new memory
-(``vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm``). The mixer reads ``conv_weights``, a view of the memory
-that the weight had before (``MambaMixer2.__init__``). A reload copies the new weights into the packed tensor alone. In float32
-nothing is packed, and a refit reaches both.
+(``vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm``; until 0.28 on CPUs with AMX alone). The mixer reads
+``conv_weights``, a view of the memory that the weight had before (``MambaMixer2.__init__``). A reload copies the new weights
+into the packed tensor alone. In float32 nothing is packed, and a refit reaches both.
 
 What this changes: after each packing, the plain weights also go where the mixer reads them. The quirk is a patch, because no
 setting of vLLM has this effect.
@@ -28,6 +28,7 @@ from quirks_core import (
     StaticProbe,
     model_type,
     no,
+    package,
     platform,
     purpose,
     report,
@@ -46,6 +47,7 @@ QUIRK = Quirk(
     flag=ModelFlag.WEIGHT_SYNC,
     match=platform("cpu")
     & Fact("platform.cpu.avx512_bf16").is_true()
+    & (package("vllm", introduced="0.29.0") | Fact("platform.cpu.amx").is_true())  # before 0.29 vLLM packs them on AMX alone
     & purpose("rollout")
     & model_type("falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "zamba2")
     & ~setting("engine.dtype").one_of(*NOT_BFLOAT16),
@@ -67,7 +69,9 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("mamba2", vllm="0.27.0", platform="cpu", cpu="avx512_bf16"),
+        yes("mamba2", vllm="0.29.0", platform="cpu", cpu="avx512_bf16"),
+        yes("mamba2", vllm="0.27.0", platform="cpu", cpu="amx"),
+        no("mamba2", vllm="0.28.0", platform="cpu", cpu="avx512_bf16"),
         yes("nemotron_h", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         no("nemotron_h", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         no("mamba2", vllm="0.26.0", platform="cpu", cpu="avx512_bf16"),
