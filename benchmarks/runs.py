@@ -51,7 +51,7 @@ from run_page import (
 
 from quirks_core.base import whole_file
 from quirks_core.configuration.config import GenerationConfig
-from quirks_core.facts.packages import cpu_features, installed_version
+from quirks_core.facts.packages import cpu_features, installed_platform, installed_version
 
 #: Noise on each weight of the policy, in standard deviations of that weight: as after some steps of an optimizer.
 NOISE = 0.005
@@ -139,7 +139,7 @@ def policy_of(run: Run, model: Path, noise: float = NOISE) -> Any:
 
     torch.manual_seed(0)
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    policy = policy.to(_platform())
+    policy = policy.to(installed_platform() or "cpu")
     if "LoRA" in run.name:
         from peft import LoraConfig, get_peft_model
 
@@ -331,12 +331,6 @@ def _versions() -> dict[str, str]:
     return found | {name: version(name) for name in ("torch", "transformers", "model-quirks")}
 
 
-def _platform() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def main() -> None:
     """Measures runs, and writes data and page after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -351,7 +345,7 @@ def main() -> None:
     if options.engine:
         engine(json.loads(options.engine.read_text(encoding="utf-8")))
         return
-    platform = _platform()
+    platform = installed_platform() or "cpu"
     if platform == "cpu" and "avx512_bf16" not in (cpu_features() or ()):
         print("this CPU has no AVX-512 BF16: the plans of the page are those of one that has", file=sys.stderr)
     chosen = [run for run in RUNS if not options.runs or run.name in options.runs]

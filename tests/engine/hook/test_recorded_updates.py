@@ -125,6 +125,7 @@ if __name__ == "__main__":
             "tokens": generated(),
             "held": llm.collective_rpc(held)[0],
             "ways": llm.collective_rpc(ways)[0],
+            "sent": len(SENT),
             "alive": sum(not one.expired() for one in SENT),
         }
         SENT.clear()
@@ -158,6 +159,7 @@ def assert_same(expected, found):
         differing = [tensor for tensor, digest in step["held"].items() if found[name]["held"][tensor] != digest]
         assert (name, differing, found[name]["tokens"]) == (name, [], step["tokens"])
         assert (name, step["alive"], found[name]["alive"]) == (name, 0, 0)
+        assert bool(found[name]["sent"]) == (name not in ("start", "reload"))  # a reload reads its own files
     assert expected["whole"]["tokens"] != expected["again"]["tokens"]
     assert all(step["ways"] is None for step in expected.values())
 
