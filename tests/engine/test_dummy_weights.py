@@ -77,3 +77,17 @@ async def test_benchmarks_may_generate_from_dummy_weights_if_they_say_so(worker,
         made = await lab.generate(started)
 
     assert [len(row.tokens) for row in made] == [lab.NEW_TOKENS] * len(lab.PROMPTS)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama_tied"])
+async def test_an_engine_that_takes_adapters_is_refitted_completely(shared_lab, kind):
+    """With LoRA, vLLM wraps its layers, and loads them by the names without the wrappers."""
+    trainer = shared_lab.trainer(shared_lab.checkpoint(kind, seed=1))
+    lora = {"engine": {"vllm_kwargs": {"enable_lora": True, "max_lora_rank": 8}}}
+
+    async with shared_lab.worker(shared_lab.checkpoint(kind), lora) as worker:
+        for _ in range(2):
+            await worker.refit_async(trainer)
+            assert shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(trainer)).passed
+            assert await worker.verify_refit_async(trainer) == {}
+        assert worker.last_refit.unloaded == ()

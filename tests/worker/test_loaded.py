@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from worker.refit.engine.loaded import first_names, own_names
+from worker.refit.engine.loaded import first_names, own_names, unwrapped
 
 INNER = "model.layers.0.mlp.experts.routed_experts.w13_weight"
 
@@ -32,3 +32,14 @@ def test_a_parameter_that_two_modules_share_counts_as_loaded_under_either_name()
 
     for name in ("experts.gate.weight", "gate.weight"):
         assert own_names({name}, wanted, first_names(block)) == wanted == {"experts.gate.weight"}
+
+
+def test_a_layer_that_is_wrapped_for_lora_counts_as_loaded_under_its_name_without_the_wrapper():
+    held = ["mlp.down_proj.base_layer.weight", "mlp.experts.base_layer.routed_experts.w2_weight", "norm.weight"]
+    reported = {"mlp.down_proj.weight", "mlp.experts.w2_weight", "norm.weight"}
+
+    assert own_names(reported, set(held), {name: name for name in held}) == set(held)
+    assert [unwrapped(name) for name in held] == [
+        "mlp.down_proj.weight", "mlp.experts.routed_experts.w2_weight", "norm.weight"
+    ]  # fmt: skip
+    assert unwrapped("mlp.down_proj.base_layer") == "mlp.down_proj"

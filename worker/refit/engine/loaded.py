@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 #: The module that holds a MoE layer's experts.
 _EXPERTS = "routed_experts"
+#: The module that holds the layer itself where vLLM has wrapped it for LoRA.
+_WRAPPED = ".base_layer."
 
 
 def first_names(model: nn.Module) -> dict[str, str]:
@@ -26,15 +28,28 @@ def own_names(loaded: Iterable[str], wanted: Collection[str], first: Mapping[str
     """Returns what was loaded by the names of the model's own parameters.
 
     Seen in vLLM 0.26: a MoE layer reports ``experts.w13_weight`` for its parameter ``experts.routed_experts.w13_weight``. In
-    0.32 it reports the latter.
+    0.32 it reports the latter. Of a layer that is wrapped for LoRA, it reports the parameter's name without the wrapper (0.28).
 
     Args:
         loaded: The names that the model's ``load_weights`` gave.
         wanted: The names of its parameters.
         first: What `first_names` returned.
     """
-    known = (first.get(name, name) for name in loaded)
-    return {name if name in wanted or (full := _inside(name)) not in wanted else full for name in known}
+    full = {unwrapped(name): name for name in first}
+
+    def own(name: str) -> str:
+        for candidate in (name, _inside(name)):
+            known = full.get(candidate, candidate)
+            if (found := first.get(known, known)) in wanted:
+                return found
+        return name
+
+    return {own(name) for name in loaded}
+
+
+def unwrapped(name: str) -> str:
+    """Returns the name of a tensor or module as it is in an engine without LoRA."""
+    return f"{name}.".replace(_WRAPPED, ".")[:-1]
 
 
 def _inside(name: str) -> str:

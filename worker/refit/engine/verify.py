@@ -17,6 +17,7 @@ from torch import nn
 
 from quirks_core.base.errors import words
 from worker.errors import RefitError
+from worker.refit.engine.loaded import unwrapped
 
 #: Rows of the input that a layer is compared with.
 _ROWS = 4
@@ -81,12 +82,12 @@ def differences(model: nn.Module, fresh: nn.Module, dtype: torch.dtype) -> dict[
     """
     found = {}
     expected = dict(_tensors(fresh))
-    held = dict(_tensors(model))
+    held = {unwrapped(name): tensor for name, tensor in _tensors(model)}
     for name in expected.keys() | held.keys():
         if problem := _difference(held.get(name), expected.get(name), dtype):
             found[name] = problem
     layers = dict(fresh.named_modules())
-    for name, layer in model.named_modules():
+    for name, layer in {unwrapped(name): layer for name, layer in model.named_modules()}.items():
         if name in layers and (problem := _behaves_differently(name, layer, layers[name])):
             found[f"{name} (as it computes)"] = problem
     return dict(sorted(found.items()))

@@ -1,0 +1,172 @@
+"""Layers with the widths of released models: from dummy weights, a refit makes the tokens that the checkpoint makes.
+
+Multi-head latent attention with experts (DeepSeek-V3), linear attention (Qwen3-Next), FP8 with scales for blocks, LoRA, and
+drafts (Qwen3-8B). Weights are random, layers and experts few. CI has no GPU; docs/gpu.md has the last results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from worker import VllmAsyncGenerationWorker
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+VOCABULARY = 8192
+PROMPTS = [[5 + (131 * row + 17 * place * place) % (VOCABULARY - 5) for place in range(20 + 30 * row)] for row in range(4)]
+_SHARED = {"vocab_size": VOCABULARY, "max_position_embeddings": 4096, "tie_word_embeddings": False, "dtype": "bfloat16"}
+
+
+def _deepseek_v3() -> Any:
+    from transformers import DeepseekV3Config
+
+    return DeepseekV3Config(
+        **_SHARED,
+        num_hidden_layers=2,
+        first_k_dense_replace=1,
+        n_routed_experts=16,
+        n_group=4,
+        topk_group=2,
+        scoring_func="sigmoid",
+        topk_method="noaux_tc",
+        architectures=["DeepseekV3ForCausalLM"],
+    )
+
+
+def _qwen3_next() -> Any:
+    from transformers import Qwen3NextConfig
+
+    return Qwen3NextConfig(**_SHARED, num_hidden_layers=4, num_experts=32, architectures=["Qwen3NextForCausalLM"])
+
+
+def _qwen3() -> Any:
+    from transformers import Qwen3Config
+
+    widths = {
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    }
+    return Qwen3Config(**_SHARED, **widths, num_hidden_layers=2, architectures=["Qwen3ForCausalLM"])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Returns each model with its folder; made when it is first needed."""
+    made = {}
+
+    def model(config):
+        if config not in made:
+            from transformers import AutoModelForCausalLM
+
+            torch.manual_seed(0)
+            with torch.device("cuda"):
+                policy = AutoModelForCausalLM.from_config(config(), dtype=torch.bfloat16).eval()
+            folder = tmp_path_factory.mktemp(config.__name__)
+            policy.save_pretrained(folder)
+            made[config] = policy, folder
+        return made[config]
+
+    return model
+
+
+@asynccontextmanager
+async def engine(folder, load_format, **values) -> AsyncIterator[VllmAsyncGenerationWorker]:
+    options = {
+        "load_format": load_format,
+        "dtype": "bfloat16",
+        "max_model_len": 512,
+        "gpu_memory_utilization": 0.3,
+        "kv_cache_memory_bytes": 2 << 30,
+        "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
+        "vllm_kwargs": {"skip_tokenizer_init": True, **values},
+    }
+    sampling = {"max_new_tokens": 24, "ignore_eos": True}
+    worker = VllmAsyncGenerationWorker({"model": str(folder), "engine": options, "sampling": sampling})
+    try:
+        await worker.post_init_async()
+        yield worker
+    finally:
+        await worker.shutdown()
+
+
+async def tokens(worker, prompts=PROMPTS):
+    batch = {
+        "input_ids": torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in prompts], batch_first=True),
+        "input_lengths": torch.tensor([len(row) for row in prompts]),
+    }
+    found = {index: output["output_ids"][0].tolist() async for index, output in worker.generate_async(batch, greedy=True)}
+    return [found[index] for index in range(len(prompts))]
+
+
+@pytest.mark.parametrize(
+    ("config", "values"),
+    [
+        pytest.param(_deepseek_v3, {}, id="latent attention and experts"),
+        pytest.param(_qwen3_next, {}, id="linear attention and experts"),
+        pytest.param(_qwen3, {"quantization": "fp8_per_block"}, id="FP8 blocks"),
+    ],
+)
+async def test_a_refit_of_dummy_weights_makes_the_checkpoint_s_tokens(models, config, values):
+    policy, folder = models(config)
+    async with engine(folder, "auto", **values) as worker:
+        expected = await tokens(worker)
+    async with engine(folder, "dummy", **values) as worker:
+        for _ in range(3):  # the first records, the second compares, the third copies
+            await worker.refit_async(policy)
+            assert await tokens(worker) == expected
+            assert not worker.last_refit.unloaded
+        assert await worker.verify_refit_async(policy) == {}
+        assert not worker.last_refit.verdicts
+
+
+async def test_drafts_change_no_greedy_token_after_a_refit(models):
+    policy, folder = models(_qwen3)
+    drafts = {"method": "draft_model", "model": str(folder), "num_speculative_tokens": 3}
+    async with engine(folder, "auto") as worker:
+        expected = await tokens(worker)
+    async with engine(folder, "dummy", speculative_config=drafts) as worker:
+        for _ in range(3):
+            await worker.refit_async(policy)
+            assert await tokens(worker) == expected
+        assert await worker.verify_refit_async(policy) == {}
+
+
+async def test_an_adapter_on_refitted_weights_makes_the_tokens_that_it_makes_on_the_checkpoint(models, tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
+
+    policy, folder = models(_qwen3)
+    torch.manual_seed(1)
+    adapter = get_peft_model(policy, LoraConfig(r=16, target_modules="all-linear", init_lora_weights=False))
+    adapter.save_pretrained(tmp_path / "adapter")
+    policy = adapter.unload()
+    request = LoRARequest("adapter", 1, str(tmp_path / "adapter"))
+    options = {"enable_lora": True, "max_lora_rank": 16}
+
+    async def with_adapter(worker):
+        found = []
+        for number, prompt in enumerate(PROMPTS):
+            sampling = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, detokenize=False)
+            stream = worker.engine.llm.generate({"prompt_token_ids": prompt}, sampling, f"own-{number}", lora_request=request)
+            async for output in stream:
+                last = list(output.outputs[0].token_ids)
+            found.append(last)
+        return found
+
+    async with engine(folder, "auto", **options) as worker:
+        expected, plain = await with_adapter(worker), await tokens(worker)
+    assert expected != plain
+    async with engine(folder, "dummy", **options) as worker:
+        for _ in range(3):
+            await worker.refit_async(policy)
+            assert await with_adapter(worker) == expected
+            assert await tokens(worker) == plain
