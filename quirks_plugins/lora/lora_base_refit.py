@@ -1,0 +1,70 @@
+"""An engine with LoRA takes no weights of its base model: experts stay as they are, silently; before 0.28 the update fails.
+
+What happens: vLLM wraps the layers of a model for LoRA, and the wrapper becomes a part of each parameter's name
+(``down_proj.base_layer.weight``). From 0.28 on the wrappers pass a checkpoint's names on, but the experts of a MoE model wait
+for names like ``experts.0.up_proj.base_layer.weight``, which only a PEFT model has, and pass over all others
+(``RoutedExperts.get_expert_mapping``, vllm-project/vllm#31104). After ``reload_weights``, a weight update, or a sleep at
+level 2 the model runs on its old experts, or on what the memory holds. Before 0.28 ``load_weights`` knows no name of a wrapped
+layer, and ends with a ``KeyError`` (vllm-project/vllm#39934). verl renames on its receiving side (verl-project/verl#7327).
+
+What this changes: while ``load_weights`` runs, the layers stand in the place of their wrappers, and names lose their
+``.base_layer``, so that a checkpoint's names and a PEFT model's are both right. No setting has this effect.
+
+When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.33.0 does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
+
+if TYPE_CHECKING:
+    from worker.lab.kit.lab import Lab, Outcome
+
+_LORA = {"engine.enable_lora": True}
+
+QUIRK = Quirk(
+    id="lora-base-refit",
+    title="An engine with LoRA takes no experts of its base model in a weight update, silently; before 0.28 it takes nothing",
+    flag=ModelFlag.LORA,
+    match=purpose("rollout") & setting("engine.enable_lora").is_true(),
+    affected=Affected("vllm", introduced="0.26.0"),
+    adjustments=Patch(
+        "vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin.load_lora_model",
+        wrapper="quirks_plugins.lora.base_load_patches:wrap_load_lora_model",
+        expects=("5aa3629fe6ba",),
+        reason="the names that a wrapped layer is loaded by are code of vLLM, which no setting reaches",
+    ),
+    severity=Severity.WRONG_OUTPUT,
+    references=[
+        report("https://github.com/vllm-project/vllm/issues/39934"),
+        report("https://github.com/verl-project/verl/pull/7327"),
+        fix("https://github.com/vllm-project/vllm/pull/39935"),
+    ],
+    examples=[
+        yes("qwen3_moe", _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.load_lora_model"),
+        yes("qwen3", _LORA, vllm="0.27.1"),
+        yes("qwen3_moe", _LORA, vllm="0.33.0"),
+        no("qwen3_moe", vllm="0.32.0"),
+        no("qwen3_moe", _LORA, vllm="0.32.0", purpose="serve"),
+        unknown("qwen3_moe", _LORA, vllm="0.25.1"),
+        unknown("qwen3_moe", _LORA),
+    ],
+)
+
+
+async def scenario(lab: Lab) -> Outcome:
+    """After an update of the base model, an engine with LoRA holds all of the trainer's weights."""
+    from quirks_plugins.lora.evidence import ENGINE
+    from worker.errors import RefitError
+    from worker.lab.kit.lab import Outcome
+
+    trainer = lab.trainer(lab.checkpoint("qwen3_moe", seed=1))
+    async with lab.worker(lab.checkpoint("qwen3_moe"), ENGINE) as worker:
+        try:
+            await worker.refit_async(trainer)
+        except RefitError as error:
+            return Outcome(False, "tensors that differ after the update", str(error), "none")
+        differing = await worker.verify_refit_async(trainer)
+    return Outcome(not differing, "tensors that differ after the update", ", ".join(differing) or "none", "none")
