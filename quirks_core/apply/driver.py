@@ -110,7 +110,7 @@ def hand_down(plan: Plan, variables: Mapping[str, str] | None = None) -> tuple[t
         variables: Further variables; those of the plan come last.
 
     Returns:
-        The changes of the environment that quirks ask for, and warnings.
+        The changes of the environment that quirks request, and warnings.
 
     Raises:
         QuirksError: The plan cannot be written as JSON; nothing was changed.

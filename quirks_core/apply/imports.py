@@ -28,7 +28,7 @@ class _Finder:
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            while calls := self.waiting.get(name):  # one call can ask for another
+            while calls := self.waiting.get(name):  # one call can register another
                 calls[0](module)
                 forget(name, calls[0])
 
@@ -40,7 +40,7 @@ _finder = _Finder()
 
 
 def forget(name: str, call: Call) -> None:
-    """Takes back what `when_imported` was asked for; without effect if the call was made."""
+    """Undoes a `when_imported`; without effect if the call was made."""
     if call in (calls := _finder.waiting.get(name, [])):
         calls.remove(call)
     if not calls:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _InForce:
-    """What this process carries out."""
-
     plan: ProcessPlan | None = None
     digest: str = ""
     pid: int = 0  # a forked process inherits this record
@@ -159,7 +157,7 @@ def _patch_here(planned: PlannedPatch, registry: Registry) -> Patch:
 
 
 def keep_errors(folder: Path) -> None:
-    """Writes what vLLM logs as errors in this process into a folder, so that the driver can say why an engine died."""
+    """Writes what vLLM logs as errors in this process into a folder, so that the driver can report why an engine died."""
     if _in_force.log is not None or not folder.is_dir():  # the folder of another machine
         return
     handler = logging.FileHandler(folder / f"errors-{os.getpid()}.log", encoding="utf-8", delay=True)

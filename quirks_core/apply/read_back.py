@@ -21,9 +21,9 @@ _STANDS_FOR = {"engine.dtype": "auto", HEAD_DTYPE: "model"}
 _IN_FORCE = (Status.APPLIED.value, Status.ALREADY_SET.value)
 
 
-def slots_to_read(asked: Iterable[str]) -> list[str]:
-    """Returns the engine's slots of the configuration, and every other engine argument that is asked for."""
-    named = {*SLOTS, *asked}
+def slots_to_read(requested: Iterable[str]) -> list[str]:
+    """Returns the engine's slots of the configuration, and every other requested engine argument."""
+    named = {*SLOTS, *requested}
     chosen = NOT_ARGUMENTS - {HEAD_DTYPE}  # that one the engine keeps, though it is no argument
     return sorted(slot for slot in named if slot.startswith(ENGINE) and slot not in chosen)
 
@@ -57,7 +57,7 @@ def read_back(vllm_config: Any, plan: Plan) -> tuple[ReadBack, ...]:
 
 
 def contradictions(plan: ProcessPlan, values: Mapping[str, Any]) -> Iterator[str]:
-    """Says of every value that a quirk put in force, or found in force, and that an engine has otherwise, what is wrong.
+    """Yields one message for each value that a quirk put or found in force and that an engine has otherwise.
 
     Args:
         plan: The plan.

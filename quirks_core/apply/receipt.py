@@ -53,7 +53,7 @@ class ReadBack(Record):
         before: The value before quirks; None if it was not set.
         planned: The planned value; None if the plan does not set it.
         engine: The value that the engine uses.
-        binding: A quirk asked for the planned value, so another value is an error.
+        binding: A quirk requested the planned value, so another value is an error.
     """
 
     slot: str

@@ -41,7 +41,7 @@ class Judge:
         self._trainer: int | None = None
         self._updates = 0
         self._adapters = 0
-        self._said: set[tuple[str, bool]] = set()
+        self._reported: set[tuple[str, bool]] = set()
         self._ever: Counter[str] = Counter()
         self._still = 0
         self._zeros = 0
@@ -57,7 +57,7 @@ class Judge:
             rows: Its entries, one of each process that had it.
 
         Returns:
-            What was not said yet. What is over can be said again.
+            The verdicts that were not reported yet. A problem that is over can be reported again.
         """
         if rows[0].way == "start":
             self.names |= {name for row in rows for name in row.digests}
@@ -65,7 +65,7 @@ class Judge:
         found = list(self._of_adapter(rows) if rows[0].way == "lora" else self._of_model(rows))
         kinds = {"adapter-names", "adapter-zero"} if rows[0].way == "lora" else {"partial", "no-update"}
         kinds |= {"unchanged", "ranks", "not-finite", "adapter-missing"}
-        return self._say(found, kinds)
+        return self._unreported(found, kinds)
 
     def trainer_at(self, updates: int) -> list[Verdict]:
         """Compares the engine with the number of updates that the trainer has made; returns as `add` does."""
@@ -80,16 +80,16 @@ class Judge:
                     f"{self._updates} came; look at what ends the trainer's updates early",
                 )
             ]
-        return self._say(found, {"behind"})
+        return self._unreported(found, {"behind"})
 
-    def _say(self, found: Iterable[Verdict], kinds: Collection[str]) -> list[Verdict]:
+    def _unreported(self, found: Iterable[Verdict], kinds: Collection[str]) -> list[Verdict]:
         for kind in kinds:
             self.problems.pop(kind, None)
         found = list(found)
         self.problems |= {verdict.kind: verdict for verdict in found}
         now = {(verdict.kind, verdict.is_grave) for verdict in found}
-        new = [verdict for verdict in found if (verdict.kind, verdict.is_grave) not in self._said]
-        self._said = {said for said in self._said if said[0] not in kinds} | now
+        new = [verdict for verdict in found if (verdict.kind, verdict.is_grave) not in self._reported]
+        self._reported = {one for one in self._reported if one[0] not in kinds} | now
         return new
 
     # ---- the model's updates
@@ -126,15 +126,15 @@ class Judge:
         came_other = bool(received) and bool(self._received) and received != self._received
         never = sorted(name for name in self.names if not self._ever[name])
         which = "update" if self._still == 1 else f"the last {self._still} updates up to"
-        said = f"{which} {number} ({row.way}) changed 0 of {len(self.names)} tensors"
+        text = f"{which} {number} ({row.way}) changed 0 of {len(self.names)} tensors"
         if self._ever:
-            said += f"; earlier updates changed {len(self.names) - len(never)} of them"
-            said += f", and never {listed(never)}" if never else ""
+            text += f"; earlier updates changed {len(self.names) - len(never)} of them"
+            text += f", and never {listed(never)}" if never else ""
         if self._has_lora and not self._adapters:
             yield Verdict(
                 kind="adapter-missing",
                 number=number,
-                text=f"LoRA is on, no adapter was ever loaded, and {said}: requests get the base model; send the adapter "
+                text=f"LoRA is on, no adapter was ever loaded, and {text}: requests get the base model; send the adapter "
                 "(add_lora), or the weights with the adapter merged",
                 is_grave=self._still >= self._settings.unchanged,
             )
@@ -148,7 +148,7 @@ class Judge:
                 "trained (learning rate 0)"
             )
         is_grave = self._still >= self._settings.unchanged and not (came_other and self._is_quantized)
-        yield Verdict(kind="unchanged", number=number, text=f"{said}: {reason}", is_grave=is_grave)
+        yield Verdict(kind="unchanged", number=number, text=f"{text}: {reason}", is_grave=is_grave)
 
     def _partial(self, number: int) -> Iterator[Verdict]:
         """Looks at stacks of layers of which some change and some never do; a frozen tower is a stack of its own."""
