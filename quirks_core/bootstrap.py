@@ -18,7 +18,7 @@ _NEAR = 8
 def bootstrap() -> None:
     """Carries out the plan that was handed down to this process; without one, does nothing. A second call changes nothing.
 
-    A plan comes in the engine's configuration. The hook is put on here, too, if MODEL_QUIRKS asks for it.
+    A plan comes in the engine's configuration. The hook is put on here, too, if MODEL_QUIRKS requests it.
 
     Raises:
         QuirksError: The plan cannot be carried out here, or a variable of ours has a value that it cannot have. vLLM lets it

@@ -147,6 +147,6 @@ def _send(group: int, number: int) -> bool:
     """Sends a signal to a process group; False if the group has no process."""
     try:
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):  # macOS says the latter of a group that has ended
+    except (ProcessLookupError, PermissionError):  # macOS raises the latter for a group that has ended
         return False
     return True

@@ -36,7 +36,7 @@ class DeclarationError(QuirksError):
 
 
 class BrokenPluginsError(QuirksError):
-    """There are broken plugins, and the user asked to be strict; the message lists all of them."""
+    """There are broken plugins, in strict mode; the message lists all of them."""
 
     exit_code = 3
 
@@ -94,12 +94,12 @@ def shortened(text: str, most: int = 500) -> str:
 
 
 def problem_of_text(name: str, value: object) -> str | None:
-    """Says what is wrong with a text of a declaration, or None if it is one."""
+    """Returns what is wrong with a text of a declaration; None if it is a text."""
     return None if isinstance(value, str) else f"{name} must be a text, not {shown(value)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Says which known name comes closest, as the end of an error message.
+    """Returns the closest known name, as the end of an error message.
 
     Args:
         name: What was typed.
@@ -110,6 +110,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(map(str, known))  # of an enumeration member, the text
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
-    if not close:  # 'load_format' for 'engine.load_format': the last part alone may say it all
+    if not close:  # 'load_format' for 'engine.load_format': the last part alone may be enough
         close = [candidate for candidate in names if candidate.rpartition(".")[2] == name.rpartition(".")[2]][:1]
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -14,7 +14,7 @@ _SCALARS = (str, int, float, type(None))
 
 
 def problem(value: object) -> str | None:
-    """Says why a value cannot be part of a declaration, a fact or a plan; None if it can. Tuples become lists."""
+    """Returns why a value cannot be part of a declaration, a fact or a plan; None if it can. Tuples become lists."""
     try:
         if not _is_json(value, DEEPEST):
             return "is not made of JSON values with texts as keys"

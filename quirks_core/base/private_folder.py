@@ -1,4 +1,4 @@
-"""Temporary folders that tell whether the process that made them still runs, so that the next run removes what was left.
+"""Temporary folders that show whether the process that made them still runs, so that the next run removes what was left.
 
 Each holds a file on which its owner keeps a lock (``flock``). The system releases the lock when the owner ends, however it
 ends, and no process id can be mistaken for another's, not even across containers that share a folder.
@@ -73,7 +73,7 @@ def abandoned(prefixes: Sequence[str], parent: str | Path | None = None) -> Iter
         parent: Where they are; the system's folder for temporary files if None.
     """
     for folder in Path(tempfile.gettempdir() if parent is None else parent).iterdir():
-        if not folder.name.startswith(tuple(prefixes)) or (lock := _lock_of_nobody(folder)) is None:
+        if not folder.name.startswith(tuple(prefixes)) or (lock := _abandoned_lock(folder)) is None:
             continue
         try:
             yield folder
@@ -94,7 +94,7 @@ def _hold(folder: Path) -> None:
     _held[folder] = lock
 
 
-def _lock_of_nobody(folder: Path) -> int | None:
+def _abandoned_lock(folder: Path) -> int | None:
     """Takes the lock of a folder that its owner no longer holds; returns the open file."""
     with suppress(OSError):
         if folder.is_symlink() or folder.stat().st_uid != os.getuid():

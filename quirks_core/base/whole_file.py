@@ -20,7 +20,7 @@ _KINDS = {
 
 
 def kind(file: Path) -> str | None:
-    """Says what is at a path, if it is there and no regular file; else returns None.
+    """Returns what is at a path, in words; None for a regular file, or if nothing is there.
 
     Raises:
         OSError: It cannot be looked at.
