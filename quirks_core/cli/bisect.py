@@ -59,13 +59,13 @@ def run_bisect(options: argparse.Namespace) -> int:
             shutil.rmtree(logs)
         raise
     except KeyboardInterrupt:
-        command.say_where()
+        command.print_folder()
         raise
     if options.json:
         print(json.dumps(_record(finding, command), indent=2, sort_keys=True))
     else:
         console.say(f"[bold]{line(finding)}[/]")
-    command.say_where()
+    command.print_folder()
     return 0 if finding.explained else 1
 
 
@@ -153,8 +153,8 @@ class TestedCommand:
         self.console.say(f"{what}: {run} after {run.seconds:.1f} s")
         return run.passes
 
-    def say_where(self) -> None:
-        """Says where the output is."""
+    def print_folder(self) -> None:
+        """Prints the folder of the output."""
         if self.logs:
             self.console.say(f"output of every run: {line(self.logs)}")
 

@@ -23,7 +23,7 @@ from quirks_core.plan.switches import Switches
 from quirks_core.plugins.registry import Registry
 
 ENGINE = "vllm"
-#: How a state is shown, and what the legend says of it.
+#: How a state is shown, and its text in the legend.
 _LEGEND = {
     "active": ("[green]active[/]", "concerns the run on that version"),
     "dormant": ("[cyan]dormant[/]", "would, but that version is not affected"),

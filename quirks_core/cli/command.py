@@ -77,7 +77,7 @@ def find_commands(only: str | None = None) -> dict[str, EntryPoint]:
 
 
 def load_command(point: EntryPoint) -> Command:
-    """Imports a command; one that cannot be imported says so when it is used, and in the help."""
+    """Imports a command; for one that cannot be imported, its use and its help report why."""
     try:
         check_ours(point.value)
         with redirect_stdout(sys.stderr):
@@ -103,7 +103,7 @@ def load_command(point: EntryPoint) -> Command:
 
 
 def what_is_missing(error: ModuleNotFoundError, place: str) -> str | None:
-    """Says what a command needs and what brings it; None if nothing is missing, so that the error is another one.
+    """Returns what a command needs and what brings it; None if nothing is missing, so that the error is another one.
 
     Args:
         error: What it raised.

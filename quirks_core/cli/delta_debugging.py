@@ -58,7 +58,7 @@ def _together(quirks: Sequence[str]) -> str:
 
 
 def _passes_because(explanations: Sequence[Sequence[str]]) -> str:
-    """Says which quirks make the command pass: all sets are needed, and of each set any one quirk is enough."""
+    """Names the quirks that make the command pass: all sets are needed, and any one quirk of each set is enough."""
     if len(explanations) > 1:
         return "it passes only because of all of these: " + "; ".join(" or ".join(quirks) for quirks in explanations)
     (quirks,) = explanations
@@ -106,7 +106,7 @@ def ddmin(items: Sequence[str], holds: Attempt) -> tuple[str, ...]:
 
     Args:
         items: The set, in any order.
-        holds: Asked about parts of it; at most once about each.
+        holds: Called with parts of it; at most once with each.
 
     Returns:
         A part for which it holds, and for which it does not hold if any one item is removed (1-minimal). This is a smallest
@@ -115,18 +115,18 @@ def ddmin(items: Sequence[str], holds: Attempt) -> tuple[str, ...]:
     Raises:
         ValueError: It does not hold for the whole set.
     """
-    ask = functools.cache(holds)
+    test = functools.cache(holds)
     kept, parts = tuple(dict.fromkeys(items)), 2
-    if not ask(frozenset(kept)):
+    if not test(frozenset(kept)):
         raise ValueError("it does not hold for the whole set")
-    if ask(frozenset()):
+    if test(frozenset()):
         return ()
     while len(kept) > 1:
         chunks = [kept[len(kept) * i // parts : len(kept) * (i + 1) // parts] for i in range(parts)]
         rests = [tuple(item for item in kept if item not in chunk) for chunk in chunks]
-        if (smaller := next((part for part in chunks if ask(frozenset(part))), None)) is not None:
+        if (smaller := next((part for part in chunks if test(frozenset(part))), None)) is not None:
             kept, parts = smaller, 2
-        elif (smaller := next((part for part in rests if ask(frozenset(part))), None)) is not None:
+        elif (smaller := next((part for part in rests if test(frozenset(part))), None)) is not None:
             kept, parts = smaller, max(parts - 1, 2)
         elif parts < len(kept):
             parts = min(2 * parts, len(kept))

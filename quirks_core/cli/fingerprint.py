@@ -70,7 +70,7 @@ def _path(items: list[Loaded]) -> Path:
     if len(paths) > 1 or None in paths:
         raise UsageError(f"the quirks of {items[0].distribution} lie in several packages, or in none; put them in one package")
     (path,) = paths
-    assert path is not None  # noqa: S101 - asked above
+    assert path is not None  # noqa: S101 - checked above
     return path
 
 

@@ -23,7 +23,7 @@ _KIND_WIDTH = max(map(len, Kind))
 
 
 class _About(NamedTuple):
-    """What a declaration's source says of a quirk; None where it is no constant there."""
+    """What a declaration's source states about a quirk; None where it is no constant there."""
 
     title: str | None = None
     flag: str | None = None

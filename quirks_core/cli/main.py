@@ -24,9 +24,9 @@ from quirks_core.cli.help import GroupedHelp, in_groups
 from quirks_core.cli.screen import Screen, lines
 
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
-#: What the system says of an output that takes nothing more; only the error of an `open` names its file.
+#: The system's errors for an output that takes nothing more; only the error of an `open` names its file.
 _UNWRITABLE = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
-#: What it says of a file's name that the user typed.
+#: Its errors for a file's name that the user typed.
 _WRONG_NAME = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EROFS)
 
 
@@ -39,7 +39,7 @@ class _WrongArgumentsError(UsageError):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Leaves what is wrong with the arguments to `main`, which may have to say it in JSON."""
+    """Leaves what is wrong with the arguments to `main`, which may have to print it as JSON."""
 
     def error(self, message: str) -> NoReturn:
         """Raises what argparse would print."""
@@ -162,7 +162,7 @@ def _as_in_json(error: UnicodeError) -> tuple[str, int]:
 
 
 def _failed(error: QuirksError, *, as_json: bool = False) -> int:
-    """Says what went wrong; returns the exit code for it."""
+    """Prints what went wrong; returns the exit code for it."""
     if as_json:
         _print_json(error)
         return error.exit_code
@@ -221,7 +221,6 @@ def _add(commands: argparse._SubParsersAction[_Parser], name: str, command: Comm
 
 
 def _run_options() -> _Parser:
-    """The options that describe a run."""
     run = _Parser(add_help=False)
     group = run.add_argument_group("the run")
     group.add_argument("--model", metavar="FOLDER|ID", help="model folder or hub id; overrides the configuration's")

@@ -94,12 +94,12 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    """Says whether one quirk concerns a run, with the one comparison that decided."""
+    """Prints whether one quirk concerns a run, with the one comparison that decided."""
     config = load_config(options)
     making = plan_options(options, config)
     registry = making.registry()
     if registry.skipped and options.id not in {item.quirk.id for item in registry.loaded}:
-        registry = Registry.load(strict=making.strict)  # the user asks about it, so it may be imported
+        registry = Registry.load(strict=making.strict)  # the user named it, so it may be imported
     registry.find(options.id)
     plan = make_plan(config, making, registry=registry)
     verdict = next(verdict for verdict in plan.verdicts if verdict.id == options.id)

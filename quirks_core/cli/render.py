@@ -86,7 +86,7 @@ def _undecided(plan: Plan, *, verbose: bool) -> Iterator[str]:
 
 
 def versions(plan: Plan) -> str:
-    """Says, as markup, which versions a plan is for, the engine's first."""
+    """Returns, as markup, the versions that a plan is for, the engine's first."""
     context = plan.context
     names = sorted((name for name in context.packages if name != "ray"), key=lambda name: (name != "vllm", name))
     shown = [f"{name} {context.packages[name]}{' (assumed)' if name in context.assumed else ''}" for name in names]
@@ -110,7 +110,7 @@ def _listed(group: str, entries: Iterable[Entry]) -> list[_Entry]:
 
 
 def _entries(plan: Plan, verdict: Verdict) -> Iterator[_Entry]:
-    """What else becomes of a quirk and of what it asks for; what is undecided or refused is shown apart."""
+    """What else becomes of a quirk and of its requests; what is undecided or refused is shown apart."""
     if verdict.state not in (State.ACTIVE, State.UNKNOWN):
         yield _Entry(verdict.state, verdict.id, verdict.because)
     for item in plan.adjustments:

@@ -92,7 +92,7 @@ def environment(options: argparse.Namespace, environ: dict[str, str]) -> dict[st
 
 def _become(program: str, words: Sequence[str], environ: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
-    os.execve(program, list(words), environ)  # noqa: S606 - this is what the user asks for
+    os.execve(program, list(words), environ)  # noqa: S606 - the user's own command
 
 
 def _supervise(program: str, words: Sequence[str], environ: dict[str, str], file: Path | None) -> int:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from quirks_core.base.text import indented, one_line, printable
 
-#: Columns of what is no terminal: nothing wraps there, so that `grep` finds what a line says.
+#: Columns of what is no terminal: nothing wraps there, so that `grep` finds the text of a line.
 _UNWRAPPED = 1_000_000
 #: A bracket with the backslashes before it; the second group is there if rich would read a tag.
 _BRACKET = re.compile(r"(\\*)\[(?=([a-z#/@][^\[]*?\])?)")
@@ -67,7 +67,7 @@ class Screen(Console):
         raise
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Makes what is shown of a text, before anybody measures it."""
+        """Makes what is shown of a text, before its width is measured."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

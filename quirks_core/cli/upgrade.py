@@ -203,7 +203,7 @@ def _find(options: argparse.Namespace) -> int:
     return steps.verdict.exit_code
 
 
-# ---- somebody else's patches
+# ---- patches of other programs
 
 
 def _patches(options: argparse.Namespace) -> int:

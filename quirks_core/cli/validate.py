@@ -58,8 +58,8 @@ def run_validate(options: argparse.Namespace) -> int:
     wanted = _wanted(options.distribution, everything)
     plugins = list(zip(everything, look(everything), strict=True))
     checked = [(item, seen) for item, seen in plugins if item.distribution in wanted]
-    everybody = _Everybody.of(plugins)
-    findings = [finding for item, seen in checked for finding in _findings(item, seen, everybody)]
+    together = _AllPlugins.of(plugins)
+    findings = [finding for item, seen in checked for finding in _findings(item, seen, together)]
     findings += [
         Finding(Level.ERROR, name, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}")
         for name in wanted
@@ -91,7 +91,7 @@ def _installed() -> Iterator[str]:
             yield name
 
 
-def _findings(item: Discovered, seen: Seen, everybody: _Everybody) -> Iterator[Finding]:
+def _findings(item: Discovered, seen: Seen, together: _AllPlugins) -> Iterator[Finding]:
     if seen.error:
         message = item.problem or f"{item.entry_point.value} does not load: {seen.error}"
         yield Finding("broken", item.distribution, item.name, message)
@@ -102,12 +102,12 @@ def _findings(item: Discovered, seen: Seen, everybody: _Everybody) -> Iterator[F
     if seen.environment:
         message = f"importing it changes {', '.join(seen.environment)}: a quirk asks for an env.* slot instead"
         yield Finding(Level.ERROR, item.distribution, item.name, message)
-    for problem in _problems(item, seen, everybody):
+    for problem in _problems(item, seen, together):
         yield Finding(problem.level, item.distribution, problem.quirk, problem.message)
 
 
 @dataclass(frozen=True, slots=True)
-class _Everybody:
+class _AllPlugins:
     """Problems that show only among the quirks of all plugins.
 
     Attributes:
@@ -121,7 +121,7 @@ class _Everybody:
     circle: Sequence[str]
 
     @classmethod
-    def of(cls, plugins: _Plugins) -> _Everybody:
+    def of(cls, plugins: _Plugins) -> _AllPlugins:
         """Gathers it."""
         owners: dict[str, list[str]] = {}
         for item, seen in plugins:
@@ -132,14 +132,14 @@ class _Everybody:
         return cls(owners, known, find_circle({quirk.id: quirk.supersedes for _, seen in plugins for quirk in seen.quirks}))
 
 
-def _problems(item: Discovered, seen: Seen, everybody: _Everybody) -> Iterator[Problem]:
+def _problems(item: Discovered, seen: Seen, together: _AllPlugins) -> Iterator[Problem]:
     """Problems of each quirk by the laws, and those between ids of different plugins."""
     for quirk in seen.quirks:
         yield from quirk.problems
-        yield from supersedes(quirk.id, quirk.supersedes, everybody.known)
-        if quirk.id in everybody.circle:
-            yield Problem(Level.ERROR, quirk.id, f"quirks supersede each other in a circle: {' → '.join(everybody.circle)}")
-        owners = everybody.owners[quirk.id]
+        yield from supersedes(quirk.id, quirk.supersedes, together.known)
+        if quirk.id in together.circle:
+            yield Problem(Level.ERROR, quirk.id, f"quirks supersede each other in a circle: {' → '.join(together.circle)}")
+        owners = together.owners[quirk.id]
         if len(owners) > 1:
             yield Problem(
                 Level.ERROR,

@@ -23,7 +23,7 @@ _SET: Mapping[str, tuple[str, str]] = {
     "engine.generate_from_dummy": ("the engine is our worker's", "the engine is another program's"),
     "model.config.text_config": ("the model is multimodal", "the model is a language model"),
 }
-#: How a comparison is said, and its contrary, after the fact.
+#: The words for a comparison, and for its contrary, after the fact.
 _VERBS: Mapping[str, tuple[str, str]] = {
     "above": ("is above {}", "is at most {}"),
     "below": ("is below {}", "is at least {}"),
@@ -139,8 +139,8 @@ def _pattern(pattern: str, side: int) -> str:
 def _what(quirk: Quirk, adjustment: Adjustment) -> str:
     match adjustment:
         case Default() | Require():
-            asked = _RELATIONS[adjustment.relation].format(slot=f"`{adjustment.slot}`", value=_operand(adjustment.operand))
-            return f"{asked}{_against(adjustment)}."
+            wanted = _RELATIONS[adjustment.relation].format(slot=f"`{adjustment.slot}`", value=_operand(adjustment.operand))
+            return f"{wanted}{_against(adjustment)}."
         case Refuse():
             return f"refuses the run: {_ended(adjustment.reason)} Remedy: {_ended(adjustment.remedy)}"
         case Advise():
@@ -193,7 +193,7 @@ def example(one: Example) -> str:
 
 
 def outcome(one: Example) -> str:
-    """Returns what an example says that comes of the quirk, in words."""
+    """Returns the outcome that an example states, in words."""
     done = [f"`{slot}` becomes {_value(value)}" for slot, value in (one.gives or {}).items()]
     done += [f"`{name}` is patched" for name in one.patches]
     return "; ".join([*done, *(["the run is refused"] if one.refuses else []), *(["the plan advises"] if one.advises else [])])
