@@ -1,4 +1,4 @@
-"""The five adjustments that a quirk can ask for, as data: `Default`, `Require`, `Refuse`, `Advise` and `Patch`."""
+"""The five adjustments that a quirk can request, as data: `Default`, `Require`, `Refuse`, `Advise` and `Patch`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Relation(StrEnum):
 _OPEN: Any = object()
 
 
-def _relation(adjustment: _Asking) -> tuple[Relation, Any]:
+def _relation(adjustment: _SlotAdjustment) -> tuple[Relation, Any]:
     """Returns the relation that was given, with its operand."""
     given = {
         Relation.EQUALS: adjustment.value,
@@ -38,11 +38,11 @@ def _relation(adjustment: _Asking) -> tuple[Relation, Any]:
         Relation.ONE_OF: adjustment.one_of,
         Relation.INCLUDES: adjustment.includes,
     }
-    asked = [(relation, operand) for relation, operand in given.items() if operand is not (_OPEN if relation == "=" else None)]
-    if len(asked) != 1:
+    chosen = [(relation, operand) for relation, operand in given.items() if operand is not (_OPEN if relation == "=" else None)]
+    if len(chosen) != 1:
         what = type(adjustment).__name__
         raise DeclarationError(f"{what} of {adjustment.slot}: give one of a value, at_most=, at_least=, one_of= and includes=")
-    return asked[0]
+    return chosen[0]
 
 
 def holds(relation: Relation, operand: Any, value: Any) -> bool:
@@ -77,7 +77,7 @@ def is_among(value: Any, values: Iterable[Any]) -> bool:
 
 
 def problem_of_operand(slot: Slot, relation: Relation, operand: Any) -> str | None:
-    """Says why a slot cannot have a relation with an operand; None if it can."""
+    """Returns why a slot cannot have a relation with an operand; None if it can."""
     if relation in (Relation.AT_MOST, Relation.AT_LEAST) and (not slot.is_number or isinstance(operand, bool)):
         return f"{slot.name} takes {slot.takes}, which has no bounds"
     if relation is Relation.INCLUDES and not slot.is_list:
@@ -89,7 +89,7 @@ def problem_of_operand(slot: Slot, relation: Relation, operand: Any) -> str | No
     return slot.problem(operand)
 
 
-def _check_slot(adjustment: _Asking) -> None:
+def _check_slot(adjustment: _SlotAdjustment) -> None:
     relation, operand = _relation(adjustment)
     try:
         slot = find_slot(adjustment.slot)
@@ -104,7 +104,7 @@ def _check_slot(adjustment: _Asking) -> None:
     _check_texts(adjustment)
 
 
-def _check_texts(adjustment: _Asking | Refuse | Advise | Patch) -> None:
+def _check_texts(adjustment: _SlotAdjustment | Refuse | Advise | Patch) -> None:
     for name in ("reason", "remedy", "message"):
         value = getattr(adjustment, name, "")
         if not (name == "message" and callable(value)) and (problem := problem_of_text(name, value)):
@@ -116,7 +116,7 @@ def _check_texts(adjustment: _Asking | Refuse | Advise | Patch) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _SlotAdjustment:
     """What `Default` and `Require` have in common: a slot, and how its value must relate to the operand."""
 
     slot: str
@@ -135,8 +135,8 @@ class _Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Default(_Asking):
-    """Sets a slot that the user did not set; an explicit value wins, and the plan says so.
+class Default(_SlotAdjustment):
+    """Sets a slot that the user did not set; an explicit value wins, and the plan notes it.
 
     Give exactly one of ``value``, ``at_most``, ``at_least``, ``one_of`` and ``includes``; each may be a pure function of the
     `RunContext` that returns it.
@@ -156,7 +156,7 @@ class Default(_Asking):
 
 
 @dataclass(frozen=True, slots=True)
-class Require(_Asking):
+class Require(_SlotAdjustment):
     """A value that correctness needs: an explicit value that contradicts it stops the run, and the message names the switch.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The data file of a distribution: sources that its patches expect, first releases of its quirks, what their evidence said.
+"""The data file of a distribution: sources that its patches expect, first releases of its quirks, results of their evidence.
 
 It is ``model_quirks.json`` in the top-level package of the declarations and ships with the distribution.
 ``quirks fingerprint --write`` and ``quirks prove --record`` update it.
@@ -42,7 +42,7 @@ class KnownSource(BaseModel):
 
 
 class Proved(BaseModel):
-    """What the evidence of a quirk said on one installation.
+    """The result of a quirk's evidence on one installation.
 
     Attributes:
         platform: The engine's platform.
@@ -90,7 +90,7 @@ class DataFile(BaseModel):
     Attributes:
         since: First release of the distribution with each quirk. A quirk that is missing is new in the current release.
         fingerprints: The sources that patches were written against, by target and fingerprint.
-        proved: What the evidence of each quirk said, on one installation after the other.
+        proved: The results of each quirk's evidence, one for each installation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -146,7 +146,7 @@ def since(quirk: Quirk, release: str) -> str:
 
 
 def proved(quirk: Quirk) -> tuple[Proved, ...]:
-    """Returns what the evidence of a quirk said wherever it was recorded, in the words of the quirk's kind."""
+    """Returns the recorded results of a quirk's evidence on every installation, in the words of the quirk's kind."""
     return _proved_of(quirk, read_for(quirk))
 
 

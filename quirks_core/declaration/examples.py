@@ -32,7 +32,7 @@ class Example:
         name: Name of the model.
         extra: Facts of plugins, by ``distribution.name``; and facts that a real run reads from further files: those of the
             tokenizer, ``model.stop_token_ids``, and ``environment.unread``, which comes from the engine's source.
-        gives: The slots that the quirk changes, with the values that they end up with; None if the example does not say.
+        gives: The slots that the quirk changes, with the values that they end up with; None if the example does not state it.
         refuses: Texts that must occur in the slots, reasons or remedies with which the quirk refuses the run.
         advises: Texts that must occur in the quirk's advice.
         patches: The attributes that the quirk patches, without their modules.
@@ -73,7 +73,7 @@ class Example:
 
     @property
     def states_outcome(self) -> bool:
-        """The example says what comes of the quirk; what it leaves out must not happen then."""
+        """The example states the quirk's outcome; what it leaves out must not happen then."""
         return self.gives is not None or bool(self.refuses or self.advises or self.patches)
 
     def context(self) -> RunContext:
@@ -113,7 +113,7 @@ class Run(TypedDict, total=False):
     patches: str | Sequence[str]  #: the attributes that the quirk patches, without their modules
 
 
-#: The keywords of `yes` that say what comes of the quirk.
+#: The keywords of `yes` that state the quirk's outcome.
 OUTCOME = ("gives", "refuses", "advises", "patches")
 #: A right call, for errors; it takes the name of the function.
 _FORM = '{0}("gemma3", {{"engine.dtype": "float32"}}, vllm="0.9.1", platform="cuda")'
@@ -170,7 +170,7 @@ def _example(answer: Answer, model: Model, settings: Settings, run: Run) -> Exam
 
 
 def _problem(model: object, settings: object, run: Mapping[str, object]) -> str | None:
-    """Says what is wrong with the arguments; None if nothing is."""
+    """Returns what is wrong with the arguments; None if nothing is."""
     for name in run:
         if name not in Run.__annotations__:
             hint = (

@@ -1,4 +1,4 @@
-"""Matchers: few, declarative, three-valued, and each able to say what it wanted and what it got.
+"""Matchers: few, declarative, three-valued, and each able to report what it wanted and what it got.
 
 They combine with ``&``, ``|`` and ``~``::
 
@@ -150,7 +150,7 @@ class Not(Match):
 
 
 def _trace_of_contrary(part: Match, facts: Facts) -> Trace:
-    """Evaluates the negation of a match, pushed down to its comparisons (De Morgan), so that each says what it wants."""
+    """Evaluates the negation of a match, pushed down to its comparisons (De Morgan), so that each reports what it wants."""
     if type(part) is Not:
         return part.part.trace(facts)
     if type(part) is All:
@@ -345,7 +345,7 @@ def typed(slot: str) -> Condition:
     """The user typed the slot's value.
 
     Raises:
-        DeclarationError: No such slot. A key inside of an engine argument is none: ``setting(…).is_set()`` asks for it.
+        DeclarationError: No such slot. A key inside of an engine argument is none: ``setting(…).is_set()`` checks it.
     """
     if problem := problem_of_name(slot):
         raise DeclarationError(problem)
@@ -356,7 +356,7 @@ def environment(variable: str) -> Fact:
     """Names an environment variable that the user set, in the shell or in the configuration's section ``env``.
 
     Raises:
-        DeclarationError: No quirk may ask for it: it may hold a secret, or chooses the code that runs.
+        DeclarationError: No quirk may read it: it may hold a secret, or chooses the code that runs.
     """
     return setting(f"{ENV}{variable}")
 

@@ -27,7 +27,7 @@ class Probe(ABC):
 
     @abstractmethod
     def answer(self, source: VllmSource) -> Answer:
-        """Yes: the source has the defect, or is as a rule says. No: it is not. Unknown: no such module, or it shows neither."""
+        """Yes: the source has the defect, or is as in a rule. No: it is not. Unknown: no such module, or it shows neither."""
 
     @property
     def package(self) -> str:
@@ -152,7 +152,7 @@ def ask(probe: Probe, package: str | None = None, source: VllmSource = INSTALLED
 
 
 def in_words(answer: Answer, kind: Kind) -> str:
-    """Says what a probe found in a source, as the rest of a sentence that begins with the source.
+    """Returns what a probe found in a source, as the rest of a sentence that begins with the source.
 
     What a workaround is about is a bug; a rule or a feature rests on how the source defines something.
     """

@@ -111,7 +111,7 @@ class Quirk:
         flag: The behaviour it adjusts.
         kind: Workaround, rule or feature.
         match: When it concerns a run.
-        adjustments: What it asks for.
+        adjustments: What it requests.
         affected: The version ranges that have the problem. Ranges of one package are alternatives; different packages must
             all be affected. Empty: every version.
         severity: What happens without it.
@@ -144,7 +144,7 @@ class Quirk:
     def __init__(
         self,
         *,
-        id: str,  # noqa: A002 - the word that everybody uses for it
+        id: str,  # noqa: A002 - the usual word for it
         title: str,
         flag: str,
         match: Match,
@@ -202,7 +202,7 @@ class Quirk:
 
     @property
     def depends_on_cpu(self) -> bool:
-        """The quirk depends on features of the CPU: a proof on one kind of CPU says nothing about another."""
+        """The quirk depends on features of the CPU: a proof on one kind of CPU does not hold for another."""
         return any(name.startswith("platform.cpu.") for name in self.asked)
 
     @property
@@ -219,11 +219,11 @@ class Quirk:
         """The ranges of versions outside of which it does nothing: `affected`, and those that its match always requires."""
         parts = self.match.parts if isinstance(self.match, All) else (self.match,)
         found = list(self.affected)
-        for asked in (part.affected for part in parts if isinstance(part, InRange)):
-            if any(item.package == asked.package for item in found):
-                found = [both for item in found if (both := item.within(asked)) is not None]
+        for wanted in (part.affected for part in parts if isinstance(part, InRange)):
+            if any(item.package == wanted.package for item in found):
+                found = [both for item in found if (both := item.within(wanted)) is not None]
             else:
-                found.append(asked)
+                found.append(wanted)
         return tuple(found)
 
     def is_examined(self, package: str, text: str) -> bool:
@@ -321,7 +321,6 @@ _PARTS: tuple[tuple[str, Any], ...] = (
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
-    """Converts a single item or a list to a tuple."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
@@ -342,6 +341,6 @@ def asked_of(quirks: Iterable[Quirk]) -> frozenset[str]:
     for quirk in quirks:
         try:
             found |= quirk.asked
-        except (Exception, SystemExit):  # noqa: S112 - a third party's own kind of match may raise; its verdict says so
+        except (Exception, SystemExit):  # noqa: S112 - a third party's own kind of match may raise; its verdict reports it
             continue
     return frozenset(found)

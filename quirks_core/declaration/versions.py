@@ -16,7 +16,7 @@ from quirks_core.declaration.trace import Answer
 from quirks_core.facts.packages import distribution_of
 
 #: By package, the oldest version that was examined, and whose engines are started. A range that begins there, or has no
-#: beginning, says nothing about earlier ones.
+#: beginning, leaves earlier ones open.
 OLDEST = {"vllm": "0.26"}
 #: By package, the oldest version that the hook reaches. From there to `OLDEST` a range that begins at `OLDEST` decides nothing.
 REACHED = {"vllm": "0.16"}
