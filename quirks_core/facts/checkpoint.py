@@ -1,4 +1,4 @@
-"""What a checkpoint's tokenizer and ``generation_config.json`` say, read as JSON when a quirk first asks; no code runs.
+"""Facts of a checkpoint's tokenizer and ``generation_config.json``, read as JSON when a quirk first needs them; no code runs.
 
 ``tokenizer.json`` can have tens of megabytes, nearly all of them vocabulary and merges. The rest is small and comes first, so
 only that is parsed; of the vocabulary, the ids alone are read. Files are read again only when they change.
@@ -85,7 +85,7 @@ class Checkpoint:
         return self._file(_FAST) is not None
 
     def fast(self) -> _Fast:
-        """Returns what ``tokenizer.json`` says.
+        """Returns what is read of ``tokenizer.json``.
 
         Raises:
             UsageError: There is none, or it cannot be read.
@@ -210,7 +210,7 @@ def _stops(checkpoint: Checkpoint) -> list[int]:
     return sorted(set(given)) if isinstance(given, list) else [] if given is None else [int(given)]
 
 
-#: What each fact says, and how it is read.
+#: The meaning of each fact, and how it is read.
 CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any]]] = MappingProxyType(
     {
         "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _of_tokenizer(_adds_bos)),

@@ -39,7 +39,7 @@ from quirks_core.facts.packages import (
 from quirks_core.facts.unknown import UNKNOWN, Facts, Unknown
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
-#: Variables with these prefixes are facts of every run; others only if a quirk asks for them or the configuration sets them.
+#: Variables with these prefixes are facts of every run; others only if a quirk reads them or the configuration sets them.
 _FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 _OVERRIDES = "engine.hf_overrides"
@@ -163,7 +163,7 @@ class ModelFacts(Record):
 
     @property
     def is_quantized(self) -> bool:
-        """The weights are quantised: the configuration, or that of the language model, says how."""
+        """The weights are quantised: the configuration, or that of the language model, states how."""
         return any(part.get(key) for part in (self.config, self.text_config) for key in QUANTIZATION_KEYS)
 
     @property
@@ -187,7 +187,7 @@ class RunContext(Record):
         assumed: The packages whose version was assumed (``--assume``) rather than read.
         platform: Platform of the installed engine; None if it is unknown.
         cpu: The CPU's features (`quirks_core.facts.packages.CPU_FEATURES`), on the CPU platform; None elsewhere, or if unknown.
-        gpu: Compute capability of the GPUs, times ten, if a quirk asks for it; None elsewhere, or if it is unknown.
+        gpu: Compute capability of the GPUs, times ten, if a quirk reads it; None elsewhere, or if it is unknown.
         environment: The user's environment variables that quirks may match on.
         extra: Facts that plugins added, by ``distribution.name``.
     """
@@ -206,7 +206,7 @@ class RunContext(Record):
     environment: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
 
-    #: Where further files of the checkpoint are, read when a quirk asks for what they say; None in a run that is made up.
+    #: Where further files of the checkpoint are, read when a quirk needs their content; None in a run that is made up.
     _checkpoint: Checkpoint | None = PrivateAttr(default=None)
     _source: VllmSource = PrivateAttr(default=INSTALLED)
 
@@ -236,7 +236,7 @@ class RunContext(Record):
 
         Args:
             config: The user's configuration.
-            asked: Names of the facts that quirks ask for: of packages and variables, only these and the common ones are read.
+            asked: Names of the facts that quirks read: only these packages and variables, and the common ones, are read.
             assume: ``package==version``, ``platform==name`` and ``cpu==kind``, to assume instead of what is here.
             environ: The process environment; `os.environ` if None.
             source: The vLLM of the run.
@@ -313,7 +313,7 @@ class RunContext(Record):
 
     @property
     def source(self) -> VllmSource:
-        """The source of the run's vLLM; it counts only where `source_known` says so."""
+        """The source of the run's vLLM; it counts only where `source_known` is true."""
         return self._source
 
     def value(self, slot: str) -> Any:
@@ -539,7 +539,7 @@ def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[st
     """Returns the variables of an environment that plans depend on.
 
     Args:
-        asked: Names of the facts that quirks ask for.
+        asked: Names of the facts that quirks read.
         environ: The environment.
     """
     wanted = {name.removeprefix("typed.").removeprefix(ENV) for name in asked if name.startswith((ENV, f"typed.{ENV}"))}

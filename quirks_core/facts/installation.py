@@ -1,7 +1,7 @@
 """Which parts of our own installation are missing, or hidden by another file.
 
 `worker` is a common name: a trainer's own ``worker.py``, in the folder of its script, is imported instead of our package. What
-imports that package by name, as entry points and other processes do, asks here first.
+imports that package by name, as entry points and other processes do, checks it here first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HiddenPackageError(UsageError):
 
 
 def check_ours(module: str) -> None:
-    """Makes sure that a module of `worker` is ours, before it is imported; of other packages nothing is asked.
+    """Makes sure that a module of `worker` is ours, before it is imported; other packages are not checked.
 
     Raises:
         HiddenPackageError: Another file has the package's name, and is found first.
@@ -64,7 +64,7 @@ def _places(spec: ModuleSpec) -> Iterator[str]:
 
 
 def hidden(file: str) -> str:
-    """Says that a file hides our package, and what to do."""
+    """Returns the message for a file that hides our package, with the remedy."""
     return (
         f"{file} is imported as {_PACKAGE!r} instead of the package of that name of {_PROJECT}: rename it, or keep its folder "
         "off sys.path (python -P, or PYTHONSAFEPATH=1)"
@@ -72,7 +72,7 @@ def hidden(file: str) -> str:
 
 
 def needs(error: ModuleNotFoundError, *, engine: bool) -> str | None:
-    """Says which package an import failed for, and what brings it; None if it is there, so that the error is another one.
+    """Returns which package an import lacks, and what brings it; None if it is there, so that the error is another one.
 
     Args:
         error: The error.
@@ -89,7 +89,7 @@ def needs(error: ModuleNotFoundError, *, engine: bool) -> str | None:
 
 
 def no_engine() -> str:
-    """Says how to get an engine."""
+    """Returns how to get an engine."""
     return _install("vllm", _ENGINES)
 
 

@@ -13,7 +13,7 @@ from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.base.json_values import DEEPEST, is_too_deep
 
-#: Where a configuration says how its weights are quantised.
+#: Where a configuration states how its weights are quantised.
 QUANTIZATION_KEYS = ("quantization_config", "compression_config")
 _TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")

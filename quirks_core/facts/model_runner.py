@@ -20,7 +20,7 @@ from quirks_core.facts.unknown import UNKNOWN, Unknown
 if TYPE_CHECKING:
     from quirks_core.facts.context import RunContext
 
-#: The name of the fact, and of the value that an engine's workers are asked for.
+#: The name of the fact, and of the value that an engine's workers report.
 MODEL_RUNNER = "engine.model_runner"
 Runner = Literal["v1", "v2"]
 

