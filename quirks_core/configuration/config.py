@@ -196,7 +196,7 @@ class ParallelSection(Section):
 
 
 class ClusterSection(Section):
-    """The machines, and what a `worker.WorkerGroup` asks of Ray on them."""
+    """The machines, and what a `worker.WorkerGroup` requests from Ray on them."""
 
     num_nodes: int = Field(1, ge=1, description="number of nodes")
     gpus_per_node: int | None = Field(None, ge=1, description="GPUs of each node; left open on a platform without")
@@ -354,7 +354,7 @@ class QuirksSection(Section):
 class GenerationConfig(Section):
     """Everything that a generation worker needs to know."""
 
-    #: The sections whose fields are slots. The others say which model, how to serve it, and which quirks to leave out.
+    #: The sections whose fields are slots. The others hold the model, how to serve it, and which quirks to leave out.
     SLOT_SECTIONS: ClassVar[tuple[str, ...]] = (
         *("cluster", "engine", "parallel", "refit", "request", "sampling", "tokenizer", "train"),
     )

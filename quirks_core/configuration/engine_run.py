@@ -12,23 +12,23 @@ from quirks_core.configuration.slots import ENGINE, SLOTS
 
 #: Sections whose slots belong to the client or the trainer: the engine cannot know them.
 _CLIENT, _TRAINER = ("request", "sampling"), ("refit", "train")
-#: Our own worker reads it, and nobody else.
+#: Only our own worker reads it.
 _OURS = "engine.generate_from_dummy"
 
 
 class EngineRun(GenerationConfig):
     """A configuration of an engine that vLLM starts by itself, for the one way in which plans are made.
 
-    Our own defaults are left out, because nobody applies them: weights are loaded as ``load_format`` says, and an argument that
-    nobody typed is the engine's choice. The ranks of a data-parallel engine are its own (``parallel.dp_strategy: engine``).
+    Our own defaults are left out, because nothing applies them: ``load_format`` decides how weights are loaded, and an argument
+    that was not typed is the engine's choice. A data-parallel engine owns its ranks (``parallel.dp_strategy: engine``).
 
     What belongs to the client and, of a rollout, to the trainer (``request.*``, ``sampling.*``; ``refit.*``, ``train.*``) is
     *unknown* unless it is given, in MODEL_QUIRKS_SET or by a preset for the trainer. The other choice, our defaults,
-    would assert what nobody checked: with ``refit.scope: parameters`` as a fact the plan would require loaded weights of
+    would assert what was not checked: with ``refit.scope: parameters`` as a fact the plan would require loaded weights of
     trainers that send buffers, and with ``sampling.top_p: 1`` it would stay silent about trainers that use another. Nor are
-    they taken for left open: a quirk that asks for them would then silently not concern the run, though it may well. Unknown,
-    it does nothing and the plan says which fact it wants. An engine that is no rollout has no trainer, and what that one would
-    say is absent.
+    they taken for left open: a quirk that reads them would then silently not concern the run, though it may well. Unknown,
+    it does nothing and the plan names the missing fact. An engine that is no rollout has no trainer, and the trainer's slots
+    are absent.
     """
 
     _typed: frozenset[str] = PrivateAttr(default=frozenset())

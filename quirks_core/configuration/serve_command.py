@@ -29,7 +29,7 @@ _FORMS = "write: vllm serve MODEL …, or: python -m vllm.entrypoints.openai.api
 _SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.launchers.api_server.entry")
 _COMMANDS = ("vllm.entrypoints.cli.main", "vllm")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-#: Options that are no engine argument of the configuration: they say which checkpoint.
+#: Options that are no engine argument of the configuration: they select the checkpoint.
 _MODEL: Mapping[str, str] = {"model": "path", "revision": "revision", "tokenizer": "tokenizer"}
 #: Options that make a server one rank of several, whose engine does not own all data-parallel ranks.
 _RANKS = ("data_parallel_rank", "data_parallel_external_lb")
@@ -40,7 +40,7 @@ _OPTIONS, _CLOSE = "options", 0.75
 
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
-    """What a command line says.
+    """What a command line holds.
 
     Attributes:
         arguments: The engine arguments that were typed, the model among them, with their values; None is an explicit ``None``.
@@ -61,7 +61,7 @@ class ServeCommand:
         """The checkpoint: what was typed, or vLLM's default.
 
         Raises:
-            UsageError: Neither says one.
+            UsageError: Neither names one.
         """
         known = self.source.arguments.find("model")
         model = self.arguments.get("model") or (known.default if known else None)

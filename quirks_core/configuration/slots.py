@@ -82,7 +82,7 @@ class Slot:
         return self.type is Any or any((get_origin(kind) or kind) in (list, set, tuple) for kind in _members(self.type))
 
     def problem(self, value: object) -> str | None:
-        """Says what is wrong with a value, or None if the slot can take it."""
+        """Returns what is wrong with a value; None if the slot can take it."""
         if value is None:
             return self._refusal(value)
         if why := json_values.problem(value):
@@ -124,7 +124,7 @@ def is_slot(name: str) -> bool:
 
 
 def problem_of_name(name: str) -> str | None:
-    """Says why no slot has that name, with the nearest one; None if one has it, or, of the open families, can have it."""
+    """Returns why no slot has that name, with the nearest one; None if one has it, or one of an open family can have it."""
     if name in SLOTS:
         return None
     if not _is_open(name):
@@ -153,7 +153,7 @@ def find_slot(name: str) -> Slot:
     """Returns the slot of that name; what vLLM knows of an engine argument is left out, as a quirk can be for another one.
 
     Raises:
-        UsageError: There is none; the message names the nearest one, or says why it is refused.
+        UsageError: There is none; the message names the nearest one, or explains why it is refused.
     """
     if name in SLOTS:
         return SLOTS[name]
@@ -195,7 +195,7 @@ def installed_slot(name: str, source: VllmSource = INSTALLED) -> Slot | None:
 
 
 def engine_problem(name: str, value: Any = None, source: VllmSource = INSTALLED) -> str | None:
-    """Says why vLLM will not take an engine argument; None if it will, or there is no vLLM.
+    """Returns why vLLM will not take an engine argument; None if it will, or there is no vLLM.
 
     Args:
         name: The slot.
@@ -213,7 +213,7 @@ def engine_problem(name: str, value: Any = None, source: VllmSource = INSTALLED)
 
 
 def engine_doubt(name: str, value: Any, source: VllmSource = INSTALLED) -> str | None:
-    """Says that vLLM does not list a value of an engine argument that takes others, too; None if it does, or lists none."""
+    """Returns a warning for an unlisted value of an argument that takes such ones, too; None if it is listed, or none are."""
     slot = installed_slot(name, source) if is_engine_argument(name) else None
     if slot is None or not slot.listed or not isinstance(value, str) or value in slot.listed:
         return None

@@ -8,7 +8,7 @@ from quirks_core.base.errors import shown
 
 #: Endings of words that mark the name of a secret: ``HF_TOKEN``, ``VLLM_API_KEY``, ``NGC_APIKEY``.
 _SECRET = ("CREDENTIAL", "CREDENTIALS", "KEY", "KEYS", "PASSWD", "PASSWORD", "SECRET", "SECRETS", "TOKEN")
-#: Variables that tell Python, the dynamic linker, a shell or vLLM which code to run.
+#: Variables that decide which code Python, the dynamic linker, a shell or vLLM runs.
 _CODE = re.compile(r"PATH|PYTHON.*|LD_.*|DYLD_.*|BASH_ENV|ENV|VLLM_PLUGINS")
 #: Variables that keep torch from compiling, if they are 1.
 COMPILATION_SWITCHES = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
@@ -33,7 +33,7 @@ def reason_to_refuse(name: str) -> str | None:
 
 
 def problem_of_variable(name: str, value: str) -> str | None:
-    """Says why the operating system would not take a variable; None if it would."""
+    """Returns why the operating system would not take a variable; None if it would."""
     if not name or "=" in name or "\0" in name:
         return f"{shown(name)} cannot be the name of an environment variable"
     return f"the value of {name} holds a null character" if "\0" in value else None

@@ -23,7 +23,7 @@ _TEXT = "tag:yaml.org,2002:str"
 class _Loader(yaml.SafeLoader):
     """Refuses what plain YAML takes for something else without a word.
 
-    Of a key that is written twice it would drop the first, a whole section perhaps; and ``{method:ngram}`` is a key
+    It would drop the first of two equal keys, a whole section perhaps; and ``{method:ngram}`` is a key
     ``method:ngram`` without a value.
     """
 
