@@ -1,7 +1,7 @@
 """Keeps the account of an engine's weights in its core: collects what the workers' ledgers have of an update, and judges it.
 
 An update is over when the engine generates again, or gets the label of its weights: until then more of it may come. Then the
-core asks its workers once, logs verdicts, and writes them into the file of receipts.
+core queries its workers once, logs verdicts, and writes them into the file of receipts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def watch_worker(wrapper: Any) -> None:
     try:
         check_ours("worker")
     except HiddenPackageError as error:
-        report.say(f"ledger: none is kept: {error}")
+        report.info(f"ledger: none is kept: {error}")
         return
     pkgutil.resolve_name(f"{_LEDGER}:watch")(wrapper.worker)
 
@@ -82,7 +82,7 @@ def watch_core(module: ModuleType) -> None:
 
 
 def _refuse_requests() -> None:
-    """Has engines refuse requests as long as their accounts say so; in a core of its own, a refused one gets an error.
+    """Has engines refuse requests as long as their accounts hold a refusal; in a core of its own, a refused one gets an error.
 
     Not before it is needed: quirks wrap the same functions, and each must find them as vLLM wrote them. A front end in the
     core's process refuses first: it would wait for ever for a request that it knows and its core does not.
@@ -145,7 +145,7 @@ class _Accountant:
             return
         self._is_open, self._loads = False, self._raw_loads()
         try:
-            answers = self._ask("settle")
+            answers = self._query("settle")
             self._is_open = any(answer["is_open"] for answer in answers)
             ranks = [[Entry.model_validate(row) for row in answer["entries"]] for answer in answers]
             updates = [[row for row in rows if row is not None] for rows in zip_longest(*ranks)]
@@ -157,7 +157,7 @@ class _Accountant:
                 self._write()
         except Exception as error:
             self._is_off = True
-            report.say(f"ledger: no account is kept from now on: {words(error)}")
+            report.info(f"ledger: no account is kept from now on: {words(error)}")
 
     @property
     def refusal(self) -> str:
@@ -184,12 +184,12 @@ class _Accountant:
             self._updates += 1
         self._entries = tuple(rows)
         self._lines += map(Line.of, rows)
-        self._say(new)
+        self._log(new)
 
-    def _say(self, verdicts: list[Verdict]) -> None:
+    def _log(self, verdicts: list[Verdict]) -> None:
         self._verdicts += verdicts
         for verdict in verdicts:
-            (report.loud if verdict.is_grave else report.say)(f"ledger: {verdict.text}")
+            (report.error if verdict.is_grave else report.info)(f"ledger: {verdict.text}")
 
         if self.refusal:
             _refuse_requests()
@@ -198,7 +198,7 @@ class _Accountant:
         if (settings := HookSettings.read()) is not None and settings.receipt is not None:
             receipts.put_account(settings.receipt, self.account())
 
-    def _ask(self, function: str, *arguments: Any) -> list[Any]:
+    def _query(self, function: str, *arguments: Any) -> list[Any]:
         answers = self._call(worker_calls.METHOD, args=(f"{_LEDGER}:{function}", list(arguments), {}))
         if errors := [answer["error"] for answer in answers if "error" in answer]:
             raise QuirksError(errors[0])
@@ -210,7 +210,7 @@ class _Accountant:
         ledger = sys.modules.get(_LEDGER)
         return ledger.raw_loads() if ledger is not None else 0
 
-    # ---- what the core asks of its workers
+    # ---- calls of the core to its workers
 
     def _around_call(self, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None, **named: Any) -> Any:
         if method in _STEPS:
@@ -220,7 +220,7 @@ class _Accountant:
             return [{"value": self.account().model_dump(mode="json")}]
         if method == worker_calls.METHOD and args and args[0] == f"{_LEDGER}:trainer_at":
             self.settle()
-            self._say(self._judge.trainer_at(*args[1]))
+            self._log(self._judge.trainer_at(*args[1]))
             return [{"value": None}]
         self._is_open = True
         found = self._call(method, timeout, args, kwargs, **named)

@@ -17,7 +17,7 @@ from quirks_core.configuration.slots import ENGINE, ENV, HEAD_DTYPE, SLOTS, engi
 from quirks_core.hook.settings import HookSettings
 from quirks_core.hook.typed import Typed, typed_in
 
-#: Arguments that say which model, place one node in a group of several (the nodes of one run have the same plan), or that vLLM
+#: Arguments that select the model, place one node in a group of several (the nodes of one run have the same plan), or that vLLM
 #: sets by itself.
 _NO_SETTINGS = frozenset(
     {
@@ -36,7 +36,7 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
 
     Args:
         arguments: The ``EngineArgs``, with what the user set in MODEL_QUIRKS_SET on them.
-        settings: What the user asks of the hook.
+        settings: The user's settings of the hook.
         purpose: What the engine is for.
 
     Raises:
@@ -53,7 +53,7 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
     model = {"path": str(arguments.model), "revision": arguments.revision, "tokenizer": arguments.tokenizer}
     mine = {f"{ENGINE}{name}" for name in names}
     mine |= {HEAD_DTYPE} if "hf_overrides" in names else set()
-    # The trainer sends what it sends, so a quirk must not ask it for something else where it has another cure.
+    # The trainer sends what it sends, so a quirk must not require something else of it where it has another cure.
     typed = {*mine, *preset, *settings.given}
     return EngineRun.given({**values, "model": model, "purpose": purpose, "recipe": settings.recipe}, typed)
 

@@ -1,6 +1,6 @@
 """What ``quirks run`` puts on in every Python process before vLLM is imported; imports next to nothing itself.
 
-Recorders of what the user typed are then in time for the first ``LLM(...)``, too. And an engine core asks for its receipt also
+Recorders of what the user typed are then in time for the first ``LLM(...)``, too. And an engine core requests its receipt also
 where vLLM does not load our plugin, so that nothing keeps quirks out in silence.
 """
 
@@ -15,10 +15,10 @@ from quirks_core.hook import typed
 def watch() -> None:
     """Puts everything on; a second call changes nothing."""
     typed.watch()
-    when_imported("vllm.v1.executor.abstract", _ask_for_receipts)
+    when_imported("vllm.v1.executor.abstract", _install_receipts)
 
 
-def _ask_for_receipts(_: ModuleType) -> None:
+def _install_receipts(_: ModuleType) -> None:
     from quirks_core.hook import processes
 
     processes.install()

@@ -1,7 +1,7 @@
 """Puts the plan of an engine into force in each of its processes, and has every engine core prove that it is.
 
 The plan is in the engine's configuration (``additional_config``), which vLLM sends to all of them. After the weights are loaded
-and before anything is computed, the core asks every worker by vLLM's own ``collective_rpc``. Who started the engine need not
+and before anything is computed, the core queries every worker by vLLM's own ``collective_rpc``. Who started the engine need not
 know of it, and ``worker_extension_cls`` stays free.
 """
 
@@ -54,10 +54,10 @@ def plan_of(config: Any) -> ProcessPlan | None:
 
 def values_of(plan: ProcessPlan, config: Any) -> dict[str, Any]:
     """Returns, by slot, what an engine's configuration holds of the named slots, and of those that quirks adjust."""
-    return read_configuration(config, slots_to_read(asked(plan)))
+    return read_configuration(config, slots_to_read(adjusted_slots(plan)))
 
 
-def asked(plan: ProcessPlan) -> set[str]:
+def adjusted_slots(plan: ProcessPlan) -> set[str]:
     """Returns the slots that quirks adjust."""
     return {line["slot"] for line in plan.adjustments} | plan.changes.keys()
 
@@ -72,7 +72,7 @@ def acknowledged(worker: Any) -> dict[str, Any]:
 
 
 def prove(executor: Any) -> Receipt | None:
-    """Asks every worker of an engine what it carries out; returns the receipt, or None if the engine has no plan.
+    """Queries every worker of an engine for what it carries out; returns the receipt, or None if the engine has no plan.
 
     Raises:
         ReceiptError: A process carries out another plan, or none, or has another value than a quirk set.
@@ -91,13 +91,13 @@ def prove(executor: Any) -> Receipt | None:
         _refuse("; ".join(problems), settings)
     used = {str(row.engine[MODEL_RUNNER]) for row in rows if MODEL_RUNNER in row.engine}
     if plan.model_runner and (others := used - {plan.model_runner}):
-        report.loud(_OTHER_RUNNER.format(plan.model_runner, ", ".join(sorted(others))))
+        report.error(_OTHER_RUNNER.format(plan.model_runner, ", ".join(sorted(others))))
     changes = {slot: value for slot, value in plan.changes.items() if is_enforced(slot)}
     receipt = Receipt(digest=plan.digest, host=socket.gethostname(), changes=changes, processes=tuple(rows))
     if settings.receipt is not None:
         receipts.add_engine(settings.receipt, receipt)
     if not settings.is_quiet and (changes or plan.patches):
-        report.say_receipt(receipt, asked(plan))
+        report.log_receipt(receipt, adjusted_slots(plan))
     return receipt
 
 
@@ -109,13 +109,13 @@ def _problems(plan: ProcessPlan, rows: Iterable[Acknowledgement]) -> Iterable[st
         yield from (f"{who}: {text}" for text in contradictions(plan, row.engine))
 
 
-def _say_why_not(settings: HookSettings) -> None:
-    """An engine has no plan: says why; one that must have a receipt does not start.
+def _report_missing_plan(settings: HookSettings) -> None:
+    """Logs why an engine has no plan; one that must have a receipt does not start.
 
     Raises:
         ReceiptError: It must have one.
     """
-    is_loaded = "quirks_core.hook.start" in sys.modules  # the front end has said already why it made no plan
+    is_loaded = "quirks_core.hook.start" in sys.modules  # the front end has logged already why it made no plan
     reason = "no plan was made for it, because its configuration was made by something that the hook does not reach"
     if not is_loaded:
         names = os.environ.get("VLLM_PLUGINS")
@@ -125,7 +125,7 @@ def _say_why_not(settings: HookSettings) -> None:
     if settings.needs_receipt:
         _refuse(reason, settings)
     if not is_loaded:
-        report.loud(f"THIS ENGINE STARTS WITHOUT QUIRKS: {reason}")
+        report.error(f"THIS ENGINE STARTS WITHOUT QUIRKS: {reason}")
 
 
 def _refuse(problem: str, settings: HookSettings) -> None:
@@ -143,7 +143,7 @@ def _wrap_executor(module: ModuleType) -> None:
     @functools.wraps(init)
     def with_plan(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         if plan_of(vllm_config) is None:
-            _say_why_not(HookSettings.read() or HookSettings())
+            _report_missing_plan(HookSettings.read() or HookSettings())
         _into_force(vllm_config)
         init(self, vllm_config, *args, **kwargs)
 

@@ -66,7 +66,7 @@ def begin(file: Path, *, keep_problems: bool = False) -> None:
 
     Args:
         file: The file.
-        keep_problems: Somebody watches the whole run, and wants to see the problems of all its engines.
+        keep_problems: The problems of all engines of the run are kept, for a program that watches it as a whole.
 
     Raises:
         UsageError: It cannot be written, or holds something else.
@@ -102,7 +102,7 @@ def add_engine(file: Path, receipt: Receipt) -> None:
 
 
 def add_front_end(file: Path, acknowledgement: Acknowledgement) -> None:
-    """Adds a process that plans, or takes a plan over; in the place of what the same process said before."""
+    """Adds a process that plans, or takes a plan over; in the place of the same process's earlier entry."""
     with _changing(file) as found:
         others = [one for one in found["front_ends"] if one["pid"] != acknowledgement.pid]
         found["front_ends"] = [*others, acknowledgement.model_dump(mode="json")]

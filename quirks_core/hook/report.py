@@ -50,7 +50,7 @@ class _Fallback(logging.Handler):
 _FALLBACK = _Fallback()
 
 
-def say(text: str, *, level: int = logging.INFO) -> None:
+def info(text: str, *, level: int = logging.INFO) -> None:
     """Logs one line; to standard error where no handler takes it."""
     logging.getLogger("model_quirks").addHandler(_FALLBACK)  # the quirks' own warnings as well
     if not _LOGGER.isEnabledFor(logging.INFO):
@@ -58,7 +58,7 @@ def say(text: str, *, level: int = logging.INFO) -> None:
     _LOGGER.log(level, "model-quirks: %s", one_line(text))
 
 
-def say_plan(
+def log_plan(
     plan: Plan, typed: Typed, why: str, *, trainer: Trainer | None = None, quiet: bool = False, only_reports: bool = False
 ) -> None:
     """Logs what a plan does to an engine.
@@ -80,7 +80,7 @@ def say_plan(
         patches = _counted(len(plan.patches), "patch", "patches")
         undecided = len({name for names in summary.undecided.values() for name in names})
         others = f"; {len(summary.advised)} advised, {undecided} undecided" if summary.advised or undecided else ""
-        say(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk'}{others}")
+        info(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk'}{others}")
         return
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
     names = typed.names - {slot.removeprefix(ENGINE) for slot in plan.context.settings.keys() - plan.context.typed}
@@ -89,37 +89,37 @@ def say_plan(
     # A report lists what is undecided; the log counts it.
     open_facts = [] if only_reports else _undecided(plan, _SUPPLY, only_reports=False)
     if not set(lines) - {*_plugins(plan), *open_facts, *_set_already(plan)}:
-        say(f"{first}; {_unchanged(plan, dtypes)}")
+        info(f"{first}; {_unchanged(plan, dtypes)}")
         return
-    say(first)
+    info(first)
     if dtypes is not None:
         lines.append(_Line(f"all clear, checked: {dtypes.text}" if dtypes.are_clear else dtypes.text, always=True))
     shown = lines if only_reports or len(lines) < _MOST else _folded(lines)
     for line in shown:
-        say(f"  {line.text}")
+        info(f"  {line.text}")
     if left := len(lines) - len(shown):
         advised = sum(line.advised for line in lines) - sum(line.advised for line in shown)
         among = f" ({advised} advised)" if advised else ""
-        say(f"  and {_counted(left, 'more line')}{among}, which MODEL_QUIRKS=report prints")
+        info(f"  and {_counted(left, 'more line')}{among}, which MODEL_QUIRKS=report prints")
 
 
-def say_receipt(receipt: Receipt, asked: Collection[str]) -> None:
+def log_receipt(receipt: Receipt, slots: Collection[str]) -> None:
     """Logs where a plan is in force.
 
     Args:
         receipt: The receipt.
-        asked: The slots whose values are shown.
+        slots: The slots whose values are shown.
     """
     where = ", ".join(f"{one.process} ({one.pid})" for one in receipt.processes)
-    read = {slot: value for one in receipt.processes for slot, value in one.engine.items() if slot in asked}
+    read = {slot: value for one in receipt.processes for slot, value in one.engine.items() if slot in slots}
     values = ", ".join(f"{slot} = {value}" for slot, value in sorted(read.items())) or "nothing to read back"
     patches = _counted(sum(effect.slot.startswith("patch.") for effect in receipt.processes[-1].effects), "patch", "patches")
-    say(f"receipt: plan {receipt.digest[:12]} is in force in {where}: {patches}; read back: {values}")
+    info(f"receipt: plan {receipt.digest[:12]} is in force in {where}: {patches}; read back: {values}")
 
 
-def loud(text: str) -> None:
+def error(text: str) -> None:
     """Logs a line that must not be overlooked."""
-    say(text, level=logging.ERROR)
+    info(text, level=logging.ERROR)
 
 
 def _counted(number: int, one: str, many: str = "") -> str:
@@ -217,14 +217,13 @@ def _plugins(plan: Plan) -> Iterator[_Line]:
 
 
 def _set_already(plan: Plan) -> Iterator[_Line]:
-    """Yields what a quirk would set and the user has set."""
     for item in plan.adjustments:
         if item.status is Status.ALREADY_SET and is_done(plan, item.slot):
             yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
 
 
 def _unchanged(plan: Plan, dtypes: _Dtypes | None) -> str:
-    """Says of a plan that changes nothing what was checked, and what is not known: without that it is an all-clear."""
+    """Returns, for a plan that changes nothing, what was checked and what is not known; without the latter, an all-clear."""
     off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
     rest = [f"switched off: {listed(off)}"] if off else []
     rest += [line.text for line in (*_plugins(plan), *_undecided(plan, _SUPPLY, only_reports=False))]

@@ -115,7 +115,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         except RefusedError as error:
             error.add_note(f"  purpose {purpose} ({why})")
             raise
-    report.say_plan(
+    report.log_plan(
         planned,
         typed_of(arguments),
         why,
@@ -145,7 +145,7 @@ def apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) 
     Args:
         arguments: The ``EngineArgs``.
         plan: The plan.
-        settings: What the user asks of the hook.
+        settings: The user's settings of the hook.
         planned_for: What `identity` gave of the arguments; the processes of that engine take the plan over.
 
     Raises:
@@ -196,7 +196,7 @@ def carry(arguments: Any, plan: ProcessPlan) -> None:
         # code gets a compile cache of its own.
         arguments.additional_config = {**more, CARRIED: plan.model_dump(mode="json")}
     else:
-        report.loud(
+        report.error(
             f"additional_config is a {type(more).__name__}, not a mapping: the plan reaches this machine's processes only"
         )
 
@@ -245,7 +245,7 @@ def _into_force(arguments: Any, plan: ProcessPlan, settings: HookSettings) -> No
 
 
 def _purpose(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str, str]:
-    """Says what an engine is for, and how that is known."""
+    """Returns what an engine is for, and how that is known."""
     if settings.purpose is not None:
         purpose, why = settings.purpose, settings.why
     elif signs := signs_of_a_trainer(arguments):
@@ -264,7 +264,7 @@ def _without_trainer(arguments: Any, usage: Any) -> tuple[str, str]:
 
 
 def _untouched(reason: str, settings: HookSettings) -> None:
-    """Leaves an engine as it is and says so; one that must have a receipt does not start.
+    """Leaves an engine as it is and logs it; one that must have a receipt does not start.
 
     Raises:
         ReceiptError: It must have one.
@@ -273,7 +273,7 @@ def _untouched(reason: str, settings: HookSettings) -> None:
         if settings.receipt is not None:
             receipts.add_problem(settings.receipt, reason)
         raise ReceiptError(f"this engine cannot have a receipt: {reason}")
-    report.loud(f"THIS ENGINE STARTS WITHOUT QUIRKS: {reason}")
+    report.error(f"THIS ENGINE STARTS WITHOUT QUIRKS: {reason}")
 
 
 def _process_wide(plan: ProcessPlan) -> Mapping[str, Any]:

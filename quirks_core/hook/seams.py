@@ -29,7 +29,7 @@ SEAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def problem(version: str | None = None, source: VllmSource = INSTALLED) -> str | None:
-    """Says why the hook cannot be put on vLLM; None if it can. Reads source, imports nothing.
+    """Returns why the hook cannot be put on vLLM; None if it can. Reads source, imports nothing.
 
     Args:
         version: The version of the source that is read; the installed one if None.

@@ -1,4 +1,4 @@
-"""What the environment asks of the hook: MODEL_QUIRKS and the variables beside it, read and checked."""
+"""The hook's settings in the environment: MODEL_QUIRKS and the variables beside it, read and checked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HookSettings:
 
     Attributes:
         purpose: What the engine is for; None if its arguments decide.
-        why: Which variable says so; empty if none does.
+        why: The variable that sets the purpose; empty if none does.
         only_reports: Nothing is changed; what would be done is printed.
         given: Values by slot that the user gave in MODEL_QUIRKS_SET; ``env.NAME`` is a variable.
         trainer: The trainer that starts the engine, named in MODEL_QUIRKS_TRAINER or found by what is imported; its facts

@@ -5,8 +5,8 @@ command line   vLLM's parser calls its ``_get_values`` for every option of a com
 keywords       a wrapper of ``__init__`` of ``EngineArgs`` and ``LLM`` sees what was passed. vLLM loads plugins inside of the
                first ``EngineArgs`` of a process, and for that one the wrapper comes too late, unless ``quirks run`` put it on
                before vLLM was imported. The frame of ``LLM.__init__`` still holds what came through its ``**kwargs``.
-by value       everything else, and all that a trainer's own code passes: what is not the default was typed. A default that
-               somebody typed looks open.
+by value       everything else, and all that a trainer's own code passes: what is not the default was typed. An explicit
+               default looks open.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Typed(NamedTuple):
     as_options: bool = False
 
     def __str__(self) -> str:
-        """Says which of the two it is."""
+        """Names which of the two it is."""
         how = "known exactly" if self.exact else "by value"
         return f"{how} ({self.source})" if self.source else how
 
@@ -187,7 +187,7 @@ def _in_namespace(parsed: Any, arguments: Any) -> Typed | None:
 def _same(one: Any, other: Any) -> bool:
     try:
         return one is other or bool(one == other)
-    except Exception:  # of somebody's own kind of value
+    except Exception:  # a value of a type with an equality of its own
         return False
 
 

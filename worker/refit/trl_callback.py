@@ -76,15 +76,15 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
             arrival = self._comparison.compare(self._look(), self._sent)
         except QuirksError as error:
             self._is_off = True
-            report.loud(f"arrival: not looked at from now on: {error}")
+            report.error(f"arrival: not looked at from now on: {error}")
             return
         before = self.arrivals[-1].verdict if self.arrivals else ""
         self.arrivals.append(arrival)
         self._log(arrival)
         if arrival.verdict and not before:
-            report.loud(f"arrival: step {state.global_step}: {arrival.verdict}")
+            report.error(f"arrival: step {state.global_step}: {arrival.verdict}")
         elif before and not arrival.verdict:
-            report.say(f"arrival: step {state.global_step}: the policy arrives again")
+            report.info(f"arrival: step {state.global_step}: the policy arrives again")
         if self._file is not None:
             row = {"step": state.global_step, "arrived": _finite(arrival.share), "norms": dict(arrival.norms)}
             row |= {"changed_share": arrival.changed_share, "missing": arrival.missing, "verdict": arrival.verdict}

@@ -11,7 +11,8 @@ import pytest
 from quirks_core import Advise, Default, Patch, Require, package, setting
 from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.facts.trainers import TRAINERS
-from quirks_core.hook.report import say_plan, say_receipt
+from quirks_core.hook.report import log_plan as say_plan
+from quirks_core.hook.report import log_receipt as say_receipt
 from quirks_core.hook.typed import Typed
 from quirks_core.source.vllm_source import INSTALLED
 
@@ -48,7 +49,8 @@ def lines(caplog):
     ],
 )
 def test_each_line_reaches_standard_error_once_however_the_program_has_set_up_logging(program):
-    script = f"import logging; {program}\nfrom quirks_core.hook.report import say, loud\nsay('one'); loud('two'); say('three')"
+    calls = "info('one'); error('two'); info('three')"
+    script = f"import logging; {program}\nfrom quirks_core.hook.report import error, info\n{calls}"
 
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 

@@ -392,7 +392,7 @@ class Ledger:
                 yield
         except Exception as error:
             self._is_off, self._coming = True, None
-            report.say(f"ledger: this process keeps none from now on: {words(error)}")
+            report.info(f"ledger: this process keeps none from now on: {words(error)}")
 
 
 class _Coming:

@@ -186,9 +186,9 @@ class Updates:
 
     def _after_copies(self, update: _Copied) -> None:
         if update.repeated:
-            report.say(f"recorded-updates: sent more than once, the last one counts: {listed(sorted(update.repeated))}")
+            report.info(f"recorded-updates: sent more than once, the last one counts: {listed(sorted(update.repeated))}")
         if update.strays:
-            report.say(
+            report.info(
                 f"recorded-updates: {len(update.strays)} tensors came that are not as recorded, and were loaded by vLLM: "
                 f"{listed(sorted(update.strays))}; the next update is recorded"
             )
@@ -196,7 +196,7 @@ class Updates:
             self._missing = missing
             if missing:
                 count = len(update.plan.manifest.tensors)
-                report.say(
+                report.info(
                     f"recorded-updates: {len(missing)} of {count} tensors did not come and keep their values: {listed(missing)}"
                 )
 
@@ -282,11 +282,11 @@ class _Recorded:
         with self._recording:
             finalize()
         if problem := self._problem():
-            report.say(f"recorded-updates: the next update is not copied, because of this one {problem}")
+            report.info(f"recorded-updates: the next update is not copied, because of this one {problem}")
         else:
             plan = self._recording.plan(Manifest(tuple(self._sent)))
             ignored = len(self._sent) - len(plan.copied | plan.reloaded)
-            report.say(
+            report.info(
                 f"recorded-updates: of {len(self._sent)} tensors {len(plan.copied)} are copied from the next update on, "
                 f"{len(plan.reloaded)} are loaded by vLLM ({len(plan.modules)} layers), {ignored} are for no parameter here"
             )
