@@ -39,7 +39,7 @@ class SlotSide(Record):
         typed: The user typed that value.
         value: The final value of the slot.
         who: What set the final value: quirk ids, ``the user``, ``the configuration's default``; empty if nothing did.
-        ledger: What quirks asked for, and the status of each request.
+        ledger: What quirks requested, and the status of each request.
     """
 
     before: Any = None
@@ -50,7 +50,7 @@ class SlotSide(Record):
 
 
 class SlotChange(Record):
-    """A slot that differs: in its value, in what set the value, or in what quirks asked for."""
+    """A slot that differs: in its value, in what set the value, or in what quirks requested."""
 
     slot: str
     a: SlotSide

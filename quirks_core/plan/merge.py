@@ -80,7 +80,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Everything that quirks ask of one slot, or of one key of a mapping.
+    """Everything that quirks request for one slot, or for one key of a mapping.
 
     Attributes:
         place: The slot's name and, for a mapping, the keys that lead to the value.

@@ -1,4 +1,4 @@
-"""Collects what active quirks ask for and computes all values: proposals for slots, patches, refusals and advice."""
+"""Collects what active quirks request and computes all values: proposals for slots, patches, refusals and advice."""
 
 from __future__ import annotations
 

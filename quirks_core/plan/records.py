@@ -23,7 +23,7 @@ _LARGEST = 120_000
 
 
 class Strength(StrEnum):
-    """How strongly an adjustment is asked for."""
+    """How strongly an adjustment is requested."""
 
     DEFAULT = auto()
     REQUIRE = auto()
@@ -46,7 +46,7 @@ class State(StrEnum):
     ACTIVE = auto()  #: it concerns this run
     DORMANT = auto()  #: it would, but the installed version is not affected
     NOT_MATCHED = auto()  #: it concerns other models or configurations
-    UNKNOWN = auto()  #: a fact is missing; it does nothing, and a warning says so
+    UNKNOWN = auto()  #: a fact is missing; it does nothing, and a warning names it
     DISABLED = auto()  #: the user switched it off
     SUPERSEDED = auto()  #: another quirk replaces it
 
@@ -100,7 +100,7 @@ class Switch(Record):
 
 
 class Contributor(Record):
-    """A quirk that asked for something, and why; ``reference`` is where to read on."""
+    """A quirk that requested something, and why; ``reference`` is where to read on."""
 
     id: str
     distribution: str
@@ -114,7 +114,7 @@ class Contributor(Record):
 
 
 class PlannedAdjustment(Record):
-    """One line of a slot's ledger: who asked for which value, and what became of it."""
+    """One line of a slot's ledger: who requested which value, and what became of it."""
 
     slot: str
     relation: Relation = Relation.EQUALS
@@ -127,7 +127,7 @@ class PlannedAdjustment(Record):
 
     @property
     def wanted(self) -> str:
-        """What was asked for, as ``engine.max_num_seqs ≤ 8``."""
+        """What was requested, as ``engine.max_num_seqs ≤ 8``."""
         return f"{self.slot} {self.relation} {self.value}"
 
     @property
@@ -154,7 +154,7 @@ class Refusal(Record):
         slot: The slot that it is about; None if it is about none.
         target: The target of a patch that it is about; None if it is about none.
         lines: Lines of source that show the reason.
-        off: Sets of quirks; each set settles the refusal if it is switched off. `switch` says so in words.
+        off: Sets of quirks; each set settles the refusal if it is switched off. `switch` is the same in words.
     """
 
     kind: str
@@ -272,7 +272,7 @@ class Plan(Record):
         digest: SHA-256 of what every process carries out.
         context: The facts.
         changes: The slots that quirks change, with their final values.
-        adjustments: The ledger: who asked for what, and what became of it.
+        adjustments: The ledger: who requested what, and what became of it.
         verdicts: Per quirk, whether it concerns the run and why.
         refusals: Why the run must not start.
         warnings: What the user should know.
@@ -314,7 +314,7 @@ class Plan(Record):
         return plan.model_copy(update={"digest": plan.for_processes.digest})
 
     def __getitem__(self, flag: str) -> tuple[PlannedAdjustment, ...]:
-        """Returns the adjustments that quirks of one flag asked for, whatever became of them.
+        """Returns the adjustments that quirks of one flag requested, whatever became of them.
 
         Raises:
             UsageError: No such flag.

@@ -50,7 +50,7 @@ class _Now:
         return cls(value, is_there, is_there and context.is_typed(ledger.slot), is_in_the_way)
 
     def satisfies(self, item: Proposal) -> bool:
-        """Returns whether what is there is as a quirk asks."""
+        """Returns whether what is there is as a quirk requests."""
         return self.is_there and not self.is_in_the_way and item.allows(self.value)
 
 
@@ -202,9 +202,9 @@ def _disagreement(ledger: Ledger, proposals: Sequence[Proposal], reason: str) ->
     sides: dict[tuple[tuple[str, ...], str], set[str]] = {}
     for item in proposals:
         sides.setdefault((item.place, item.key), set()).add(item.quirk)
-    everybody = set().union(*sides.values())
+    names = set().union(*sides.values())
     # To settle it, all who want another value than the one that stays must go.
-    losers = sorted({tuple(sorted(everybody - side)) or tuple(sorted(side)) for side in sides.values()})
+    losers = sorted({tuple(sorted(names - side)) or tuple(sorted(side)) for side in sides.values()})
     return Refusal(
         kind="conflict",
         slot=ledger.name,

@@ -72,16 +72,16 @@ class Summary(Record):
         """Sorts what a plan holds into the lists."""
         applied = [item for item in plan.adjustments if item.status is Status.APPLIED]
         done = [item for item in applied if is_done(plan, item.slot)]
-        asked = [_asked(plan, item) for item in applied if not is_done(plan, item.slot)]
+        advised = [_advice(plan, item) for item in applied if not is_done(plan, item.slot)]
         notes = [note for note in plan.warnings if note.kind is NoteKind.ADVICE]
-        asked += [Entry(quirks=(note.quirk or "",), what=note.text.removeprefix(f"{note.quirk}: ")) for note in notes]
+        advised += [Entry(quirks=(note.quirk or "",), what=note.text.removeprefix(f"{note.quirk}: ")) for note in notes]
         patches = [
             Entry(quirks=(patch.quirk.id,), what=f"patch {patch.target.rpartition(':')[2]}", why=patch.quirk.reason)
             for patch in plan.patches
         ]
         return cls(
             in_force=(*(Entry(quirks=_ids(item), what=item.wanted, why=item.quirks[0].reason) for item in done), *patches),
-            advised=tuple(sorted(asked, key=lambda entry: not entry.required)),
+            advised=tuple(sorted(advised, key=lambda entry: not entry.required)),
             undecided=plan.undecided,
         )
 
@@ -122,7 +122,7 @@ def call(slot: str, value: Any) -> str:
     return "set it where the engine is started from"
 
 
-def _asked(plan: Plan, item: PlannedAdjustment) -> Entry:
+def _advice(plan: Plan, item: PlannedAdjustment) -> Entry:
     value = plan.changes.get(item.slot, item.value)
     required = item.strength is Strength.REQUIRE
     why = item.quirks[0].reason

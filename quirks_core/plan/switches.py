@@ -19,7 +19,7 @@ from quirks_core.plan.records import Switch
 
 #: Comma-separated names to turn off.
 DISABLE_VARIABLE = "MODEL_QUIRKS_DISABLE"
-#: Comma-separated names to turn on, whatever their match and version ranges say.
+#: Comma-separated names to turn on, whatever their match and version ranges are.
 FORCE_VARIABLE = "MODEL_QUIRKS_FORCE"
 
 _DISTRIBUTION = "distribution:"
@@ -28,7 +28,7 @@ _ALL = "all"
 
 
 class SwitchNames(NamedTuple):
-    """What one layer asks for: names to turn off, and names to turn on."""
+    """What one layer sets: names to turn off, and names to turn on."""
 
     disable: Sequence[str] = ()
     force: Sequence[str] = ()
@@ -133,7 +133,7 @@ class Switches:
 
 
 def off_switch(ids: Iterable[str]) -> str:
-    """Says how to switch quirks off."""
+    """Returns how to switch quirks off, as an option and as a setting."""
     names = list(ids)
     return " ".join(f"--disable {name}" for name in names) + f" (or quirks.disable: [{', '.join(names)}])"
 
