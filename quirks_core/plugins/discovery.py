@@ -13,7 +13,7 @@ PROJECT = "model_quirks"
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """A plugin before loading: what its metadata says.
+    """A plugin before loading: its metadata.
 
     Attributes:
         name: Name of the entry point.

@@ -175,7 +175,7 @@ class _Wanted(Record):
     """What a process is to load.
 
     Attributes:
-        path: ``sys.path`` of the process that asks.
+        path: ``sys.path`` of the calling process.
         limit_s: Seconds that one plugin may take.
         plugins: Name, distribution, version, entry point and problem of each.
     """

@@ -19,7 +19,7 @@ from quirks_core.plan.evaluate import affected
 from quirks_core.plan.loaded import Loaded
 
 #: The oldest supported versions. (The worker starts engines from 0.26 on; a trainer with its own engine can use older ones.)
-#: Raising one expires the quirks for versions below it, and a test then asks for their removal.
+#: Raising one expires the quirks for versions below it, and a test then requires their removal.
 SUPPORTED_FLOOR: Mapping[str, str] = {"vllm": "0.9.0"}
 
 
@@ -65,7 +65,7 @@ def lifecycle(item: Loaded, installed: Mapping[str, str] | None = None) -> Lifec
 
 
 def _expired(quirk: Quirk) -> tuple[str, ...]:
-    """Says why no supported version is affected; empty if one is."""
+    """Returns why no supported version is affected; empty if one is."""
     for package in _packages(quirk):
         floor = SUPPORTED_FLOOR.get(package)
         ranges = [ranged for ranged in quirk.affected if ranged.package == package]

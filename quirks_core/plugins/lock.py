@@ -90,7 +90,7 @@ class Lock(Record):
             raise UsageError(f"lock file {file} cannot be written: {error.strerror}") from None
 
     def differences(self, registry: Registry) -> tuple[str, ...]:
-        """Says how what is loaded differs, in words; empty if it does not. What is switched off has no effect, and may."""
+        """Returns how what is loaded differs, in words; empty if it does not. What is switched off has no effect, and may."""
         off = {row.plugin.distribution for row in registry.skipped}
         locked = {item.id: item for item in self.quirks if item.distribution not in off}
         found = {item.id: item for item in Lock.of(registry).quirks}

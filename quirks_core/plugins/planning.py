@@ -49,7 +49,7 @@ class PlanOptions:
         assume: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> PlanOptions:
-        """Collects what call or command line, environment and configuration say, the stronger layer first.
+        """Collects the options of call or command line, environment and configuration, the stronger layer first.
 
         Args:
             config: The configuration; None where there is none.
@@ -96,7 +96,7 @@ def make_plan(
 
     Args:
         config: The configuration.
-        options: What it is made with; what environment and configuration say if None.
+        options: What it is made with; the options of environment and configuration if None.
         registry: The quirks, if they are loaded already.
         environ: The process environment; `os.environ` if None.
 

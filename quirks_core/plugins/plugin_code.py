@@ -33,7 +33,7 @@ def call(who: str, distribution: str, function: Callable[[], _T]) -> tuple[_T, f
     """Calls a plugin's code. If it does not return in MODEL_QUIRKS_LOAD_TIMEOUT seconds, the process ends with exit code 3.
 
     Args:
-        who: The plugin, for what is said on standard error.
+        who: The plugin, for messages on standard error.
         distribution: Its distribution, which the user can switch off.
         function: The code.
 
@@ -41,7 +41,7 @@ def call(who: str, distribution: str, function: Callable[[], _T]) -> tuple[_T, f
         What it returned, and the seconds that it took.
 
     Raises:
-        DeclarationError: It raised an error or wanted to end the program; the message says so on one line.
+        DeclarationError: It raised an error or wanted to end the program; the message has it on one line.
         UsageError: MODEL_QUIRKS_LOAD_TIMEOUT is no number of seconds.
     """
     limit_s = _limit_s()

@@ -35,7 +35,7 @@ def standing(
         versions: Versions by package.
         cpu: Kind of CPU; empty if it is unknown.
         runner: The model runner; empty if it is unknown. A run on one runner proves nothing for the other.
-        source: The installed source is that of these versions, so that probes can be asked.
+        source: The installed source is that of these versions, so that probes can be run.
     """
     runs = [item for item in data_file.proved(quirk) if item.by == _RUN and item.decided is not None]
     for item in runs:

@@ -118,7 +118,7 @@ def examples(item: Loaded) -> Iterator[Problem]:
 
 
 def _wrong_outcome(example: Example, item: Loaded, evaluated: Evaluated) -> Iterator[str]:
-    """Says in which way the outcome of a run is not the one that its example states."""
+    """Yields in which ways the outcome of a run is not the one that its example states."""
     context = example.context()
     plan = resolve(context, [item])
     if not same(plan.changes, example.gives or {}):
@@ -263,7 +263,7 @@ def declaring_module(quirk: Quirk) -> ModuleType | None:
 
 
 def unpatchable(quirk: Quirk, patch: Patch) -> str:
-    """Says why no run on this installation can need a patch; empty if one can."""
+    """Returns why no run on this installation can need a patch; empty if one can."""
     package = patch.target.partition(":")[0].partition(".")[0]
     if INSTALLED.module_source(package) is None:
         return f"{package} is not installed"
