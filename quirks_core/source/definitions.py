@@ -62,7 +62,7 @@ def _member(source: VllmSource, owner: Definition, name: str, depth: int) -> Def
         for origin in _origins(source, owner.module, name):
             if isinstance(found := resolve(source, origin, depth + 1), Definition):
                 return found
-        if re.search(rf"[\"']{re.escape(name)}[\"']", source.module_source(owner.module) or ""):  # loaded when it is asked for
+        if re.search(rf"[\"']{re.escape(name)}[\"']", source.module_source(owner.module) or ""):  # loaded on first use
             return Definition(owner.module, name)
         return None
     for base in owner.node.bases if isinstance(owner.node, ast.ClassDef) else ():

@@ -44,11 +44,11 @@ class EngineArgument:
 
     Attributes:
         name: Its name.
-        type: What it takes, by the source; ``Any`` where it does not say.
+        type: What it takes, by the source; ``Any`` where it does not state it.
         annotation: The same as it is written there.
         default: Its default, or `UNREAD`.
-        help: What it sets; empty if the source does not say.
-        owner: The configuration class that keeps it in the engine (``CacheConfig``); empty if the source does not say.
+        help: What it sets; empty if the source does not state it.
+        owner: The configuration class that keeps it in the engine (``CacheConfig``); empty if the source does not state it.
         attribute: Its name there.
         default_text: Its default as the source has it; empty if it has none.
         place: Module and line of its declaration, where its default is.
@@ -99,7 +99,7 @@ class EngineArguments:
         return any(_AUTO in kind.__args__ for kind in (argument.type, *get_args(argument.type)) if get_origin(kind) is Literal)
 
     def help_of(self, owner: str, attribute: str) -> str:
-        """Returns what the source says of a field of a configuration class; empty if it says nothing, or has no such field."""
+        """Returns the source's help for a field of a configuration class; empty if it has none, or no such field."""
         found = self._class_field(_MODULE, owner, attribute)
         return self._help(*found) if found else ""
 
@@ -156,7 +156,6 @@ class EngineArguments:
         return found
 
     def _read(self, name: str, node: ast.AnnAssign, module: str) -> EngineArgument:
-        """Reads one field of a class in a module."""
         owner, attribute = _home(node.value)
         declared = self._class_field(module, owner, attribute) if owner else None
         home, field = declared or (module, node)

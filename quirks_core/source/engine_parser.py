@@ -1,4 +1,4 @@
-"""What a vLLM itself says of a command line: its Python files are imported in a process of their own, without an engine.
+"""A vLLM's own judgement of a command line: its Python files are imported in a process of their own, without an engine.
 
 This runs code of that vLLM, so the process is shut off: no network, no plugins, no credentials, no home folder, a limit on
 time. Requirements that are not installed here are stubbed if the import needs them, and named. Answers are kept in the user's
@@ -133,14 +133,14 @@ def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], No
     requests = [_request(run) for run in runs]
     files = [private_folder.user_cache() / "judgements" / f"{sha256([digest, one])[:32]}.json" for one in requests]
     kept = [_read(file) for file in files]
-    asked = [number for number, answer in enumerate(kept) if answer is None]
-    if asked:
+    missing = [number for number, answer in enumerate(kept) if answer is None]
+    if missing:
         notify(f"importing the Python files of {root} in an isolated process")
         tree = str(root.parent) if source.folder is not None else None
-        found = _run(tree, [requests[number] for number in asked])
+        found = _run(tree, [requests[number] for number in missing])
         if "failure" in found:
             return Answer(found["failure"], found.get("version", ""), tuple(found.get("stubs", ())))
-        for number, line in zip(asked, found.pop("lines"), strict=True):
+        for number, line in zip(missing, found.pop("lines"), strict=True):
             kept[number] = answer = {**found, "line": line}
             _keep(files[number], answer)
     answers = [found for found in kept if found is not None]
@@ -226,10 +226,10 @@ def _run(tree: str | None, requests: Sequence[dict[str, Any]]) -> dict[str, Any]
         with tempfile.TemporaryDirectory(prefix="quirks-parser-") as name:
             folder = Path(name)
             lines = [_with_model(one, folder / f"{_MODEL}-{number}") for number, one in enumerate(requests)]
-            asked, answer = folder / "request.json", folder / "answer.json"
-            asked.write_text(json.dumps({"lines": lines, "tree": tree, "path": sys.path, "stubs": stubs}), encoding="utf-8")
+            question, answer = folder / "request.json", folder / "answer.json"
+            question.write_text(json.dumps({"lines": lines, "tree": tree, "path": sys.path, "stubs": stubs}), encoding="utf-8")
             output: list[str] = []
-            command = [sys.executable, "-I", str(_PROGRAM), str(asked), str(answer)]
+            command = [sys.executable, "-I", str(_PROGRAM), str(question), str(answer)]
             code = child_process.run(command, environ=_environment(folder), output=output.append, limit_s=LIMIT_S)
             if code is None:
                 return {"failure": f"its import took longer than {LIMIT_S:.0f} s"}

@@ -167,7 +167,7 @@ class Release:
             raise ValueError(f"{tree} was asked for, and {vllm.__file__} is imported")
         self.root = str(Path(str(vllm.__file__)).parent)
         self.version = str(vllm.__version__)
-        self.asked: set[tuple[types.CodeType, int]] = set()
+        self.queried: set[tuple[types.CodeType, int]] = set()
         self._force_platform()
         _leave_uncompiled()
         self.log = _Log()
@@ -185,14 +185,14 @@ class Release:
     def _force_platform(self) -> None:
         platforms: Any = importlib.import_module("vllm.platforms")
         cpu = importlib.import_module("vllm.platforms.cpu").CpuPlatform
-        asked = self.asked
+        queried = self.queried
 
         class StandIn(cpu):  # type: ignore[misc, valid-type]
-            """The CPU platform; it notes where it is asked what it is."""
+            """The CPU platform; it notes the places that read what it is."""
 
             def __getattribute__(self, name: str) -> Any:
                 frame = sys._getframe(1)
-                asked.add((frame.f_code, frame.f_lineno))
+                queried.add((frame.f_code, frame.f_lineno))
                 return super().__getattribute__(name)
 
         platforms._current_platform = StandIn()
@@ -207,7 +207,7 @@ class Release:
     def judge(self, item: dict[str, Any]) -> dict[str, Any]:
         """Lets this vLLM read a command line (``words``) or engine arguments (``arguments``), as far as it goes."""
         self.log.texts.clear()
-        self.asked.clear()
+        self.queried.clear()
         for name in ("print_warning_once", "_print_warning_once"):
             with contextlib.suppress(Exception):
                 getattr(importlib.import_module("vllm.logger"), name).cache_clear()
@@ -315,9 +315,9 @@ class Release:
         names = [code.co_filename[len(self.root) + 1 :] for code, _ in inside]
         if isinstance(error, _REFUSALS) and not any(isinstance(one, ImportError | OSError) for one in causes):
             last = inside[-1] if inside else None
-            asked = last is not None and any(code is last[0] and 0 <= last[1] - line <= _NEAR for code, line in self.asked)
+            queried = last is not None and any(code is last[0] and 0 <= last[1] - line <= _NEAR for code, line in self.queried)
             by_model = any(name.startswith(("model_executor/", "transformers_utils/")) for name in names)
-            if asked or any(name.startswith("platforms/") for name in names):
+            if queried or any(name.startswith("platforms/") for name in names):
                 where = "platform"
             elif by_model and stage == "configuration":
                 where = "undecided"
@@ -386,7 +386,7 @@ def _frames(error: BaseException) -> list[tuple[types.CodeType, int]]:
 
 
 def _words(error: BaseException) -> str:
-    """What an exception says, without what is only for those who debug pydantic."""
+    """The message of an exception, without what is only for those who debug pydantic."""
     with contextlib.suppress(Exception):
         rows = error.errors(include_url=False)  # type: ignore[attr-defined]
         parts = [f"{'.'.join(map(str, row['loc']))}: {row['msg']}" if row["loc"] else str(row["msg"]) for row in rows]

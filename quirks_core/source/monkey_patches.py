@@ -97,8 +97,6 @@ def read_patches(text: str, name: str) -> list[MonkeyPatch]:
 
 @dataclass
 class _File:
-    """Walks one file."""
-
     name: str
     found: list[MonkeyPatch] = field(default_factory=list)
 
@@ -224,7 +222,7 @@ class _File:
         wraps = bool(named & set(targets))
         if way is Way.SUBCLASS:
             wraps = any(isinstance(one, ast.Call) and last(one.func) == "super" for one in inside)
-        guarded = where.is_guarded or any(part in where.asked for target in targets for part in target.split("."))
+        guarded = where.is_guarded or any(part in where.looked_up for target in targets for part in target.split("."))
         self.found.append(MonkeyPatch(targets, way, f"{self.name}:{node.lineno}", where, guarded, function, wraps, member))
 
 

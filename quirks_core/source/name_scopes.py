@@ -1,4 +1,4 @@
-"""What a name stands for at a place in somebody's source, as far as vLLM is concerned, and what holds there.
+"""What a name stands for at a place in another program's source, as far as vLLM is concerned, and what holds there.
 
 A scope maps a name to dotted names of vLLM (a tuple: it may be imported from one of several modules), a text, a function, or
 the node of a table.
@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 _VLLM = "vllm"
 _MISSING = {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"}
-_ASKS = {"hasattr", "getattr", "find_spec"}
+_LOOKUPS = {"hasattr", "getattr", "find_spec"}
 _CONTRARY = {">=": "<", "<": ">=", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 _OPERATORS: dict[type[ast.cmpop], str] = {
     ast.GtE: ">=", ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!=",
@@ -143,14 +143,14 @@ class Where:
 
     Attributes:
         is_guarded: Something there knows what to do if the target is missing.
-        asked: Names that the code looks for before it gets there.
+        looked_up: Names that the code looks for before it gets there.
         is_alternative: Names that it binds are alternatives to those that were bound before.
         branches: The branches of ``if`` that it is in, by line.
         versions: What has to hold for vLLM's version, as far as the source compares it.
     """
 
     is_guarded: bool = False
-    asked: frozenset[str] = frozenset()
+    looked_up: frozenset[str] = frozenset()
     is_alternative: bool = False
     branches: frozenset[tuple[int, bool]] = frozenset()
     versions: tuple[tuple[str, Version], ...] = ()
@@ -172,25 +172,25 @@ def _compares(one: Version, operator: str, other: Version) -> bool:
 
 def branches_of(node: ast.If, scope: dict[str, Any], where: Where) -> tuple[Where, Where]:
     """What holds in the two branches of an ``if``."""
-    asked = where.asked | set(_asked(node.test, scope))
+    looked_up = where.looked_up | set(_looked_up(node.test, scope))
     bound = _version(node.test)
     versions = [where.versions, where.versions]
     if bound is not None:
         versions = [(*where.versions, bound), (*where.versions, (_CONTRARY[bound[0]], bound[1]))]
     yes, no = (
-        replace(where, asked=asked, branches=where.branches | {(node.lineno, taken)}, versions=known)
+        replace(where, looked_up=looked_up, branches=where.branches | {(node.lineno, taken)}, versions=known)
         for taken, known in zip((True, False), versions, strict=True)
     )
     return yes, no
 
 
-def _asked(test: ast.expr, scope: dict[str, Any]) -> Iterator[str]:
+def _looked_up(test: ast.expr, scope: dict[str, Any]) -> Iterator[str]:
     """The names of vLLM whose presence a condition looks for."""
     for node in ast.walk(test):
         match node:
-            case ast.Call(func=function, args=[*_, tail]) if last(function) in _ASKS and len(node.args) < 3:
+            case ast.Call(func=function, args=[*_, tail]) if last(function) in _LOOKUPS and len(node.args) < 3:
                 yield text_of(tail, scope).rpartition(".")[2]
-            case ast.Call(func=function, args=[_, second, _]) if last(function) in _ASKS:
+            case ast.Call(func=function, args=[_, second, _]) if last(function) in _LOOKUPS:
                 yield text_of(second, scope)
             case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()]):
                 yield from (name.rpartition(".")[2] for name in names_of(left, scope))

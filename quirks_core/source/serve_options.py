@@ -1,7 +1,7 @@
 """The options of ``vllm serve``, read from its source: nothing of vLLM is imported.
 
 Options of the engine are added in ``EngineArgs.add_cli_args``, one call for each; those of the server are the fields of the
-``FrontendArgs`` classes, and a few calls in ``make_arg_parser``. As in vLLM, an option's type says how many words it takes.
+``FrontendArgs`` classes, and a few calls in ``make_arg_parser``. As in vLLM, an option's type decides how many words it takes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Shape(StrEnum):
     VALUE = auto()  #: one value
     VALUES = auto()  #: one or more values
     OPTIONAL = auto()  #: a value or none
-    FLAG = auto()  #: none; ``--no-…`` says the contrary
+    FLAG = auto()  #: none; ``--no-…`` is the contrary
     SWITCH = auto()  #: none, and there is no contrary
 
 
@@ -43,7 +43,7 @@ class ServeOption:
         argument: The engine argument that it sets; None for an option of the server alone.
         type: What its value is; ``Any`` if the source does not name it.
         shape: How many words it takes.
-        inverse: Further names that say the contrary: ``--disable-x`` of ``--enable-x``, since vLLM 0.33.
+        inverse: Further names for the contrary: ``--disable-x`` of ``--enable-x``, since vLLM 0.33.
     """
 
     names: tuple[str, ...]
@@ -98,7 +98,7 @@ def _added(module: str, arguments: EngineArguments) -> Iterator[ServeOption]:
 
 
 def _option(names: tuple[str, ...], given: Mapping[str, ast.expr], arguments: EngineArguments) -> ServeOption:
-    """An option by its names and by what the call says itself; the rest is what vLLM makes of the argument's type."""
+    """An option by its names and by what the call itself sets; the rest is what vLLM makes of the argument's type."""
     first = next((name for name in names if name.startswith("--")), names[0])
     destination = _text(given.get("dest")) or first.lstrip("-").replace("-", "_")
     argument = arguments.find(destination)

@@ -184,7 +184,7 @@ class SourceTree:
         return self.is_defined(owner) if ":" in owner and dot else self.module_source(target.partition(":")[0]) is not None
 
     def missing(self, target: str) -> str:
-        """Says which part of a target's name does not exist."""
+        """Returns which part of a target's name does not exist."""
         module, _, path = target.partition(":")
         if self.module_source(module) is None:
             return f"{target}: the installed packages have no module {module}"
