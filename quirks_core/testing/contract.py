@@ -194,7 +194,7 @@ def _accept(problems: Iterable[Problem]) -> None:
 
 
 def _not_here(quirk: Quirk, platform: str | None) -> str:
-    """Says why patches cannot be tried on this installation; empty if they can, or if there are none."""
+    """Returns why patches cannot be tried on this installation; empty if they can, or if there are none."""
     patches = [patch for patch in quirk.adjustments if isinstance(patch, Patch)]
     here = installed_platform()
     if patches and platform not in (None, here):

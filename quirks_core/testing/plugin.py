@@ -1,6 +1,6 @@
 """The pytest plugin for authors of quirks: fixtures for contexts, an isolated registry and a quirk put into force.
 
-pytest loads it wherever model-quirks is installed, so it imports nothing of the project before a test asks for it.
+pytest loads it wherever model-quirks is installed, so it imports nothing of the project before a test uses it.
 """
 
 from __future__ import annotations
