@@ -23,7 +23,7 @@ from quirks_core.upgrade.run import OnRelease
 
 _CLOSE, _SAME_HELP = 0.75, 0.8
 _MOST_SHOWN = 160
-#: What vLLM says of options that do nothing, or will go.
+#: vLLM's words for options that do nothing, or will go.
 DEPRECATED = re.compile(r"deprecat|no effect|no longer|will be removed|is ignored|are ignored|ignoring", re.IGNORECASE)
 
 
@@ -34,7 +34,7 @@ class Suggestion:
     Attributes:
         path: The argument that is used, with dots for what is in it; of the server, the option.
         instead: The argument that takes its place; empty if it is to be left out.
-        finding: What the report says of it.
+        finding: Its entry in the report.
     """
 
     path: str
@@ -95,7 +95,7 @@ def suggestions(before: OnRelease, after: OnRelease, form: Form, server: tuple[s
 
 
 def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
-    """Yields what no parser of a release can tell: arguments that a quirk sets there, and source that cannot be read.
+    """Yields what no parser of a release can show: arguments that a quirk sets there, and source that cannot be read.
 
     Args:
         before: The run on the release that it uses.
@@ -114,7 +114,7 @@ def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 
 
 def deprecated(before: OnRelease, after: OnRelease) -> dict[str, str]:
-    """Returns the arguments of a run that the release in question is the first to call deprecated, with what it says of them.
+    """Returns the arguments of a run that the release in question is the first to call deprecated, with its text for them.
 
     Args:
         before: The run on the release that it uses.
@@ -133,12 +133,12 @@ def deprecated(before: OnRelease, after: OnRelease) -> dict[str, str]:
 
 
 def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Finding]:
-    """Yields what source alone tells of the values of a run, and that it does not tell more.
+    """Yields what source alone shows about the values of a run, and that it does not show more.
 
     Args:
         before: The run on the release that it uses.
         after: The run on the release in question.
-        why: Why the parser of the release is not asked.
+        why: Why the parser of the release is not run.
     """
     new = _arguments(after.release.source)
     typed = dict(_typed(before))
@@ -180,7 +180,7 @@ def _without_all(typed: Mapping[str, Any], paths: Sequence[str]) -> dict[str, An
 
 
 def _gone(path: str, typed: Mapping[str, Any], was: EngineArgument, old: _Arguments, new: _Arguments, form: Form) -> Suggestion:
-    """An argument that is used and that the other release does not have, with the one that took its place if that is told."""
+    """An argument that is used and that the other release does not have, with the one that took its place if that is known."""
     slot = f"{ENGINE}{path}"
     fresh = {name: found for name, found in (*new.fields.items(), *new.nested.items()) if old.find(name) is None}
     same_home = [

@@ -32,8 +32,8 @@ class Kind(StrEnum):
 
     DRIFT = auto()  #: a patch's target has another source: read it, and extend or rewrite the patch
     ARGUMENT = auto()  #: it sets an engine argument that is gone
-    CONTRADICTION = auto()  #: a probe finds the fix where the versions say affected, or the bug where they say fixed
-    PROBE = auto()  #: a probe changed its answer, as the versions say
+    CONTRADICTION = auto()  #: a probe finds the fix where the versions are affected, or the bug where they are fixed
+    PROBE = auto()  #: a probe changed its answer, as the versions do
     ENDS = auto()  #: the release is the first of the two that is not affected
     BEGINS = auto()  #: the release is the first of the two that is affected
 
@@ -167,22 +167,22 @@ def _probe(
     after: Release,
     in_range: Answer,
     item: Callable[[Kind, str], Item],
-    says: Callable[[Answer], str],
+    words: Callable[[Answer], str],
 ) -> Iterator[Item]:
-    """What a probe says of both releases, held against the versions."""
+    """A probe's answers for both releases, held against the versions."""
     if probe.package != PACKAGE:
         return
     old, new = (ask(probe, source=release.source) for release in (before, after))
-    answers = f"{probe}: {before.label} {says(old)}, {after.label} {says(new)}"
+    answers = f"{probe}: {before.label} {words(old)}, {after.label} {words(new)}"
     if Answer.UNKNOWN not in (in_range, new) and in_range is not new:
-        range_says = "affected" if in_range is Answer.YES else "not affected"
-        yield item(Kind.CONTRADICTION, f"the versions say that {after.label} is {range_says}, but {answers}")
+        by_range = "affected" if in_range is Answer.YES else "not affected"
+        yield item(Kind.CONTRADICTION, f"the versions say that {after.label} is {by_range}, but {answers}")
     elif old is not new:
         yield item(Kind.PROBE if new is not Answer.UNKNOWN else Kind.CONTRADICTION, answers)
 
 
 def _answer(loaded: Loaded, release: Release) -> Answer:
-    """Whether the versions say that a release is affected."""
+    """Whether a release is affected by the versions."""
     return affected(Installation(_versions(release)), loaded.quirk).answer
 
 

@@ -91,7 +91,7 @@ def _defaults(release: Release) -> Mapping[str, str]:
 
 
 def _read(release: Release, names: list[str]) -> Mapping[str, bool]:
-    """Which of the variables a release reads; empty if its source does not tell."""
+    """Which of the variables a release reads; empty if its source does not show it."""
     unread = release.source.unread_by_engine(names) if names else ()
     return {} if unread is None else {name: name not in unread for name in names}
 

@@ -46,7 +46,7 @@ TITLES = {
 
 
 class Finding(Record):
-    """One thing that the upgrade changes, or that cannot be told.
+    """One thing that the upgrade changes, or that cannot be decided.
 
     Attributes:
         section: What it is about.
@@ -91,7 +91,7 @@ class Side(Record):
 
     Attributes:
         name: The distribution and version, or a path.
-        version: Its version; None if its source does not say.
+        version: Its version; None if its source does not state it.
         notes: What is to be known of it.
     """
 

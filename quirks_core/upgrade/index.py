@@ -32,7 +32,7 @@ from packaging.version import Version
 from quirks_core.base import child_process
 from quirks_core.base.errors import UsageError, words
 
-#: How pip's own help names the index that it takes where nobody configured one.
+#: How pip's own help names the index that it takes where none is configured.
 _DEFAULT = re.compile(r"Python Package Index \(default (\S+)\)")
 _JSON = "application/vnd.pypi.simple.v1+json"
 _ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -61,7 +61,7 @@ class IndexFile:
         url: Where it is.
         version: The version of the distribution.
         is_wheel: It is a wheel, not a source archive.
-        sha256: Its digest; empty if the index does not say.
+        sha256: Its digest; empty if the index does not give it.
         yanked: It was withdrawn.
     """
 
@@ -129,7 +129,7 @@ class PackageIndex:
 
     @property
     def trouble(self) -> str:
-        """Says which indexes did not answer, and why; empty if all did."""
+        """The indexes that did not answer, and why; empty if all did."""
         return "; ".join(f"{host} does not answer ({why})" for host, why in sorted(self._silent.items()))
 
     def open(
@@ -139,8 +139,8 @@ class PackageIndex:
 
         Args:
             url: Where it is.
-            first: Ask for the bytes from there on; for the last ones, if negative. The whole file if None.
-            last: The last byte that is asked for.
+            first: The first byte to request; the last ones, if negative. The whole file if None.
+            last: The last byte to request.
             headers: Further headers of the request.
 
         Returns:
@@ -223,7 +223,7 @@ def _pip_config() -> list[str] | None:
 
 
 def _pips_default() -> str:
-    """The index that pip takes by itself; empty if there is no pip to ask."""
+    """The index that pip takes by itself; empty if there is no pip."""
     found = _DEFAULT.search(" ".join(" ".join(_pip("install", "--help") or ()).split()))
     return found[1] if found else ""
 

@@ -48,13 +48,13 @@ class Judged:
 def judged_findings(
     judged: Judged, suggested: Sequence[Suggestion], form: Form, deprecated: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
-    """Yields what changes between two releases, as they say themselves.
+    """Yields what changes between two releases, by their own judgements.
 
     Args:
-        judged: What they say.
+        judged: The judgements.
         suggested: The changes that the source suggests; they count only if the release refuses the run without them.
         form: How changes are written.
-        deprecated: Arguments of the run that the release calls deprecated, with what its source says of them.
+        deprecated: Arguments of the run that the release calls deprecated, with the words of its source.
     """
     before, after = judged.before, judged.after
     if judged.refuses(after):
@@ -82,7 +82,7 @@ def judged_findings(
 
 
 def failed(answer: Answer, name: str) -> str:
-    """Says why a release gave no judgement; empty if it gave one."""
+    """Returns why a release gave no judgement; empty if it gave one."""
     return f"the files of {name} cannot be imported here ({answer.failure})" if answer.failure else ""
 
 
@@ -93,10 +93,10 @@ def _is_further(one: Judgement, other: Judgement) -> bool:
 
 
 def _refusal(judged: Judged, found: Judgement) -> Finding:
-    said = _CHOICES.sub(lambda match: shortened(match[0], _LONGEST), found.message)
-    message = f"{judged.names[1]} refuses it: {said}"
+    reason = _CHOICES.sub(lambda match: shortened(match[0], _LONGEST), found.message)
+    message = f"{judged.names[1]} refuses it: {reason}"
     if judged.refuses(judged.before) and judged.before.message == found.message:
-        message = f"neither {judged.names[0]} nor {judged.names[1]} takes it: {said}"
+        message = f"neither {judged.names[0]} nor {judged.names[1]} takes it: {reason}"
     lines = (f"{found.place} ({found.stage})",) if found.place else ()
     return _finding(Level.STOP, "the run", message, lines)
 

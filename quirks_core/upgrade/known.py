@@ -1,7 +1,7 @@
-"""Changes of vLLM that somebody has read in its source and that no quirk declares, each with what it concerns.
+"""Changes of vLLM that were read in its source and that no quirk declares, each with what it concerns.
 
 A change that alters results needs a quirk. This table is for what an upgrade mends or alters otherwise: an error that is gone,
-a length that is computed in another way. The source of both releases is asked, so that no version number is trusted.
+a length that is computed in another way. The source of both releases is read, so that no version number is trusted.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class _Class:
 
 
 def _registered(release: Release, architecture: str) -> _Class | str | None:
-    """The class of an architecture; None if it is not registered, a sentence if that cannot be told."""
+    """The class of an architecture; None if it is not registered, a sentence if that cannot be read."""
     tables = list(_tables(release.source))
     if not tables:
         return f"the registry of {release.label} cannot be read"
@@ -71,7 +71,7 @@ def _registered(release: Release, architecture: str) -> _Class | str | None:
 
 
 def _last_release(release: Release, architecture: str) -> str:
-    """The last release that had an architecture, as a later one tells; empty if it does not."""
+    """The last release that had an architecture, by a later one's registry; empty if that does not list it."""
     for name, table in _tables(release.source):
         match table.get(architecture):
             case ast.Constant(value=str(version)) if name == _PREVIOUSLY:

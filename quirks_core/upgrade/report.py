@@ -115,11 +115,11 @@ class Upgrade:
             yield from arguments.result()
 
     def _arguments(self, a: OnRelease, b: OnRelease, form: Form) -> Iterator[Finding]:
-        """What the two releases make of the run; what their source tells, where they cannot be asked."""
+        """What the two releases make of the run; what their source shows, where their parsers cannot run."""
         suggested = tuple(suggestions(a, b, form, self.server))
         why = "not decided, because no code of it runs (--read-only)"
         if not self.read_only:
-            before, after = self._asked(a, b, suggested)
+            before, after = self._answers(a, b, suggested)
             why = failed(before, a.release.label) or failed(after, b.release.label)
             if not why:
                 changed = after.lines[1] if suggested else None
@@ -130,7 +130,7 @@ class Upgrade:
         yield from (one.finding for one in suggested)
         yield from read_findings(a, b, why)
 
-    def _asked(self, a: OnRelease, b: OnRelease, suggested: tuple[Suggestion, ...]) -> tuple[Answer, Answer]:
+    def _answers(self, a: OnRelease, b: OnRelease, suggested: tuple[Suggestion, ...]) -> tuple[Answer, Answer]:
         run = engine_run(a, self.words, self.config.env)
         runs = [run]
         if suggested and self.words is not None:

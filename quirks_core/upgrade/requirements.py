@@ -167,7 +167,7 @@ def _on_path(path: tuple[str, ...]) -> Mapping[str, _Installed]:
             metadata = item.metadata
             known = _Installed(metadata["Name"], metadata["Version"], tuple(_needs(metadata.get_all("Requires-Dist") or ())))
             found.setdefault(canonicalize_name(known.name), known)
-        except Exception:  # noqa: S112 - metadata that nobody can read; 'quirks doctor' names them
+        except Exception:  # noqa: S112 - unreadable metadata; 'quirks doctor' names them
             continue
     return found
 

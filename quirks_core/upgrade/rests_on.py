@@ -83,7 +83,5 @@ def _is_there(source: VllmSource, target: str) -> bool:
         return False
     if source.statement(target) is not None or source.is_imported(target):
         return True
-    lazily = (source.module_source(module) or "").count(
-        f'"{name}"'
-    )  # a module with names that it loads when they are asked for
+    lazily = (source.module_source(module) or "").count(f'"{name}"')  # a module with names that it loads on first use
     return source.module_source(f"{module}.{name}") is not None or lazily > 0

@@ -18,7 +18,7 @@ from quirks_core.upgrade.index import IndexFile, PackageIndex, copied
 
 #: Bytes at the end of a wheel that are fetched first; the list of its files is among them.
 _TAIL = 1 << 20
-#: Bytes that are fetched though nobody wants them, rather than asking twice.
+#: Unwanted bytes that are fetched rather than making two requests.
 _GAP = 1 << 18
 #: Bytes before a file's content besides its name, at most.
 _HEADER = 512
@@ -77,7 +77,7 @@ def unpack(archive: Path, package: str, folder: Path) -> None:
 def fetch(index: PackageIndex, file: IndexFile, package: str, folder: Path, *, notify: Callable[[str], None]) -> None:
     """Writes the Python files of a package from a file of an index into a folder, as `unpack` does.
 
-    Of a wheel only they are fetched, if the server takes ranges; each is held against its checksum in the wheel. Else the whole
+    If the server takes ranges, only they are fetched from a wheel; each is held against its checksum in it. Else the whole
     file is, and is held against the digest that the index gives.
 
     Args:
@@ -89,7 +89,7 @@ def fetch(index: PackageIndex, file: IndexFile, package: str, folder: Path, *, n
 
     Raises:
         NoSourcesError: It holds none.
-        UsageError: It cannot be read, or is not what the index says.
+        UsageError: It cannot be read, or is not what the index lists.
     """
     try:
         if not (file.is_wheel and _fetch_ranges(index, file, package, folder, notify)):
