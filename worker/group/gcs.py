@@ -42,7 +42,7 @@ async def missing(address: str) -> str:
 
 
 async def lost(address: str) -> str:
-    """Waits until the control service is gone; returns a message that says so.
+    """Waits until the control service is gone; returns a message about it.
 
     Args:
         address: ``host:port``, as Ray knows it.

@@ -90,7 +90,7 @@ class WorkerGroup:
         self._call = SwitchNames(disable, force)
         making = PlanOptions.gather(self._typed, call=self._call, strict=strict, locked=locked)
         registry = making.registry()
-        self._asked = sorted(registry.asked)
+        self._fact_names = sorted(registry.asked)
         self.plan: Plan = make_plan(self._typed, making, registry=registry)
         self.plan.check()
         self.config: GenerationConfig = self._typed.adjusted(self.plan.changes)
@@ -347,8 +347,8 @@ class WorkerGroup:
                 self._config_of(rank.number),
                 EngineRank(self.strategy, rank.number, len(ranks), address, port),
                 self.plan.to_json(),
-                plan_variables({**os.environ, **self._typed.env}, self._asked),
-                self._asked,
+                plan_variables({**os.environ, **self._typed.env}, self._fact_names),
+                self._fact_names,
                 self._call.disable,
                 self._call.force,
             )

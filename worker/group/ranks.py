@@ -25,7 +25,7 @@ _TRAVELLING = ("HF_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
 _WATCHERS = 4
 #: Calls that an actor has in flight at most: one for each call of `generate_async` and the like.
 _CALLS = 4096
-#: Of these, calls that are no streams of samples: a pause must not wait for them.
+#: Those of them that are no streams of samples: a pause must not wait for them.
 _RESERVED = 64
 #: Seconds that an actor gets to answer a question that needs no engine.
 _ANSWER_S = 3.0
