@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 _NOT_IN_FORCE = "the plan is not in force everywhere"
 _START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
-#: Folder of vLLM's sockets. It never takes its sockets away, and everybody can see them in the system's folder; ours is
+#: Folder of vLLM's sockets. It never takes its sockets away, and every user can see them in the system's folder; ours is
 #: closed to others and goes with the engine.
 _SOCKETS = "VLLM_RPC_BASE_PATH"
 #: A socket's path has at most 107 bytes, and vLLM's names have 37.
@@ -173,7 +173,7 @@ class Engine:
                 finally:
                     self._waiting.discard(over)
         except Exception as error:
-            # Of a worker that was killed, vLLM's engine core reports at first that the call was cancelled.
+            # vLLM's engine core reports at first that the call of a killed worker was cancelled.
             if not (over.expired() or vllm_adapter.engine_died(error) or not processes.all_run(self._members)):
                 raise
             raise await self._died() from (None if over.expired() else error)
@@ -197,7 +197,7 @@ class Engine:
         async with self.watched() as llm:
             answers = await vllm_adapter.call_workers(llm, name, arguments, named)
         if raised := [failures.of_worker(answer) for answer in answers if "error" in answer]:
-            # Of those that wait for each other, the first to fail has another error than the rest.
+            # Among workers that wait for each other, the first to fail has another error than the rest.
             raise min(raised, key=lambda error: isinstance(error, TransferError))
         return [answer["value"] for answer in answers]
 

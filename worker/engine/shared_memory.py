@@ -25,7 +25,7 @@ def record(folder: Path, pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(OSError):  # it has ended
             names |= set(_MAPPED.findall(Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")))
-    with suppress(OSError):  # the folder has vanished, or its disk is full: the start says so
+    with suppress(OSError):  # the folder has vanished, or its disk is full: the start fails with that
         (folder / _LIST).write_text("\n".join(sorted(names)), encoding="utf-8")
 
 

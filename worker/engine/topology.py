@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the plan says the processes form.
+    """The parallel groups that the processes form by the plan.
 
     Attributes:
         strategy: ``parallel.dp_strategy``; None without data parallelism.
@@ -124,10 +124,10 @@ class Topology:
         return cls(tuple(row for part in parts for row in part.rows))
 
     def check(self, expected: Expected, *, whole: bool = True) -> None:
-        """Compares what is there with what the plan says.
+        """Compares what is there with the plan.
 
         Args:
-            expected: What the plan says.
+            expected: The plan's groups.
             whole: These are all the processes; else those of one engine among several.
 
         Raises:
@@ -245,7 +245,7 @@ def _expert_layers(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields the modules that own the experts' weights, by name."""
     for name, module in model.named_modules():
         own = (parameter for parameter, _ in module.named_parameters(recurse=False))
-        # Of quantised ones it is called w13_qweight, w13_weight_packed and the like.
+        # In quantised ones it is called w13_qweight, w13_weight_packed and the like.
         if hasattr(module, "global_num_experts") and any(parameter.startswith("w13_") for parameter in own):
             yield name, module
 

@@ -27,7 +27,7 @@ _COALESCE = "model_quirks_coalesce"
 def engine_arguments(
     config: GenerationConfig, plan: Plan, *, in_placement_group: bool = False, engine_rank: EngineRank | None = None
 ) -> dict[str, Any]:
-    """Builds the engine's arguments from what the user typed and what the plan says.
+    """Builds the engine's arguments from what the user typed and what the plan sets.
 
     Args:
         config: The configuration, with what the plan changes.
@@ -218,7 +218,7 @@ def prompt_logprobs(output: Any) -> list[float]:
     """Returns a logprob for every token of the prompt of a vLLM ``RequestOutput``; 0.0 for the first.
 
     They are those of softmax(logits): vLLM applies neither temperature nor top-k or top-p to prompts, whatever
-    ``logprobs_mode`` says.
+    ``logprobs_mode`` is.
     """
     # With prompt_logprobs=0 each position but the first holds exactly one entry, the prompt's own token.
     return [0.0, *map(float, output.prompt_logprobs.logprobs)]
