@@ -208,7 +208,7 @@ class Judge:
         self._adapters += 1
         row, number = rows[0], rows[0].number
         modules = {name.rpartition(".")[0] for name in row.digests}
-        # Of several pipeline stages each has other modules.
+        # Each of several pipeline stages has other modules.
         unmatched = sorted(set.intersection(*(set(one.unmatched) for one in rows)))
         changed = {name for one in rows for name in one.changed}
         if unmatched:

@@ -82,7 +82,7 @@ def _described(item: Discovered, about: _About) -> str:
 
 
 def _about(item: Discovered) -> _About:
-    """Reads the call of `Quirk` that an entry point names; of a plugin that declares its quirks by a hook nothing is known."""
+    """Reads the call of `Quirk` that an entry point names; nothing is known of a plugin that declares its quirks by a hook."""
     module, _, name = (part.strip() for part in item.entry_point.value.partition(":"))
     try:
         with warnings.catch_warnings():

@@ -75,7 +75,7 @@ def _read_versions(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[
 
 
 def _print_format(name: str, plan: Plan) -> None:
-    """Prints what can be pasted on standard output, the rest as comments on standard error; of a refused run, the refusals."""
+    """Prints what can be pasted on standard output, the rest as comments on standard error; for a refused run, the refusals."""
     if plan.refusals:
         screen = Screen(stderr=True)
         for refusal in plan.refusals:

@@ -119,7 +119,7 @@ SLOTS = _closed()
 
 
 def is_slot(name: str) -> bool:
-    """Returns whether a slot has that name; of the open families, whether one can have it."""
+    """Returns whether a slot has that name, or one of an open family can have it."""
     return name in SLOTS or (_is_open(name) and problem_of_name(name) is None)
 
 

@@ -156,7 +156,7 @@ def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Fin
 
 
 def _typed(side: OnRelease) -> Iterator[tuple[str, Any]]:
-    """What the user typed, by path; of a mapping also what is in it."""
+    """What the user typed, by path; a mapping also by the paths in it."""
     for slot in sorted(side.context.typed):
         if is_engine_argument(slot):
             yield from _paths(slot.removeprefix(ENGINE), side.context.value(slot))
@@ -213,7 +213,7 @@ def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
 
 
 def _left_out(path: str, form: Form, typed: Mapping[str, Any]) -> str:
-    """How to leave an argument out; of a mapping that was typed as a whole, the mapping without it."""
+    """How to leave an argument out: without it, or by the rest of a mapping that was typed as a whole."""
     top, dot, _ = path.partition(".")
     if not dot or not form.is_command:
         return form.leave_out(f"{ENGINE}{path}")
