@@ -88,7 +88,7 @@ class VllmAsyncGenerationWorker:
                 prompts. If None: the configuration's, else one derived from the bundles, else the engine's.
             disable: Names to turn off: quirks, flags, ``distribution:NAME``, ``third-party``, ``all``. Stronger than
                 environment and configuration.
-            force: Names to turn on, whatever their match and version ranges say.
+            force: Names to turn on, whatever their match and version ranges are.
             strict: Treat a broken plugin as an error, as MODEL_QUIRKS_STRICT=1 does.
             locked: Lock file that the loaded quirks must match. If None: the file that MODEL_QUIRKS_LOCKED or the configuration
                 names.
@@ -175,7 +175,7 @@ class VllmAsyncGenerationWorker:
         Raises:
             EngineStartError: The engine died; its last error lines are in the message, the active quirks in the notes.
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
-            TopologyError: The engine formed other parallel groups than the plan says.
+            TopologyError: The engine formed other parallel groups than planned.
             ServerStartError: The server cannot listen. If the port is in use, this is raised before the engine starts.
         """
         if self._running is not None:
@@ -408,7 +408,7 @@ class VllmAsyncGenerationWorker:
 
         Args:
             model: The trainer's model, with a checkpoint's names.
-            scope: What to send; what the plan says (``refit.scope``) if None.
+            scope: What to send; the plan's ``refit.scope`` if None.
             version: Label of the new weights; a running number if None.
             clear_cache: As for `update_weights_via_ipc_zmq_async`.
 
@@ -447,7 +447,7 @@ class VllmAsyncGenerationWorker:
     async def pause_async(self, mode: str = "keep", clear_cache: bool = False) -> None:
         """Stops generation until `resume_async`; new requests wait.
 
-        Pauses, resumes and refits come one after the other, in the order in which they were asked for: a pause during a refit
+        Pauses, resumes and refits come one after the other, in the order of their calls: a pause during a refit
         takes effect after it, a refit during the pause leaves the engine paused, and one during ``wait`` begins once the
         requests have finished. A call that is cancelled is carried out all the same.
 

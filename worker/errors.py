@@ -35,7 +35,7 @@ class WorkerCallError(QuirksError):
 
 
 class TopologyError(QuirksError):
-    """The engine formed other parallel groups than the plan says; the message lists every process that differs."""
+    """The engine formed other parallel groups than planned; the message lists every process that differs."""
 
 
 class RankError(QuirksError):
@@ -86,4 +86,4 @@ class UpdateOrderError(RefitError):
 
 
 class SleepError(QuirksError):
-    """The engine cannot sleep or wake as asked."""
+    """The engine cannot sleep or wake as requested."""

@@ -120,7 +120,7 @@ def _check_alone(plan: Plan) -> None:
     """A worker without a group starts one engine, which owns all data-parallel ranks.
 
     Raises:
-        UsageError: The plan says that the ranks are those of several engines.
+        UsageError: The ranks are those of several engines by the plan.
     """
     ranks, strategy = plan.value("engine.data_parallel_size"), plan.value("parallel.dp_strategy")
     if ranks > 1 and strategy != "engine":
