@@ -35,5 +35,5 @@ def heard():
 def test_a_key_does_not_leave_this_machine_over_http(heard, host, key):
     port, keys = heard
 
-    assert Server(f"http://{host}:{port}", key="hush").ask("/version") == {}
+    assert Server(f"http://{host}:{port}", key="hush").query("/version") == {}
     assert keys == [key]

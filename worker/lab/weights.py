@@ -73,7 +73,7 @@ class Weights(Record):
 
 
 def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
-    """Asks a server.
+    """Queries a server.
 
     Args:
         url: As ``http://host:8000``.
@@ -84,7 +84,7 @@ def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
     """
     server = Server(url)
     config = server.config()
-    label = server.ask("/weight_info") or {}
+    label = server.query("/weight_info") or {}
     try:
         account, reason = server.account(), ""
     except UsageError as error:
@@ -106,7 +106,7 @@ def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
         whole = not any(entry.sampled for entry in entries)
         held = [(name, digest) for entry in entries for name, digest in entry.digests.items()]
         found_in = [expected(read(folder), whole=whole, **layout).digests for folder in checkpoints]
-    elif (answer := server.ask("/weight_checker", {"action": "checksum"})) is not None:
+    elif (answer := server.query("/weight_checker", {"action": "checksum"})) is not None:
         held = [(name.rpartition(":")[2], digest) for name, digest in answer["checksums"].items()]
         found_in = [_checksums(folder, **layout) for folder in checkpoints]
     else:

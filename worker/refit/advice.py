@@ -1,4 +1,4 @@
-"""What the message of a failed refit says about the engine's weights, and what to do next."""
+"""The part of a failed refit's message about the engine's weights, and what to do next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from worker.errors import RefitError, RefitRejectedError, RefitUnsupportedError
 
 
 def kind_of(error: BaseException) -> type[RefitError]:
-    """Returns the class of refit error that says most about a failure: rejected, unsupported, or a refit error in general."""
+    """Returns the most specific class of refit error for a failure: rejected, unsupported, or a refit error in general."""
     return next((kind for kind in (RefitRejectedError, RefitUnsupportedError) if isinstance(error, kind)), RefitError)
 
 
@@ -48,7 +48,7 @@ def unchanged(kind: type[RefitError], *, version: str, problem: str | None, dumm
 
 
 def with_counts(not_finite: Mapping[str, int]) -> str:
-    """Names tensors with values that are NaN or infinite, and says how many they have."""
+    """Names tensors with values that are NaN or infinite, and counts them."""
     return listed(f"{name} ({count} value{'s' if count > 1 else ''})" for name, count in not_finite.items())
 
 

@@ -85,7 +85,7 @@ class Refitting:
     Attributes:
         announced: What a trainer announced; None if it announced nothing.
         report: What the last refit did; None before one.
-        sender: Sends models of this process; its section says how weights are transferred in any case.
+        sender: Sends models of this process; its section decides how weights are transferred in any case.
         lock: Held while a refit, a pause, a resume, sleep or waking is under way: half of a refit would cost the engine, and a
             resume must not come in the middle of one.
         sockets: Folder of the processes' sockets; None before the first request for one.

@@ -1,4 +1,4 @@
-"""What engines that others started run on now: their ledgers, asked for in this process or over HTTP."""
+"""What engines that others started run on now: their ledgers, read in this process or over HTTP."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Server:
         self.url = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
         self._key = os.environ.get("VLLM_API_KEY") if key is None else key
 
-    def ask(self, path: str, body: Any = None) -> Any:
+    def query(self, path: str, body: Any = None) -> Any:
         """Returns what a path answers, as JSON; None if the server has no such path.
 
         Args:
@@ -69,8 +69,8 @@ class Server:
                     f"{self.url} refuses the key: set VLLM_API_KEY to the one it was started with; another machine gets it by "
                     "https alone"
                 ) from None
-            said = error.read(4096).decode(errors="replace")
-            raise QuirksError(f"{self.url}{path} failed with HTTP {error.code}: {shortened(said)}") from None
+            text = error.read(4096).decode(errors="replace")
+            raise QuirksError(f"{self.url}{path} failed with HTTP {error.code}: {shortened(text)}") from None
         except json.JSONDecodeError:
             raise UsageError(f"{self.url}{path} answers no JSON: it is no vllm serve") from None
         except (OSError, ValueError) as error:
@@ -83,9 +83,9 @@ class Server:
         Raises:
             UsageError: The server is no ``vllm serve``, or has no development paths.
         """
-        if (info := self.ask("/server_info?config_format=json")) is not None:
+        if (info := self.query("/server_info?config_format=json")) is not None:
             return info["vllm_config"]  # type: ignore[no-any-return]
-        if self.ask("/version") is None:
+        if self.query("/version") is None:
             raise UsageError(f"{self.url} is no vllm serve: it has no /version")
         raise UsageError(
             f"{self.url} has none of vLLM's development paths: start it with VLLM_SERVER_DEV_MODE=1 (they are open to all who "
@@ -100,7 +100,7 @@ class Server:
         """
         _check(self.config().get("additional_config"), self.url)
         call = {"method": worker_calls.METHOD, "args": [f"{_LEDGER}:{function}", [], {}]}
-        answer = self.ask("/collective_rpc", call)
+        answer = self.query("/collective_rpc", call)
         if answer is None:
             raise UsageError(f"{self.url} has no /collective_rpc")
         return _values(answer["results"])

@@ -90,7 +90,7 @@ class ModelSender:
 
         # In a thread, while the engines still generate.
         source = await asyncio.to_thread(Source, model, self._scope if scope is None else scope)
-        source.manifest.check(announced)  # before anybody waits for it
+        source.manifest.check(announced)  # before anything waits for it
         ways = {"collective": self._by_collective, "ipc_zmq": self._by_ipc_zmq}
         return await ways[self.section.transport](source, update)
 

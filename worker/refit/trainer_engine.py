@@ -181,7 +181,7 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         return sender
 
     def _tensors(self) -> tuple[_Tensors, Manifest]:
-        """Returns the source as the senders take it; of a model in parts every rank makes exactly one pass."""
+        """Returns the source as the senders take it; every rank makes exactly one pass over a model in parts."""
         source = self.source
         if not isinstance(source, Source):
             return partial(_pairs, source), Manifest.parse({one.name: (one.shape, one.dtype) for one in source.metadata()})

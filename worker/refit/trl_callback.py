@@ -57,7 +57,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         Raises:
             UsageError: It has none.
         """
-        if not self._asks():
+        if not self._has_engine():
             return  # this process only gathers
         self._facts, self._whole = self._engine(), not any(entry.sampled for entry in self._look())
         if self._file is not None:
@@ -70,7 +70,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Compares it with what the engine has; an error ends the comparison, and no training."""
-        if self._sent is None or self._is_off or not self._asks():
+        if self._sent is None or self._is_off or not self._has_engine():
             return
         try:
             arrival = self._comparison.compare(self._look(), self._sent)
@@ -116,8 +116,8 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         dtype = getattr(torch, str(found["model_config"]["dtype"]).removeprefix("torch."))
         return {"dtype": dtype, "tensor_parallel_size": found["parallel_config"]["tensor_parallel_size"]}
 
-    def _asks(self) -> bool:
-        """Whether this process has an engine to ask."""
+    def _has_engine(self) -> bool:
+        """Whether this process can query an engine."""
         return self._trainer.vllm_generation.mode == "colocate" or bool(self._trainer.accelerator.is_main_process)
 
 

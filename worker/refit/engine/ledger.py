@@ -1,6 +1,6 @@
 """The ledger of a worker process: what came with each update, and a digest of what the model runs on afterwards.
 
-Nothing is read before the first update. Each update costs two samples of the model: one before it, which tells what was
+Nothing is read before the first update. Each update costs two samples of the model: one before it, which shows what was
 changed past vLLM, and one after it. `quirks_core.hook.accounts` collects the entries in the engine's core and judges them.
 """
 
@@ -119,7 +119,7 @@ class Ledger:
 
     @property
     def is_open(self) -> bool:
-        """Whether more of an update may come, whose end nobody reports."""
+        """Whether more of an update may come, whose end is not reported."""
         return self._coming is not None and self._coming.way == "raw"
 
     def settle(self) -> list[Entry]:

@@ -65,7 +65,7 @@ def part(worker: Any, update_info: Any) -> None:
 
 
 def end(worker: Any, *, clean: bool, draft: bool, finite: bool) -> dict[str, Any]:
-    """Ends the update; returns what `take` does. Of vLLM's backends it only knows which values are not finite.
+    """Ends the update; returns what `take` does. For vLLM's backends it only knows which values are not finite.
 
     Raises:
         RefitError: Weights that one of vLLM's backends loaded are not `finite`.

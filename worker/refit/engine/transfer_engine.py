@@ -70,7 +70,7 @@ class RefitUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
         verify_every: After how many refits that copied the copies are compared with the model's loaders; 0 for the first alone.
         keep_memory: Keep the trainer's memory open after the refit, so that the next one need not open it.
         finite: Refuse weights that are NaN or infinite.
-        ranks: Processes that the trainer sends to; 0 if it does not say.
+        ranks: Processes that the trainer sends to; 0 if it does not send it.
     """
 
     transport: str
@@ -169,7 +169,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 f"refit rejected, nothing was loaded: the trainer sends to {update_info.ranks} of the engine's processes "
                 f"(engine_ranks), and it has {self.ranks}: tensor-, pipeline- and data-parallel ranks together"
             )
-            if self.rank >= update_info.ranks:  # nobody sends to this one
+            if self.rank >= update_info.ranks:  # the trainer does not send to this one
                 raise wrong
         with self._stream(update_info) as stream:
             if wrong is not None:
@@ -182,7 +182,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Does nothing any more: vLLM would take no further refit after an error here."""
 
     def _put_in_force(self) -> None:
-        """Processes what is left."""
         try:
             if (reload := self._end_reload()) is not None:
                 reload.check(self._slots)
@@ -256,7 +255,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         return None if self.model_config.quantization else checkpoint.held(Path(self.model_config.model))
 
     def _keep(self, stream: Stream, info: RefitUpdateInfo) -> None:
-        """Keeps the trainer's memory open, if it should be."""
         if isinstance(stream, IpcZmqStream):
             self._resident = stream.resident if info.keep_memory else None
 
@@ -285,7 +283,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         Args:
             stream: What comes.
             info: The refit.
-            record: Find out what can be copied from the next refit on. A quantised model is not asked: its layers compute.
+            record: Find out what can be copied from the next refit on. A quantised model is not examined: its layers compute.
         """
         loader = Loader(self.model)
         loader.not_finite = self._not_finite

@@ -2,7 +2,7 @@
 
 vLLM's transfer engines, ``reload_weights`` and trainers that load chunk by chunk all open that reload, call the model's
 ``load_weights`` any number of times, and close it. The quirk ``recorded-updates`` puts `Updates` between them and the model.
-Nobody announces what will come. So each tensor is copied as it comes, if it is what was recorded, and everything else goes to
+What will come is not announced. So each tensor is copied as it comes, if it is what was recorded, and everything else goes to
 the model's loaders: layers that are more than copies are opened for the reload as vLLM does, the others take it as it is.
 """
 
@@ -69,7 +69,7 @@ def watch(model: nn.Module, model_config: Any) -> None:
 
 
 def of(model: Any) -> Updates | None:
-    """Returns the updates of a model; None if nobody watches them, or for what only stands before a model."""
+    """Returns the updates of a model; None if nothing watches them, or for what only stands before a model."""
     found = vars(model).get(_ATTRIBUTE)
     return found if isinstance(found, Updates) else None
 
@@ -201,7 +201,7 @@ class Updates:
                 )
 
     def _give_up(self) -> None:
-        """Ends an update that nobody has closed."""
+        """Ends an update that was not closed."""
         if self._open is not None:
             self._plan = None
             self._taken().abandon()
@@ -378,7 +378,7 @@ class _Copied:
         """Copies what is as recorded, and yields the rest.
 
         Args:
-            weights: What came. A collection is there already; of a stream nobody knows how much of it there is room for.
+            weights: What came. A collection is there already; how much of a stream there is room for is unknown.
             written: Gets the names of the parameters that were copied to.
         """
         together: Iterable[Collection[tuple[str, torch.Tensor]]]

@@ -17,8 +17,8 @@ from worker.errors import TransferError
 _LONGEST_PATH = 107
 #: Milliseconds that the last message, often the one with the error, has to leave a socket that is closed.
 _LINGER_MS = 1000
-#: Milliseconds between two questions whether to wait on.
-_ASK_MS = 200
+#: Milliseconds between two checks whether to wait on.
+_POLL_MS = 200
 #: Seconds between two looks for the other side's socket.
 _LOOK_S = 0.0005
 
@@ -45,9 +45,9 @@ class Channel:
         self._given_up = given_up
         self._path: Path | None = None
         self._calls: Path | None = None
-        self._called = self._met = False
+        self._called = self._has_received = False
         self._connections = 0
-        self._said = b""
+        self._last_sent = b""
         self.owes = False
 
     @classmethod
@@ -98,17 +98,17 @@ class Channel:
             TransferError: The other side is gone.
         """
         self.owes = False
-        self._said = json.dumps(message).encode()
+        self._last_sent = json.dumps(message).encode()
         if self._calls is not None and not self._called:
             self._wait_for_file(self._calls)
             self._socket.connect(f"ipc://{self._calls}")
             self._called = True
         try:
-            self._socket.send(self._said, zmq.NOBLOCK)
+            self._socket.send(self._last_sent, zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno == zmq.EAGAIN:  # a replying socket whose peer is gone, or a requesting one that never had any
                 self._wait(zmq.POLLOUT)
-                self._socket.send(self._said, zmq.NOBLOCK)
+                self._socket.send(self._last_sent, zmq.NOBLOCK)
                 return
             raise TransferError(f"refit: {self._other} cannot be reached: {error}") from error
 
@@ -122,7 +122,7 @@ class Channel:
             TransferError: The other side died or closed its socket, took too long, or reports an error of its own.
         """
         self._wait(zmq.POLLIN, timeout_s)
-        self.owes = self._met = True
+        self.owes = self._has_received = True
         try:
             message = json.loads(self._socket.recv(zmq.NOBLOCK))
         except ValueError as error:
@@ -169,7 +169,7 @@ class Channel:
             self._shut()
             self._open(kind)
             self._socket.connect(f"ipc://{self._calls}")
-            self._socket.send(self._said, zmq.NOBLOCK)
+            self._socket.send(self._last_sent, zmq.NOBLOCK)
 
     def _left(self) -> bool:
         """Processes one event of the socket; returns whether no peer is connected (an earlier trainer may still close)."""
@@ -200,11 +200,11 @@ class Channel:
             poller = zmq.Poller()
             poller.register(self._socket, event)
             poller.register(self._monitor, zmq.POLLIN)
-            ready = dict(poller.poll(int(min(_ASK_MS, max(0.0, left) * 1000))))
+            ready = dict(poller.poll(int(min(_POLL_MS, max(0.0, left) * 1000))))
             if self._socket in ready:
                 return
             if self._monitor in ready and self._left():
-                if self._met:
+                if self._has_received:
                     raise TransferError(f"refit: {self._other} died or closed its socket half-way")
                 self._call_again()
             if self._given_up():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Rank that sends.
 SOURCE = 0
 _ACCEPTED, _REJECTED = 1, 0
-#: Says where a broadcast belongs as it is, as [nbytes] uint8; None if nowhere.
+#: Returns where a broadcast belongs as it is, as [nbytes] uint8; None if nowhere.
 RoomFor: TypeAlias = Callable[[Chunk], torch.Tensor | None]
 
 
@@ -130,7 +130,7 @@ class Group:
             self._nccl.wait(self._timeout_s, given_up)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
-        """Gives everybody rank 0's tensor.
+        """Gives every rank the tensor of rank 0.
 
         Args:
             tensor: On the CPU, contiguous; read on rank 0, overwritten elsewhere.
@@ -141,7 +141,7 @@ class Group:
         self._do("a broadcast", lambda group: group.broadcast(tensor, SOURCE))
 
     def broadcast_json(self, value: Any = None) -> Any:
-        """Gives everybody rank 0's JSON value."""
+        """Gives every rank the JSON value of rank 0."""
         payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         size = torch.tensor([len(payload)])
         self.broadcast(size)
@@ -334,7 +334,7 @@ class CollectiveStream:
         """Yields the same, broadcast by broadcast.
 
         Args:
-            room_for: Says where a broadcast belongs as it is; it is received there. The first never is: by it the trainer
+            room_for: Returns where a broadcast belongs as it is; it is received there. The first never is: by it the trainer
                 shows that it sends at all.
             placed: Yield those, too, that were received in their place.
         """

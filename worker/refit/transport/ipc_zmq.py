@@ -1,7 +1,7 @@
 """Refit on one machine: tensors through two shared buffers, their order and its acknowledgements over a private socket.
 
 While the engine's processes read one buffer the trainer fills the other. The manifest goes first; a receiver that does not
-agree with it says so before its model is touched. Tensors that lie in memory which both sides have open anyway
+agree with it rejects it before its model is touched. Tensors that lie in memory which both sides have open anyway
 (`worker.refit.weights.resident`) are read there. The messages, each answered by ``{}`` or by ``{"error": reason}``::
 
     {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 3}

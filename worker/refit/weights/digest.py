@@ -2,7 +2,7 @@
 
 Equal bytes have equal digests on every device and in every memory layout. vLLM's own checksum copies each tensor to the host
 for SHA-256 (1.8 GB/s on one core); this one is a position-weighted sum of 64-bit words (Fletcher's checksum), which reads each
-tensor once. It tells changes apart, and does not withstand a forger.
+tensor once. It distinguishes changes, and does not withstand a forger.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size:
 
 
 def policy_tensors(model: nn.Module, scope: RefitScope | str = RefitScope.PARAMETERS) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields a model's tensors as `worker.refit.tensors` does; of a PEFT model those of the base, with the adapters merged.
+    """Yields a model's tensors as `worker.refit.tensors` does; for a PEFT model those of the base, with the adapters merged.
 
     Raises:
         UsageError: As for `digest`.

@@ -73,7 +73,7 @@ class Manifest:
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, torch.Tensor]]) -> Manifest:
-        """Describes tensors; of a ``DTensor`` the full shape, without gathering it."""
+        """Describes tensors; a ``DTensor`` by its full shape, without gathering it."""
         return cls(tuple(_spec(name, tensor.shape, tensor.dtype) for name, tensor in tensors))
 
     @classmethod
@@ -177,7 +177,7 @@ def in_order(tensors: Iterable[tuple[str, torch.Tensor]], manifest: Manifest) ->
     """Yields a trainer's tensors, each compared with its manifest.
 
     Raises:
-        RefitRejectedError: One is not the one that the manifest says.
+        RefitRejectedError: One is not the one of the manifest.
     """
     source = iter(tensors)
     for spec in manifest.tensors:

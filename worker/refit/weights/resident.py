@@ -86,7 +86,7 @@ class InPlace:
         self._storages = _storages(model)
 
     def memory(self, chunk: Chunk) -> torch.Tensor | None:
-        """Returns the memory in which tensors lie as a chunk says, as [nbytes] uint8; None if they lie otherwise.
+        """Returns the memory in which tensors lie as in a chunk, as [nbytes] uint8; None if they lie otherwise.
 
         Raises:
             RefitError: The model's memory has moved since it was described.
