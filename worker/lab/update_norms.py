@@ -65,7 +65,7 @@ def write_picture(steps: list[Step], folder: Path) -> list[Path]:
         _draw_lines(panels["lines"], steps)
         png, svg = as_png(figure), as_svg(figure, "updates", "Norm of each layer's update by step; what did not arrive")
     first = next((f"step {step.step}: {step.verdict}" for step in steps if step.verdict), "")
-    said = (
+    summary = (
         f"The engine does not have the policy, first at {html.escape(printable(first))}"
         if first
         else ("The policy arrived at every step.")
@@ -74,7 +74,7 @@ def write_picture(steps: list[Step], folder: Path) -> list[Path]:
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
         f"<title>Weight updates</title><style>{page_style()}\nbody {{ background: var(--paper); color: var(--ink); "
         f"font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; }} svg {{ width: 100%; height: auto; }}"
-        f"</style></head><body><h1>Weight updates</h1><p>{said}</p>{svg}</body></html>\n"
+        f"</style></head><body><h1>Weight updates</h1><p>{summary}</p>{svg}</body></html>\n"
     )
     paths = [folder / "updates.html", folder / "updates.png"]
     paths[0].write_text(page, encoding="utf-8")

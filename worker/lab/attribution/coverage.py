@@ -107,7 +107,7 @@ def _coverage(item: Loaded, slot: str, value: Any, verdict: Verdict, plan: Plan)
 
 
 def _in_the_way(item: Loaded, slot: str, value: Any, plan: Plan) -> tuple[str, str]:
-    """Says why an active quirk has not set the slot, and what the user can do about it."""
+    """Returns why an active quirk has not set the slot, and what the user can do about it."""
     lines = [line for line in plan.adjustments if line.slot == slot and any(quirk.id == item.quirk.id for quirk in line.quirks)]
     line = next((line for line in lines if line.value == value), None)
     if line is None:

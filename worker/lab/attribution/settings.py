@@ -44,11 +44,11 @@ class InForce:
             engine: Values by slot that the running engine reported; they apply to slots that are not set.
         """
         paths = dict.fromkeys(path for setting in SETTINGS.values() for path in setting.paths)
-        asked = {path: plan.value(path) for path in paths}
-        reported = {path: value for path, value in (engine or {}).items() if asked.get(path) in (None, "auto")}
+        planned = {path: plan.value(path) for path in paths}
+        reported = {path: value for path, value in (engine or {}).items() if planned.get(path) in (None, "auto")}
         variables = {**os.environ, **config.env}
         off = any(variables.get(name) == "1" for name in COMPILATION_SWITCHES)
-        return cls({**asked, **reported}, plan.context, compiles=not off)
+        return cls({**planned, **reported}, plan.context, compiles=not off)
 
     def value(self, path: str) -> Any:
         """Returns the value of a setting; None if it is not known."""
@@ -61,9 +61,9 @@ class InForce:
 
     def dtype(self, side: str) -> str | None:
         """The dtype of ``engine`` or ``train``; None if it is unknown. An unset ``train.dtype`` is the engine's."""
-        asked: str | None = self.value(f"{side}.dtype")
-        if asked is not None and asked != "auto":
-            return _DTYPES.get(asked, asked)
+        wanted: str | None = self.value(f"{side}.dtype")
+        if wanted is not None and wanted != "auto":
+            return _DTYPES.get(wanted, wanted)
         if side == "train":
             return self.dtype("engine")
         text = self.context.loaded.text_config

@@ -30,7 +30,7 @@ class AuditError(QuirksError):
 class Hazard(Record):
     """A tensor of the engine, or the output of a layer, that differs from the checkpoint's after a refit without quirks."""
 
-    name: str  #: the engine's name of it; of a computation, the module's
+    name: str  #: the engine's name of it; the module's for a computation
     #: ``parameter``, ``buffer`` or ``computation``: a layer whose output differs although its tensors are right
     kind: Literal["parameter", "buffer", "computation"]
     module: str  #: path of the module that owns it

@@ -182,7 +182,7 @@ def differing(
         tensor = tensors.get(key)
         name = key if tensor is not None else key.partition(" ")[0]
         owner, _, leaf = name.rpartition(".") if tensor is not None else (name, "", "")
-        if _nobodys(expected.get(key)) or (tensor is None and name in owners):
+        if _is_unwritten(expected.get(key)) or (tensor is None and name in owners):
             continue
         module = modules.get(owner, nn.Module())
         # A layer computes with values of its own tensors, which packing may have removed.
@@ -194,14 +194,14 @@ def differing(
             "module_class": f"{type(module).__module__}.{type(module).__qualname__}" if owner in modules else "",
             "persistent": leaf not in module._non_persistent_buffers_set,
             "shape": list(tensor.shape) if tensor is not None else [],
-            "problem": _UNWRITTEN if _nobodys(held.get(key)) else problem,
+            "problem": _UNWRITTEN if _is_unwritten(held.get(key)) else problem,
             "in_checkpoint": bool(sources),
             "checkpoint": list(dict.fromkeys(chain.from_iterable(sources))),
         }
 
 
-def _nobodys(tensor: torch.Tensor | None) -> bool:
-    """Returns whether a tensor of a model that was filled with NaN has never been written: a work buffer."""
+def _is_unwritten(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor of a model that was filled with NaN has never been written: a work buffer."""
     return tensor is not None and tensor.is_floating_point() and tensor.numel() > 0 and bool(tensor.isnan().all())
 
 

@@ -46,7 +46,7 @@ def run_audit(options: argparse.Namespace) -> int:
         try:
             found = asyncio.run(audit(config, plan_options(options, config), logits=not options.no_logits, notify=notify))
         except QuirksError as error:
-            error.exit_code = max(error.exit_code, AuditError.exit_code)  # 1 says that hazards were found
+            error.exit_code = max(error.exit_code, AuditError.exit_code)  # 1 means that hazards were found
             raise
     if options.json:
         values = {**found.model_dump(mode="json"), "clean": found.clean, "passed": found.passed}

@@ -44,7 +44,7 @@ def compared(options: argparse.Namespace, a: Dump, b: Dump) -> Comparison:
 
 
 def show(options: argparse.Namespace, console: Screen, found: Comparison) -> None:
-    """Prints a comparison, as JSON if that is asked for."""
+    """Prints a comparison, as JSON with ``--json``."""
     from worker.lab.compare.table import show_comparison
 
     if options.json:

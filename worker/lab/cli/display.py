@@ -25,7 +25,7 @@ _QUIET = {
 
 
 def quiet_engine(*, verbose: bool) -> None:
-    """Hides the engine's log, unless the user asked for it or set these variables."""
+    """Hides the engine's log, unless the user requested it or set these variables."""
     for name, value in ({} if verbose else _QUIET).items():
         os.environ.setdefault(name, value)
 

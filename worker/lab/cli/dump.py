@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run_dump(options: argparse.Namespace) -> int:
-    """Writes what this installation's engine generates to ``options.output``; `make_order` says which options it takes."""
+    """Writes what this installation's engine generates to ``options.output``; `make_order` defines its options."""
     if options.output is None:
         raise UsageError("quirks parity dump needs --output FILE")
     if options.output.is_dir():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def with_trainer(config: GenerationConfig, name: str | None) -> GenerationConfig:
-    """Returns a configuration with a trainer's defaults where it says nothing.
+    """Returns a configuration with a trainer's defaults where it sets nothing.
 
     Raises:
         UsageError: There is no such trainer, or its defaults are not known.

@@ -1,4 +1,4 @@
-"""``quirks prove``: runs the evidence of quirks with and without them, and says which are still needed here."""
+"""``quirks prove``: runs the evidence of quirks with and without them, and prints which are still needed here."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def run_prove(options: argparse.Namespace) -> int:
     kept: list[Proof] = []
     together = _keep(options, recorded, kept)
     for proof in _proofs(items, options, console):
-        _say(console, proof)
+        _print_conclusion(console, proof)
         proofs.append(proof)
-        if proof.findings or stale(registry.find(proof.id), recorded.get(proof.id)):  # else the recorded one says more
+        if proof.findings or stale(registry.find(proof.id), recorded.get(proof.id)):  # else the recorded one holds more
             kept.append(proof)
         together = _keep(options, recorded, kept)
     report = Report.of(proofs)
@@ -179,7 +179,7 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
             raise
 
 
-def _say(console: Screen, proof: Proof) -> None:
+def _print_conclusion(console: Screen, proof: Proof) -> None:
     console.say(f"[{_COLOURS[proof.conclusion]}]{proof.conclusion}[/] {line(proof.id)}: {lines(proof.reason)}")
 
 

@@ -72,7 +72,7 @@ _SLOTS = {
     "model_config.hf_text_config.": "engine.hf_overrides",
 }
 _ORDER = list(KNOWN)
-#: Parts of the sections above that only say when or where something is compiled.
+#: Parts of the sections above that only decide when or where something is compiled.
 _HARMLESS = frozenset(
     {
         "compilation_config.compile_cache_save_format",

@@ -85,7 +85,7 @@ class Comparison(ParityRecord):
     versions: tuple[Change, ...]  #: versions that differ
     quirks: tuple[Change, ...]  #: quirks that are in force on one side alone
     causes: tuple[Cause, ...]  #: the settings among them that are known causes of differences; the most likely first
-    reading: str  #: what the figures say together, in one or two sentences
+    reading: str  #: the conclusion from all figures, in one or two sentences
 
     @property
     def passed(self) -> bool:

@@ -87,7 +87,6 @@ async def dump(
 
 
 async def _generate(worker: VllmAsyncGenerationWorker, prompts: Sequence[Sequence[int]], keys: Sequence[RowKey]) -> list[Row]:
-    """Makes rows of one kind."""
     greedy = all(key.kind == "greedy" for key in keys)
     batch = padded([prompts[key.prompt] for key in keys])
     if not greedy:
@@ -101,7 +100,7 @@ async def _generate(worker: VllmAsyncGenerationWorker, prompts: Sequence[Sequenc
 
 
 def _weights_digest(model: str) -> str:
-    """Returns a digest of parts of a folder's weight files, which tells checkpoints of one architecture apart."""
+    """Returns a digest of parts of a folder's weight files, which distinguishes checkpoints of one architecture."""
     found = hashlib.sha256()
     folder = Path(model).expanduser()
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []

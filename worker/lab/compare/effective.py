@@ -50,7 +50,7 @@ _IGNORED_ENDS = (
     "_addr", "_address", "_bytes", "_cls", "_dir", "_id", "_ip", "_name", "_path", "_port", "_rank", "_rank_local", "_revision",
     "_time", "_timeout", "_token", ".revision", "_blocks", "_port_list", "_size_tokens", "_max_concurrency",
 )  # fmt: skip
-#: Parts of the names of variables that say where something is or how it is reported.
+#: Parts of the names of variables that decide where something is or how it is reported.
 _PLACES = {
     "ADDR", "ASSETS", "CACHE", "DIR", "DUMP", "HOST", "IP", "LOG", "NAME", "PATH", "PORT", "ROOT", "SOCKET", "SO", "SOURCE",
     "TIMEOUT", "TRACE", "URI", "URL", "USAGE",
@@ -90,13 +90,13 @@ def effective(vllm_config: Any) -> dict[str, Any]:
 
 def variables(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Returns the environment variables that affect the engine's numbers; vLLM's own also if they are not set."""
-    found: dict[str, Any] = {name: value for name, value in environ.items() if name.startswith(_NUMERIC) and _says(name)}
+    found: dict[str, Any] = {name: value for name, value in environ.items() if name.startswith(_NUMERIC) and _matters(name)}
     try:
         from vllm import envs
     except ImportError:
         return found
     for name, read in envs.environment_variables.items():
-        if name.startswith("VLLM_") and _says(name):
+        if name.startswith("VLLM_") and _matters(name):
             try:
                 found[name] = read()
             except Exception:  # noqa: S112 - a variable that cannot be read decides on nothing
@@ -116,7 +116,7 @@ def versions() -> dict[str, str]:
     return dict(sorted({**found, "device": device or platform.machine()}.items()))
 
 
-def _says(variable: str) -> bool:
+def _matters(variable: str) -> bool:
     """Whether a variable can affect tokens, and may be shown."""
     return not is_secret(variable) and not _PLACES & set(variable.split("_"))
 
@@ -134,7 +134,7 @@ def _walk(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON can hold it: of an enumeration its name, of a dtype its name; `_NOTHING` of anything else."""
+    """Returns a value as JSON can hold it, enumeration members and dtypes by name; `_NOTHING` for anything else."""
     if isinstance(value, enum.Enum):
         return value.value if isinstance(value.value, str) else value.name
     if value is None or isinstance(value, bool | int | float | str):

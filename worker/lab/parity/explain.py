@@ -137,7 +137,7 @@ class Explain:
             notify: Called with each step.
 
         Raises:
-            UsageError: The configuration does not say how the trainer computes, or something in it is wrong.
+            UsageError: The configuration does not set how the trainer computes, or something in it is wrong.
             TrainerLoadError: transformers cannot load the model.
         """
         train = config.train

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MARKS = {"fail": " ✗", "warn": " !", "ok": ""}
 #: Metrics of the heat map, the most informative first.
-_TELLING = ("mean_abs_delta", "max_abs_delta", "mean_exp_abs_delta", "mean_abs_dprob", "kl_k3", "ratio_mean", "clip_rate")
+_INFORMATIVE = ("mean_abs_delta", "max_abs_delta", "mean_exp_abs_delta", "mean_abs_dprob", "kl_k3", "ratio_mean", "clip_rate")
 _COLUMNS, _STEPS = 6, 6
 
 
@@ -37,17 +37,17 @@ def overview(report: Report) -> Overview:
     """
     with new_figure((16, 9), 13) as figure:
         panels = figure.subplot_mosaic([["heat", "top"], ["heat", "bottom"]], width_ratios=(4, 3))
-        said = headline(report)
-        verdict = _cut(said.verdict.partition(";")[0].rstrip("."), 108)
-        advice = textwrap.fill(said.advice, 150, max_lines=2, placeholder=" …")
-        colour = COLOURS["good" if said.level == "ok" else "bad"]
+        head = headline(report)
+        verdict = _cut(head.verdict.partition(";")[0].rstrip("."), 108)
+        advice = textwrap.fill(head.advice, 150, max_lines=2, placeholder=" …")
+        colour = COLOURS["good" if head.level == "ok" else "bad"]
         place: dict[str, Any] = {"x": 0.01, "ha": "left", "linespacing": 1.4}
         figure.suptitle(f"{verdict}\n{advice}\n", fontsize=14, color=colour, **place)
         figure.supxlabel(_cut(_origin(report), 160), fontsize=11.5, color=COLOURS["muted"], **place)
         _draw_heat_map(panels["heat"], report)
         focus, steps = _focus(report), tried(report)
         if focus is None or focus.histogram is None:
-            _say(panels["top"], "no figures")
+            _write_note(panels["top"], "no figures")
         else:
             changed, after = _cure(report, focus) or ("", None)
             _draw_histogram(panels["top"], focus.histogram, after, changed)
@@ -79,17 +79,17 @@ def breakdown(result: Result, name: str) -> str:
         _draw_histogram(left, result.histogram)
         _draw_bins(middle, result.by_position, "position among the generated tokens")
         _draw_bins(right, result.by_probability, "trainer's probability of the token")
-        says = f"Tokens of {result.scenario} by log ratio; differences by position and by probability"
-        return as_svg(figure, name, visible(says))
+        label = f"Tokens of {result.scenario} by log ratio; differences by position and by probability"
+        return as_svg(figure, name, visible(label))
 
 
 # ---- parts
 
 
 def _draw_histogram(axes: Axes, histogram: Histogram | None, after: Histogram | None = None, changed: str = "") -> None:
-    """Draws tokens by log ratio; if `after` is given, as an outline over them, and `changed` says what it is after."""
+    """Draws tokens by log ratio; if `after` is given, as an outline over them, and `changed` names what it is after."""
     if histogram is None or not sum(histogram.counts):
-        _say(axes, "no tokens")
+        _write_note(axes, "no tokens")
         return
     colour = COLOURS["good" if after is None else "bad"]
     axes.stairs(histogram.counts, histogram.edges, fill=True, color=colour, linewidth=0, label="as configured")
@@ -106,14 +106,14 @@ def _draw_histogram(axes: Axes, histogram: Histogram | None, after: Histogram | 
 
 
 def _draw_bins(axes: Axes, bins: Sequence[Bin], axis: str) -> None:
-    """Draws mean and largest absolute difference by the parts of a breakdown; `axis` says what the parts are of."""
+    """Draws mean and largest absolute difference by the parts of a breakdown; `axis` names what the parts are of."""
     rows = {
         name: [value if math.isfinite(value) and value > 0 else math.nan for value in values]
         for name, values in (("max", [item.max_abs_delta for item in bins]), ("mean", [item.mean_abs_delta for item in bins]))
     }
     shown = [value for values in rows.values() for value in values if value > 0]
     if not shown:
-        _say(axes, "no difference" if any(item.tokens for item in bins) else "no tokens")
+        _write_note(axes, "no difference" if any(item.tokens for item in bins) else "no tokens")
         return
     for name, colour in (("max", "bad"), ("mean", "good")):
         axes.plot(range(len(bins)), rows[name], "o", color=COLOURS[colour], markersize=4, label=name)
@@ -129,10 +129,10 @@ def _draw_bins(axes: Axes, bins: Sequence[Bin], axis: str) -> None:
 
 
 def _draw_heat_map(axes: Axes, report: Report) -> None:
-    """Draws scenarios by the metrics that tell most; the colour shows the share of the limit that a value reaches."""
+    """Draws scenarios by the most informative metrics; the colour shows the share of the limit that a value reaches."""
     results = report.results
     judged = {verdict.metric for verdict in limits_of(results)} or set(metrics_of(results))
-    names = [*(name for name in _TELLING if name in judged), *sorted(judged - set(_TELLING))][:_COLUMNS]
+    names = [*(name for name in _INFORMATIVE if name in judged), *sorted(judged - set(_INFORMATIVE))][:_COLUMNS]
     axes.set(xlim=(0, max(len(names), 1)), ylim=(max(len(results), 6), 0))
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelcolor=COLOURS["ink"])
@@ -189,7 +189,7 @@ def _name(item: Tried) -> str:
     return f"{_cut(names, 24)}\n{_cut('not tried' if item.effect == 'error' else values, 32)}"
 
 
-def _say(axes: Axes, text: str) -> None:
+def _write_note(axes: Axes, text: str) -> None:
     """Writes a message in the place of a plot."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=COLOURS["muted"])

@@ -173,7 +173,7 @@ def _exp(values: _Floats) -> _Floats:
 
 def _metrics(tokens: _Tokens, epsilon: float) -> dict[str, float]:
     r = tokens.log_ratio
-    if not len(r):  # as if both sides were equal; `tokens` says that nothing was compared
+    if not len(r):  # as if both sides were equal; `tokens` shows that nothing was compared
         return {metric.name: metric.ideal for metric in _METRICS if metric.unit != "tokens"}
     ratio = _exp(r)
     distance = np.abs(r)

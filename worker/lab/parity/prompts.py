@@ -141,7 +141,6 @@ def _encoded(items: Sequence[Any], tokenizer: Any, problem: str) -> list[list[in
 
 
 def _check_vocabulary(rows: Sequence[Sequence[int]], tokenizer: Any, vocab_size: int) -> list[str]:
-    """Returns warnings."""
     if wrong := [str(index) for index, row in enumerate(rows) if not all(0 <= token < vocab_size for token in row)]:
         known = f" (the tokenizer knows {len(tokenizer)})" if tokenizer is not None else ""
         raise UsageError(

@@ -116,7 +116,7 @@ class Result(ParityRecord):
     """One scenario."""
 
     scenario: str
-    title: str  #: what it asks, in one line
+    title: str  #: what it tests, in one line
     status: Literal["measured", "skipped", "failed"] = "measured"
     reason: str = ""  #: why it was skipped (it does not concern this run) or failed
     gates: bool = True  #: a crossed threshold counts; cases that the configuration excludes are measured for information only

@@ -166,7 +166,7 @@ class ParityRun:
         return await self._measure(await self._start(config, planning), names)
 
     async def with_other_refits(self, plan: Plan, names: Sequence[str]) -> list[Result]:
-        """Measures scenarios on the user's engine, with refits as another plan says."""
+        """Measures scenarios on the user's engine, with refits by another plan."""
         session = await self._start(self.config, self._options.planning)
         async with session.with_refits(Refits.of(plan)):
             return await self._measure(session, names)
@@ -219,10 +219,10 @@ class ParityRun:
     # ---- engine and trainer
 
     def _starting_over(self) -> str:
-        """Says why the results of the last run are not resumed; empty if there are none, or they are."""
+        """Returns why the results of the last run are not resumed; empty if there are none, or they are."""
         if self.store.last is None:
             return ""
-        # The plan's digest differs with each variable and setting, and says nothing beside them.
+        # The plan's digest differs with each variable and setting, and adds nothing to them.
         differs = ", ".join(key for key in self.store.differs if key != "plan") or "the plan"
         self._warnings.append(
             f"nothing was resumed: the last run differs in {differs}; its results are in {self.store.last.name}"
@@ -298,7 +298,6 @@ def _batch_invariant(config: GenerationConfig, plan: Plan) -> GenerationConfig:
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
-    """The effective slots."""
     values = {**plan.context.settings, **plan.changes}
     return {slot: value for slot, value in sorted(values.items()) if slot.startswith(_SHOWN)}
 

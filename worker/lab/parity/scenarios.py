@@ -43,10 +43,10 @@ class Scenario:
     """One situation."""
 
     name: str  #: its name on the command line
-    title: str  #: what it asks, in one line
+    title: str  #: what it tests, in one line
     #: makes the samples; the engine has the checkpoint's weights when it begins
     observe: Callable[[Session], Awaitable[Observed]]
-    concern: Callable[[Session], str] = lambda _: ""  #: says why it does not apply to a session; empty if it does
+    concern: Callable[[Session], str] = lambda _: ""  #: returns why it does not apply to a session; empty if it does
     counts: Callable[[Session], bool] = lambda _: True  #: whether a crossed threshold counts, given how the run is configured
     needs_trainer: bool = True  #: it cannot run with the engine alone
     by_name: bool = False  #: it is costly and runs only where it is named

@@ -99,7 +99,7 @@ class Session:
         await self.worker.reset_prefix_cache_async()
 
     async def refit(self, label: str, *, clear_cache: bool | None = None) -> None:
-        """Gives the engine weights, `OLD` or `NEW`; drops the KV cache as `clear_cache` says, or else as configured.
+        """Gives the engine weights, `OLD` or `NEW`; drops the KV cache by `clear_cache`, or else as configured.
 
         Raises:
             RefitError: There is no trainer to send any.

@@ -74,9 +74,9 @@ class Headline:
 
 
 def headline(report: Report) -> Headline:
-    """Says in one sentence whether parity holds, and in another what to do."""
-    said = _headline(report)
-    return Headline(said.level, visible(said.verdict), visible(said.advice))
+    """Returns whether parity holds, in one sentence, and what to do, in another."""
+    found = _headline(report)
+    return Headline(found.level, visible(found.verdict), visible(found.advice))
 
 
 def _headline(report: Report) -> Headline:
@@ -195,7 +195,7 @@ def _tried(report: Report, step: Step) -> Tried:
     if item is not None:
         scenario, metric, values = item.scenario, item.metric, (item.value_before, item.value_after)
     elif after:
-        scenario, metric = _telling(report, [before[name] for name in after])
+        scenario, metric = _scenario_and_metric(report, [before[name] for name in after])
         old, new = (side[scenario].metrics.get(metric, math.nan) for side in (before, after))
         values = old, new
     else:
@@ -213,7 +213,7 @@ def _effect(item: Attribution | None) -> tuple[Effect, str]:
     return "worsens" if item.worsens else "restores" if item.restores else "moves", "; ".join(parts) or "moves, within limits"
 
 
-def _telling(report: Report, candidates: list[Result]) -> tuple[str, str]:
+def _scenario_and_metric(report: Report, candidates: list[Result]) -> tuple[str, str]:
     """Chooses scenario and metric for a step without effect: those of the strongest step, or the most strained ones."""
     for item in report.attributions:
         if any(result.scenario == item.scenario for result in candidates):

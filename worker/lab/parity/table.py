@@ -1,4 +1,4 @@
-"""The report in a terminal of 80 columns; it says the same without colours."""
+"""The report in a terminal of 80 columns; it reads the same without colours."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def show_report(screen: Screen, report: Report) -> None:
         _show_attribution(screen, cause)
     for warning in report.warnings:
         screen.say(f"[yellow]warning:[/] {line(warning)}")
-    said = headline(report)
+    head = headline(report)
     screen.print()
-    screen.say(f"[{COLOURS[said.level]}]{line(said.verdict)}[/] {line(said.advice)}")
+    screen.say(f"[{COLOURS[head.level]}]{line(head.verdict)}[/] {line(head.advice)}")
 
 
 def _show_scenarios(screen: Screen, report: Report) -> None:

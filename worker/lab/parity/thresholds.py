@@ -30,7 +30,7 @@ class Threshold:
     limit: float  #: the last allowed value
     side: Side  #: what the limit bounds
     level: Level  #: what crossing it means: ``warn`` or ``fail``
-    source: str  #: where the limit comes from, with a URL if it is somebody else's
+    source: str  #: where the limit comes from, with a URL if it is another project's
 
     def allows(self, value: float) -> bool:
         """Returns whether a value is within the limit; NaN never is."""
@@ -90,7 +90,7 @@ _BFLOAT16 = (Threshold("bfloat16-noise", "mean_abs_delta", 0.05, "high", "fail",
 #: Sets of thresholds by name. ``peers`` has the limits of other RL frameworks; ``float32`` and ``bfloat16`` add the noise of
 #: correct engines in that dtype. A tiny mixture of experts in bfloat16 fails all of them, also against itself: where two
 #: experts are nearly equal, rounding decides. Compare it in float32. ``prime-rl`` is the limit for each step of ``--steps``;
-#: ``zero`` asks for equality to the last bit, of engines in vLLM's batch-invariant mode.
+#: ``zero`` requires equality to the last bit, of engines in vLLM's batch-invariant mode.
 PROFILES: Mapping[str, tuple[Threshold, ...]] = MappingProxyType(
     {
         DEFAULT_PROFILE: _PEERS,
@@ -110,7 +110,7 @@ def parse_threshold(text: str) -> Threshold:
     """Reads a threshold that a user typed; crossing it fails.
 
     Args:
-        text: ``metric<=limit``, ``metric>=limit``, or ``metric=limit`` where the metric says which side is meant: at most for
+        text: ``metric<=limit``, ``metric>=limit``, or ``metric=limit`` where the metric decides the side: at most for
             most, at least for ``ess``, and of the absolute value for signed ones.
 
     Raises:
