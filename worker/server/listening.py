@@ -20,7 +20,7 @@ class Listener:
     """A listening socket: its port is taken, and clients can connect and wait.
 
     Args:
-        config: The configuration; ``server`` and ``cluster.num_nodes`` say where to listen.
+        config: The configuration; ``server`` and ``cluster.num_nodes`` set where to listen.
 
     Attributes:
         host: The address that is listened on, as configured.

@@ -1,4 +1,4 @@
-"""How requests are sampled: as the plan says, unless the result is not trained on."""
+"""How requests are sampled: as planned, unless the result is not trained on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from quirks_core.configuration.config import SamplingSection, ServerSection
 
 #: Fields that change the distribution sampled from, and the value at which they do not. What a checkpoint's
-#: ``generation_config.json`` says of them must not apply either, so all of them are set.
+#: ``generation_config.json`` sets for them must not apply either, so all of them are set.
 _NEUTRAL = {"min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 #: Further such fields, for which only an empty value is neutral.
 _EMPTY = ("logit_bias", "allowed_token_ids", "bad_words", "use_beam_search", "watermarking")
@@ -21,7 +21,7 @@ class SamplingProfile:
     """Sets the parameters that a request does not set, and in a rollout refuses those that would make it off-policy.
 
     Args:
-        sampling: What the plan says.
+        sampling: The plan's sampling.
         fixed: A trainer learns from the samples: no request may have another distribution.
         longest: The longest sequence of the engine, prompt and generation together, in tokens.
         validation: Temperature and top-p of requests whose samples are not trained on; None if there are no such requests.

@@ -36,7 +36,7 @@ _ROUTERS = (
 )
 #: What may be called while a weight update is open, besides what only reads.
 _DURING = ("/update_weights", "/finish_weight_update", "/abort_requests", "/reset_prefix_cache")
-#: The header in which a pause says what it did with requests in flight.
+#: The header in which a pause reports what it did with requests in flight.
 PAUSED = "model-quirks-pause"
 
 
@@ -98,7 +98,7 @@ async def _invalid(_: Request, error: Any) -> Response:
 
 
 class _KeepsByDefault:
-    """Has ``/pause`` without a mode keep what is in flight, where vLLM ends it; the reply says what was done."""
+    """Has ``/pause`` without a mode keep what is in flight, where vLLM ends it; the reply reports what was done."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

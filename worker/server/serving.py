@@ -47,7 +47,7 @@ from worker.server.streams import problem
 from worker.server.supervision import Supervision
 
 _LOG = logging.getLogger(__name__)
-#: HTTP status of the worker's errors; of the others 503.
+#: HTTP status of the worker's errors; all others have 503.
 _STATUSES = ((UpdateOrderError, 409), (RefitRejectedError, 400), (RefitError, 500), (SleepError, 400))
 
 

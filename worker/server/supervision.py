@@ -37,7 +37,7 @@ class Supervision:
         Args:
             results: vLLM's ``RequestOutput``s. Aborted ones are not yielded.
             record: Where to note them.
-            grammar: The field of the request that says which grammar the reply follows; None if it follows none.
+            grammar: The field of the request that holds the grammar of the reply; None if it follows none.
         """
         end = None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
         async with aclosing(results):
