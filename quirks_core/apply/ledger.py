@@ -74,7 +74,7 @@ class Entry(Record):
         bytes: Their size.
         digests: Digest by name of every parameter of the running model; of an adapter's tensors for ``lora``. What a kernel has
             packed away is ``NAME (as it computes)``: a digest of its answer to one input, for this machine alone.
-        changed: The names whose digests are not those before the update; of an adapter, not those of the adapter before.
+        changed: The names whose digests are not those before the update; for ``lora``, not those of the adapter before.
         received: Digest by checkpoint name of what came, where ``load_weights`` took it.
         not_finite: The names of tensors with NaN or infinite values.
         unannounced: The names of tensors that had changed already when the update began.

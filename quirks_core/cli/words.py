@@ -92,7 +92,7 @@ def _clauses(match: Match, holds: bool, *, is_and: bool) -> Iterator[str]:
 
 
 def _with_typed_values(match: All | AnyOf) -> Iterator[Match]:
-    """Yields the parts; of a conjunction, "the user sets it" and "it is this value" as one."""
+    """Yields the parts; "the user sets it" and "it is this value" in a conjunction are one."""
     conditions = [part for part in match.parts if isinstance(part, Condition)] if isinstance(match, All) else []
     values = {f"typed.{part.name}": part for part in conditions if part.operator == "one_of"}
     set_to = {part.name: values[part.name] for part in conditions if part.name in values}

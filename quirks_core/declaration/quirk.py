@@ -120,7 +120,7 @@ class Quirk:
         examples: Runs with the verdict and the outcome that each must get; `quirks_core.testing.contract` checks them.
         supersedes: Ids of the quirks that this one replaces in the runs where it is active.
         cost: The cost while it is active, measured if possible.
-        crash: Of a quirk of severity ``CRASH``: the error with which the engine ends without it, as a regular expression. Only
+        crash: The error, as a regular expression, with which the engine ends without a quirk of severity ``CRASH``. Only
             with this error does an engine that dies, or does not start, count as evidence.
         location: File and line of the declaration; taken from the caller, and ignored in comparisons.
     """

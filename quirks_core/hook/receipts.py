@@ -1,4 +1,4 @@
-"""The file that receipts are written to: of every engine that the processes of a run bring up, as JSON.
+"""The file that receipts are written to, as JSON: one for every engine that the processes of a run bring up.
 
 All processes on a machine that have the same MODEL_QUIRKS_RECEIPT write into one file, each under a lock. Machines that share
 no file system have a file each.
@@ -32,7 +32,7 @@ class Receipts(Record):
         engines: A receipt for every engine core.
         front_ends: The processes that planned, or took the plan of the process that started them: scripts and API servers.
         problems: Why an engine got no receipt.
-        accounts: Of every engine core that got new weights, what became of them.
+        accounts: What became of new weights, for every engine core that got some.
     """
 
     engines: tuple[Receipt, ...] = ()

@@ -68,7 +68,7 @@ class Proposal:
         return holds(self.relation, self.operand, value)
 
     def parts(self) -> Iterator[Proposal]:
-        """Yields a proposal for every key of a mapping; of any other value, the proposal itself."""
+        """Yields a proposal for every key of a mapping; for any other value, the proposal itself."""
         if self.relation is not Relation.EQUALS or not isinstance(self.operand, dict):
             yield self
             return

@@ -81,7 +81,7 @@ def _with_inverse(option: ServeOption) -> ServeOption:
 
 
 def members(type_: Any) -> tuple[Any, ...]:
-    """Returns the kinds of a union, None included; of another type, the type alone."""
+    """Returns the kinds of a union, None included; for another type, the type alone."""
     return get_args(type_) if get_origin(type_) in (Union, UnionType) else (type_,)
 
 

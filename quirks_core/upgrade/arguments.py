@@ -32,7 +32,7 @@ class Suggestion:
     """A change of the run that the source suggests.
 
     Attributes:
-        path: The argument that is used, with dots for what is in it; of the server, the option.
+        path: The argument that is used, with dots for what is in it; an option of the server by its name.
         instead: The argument that takes its place; empty if it is to be left out.
         finding: Its entry in the report.
     """

@@ -27,9 +27,9 @@ class Judged:
     """The judgements of two releases.
 
     Attributes:
-        before: Of the release that the run uses.
-        after: Of the release in question.
-        changed: Of the release in question, on the run with the suggested changes; None if there are none.
+        before: The judgement of the release that the run uses.
+        after: The judgement of the release in question.
+        changed: Its judgement of the run with the suggested changes; None if there are none.
         names: The two releases, as the report calls them.
         platform: The platform of the run; None if it is not known.
     """
