@@ -200,7 +200,7 @@ def scoring_params(*, whole: bool = False) -> Any:
     """Builds the parameters of a request that computes the logprobs of its prompt; it must generate one token besides.
 
     Args:
-        whole: Of every token of the vocabulary, not only of the prompt's own; the engine needs ``max_logprobs=-1``.
+        whole: Logprobs of every token of the vocabulary, not only of the prompt's own; the engine needs ``max_logprobs=-1``.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind

@@ -82,7 +82,7 @@ class ActorSet:
 
         Raises:
             RankError: An engine died, or does not follow although another has failed.
-            QuirksError: Of those that failed, the first one's error.
+            QuirksError: The first error of those that failed.
         """
         found = await self.outcomes(method, *arguments, each=each, **named)
         for item in found:

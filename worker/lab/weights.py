@@ -29,8 +29,8 @@ class Match(Record):
     Attributes:
         folder: The checkpoint.
         equal: Common names of the tensors that are equal, byte by byte.
-        different: Of those that are not.
-        incomparable: Of those that the engine packs, quantises, computes, or lays out in its own way.
+        different: Names of those that are not.
+        incomparable: Names of those that the engine packs, quantises, computes, or lays out in its own way.
     """
 
     folder: str

@@ -24,11 +24,11 @@ class Arrival:
     Attributes:
         number: The engine's last update.
         arrived: Common names of the engine's tensors that are the trainer's, byte by byte.
-        missing: Of those that are not: an older value, or another one.
-        incomparable: Of those that the engine lays out or computes in its own way, and that give no sign of a fault.
+        missing: Names of those that are not: an older value, or another one.
+        incomparable: Names of those that the engine lays out or computes in its own way, and that give no sign of a fault.
         changed_share: Which share of its tensors changed since the comparison before; None at the first.
         norms: By common name the L2 norm of the trainer's update since then, estimated from at most 4096 values of each.
-        age: Of how many of the trainer's states ago the engine's weights are; None if they are of none that is known.
+        age: How many of the trainer's states ago the engine's weights are from; None if they are of none that is known.
         verdict: What is wrong, in words; empty if nothing is.
     """
 

@@ -27,7 +27,7 @@ class TrainerLoadError(QuirksError):
 class TrainerOptions:
     """How the trainer computes."""
 
-    dtype: str | None = None  #: of the weights: ``float32``, ``bfloat16`` or ``float16``; the checkpoint's if None
+    dtype: str | None = None  #: the weights' dtype: ``float32``, ``bfloat16`` or ``float16``; the checkpoint's if None
     attn_implementation: str | None = None  #: attention, as transformers calls it; transformers' choice if None
     #: ``float32`` computes the product of the language-model head in float32; ``model`` or None in the dtype of the rest
     head_dtype: str | None = None

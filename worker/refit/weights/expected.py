@@ -58,7 +58,7 @@ class Expected:
     """What an engine should have.
 
     Attributes:
-        digests: By common name the digests that are right: of the whole tensor, of each rank's part, in each dtype.
+        digests: The right digests by common name: of the whole tensor, of each rank's part, in each dtype.
         whole: Whether the digests are of every byte.
         samples: Some values of each tensor, float32 on the CPU, by common name.
         sizes: How many values each has.

@@ -21,9 +21,9 @@ class Place(NamedTuple):
     """Where a tensor lies.
 
     Attributes:
-        address: Of the memory that it is a part of.
-        size: Of that memory, in bytes.
-        offset: Of the tensor in it, in bytes.
+        address: The address of the memory that it is a part of.
+        size: The size of that memory, in bytes.
+        offset: The offset of the tensor in it, in bytes.
     """
 
     address: int
