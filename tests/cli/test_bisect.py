@@ -70,7 +70,7 @@ def test_the_quirks_that_explain_how_a_command_ends_are_named(bisected, code, ex
     assert (outcome.json["explanations"], outcome.json["summary"]) == (explanations, summary)
 
 
-def test_two_ways_to_fail_are_one_outcome_and_a_finding_without_explanation(bisected):
+def test_two_ways_to_fail_count_as_one_outcome(bisected):
     outcome = bisected(f"os.kill(os.getpid(), 9) if {X!r} in off else sys.exit(3)")
 
     assert (outcome.code, outcome.json["explained"], outcome.json["explanations"]) == (1, False, [])
@@ -86,7 +86,7 @@ def test_the_time_limit_is_a_failure(bisected, only_y):
     assert [run["status"] for run in outcome.json["runs"]] == [None, 0, None, 0]
 
 
-def test_ctrl_c_ends_the_command_and_says_where_the_output_is(tmp_path):
+def test_ctrl_c_ends_the_command_with_the_place_of_its_output(tmp_path):
     file = tmp_path / "pid"
     stubborn = (
         f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); open({str(file)!r}, 'w').write(f'{{os.getpid()}}\\n');"
@@ -124,7 +124,7 @@ def test_the_output_is_kept_in_a_log_for_each_run_unless_it_is_to_be_shown(progr
     assert (json.loads(shown.stdout)["logs"], list((tmp_path / "verbose").iterdir())) == (None, [])
 
 
-def test_a_person_sees_every_run_with_its_size_result_and_seconds(quirks):
+def test_the_text_output_describes_every_run(quirks):
     outcome = quirks("bisect", *command(f"sys.exit(3 if {X!r} in off else 0)"))
 
     first, second, *_ = outcome.out.splitlines()
@@ -135,7 +135,7 @@ def test_a_person_sees_every_run_with_its_size_result_and_seconds(quirks):
     assert outcome.err == ""
 
 
-def test_what_is_disabled_already_stays_so_in_every_run_and_is_no_candidate(bisected, monkeypatch):
+def test_a_quirk_that_is_disabled_already_stays_disabled_in_every_run(bisected, monkeypatch):
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", X)
 
     outcome = bisected(f"sys.exit(not ({{{X!r}, {Z!r}}} <= off and {Y!r} in off))", "--disable", Z)
@@ -144,21 +144,25 @@ def test_what_is_disabled_already_stays_so_in_every_run_and_is_no_candidate(bise
     assert {X, Z}.isdisjoint(outcome.json["candidates"])
 
 
-def test_the_candidates_are_the_quirks_in_force_for_a_run_and_without_one_all_that_are_installed(
-    bisected, model, install, tmp_path
-):
+def test_the_candidates_of_a_run_are_the_quirks_in_force_for_it(bisected, model, install, tmp_path):
     file = tmp_path / "ran"
     install("acme-seed", THIRD_PARTY)
 
     of_a_run = bisected("pass", "--model", model("gemma3_text")).json["candidates"]
-    of_none = bisected("sys.exit('acme-seed' in off)")
     nothing = bisected(f"open({str(file)!r}, 'w')", "--model", model(), "--disable", "all")
 
     assert (Y in of_a_run, X in of_a_run) == (True, False)
-    assert {X, Y, Z} <= set(of_none.json["candidates"])
-    assert of_none.json["explanations"] == [["acme-seed"]]
     assert (nothing.code, nothing.json["candidates"], file.exists()) == (1, [], False)
     assert "nothing to disable" in nothing.json["summary"]
+
+
+def test_the_candidates_without_a_run_are_all_installed_quirks(bisected, install):
+    install("acme-seed", THIRD_PARTY)
+
+    of_none = bisected("sys.exit('acme-seed' in off)")
+
+    assert {X, Y, Z} <= set(of_none.json["candidates"])
+    assert of_none.json["explanations"] == [["acme-seed"]]
 
 
 def test_the_command_keeps_its_own_double_dash(quirks):
@@ -188,7 +192,7 @@ def test_what_cannot_be_run_is_a_usage_error(quirks, messages, arguments):
     messages(outcome.err.splitlines()[-1])
 
 
-def test_a_file_that_the_system_cannot_execute_is_a_usage_error_and_leaves_no_folder(quirks, tmp_path):
+def test_a_file_that_the_system_cannot_execute_is_a_usage_error(quirks, tmp_path):
     file = tmp_path / "strange"
     file.write_bytes(b"\x7fELF, but not really")
     file.chmod(0o755)

@@ -41,7 +41,7 @@ def test_the_same_plan_is_one_line(quirks, planned):
     assert (outcome.code, outcome.out) == (0, f"the same plan: {digest[:12]}\n")
 
 
-def test_what_differs_is_reported_with_both_sides_as_json_and_as_lines(quirks, planned):
+def test_every_difference_is_reported_with_both_sides(quirks, planned):
     a, b = planned("a.json", *OLD), planned("b.json", *NEW, "--purpose", "eval")
 
     found, shown = quirks("diff", a, b, "--json"), quirks("diff", a, b)

@@ -33,7 +33,7 @@ def found_about(examined, subject):
     return [finding["message"] for finding in examined.json if finding["subject"] == subject]
 
 
-def test_a_sound_installation_has_no_errors_and_every_finding_says_how_bad_about_what_and_why(quirks):
+def test_a_sound_installation_has_no_errors(quirks):
     examined, shown = quirks("doctor", "--json"), quirks("doctor")
 
     assert (examined.code, subjects(examined, "error"), shown.code) == (0, [], 0)
@@ -46,7 +46,7 @@ def test_a_sound_installation_has_no_errors_and_every_finding_says_how_bad_about
     assert "quirks loaded, 0 plugins broken" in shown.out
 
 
-def test_problems_come_first_and_what_is_ok_is_a_count_without_verbose(quirks, install):
+def test_the_doctor_lists_problems_first_then_counts_what_is_ok(quirks, install):
     install("zzz-broken", RAISES)
 
     short, whole, examined = quirks("doctor"), quirks("doctor", "--verbose"), quirks("doctor", "--json")
@@ -63,7 +63,7 @@ def test_problems_come_first_and_what_is_ok_is_a_count_without_verbose(quirks, i
 @pytest.mark.parametrize(
     "source", [RAISES, "QUIRK = 3\n", "def QUIRK(): ...\n", "import sys\nsys.exit(5)\n", "syntax error\n", ""], ids=repr
 )
-def test_a_broken_plugin_is_one_named_row_whatever_broke_it_and_exit_code_3(quirks, install, monkeypatch, source):
+def test_a_broken_plugin_is_one_error_with_exit_code_3(quirks, install, monkeypatch, source):
     install("acme-broken", source)
     monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")  # which does not keep the doctor from the other rows
 
@@ -153,7 +153,7 @@ def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):
     assert all("no run on this installation needs the patch" in note for note in notes)
 
 
-def test_isolated_the_doctor_survives_what_would_end_it_and_holds_every_plugin_against_the_laws(quirks, install):
+def test_the_isolated_doctor_judges_every_plugin_in_a_process_of_its_own(quirks, install):
     install("acme-crash", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     install("acme-patch", {"acme-patch": "acme_patch:QUIRK"}, ray="", acme_patch=f"import ray\n{DRIFTED}")
 
@@ -221,7 +221,7 @@ def test_of_a_run_it_says_how_well_each_quirk_is_proven_for_these_versions(quirk
     assert found_about(here, "cpu-moe-expert-parallel") == []  # which does not concern it
 
 
-def test_of_a_run_it_names_quirks_that_nobody_has_tested_and_those_that_cannot_be_decided(quirks, install, moe):
+def test_the_doctor_notes_every_quirk_of_a_run_that_is_not_certain(quirks, install, moe):
     declared = """
 from quirks_core import Affected, Default, Quirk, Severity, model_type, report
 QUIRK = Quirk(

@@ -26,9 +26,7 @@ CP = ("--set", "train.context_parallel_size=2")
         "other models", "dormant", "active", "unknown", "off", "one leaf of several", "refuses", "patches", "was left open",
     ],
 )  # fmt: skip
-def test_the_state_what_decided_about_it_and_what_it_does_are_all_that_is_printed(
-    quirks, model, messages, quirk, model_type, options
-):
+def test_explain_prints_the_state_of_a_quirk_with_its_reasons(quirks, model, messages, quirk, model_type, options):
     messages(quirks("explain", quirk, "--model", model(model_type, num_experts=8), *options).out)
 
 
@@ -55,7 +53,7 @@ QUIRK = Quirk(
 """
 
 
-def test_a_negation_says_what_it_wanted_and_got_the_contrary_of(quirks, model, install):
+def test_a_negation_is_explained_by_the_opposite_condition(quirks, model, install):
     install("acme-not", NEGATED)
 
     explained = quirks("explain", "acme-not", "--model", model(GEMMA), *CP, "--set", "engine.seed=1")

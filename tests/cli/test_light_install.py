@@ -72,9 +72,7 @@ def folder(tmp_path):
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_a_command_that_needs_an_engine_is_one_line_with_what_is_missing_and_the_extra_that_brings_it(
-    light, folder, command, message
-):
+def test_a_command_that_lacks_a_package_names_the_extra_that_brings_it(light, folder, command, message):
     command = [str(folder) if word == "." else word for word in command]
 
     done, as_json = light(*command), light(*command, "--json")

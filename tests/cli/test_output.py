@@ -30,7 +30,7 @@ def redirected(model):
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_an_output_that_takes_nothing_is_one_line_and_exit_code_2(redirected, arguments, redirection, message, unbuffered):
+def test_an_output_that_cannot_be_written_is_an_error_of_one_line(redirected, arguments, redirection, message, unbuffered):
     done = redirected(arguments, redirection, PYTHONUNBUFFERED=unbuffered)
 
     assert (done.returncode, done.stderr) == (2, message)

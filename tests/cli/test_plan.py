@@ -41,7 +41,7 @@ def test_the_json_has_the_keys_that_are_promised(quirks, model):
     assert len(plan["digest"]) == 64
 
 
-def test_the_json_is_sorted_and_the_same_in_every_process(model, program):
+def test_the_json_is_the_same_in_every_process(model, program):
     options = ["--set", "refit.scope=state_dict", "--set", "engine.seed=1", "--assume", "torch==2.8.0", "--json"]
 
     first, second = (
@@ -62,7 +62,7 @@ def test_the_worker_makes_the_plan_that_the_command_line_shows(quirks, model, tm
     assert worker.plan.digest == quirks("plan", "--config", file, "--json").json["digest"]
 
 
-def test_what_applies_what_sleeps_and_what_is_off_are_groups_below_the_versions(quirks, model):
+def test_a_plan_groups_the_quirks_by_their_state(quirks, model):
     planned = quirks("plan", "--model", model(GEMMA), *NEW, "--disable", "logprobs")
 
     first, *groups, last = planned.out.split("\n\n")
@@ -78,7 +78,7 @@ def test_what_applies_what_sleeps_and_what_is_off_are_groups_below_the_versions(
 SERVE = ("plan", "--purpose", "rollout", "--", "vllm", "serve")
 
 
-def test_what_is_undecided_is_one_line_that_names_the_missing_facts_and_verbose_gives_each_reason(quirks, model):
+def test_undecided_quirks_share_one_line_unless_verbose(quirks, model):
     arguments = (*SERVE, model())
 
     short, whole = quirks(*arguments).out, quirks("plan", "--verbose", *arguments[1:]).out
@@ -97,7 +97,7 @@ def test_what_is_undecided_is_one_line_that_names_the_missing_facts_and_verbose_
     assert "\n  --set train.sequence_parallel=… decides cp-sequence-parallel\n" in whole
 
 
-def test_what_the_hook_cannot_put_into_force_is_advised_and_what_our_worker_does_is_in_force(quirks, model):
+def test_a_plan_advises_only_what_its_engine_does_not_put_into_force(quirks, model):
     hook = quirks("plan", "--json", *SERVE[1:], model())
     ours = quirks("plan", "--json", "--model", model(), "--set", "train.sequence_packing=true")
 
@@ -108,7 +108,7 @@ def test_what_the_hook_cannot_put_into_force_is_advised_and_what_our_worker_does
     assert all(entry.keys() == {"quirks", "what", "why", "how", "required"} for entry in hook.json["in_force"])
 
 
-def test_a_refused_plan_shows_every_reason_with_remedy_and_switch(quirks, model):
+def test_a_refused_plan_shows_every_reason_with_its_ways_out(quirks, model):
     train = ("--set", "train.context_parallel_size=2", "--set", "train.sequence_packing=true")
 
     planned = quirks("plan", "--model", model(GEMMA), *DUMMY, *OLD, *train)
@@ -141,7 +141,7 @@ def test_every_assumption_is_marked_in_the_context(quirks, model):
 
 
 @pytest.mark.parametrize("slot", ["engine.swap_spaces", "engine.vllm_kwargs.swap_spaces"])
-def test_an_assumed_engines_arguments_are_not_held_against_the_installed_one_and_the_plan_says_so(quirks, model, slot):
+def test_the_arguments_of_an_assumed_engine_are_not_checked(quirks, model, slot):
     here = quirks("plan", "--model", model(), "--set", f"{slot}=4")
     assumed = quirks("plan", "--model", model(), "--set", f"{slot}=4", *OLD, "--json")
 
@@ -155,7 +155,7 @@ def test_an_assumed_engines_arguments_are_not_held_against_the_installed_one_and
 UNSENT = ("--set", "refit.scope=parameters", "--set", "engine.load_format=dummy")
 
 
-def test_options_to_paste_are_alone_on_standard_output_and_the_rest_is_on_standard_error(quirks, model):
+def test_standard_output_holds_only_the_options_to_paste(quirks, model):
     planned = quirks("plan", "--model", model(), "--format", "vllm-args")
 
     assert (planned.code, len(planned.out.splitlines())) == (0, 1)
@@ -164,7 +164,7 @@ def test_options_to_paste_are_alone_on_standard_output_and_the_rest_is_on_standa
     assert all(line.startswith("# ") for line in planned.err.splitlines())
 
 
-def test_python_and_env_print_their_form(quirks, model):
+def test_the_format_option_chooses_the_form_of_a_plan(quirks, model):
     shown = [quirks("plan", "--model", model(), "--format", name) for name in ("python", "env")]
 
     assert "logprobs_mode='processed_logprobs'," in shown[0].out.splitlines()
@@ -179,7 +179,7 @@ def test_nothing_of_a_refused_run_can_be_pasted(quirks, model):
     assert "refused: gemma4-layer-scalar" in " ".join(refused.err.split())
 
 
-def test_a_form_and_the_whole_plan_as_json_exclude_each_other(quirks, model):
+def test_a_form_excludes_the_whole_plan_as_json(quirks, model):
     assert quirks("plan", "--model", model(), "--format", "env", "--json").code == 2
 
 
@@ -196,22 +196,33 @@ def test_the_command_line_of_a_server_describes_a_run(quirks, model):
     assert for_training["context"]["settings"]["engine.load_format"] == "auto"
 
 
-def test_settings_are_laid_over_a_command_and_switches_hold_for_it(quirks, model):
+def test_settings_are_laid_over_a_command(quirks, model):
     command = ("--", "vllm", "serve", model())
 
     laid = quirks("plan", "--json", "--set", "refit.scope=state_dict", *command).json
-    off = quirks("plan", "--json", "--purpose", "rollout", "--disable", "rollout-logprobs-processed", *command).json
 
     assert laid["context"]["settings"]["refit.scope"] == "state_dict"
+
+
+def test_switches_hold_for_a_command(quirks, model):
+    command = ("--", "vllm", "serve", model())
+
+    off = quirks("plan", "--json", "--purpose", "rollout", "--disable", "rollout-logprobs-processed", *command).json
+
     assert "engine.logprobs_mode" not in off["changes"]
 
 
-def test_a_command_and_a_model_exclude_each_other_and_what_is_no_server_is_an_error(quirks, model):
+def test_a_command_excludes_a_model(quirks, model):
     twice = quirks("plan", "--model", model(), "--", "vllm", "serve", model())
+
+    assert twice.code == 2
+    assert "leave out --model" in twice.err
+
+
+def test_a_command_that_starts_no_server_is_an_error(quirks, model):
     other = quirks("plan", "--json", "--", "vllm", "bench", "latency")
     wrong = quirks("plan", "--", "vllm", "serve", model(), "--enforce-eagr")
 
-    assert (twice.code, other.code, wrong.code) == (2, 2, 2)
-    assert "leave out --model" in twice.err
+    assert (other.code, wrong.code) == (2, 2)
     assert "starts no server" in other.json["error"]
     assert "did you mean '--enforce-eager'" in " ".join(wrong.err.split())

@@ -117,7 +117,7 @@ def test_a_table_has_a_column_for_each_version_with_a_legend(quirks, model):
     assert f"{len(everything) - len(few)} other quirks" in outcome.out
 
 
-def test_an_equal_version_is_left_out_and_noted(quirks, model):
+def test_an_equal_version_is_left_out_with_a_note(quirks, model):
     line = ["plan", "--model", model(), "--vllm", "0.32.0, 0.32,0.31"]
 
     outcome = quirks(*line, "--json")
@@ -148,15 +148,20 @@ def test_what_a_context_has_worked_out_for_the_installed_version_does_not_count_
     assert row.cells["0.9.1"].state == "unknown"
 
 
-def test_the_configuration_counts_and_a_broken_plugin_is_one_warning_on_every_version(quirks, model, install, tmp_path):
+def test_the_configuration_holds_for_every_version(quirks, model, tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(f"model: {model()}\nquirks: {{disable: [logprobs]}}\n", encoding="utf-8")
+
+    outcome = quirks("plan", "--config", file, "--assume", "platform==cuda", "--vllm", "0.31,0.32", "--json")
+
+    assert states(outcome, "rollout-logprobs-processed") == {"0.31": "disabled", "0.32": "disabled"}
+
+
+def test_a_broken_plugin_is_one_warning_on_every_version(quirks, model, install):
     install("acme-broken", "raise RuntimeError('imported')\n")
-    line = ["plan", "--config", file, "--assume", "platform==cuda", "--vllm", "0.31,0.32"]
 
-    outcome = quirks(*line)
+    outcome = quirks("plan", "--model", model(), "--assume", "platform==cuda", "--vllm", "0.31,0.32")
 
-    assert states(quirks(*line, "--json"), "rollout-logprobs-processed") == {"0.31": "disabled", "0.32": "disabled"}
     assert [text for text in outcome.out.splitlines() if text.startswith("warning on 0.31, 0.32: ") and "acme-broken" in text]
     assert outcome.out.count("RuntimeError: imported") == 1
 

@@ -15,7 +15,7 @@ from worker.lab.kit.proof import Report
 from worker.lab.kit.prove import prove
 
 
-def test_a_quirk_without_evidence_ends_with_0_and_says_so(quirks, tmp_path):
+def test_a_quirk_without_evidence_is_inconclusive(quirks, tmp_path):
     as_json, as_text = tmp_path / "r.json", tmp_path / "r.md"
 
     outcome = quirks("prove", "cp-vlm", "--json", "--output", as_json, "--markdown", as_text)
@@ -26,7 +26,7 @@ def test_a_quirk_without_evidence_ends_with_0_and_says_so(quirks, tmp_path):
     assert as_text.read_text(encoding="utf-8") == Report.read(as_json).markdown()
 
 
-def test_a_person_sees_the_conclusion_and_why(quirks):
+def test_the_text_output_explains_the_conclusion(quirks):
     outcome = quirks("prove", "cp-vlm")
 
     assert outcome.code == 0
@@ -63,7 +63,7 @@ def test_a_cpu_that_a_quirk_does_not_concern_leaves_the_proof_of_one_that_it_doe
     assert "| `cpu-amx-mla` | INCONCLUSIVE (amx) | as it was |" in Report.read(file).markdown()
 
 
-def test_an_interrupted_run_keeps_its_proofs_and_changed_goes_on_there(quirks, tmp_path, monkeypatch):
+def test_an_interrupted_run_keeps_its_proofs_for_the_next_one(quirks, tmp_path, monkeypatch):
     file, ids = tmp_path / "r.json", ("cp-vlm", "ep-alone", "ep-flag")
     quirks("prove", "ep-flag", "--output", file)
 
@@ -82,7 +82,7 @@ def test_an_interrupted_run_keeps_its_proofs_and_changed_goes_on_there(quirks, t
     assert {proof.id for proof in Report.read(file).proofs} == set(ids)
 
 
-def test_a_report_goes_into_a_device_and_does_not_replace_it(quirks):
+def test_a_report_goes_into_a_device_without_replacing_it(quirks):
     reader, terminal = os.openpty()
     device = Path(os.ttyname(terminal))
 

@@ -24,7 +24,7 @@ def acme(install):
 @pytest.mark.parametrize(
     ("options", "state"), [(["--force", "deepscaler-eager"], "active"), (["--disable", "enforce_eager"], "disabled")], ids=str
 )
-def test_plan_and_explain_obey_a_switch_and_name_it(quirks, model, messages, options, state):
+def test_explain_obeys_a_switch_as_the_plan_does(quirks, model, messages, options, state):
     line = ["--model", model(), *options]
 
     verdicts = {verdict["id"]: verdict for verdict in quirks("plan", *line, "--json").json["verdicts"]}

@@ -30,7 +30,7 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("", 0), (f"{LOST}: <b>layers.1</b>", 1)])
-def test_a_runs_updates_are_drawn_by_layer_and_step_as_a_page_and_an_image(quirks, run, tmp_path, verdict, code):
+def test_the_updates_of_a_run_are_drawn_by_layer(quirks, run, tmp_path, verdict, code):
     outcome = quirks("weights", run(verdict), "--output", tmp_path / "pictures", "--json")
 
     assert outcome.code == code
