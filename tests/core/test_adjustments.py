@@ -78,7 +78,7 @@ def test_a_relation_slot_or_operand_that_cannot_be_is_an_error_where_it_is_decla
         (lambda: Default("engine.seed", 1, when=purpose), r"Default: when must be made by quirks_core\.declaration\.match"),
     ],
 )
-def test_texts_and_conditions_are_checked_where_they_are_declared(make, words):
+def test_an_adjustment_is_checked_where_it_is_declared(make, words):
     with pytest.raises(DeclarationError, match=words):
         make()
 
@@ -95,7 +95,7 @@ def test_texts_and_conditions_are_checked_where_they_are_declared(make, words):
         (TARGET, {"adds": "m:a", "expects": "0" * 12}, "what is added has no source before, so leave expects out"),
     ],
 )
-def test_a_patch_names_target_code_and_the_source_it_was_written_against(target, given, words):
+def test_a_patch_is_checked_where_it_is_declared(target, given, words):
     with pytest.raises(DeclarationError, match=words):
         Patch(target, **given)
 

@@ -31,7 +31,7 @@ def plan(plan_of):
     return plan_of([Default(f"env.{VARIABLE}", "0"), Default("engine.seed", 1)])
 
 
-def test_variables_are_set_and_the_plan_is_handed_down(plan):
+def test_applying_a_plan_changes_the_environment(plan):
     applied = apply(plan)
 
     assert [(effect.slot, effect.before, effect.after) for effect in applied.effects] == [(f"env.{VARIABLE}", None, "0")]

@@ -40,9 +40,7 @@ def is_minimal(part, holds):
 
 @laws
 @given(items=st.permutations(NAMES), causes=CAUSES, passes=st.booleans())
-def test_of_a_monotone_command_the_smallest_causes_are_found_and_disabling_what_none_names_changes_nothing(
-    items, causes, passes
-):
+def test_the_smallest_causes_of_a_monotone_command_are_found(items, causes, passes):
     oracle = Oracle(lambda part: any(cause <= part for cause in causes))
     outcome = Oracle(lambda disabled: oracle.answer(disabled) is not passes)
 
@@ -61,7 +59,7 @@ def test_of_a_monotone_command_the_smallest_causes_are_found_and_disabling_what_
 
 @laws
 @given(items=st.lists(st.sampled_from(NAMES), unique=True, min_size=1), seed=st.integers(), share=st.floats(0, 1))
-def test_of_any_command_what_is_found_is_one_minimal_and_turns_the_first_outcome_into_the_second(items, seed, share):
+def test_the_causes_that_are_found_of_any_command_are_one_minimal(items, seed, share):
     coin = arbitrary(seed, share)
     oracle = Oracle(lambda part: part == frozenset(items) or coin(part))
 
@@ -82,8 +80,11 @@ def test_the_single_cause_among_many_is_found_in_logarithmic_time():
     assert len(oracle.asked) <= 2 + 2 * 10
 
 
-def test_what_holds_of_nothing_needs_no_item_and_what_does_not_hold_of_all_is_an_error():
+def test_what_holds_of_nothing_needs_no_item():
     assert ddmin(NAMES, lambda _: True) == ()
+
+
+def test_what_does_not_hold_of_all_is_an_error():
     with pytest.raises(ValueError, match="whole set"):
         ddmin(NAMES, lambda _: False)
 
@@ -108,14 +109,14 @@ def test_what_holds_of_nothing_needs_no_item_and_what_does_not_hold_of_all_is_an
         (lambda _: False, "no quirk explains it: the command fails with and without them"),
     ],
 )
-def test_the_summary_says_in_which_direction_and_whether_all_or_one(passes, summary):
+def test_the_summary_says_which_quirks_make_the_difference(passes, summary):
     finding = bisect(NAMES, passes)
 
     assert (str(finding), finding.explained) == (summary, "explains" not in summary)
 
 
 @pytest.mark.parametrize(("names", "asked"), [([], 0), (["q00"], 4), (NAMES, 4)])
-def test_what_no_candidate_changes_costs_the_base_runs_alone_and_none_without_candidates(names, asked):
+def test_a_command_that_no_candidate_changes_costs_only_the_base_runs(names, asked):
     oracle = Oracle(lambda _: True)
 
     finding = bisect(names, oracle)
@@ -125,7 +126,7 @@ def test_what_no_candidate_changes_costs_the_base_runs_alone_and_none_without_ca
 
 
 @pytest.mark.parametrize("liar", [frozenset(), frozenset(NAMES)], ids=["nothing disabled", "everything disabled"])
-def test_a_base_run_that_ends_differently_the_second_time_is_flaky_and_explains_nothing(liar):
+def test_a_base_run_that_ends_differently_the_second_time_is_flaky(liar):
     times = []
 
     def passes(disabled):

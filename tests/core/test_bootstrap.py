@@ -95,7 +95,7 @@ def test_without_a_plan_nothing_happens():
     assert (dict(os.environ), process.in_force()) == (before, None)
 
 
-def test_patches_are_installed_variables_set_and_both_acknowledged_with_the_digest(applied):
+def test_a_process_acknowledges_all_that_it_carries_out(applied):
     os.environ.pop("FAKE_VARIABLE")  # not by monkeypatch: it would put it back after the test
 
     process.carry_out(applied.plan.for_processes)
@@ -128,7 +128,7 @@ def test_a_second_call_changes_nothing(applied):
     assert importlib.import_module("fake_engine.module").Engine.step is patched
 
 
-def test_another_plan_replaces_the_first_and_undoes_its_patches(plan_for):
+def test_another_plan_undoes_the_patches_of_the_first(plan_for):
     second = plan_for("fake-step").for_processes
     process.carry_out(plan_for().for_processes)
 
@@ -161,7 +161,7 @@ def test_while_a_plan_is_in_force_another_cannot_be_applied(plan_for):
 
 
 @pytest.mark.parametrize("imported", ["before", "after"])
-def test_undoing_the_plan_takes_patches_and_what_keeps_errors_off(plan_for, tmp_path, imported):
+def test_undoing_the_plan_leaves_nothing_of_it(plan_for, tmp_path, imported):
     handlers = list(logging.getLogger("vllm").handlers)
     applied = apply(plan_for())
     process.keep_errors(tmp_path)
@@ -175,7 +175,7 @@ def test_undoing_the_plan_takes_patches_and_what_keeps_errors_off(plan_for, tmp_
     assert handed_down.PLAN_VARIABLE not in os.environ
 
 
-def test_without_a_plan_and_without_the_hook_nothing_is_imported():
+def test_the_bootstrap_imports_nothing_without_a_plan_or_the_hook():
     text = "import sys\nfrom quirks_core.bootstrap import bootstrap\nbefore = set(sys.modules)\nbootstrap()\n"
     text += "ours = sorted(name for name in sys.modules if name.startswith('quirks_core'))\n"
     text += "print(sorted(set(sys.modules) - before), ours, 'pydantic' in sys.modules)"
@@ -188,7 +188,7 @@ def test_without_a_plan_and_without_the_hook_nothing_is_imported():
     )
 
 
-def test_another_plan_with_the_same_patches_takes_the_place_of_one_and_leaves_them_untouched(plan_for):
+def test_another_plan_with_the_same_patches_leaves_them_untouched(plan_for):
     first = plan_for().for_processes
     second = first.model_copy(update={"context": "another run"})
     process.carry_out(first)
@@ -320,7 +320,7 @@ def prove(plan_for, start):
     return prove_with
 
 
-def test_the_receipt_of_an_engine_holds_its_core_and_its_workers(prove):
+def test_the_receipt_of_an_engine_holds_all_its_processes(prove):
     receipt, workers = prove(ANSWER % True, ANSWER % True)
 
     assert [row.pid for row in receipt.processes] == [os.getpid(), *workers]

@@ -97,14 +97,14 @@ def test_the_largest_id_counts_whatever_the_texts_of_tokens_look_like(checkpoint
     assert (found.fact("tokenizer.vocab_size"), found.fact("tokenizer.unknown_ids")) == (size, 50 - size)
 
 
-def test_a_vocabulary_that_is_a_list_and_tokens_of_the_settings_alone_count_too(checkpoint):
+def test_the_size_of_a_vocabulary_counts_tokens_of_every_form(checkpoint):
     unigram = {"added_tokens": [], "model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.0]], "unk_id": 0}}
 
     assert checkpoint({}, unigram).fact("tokenizer.vocab_size") == 2
     assert checkpoint({"added_tokens_decoder": {"9": {"content": "<x>"}}}, unigram).fact("tokenizer.vocab_size") == 10
 
 
-def test_rows_are_those_of_the_language_model_and_never_fewer_than_none(checkpoint):
+def test_unknown_ids_are_counted_by_rows_of_the_language_model(checkpoint):
     assert checkpoint({}, fast(), vocab_size=9, text_config={"vocab_size": 5}).fact("tokenizer.unknown_ids") == 2
     assert checkpoint({}, fast(), vocab_size=1).fact("tokenizer.unknown_ids") == 0
     assert checkpoint({}, fast(), vocab_size=None).fact("tokenizer.unknown_ids") is UNKNOWN
@@ -137,10 +137,13 @@ def test_tokens_that_end_a_sample_are_those_that_vllm_reads(checkpoint, generati
     assert checkpoint(files={"generation_config.json": generation}, eos_token_id=7).fact("model.stop_token_ids") == stops
 
 
-def test_without_any_tokenizer_its_facts_are_absent_and_with_one_that_is_not_read_unknown(checkpoint):
+def test_the_facts_of_a_missing_tokenizer_are_absent(checkpoint):
+    assert {checkpoint().fact(name) for name in CHECKPOINT_FACTS if name.startswith("tokenizer.")} == {None}
+
+
+def test_the_facts_of_a_tokenizer_that_is_not_read_are_unknown(checkpoint):
     names = [name for name in CHECKPOINT_FACTS if name.startswith("tokenizer.")]
 
-    assert {checkpoint().fact(name) for name in names} == {None}
     assert {checkpoint(files={"tokenizer.model": "binary"}).fact(name) for name in names} == {UNKNOWN}
     assert checkpoint("[]").fact("tokenizer.adds_bos") is UNKNOWN
     assert Checkpoint("/no/such/folder", None, None, {}).fact("tokenizer.adds_bos") is UNKNOWN
@@ -159,9 +162,7 @@ def test_files_are_read_once_until_they_change(checkpoint, monkeypatch):
     assert checkpoint({}, fast(vocab=30)).fact("tokenizer.vocab_size") == 30
 
 
-def test_a_run_has_the_facts_of_its_own_tokenizer_reads_nothing_unasked_and_its_json_stays_as_it_was(
-    checkpoint, tmp_path, monkeypatch
-):
+def test_a_run_reads_the_facts_of_its_own_tokenizer_when_they_are_asked_for(checkpoint, tmp_path, monkeypatch):
     model = checkpoint({"bos_token": "<s>"}, fast(post_processor=first("<s>")), model_type="qwen3")
     other = tmp_path / "other"
     other.mkdir()

@@ -59,7 +59,7 @@ def test_a_command_ends_as_it_does(code, status):
     assert child_process.run(python(code)) == status
 
 
-def test_a_command_has_the_given_environment_and_no_standard_input():
+def test_a_command_runs_in_the_given_environment_without_standard_input():
     code = "import os, sys; sys.exit(os.environ['ACME'] + sys.stdin.read())"
     lines: list[str] = []
 
@@ -68,7 +68,7 @@ def test_a_command_has_the_given_environment_and_no_standard_input():
     assert lines == ["here"]
 
 
-def test_output_and_errors_go_line_by_line_to_a_function_or_together_to_a_file(tmp_path):
+def test_all_output_goes_to_a_function_by_lines_or_to_a_file(tmp_path):
     code = "import sys; print('a\\nb', flush=True); print('c', file=sys.stderr)"
     lines: list[str] = []
 

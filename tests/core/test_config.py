@@ -47,7 +47,7 @@ def yaml(tmp_path):
     ],
     ids=repr,
 )
-def test_keys_and_variables_that_cannot_be_are_all_in_one_error(messages, values):
+def test_all_impossible_keys_are_in_one_error(messages, values):
     messages(problem(values))
 
 
@@ -79,9 +79,12 @@ def test_numbers_in_the_env_section_become_text(parse):
     assert parse(env={"VLLM_USE_V1": 0, "SECONDS": 30, "EMPTY": ""}).env == {"VLLM_USE_V1": "0", "SECONDS": "30", "EMPTY": ""}
 
 
-def test_a_plain_text_or_path_is_the_model_s_path_and_a_section_cannot_be_changed_afterwards(tmp_path, parse):
+def test_a_plain_text_or_path_is_the_path_of_the_model(tmp_path):
     assert GenerationConfig.parse({"model": "some/model"}).model.path == "some/model"
     assert GenerationConfig.parse({"model": tmp_path}).model.path == str(tmp_path)
+
+
+def test_a_section_cannot_be_changed_afterwards(parse):
     with pytest.raises(ValueError, match="frozen"):
         parse().engine.seed = 1
 
@@ -110,7 +113,7 @@ def test_the_purpose_decides_where_weights_come_from_unless_it_was_typed(parse, 
     assert parse(purpose=purpose, engine={"load_format": "x"}).slots()["engine.load_format"] == "x"
 
 
-def test_a_slot_is_typed_if_the_user_wrote_it_even_with_its_default_and_null_leaves_it_open(parse):
+def test_a_slot_is_typed_if_the_user_gave_it_a_value(parse):
     config = parse(engine={"tensor_parallel_size": 1, "dtype": None}, refit={"scope": "parameters"})
 
     assert parse().typed_slots() == frozenset()
@@ -118,15 +121,18 @@ def test_a_slot_is_typed_if_the_user_wrote_it_even_with_its_default_and_null_lea
     assert {"engine.dtype", None}.isdisjoint({*config.slots(), *map(str, config.slots().values())})
 
 
-def test_every_field_says_what_it_sets_and_every_default_suits_its_slot(parse):
+def test_every_field_says_what_it_sets(parse):
     sections = {type(part) for _, part in parse() if isinstance(part, Section)}
 
     assert len(sections) > 8
     assert [key for section in sections for key, field in section.model_fields.items() if not field.description] == []
+
+
+def test_every_default_suits_its_slot(parse):
     assert [why for name, value in parse().slots().items() if (why := SLOTS[name].problem(value))] == []
 
 
-def test_what_a_plan_changes_is_adjusted_and_the_rest_stays(parse):
+def test_only_what_a_plan_changes_is_adjusted(parse):
     config = parse(engine={"seed": 1}, sampling={"stop_token_ids": [7]}, env={"A": "0", "B": "0"})
     engine = {"engine.load_format": "auto", "engine.block_size": 32}
 
@@ -149,7 +155,7 @@ def test_what_a_program_overrides_counts_as_typed_by_nobody(parse):
     assert config.typed_slots() == {"engine.data_parallel_size", "engine.seed", "engine.block_size"}
 
 
-def test_settings_override_the_file_the_last_one_wins_and_they_count_as_typed(yaml):
+def test_settings_override_the_file(yaml):
     file = yaml("model: {path: some/model, tokenizer: t}\npurpose: eval\nengine:\n  seed: 1\n  max_model_len: 512\n")
     engine = ["engine.seed=2", "engine.seed=3", "engine.block_size=16", "engine.vllm_kwargs.max_logprobs=5"]
 
@@ -162,7 +168,7 @@ def test_settings_override_the_file_the_last_one_wins_and_they_count_as_typed(ya
     assert GenerationConfig.load(yaml("model: some/model\n"), settings=["model.revision=abc"]).model.path == "some/model"
 
 
-def test_a_file_may_merge_sections_and_override_them(yaml):
+def test_a_file_may_override_keys_of_a_section_that_it_merges(yaml):
     file = yaml("model: m\ntrain: &all {tensor_parallel_size: 2}\nengine: {<<: *all, seed: 1}\n")
 
     assert GenerationConfig.load(file).typed_slots() == {

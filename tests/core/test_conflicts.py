@@ -62,7 +62,7 @@ def ways_out(refusal):
 
 
 @pytest.mark.parametrize("wanted", CONFLICTS.values(), ids=list(CONFLICTS))
-def test_a_conflict_changes_nothing_and_names_everybody_with_what_they_want_and_a_switch_that_settles_it(conflict_of, wanted):
+def test_a_conflict_names_everybody_in_it_with_a_switch_that_settles_it(conflict_of, wanted):
     plan = conflict_of(wanted)
 
     listed = "\n".join(map(str, plan.refusals))

@@ -35,20 +35,29 @@ def quirk(write_modules, fake_distribution, make_quirk):
     return make
 
 
-def test_the_file_lies_in_the_package_of_the_declarations_and_none_is_an_empty_one(quirk, site, make_quirk):
+def test_the_file_lies_in_the_package_of_the_declarations(quirk, site, make_quirk):
     homeless = [make_quirk(location=Location("a.py", 1, module)) for module in ("", "fake_engine", "no_such.module", "..")]
 
     assert data_file.path_for(quirk()) == site / "fake_quirks" / "model_quirks.json"
-    assert (data_file.read_for(quirk()), [data_file.path_for(one) for one in homeless]) == (DataFile(), [None] * 4)
+    assert [data_file.path_for(one) for one in homeless] == [None] * 4
 
 
-def test_what_is_written_is_read_no_draft_is_left_and_a_quirk_that_is_not_in_it_is_new(quirk, site):
+def test_a_missing_file_reads_as_an_empty_one(quirk):
+    assert data_file.read_for(quirk()) == DataFile()
+
+
+def test_what_is_written_is_read(quirk, site):
     data = DataFile(since={"one": "0.1"}, fingerprints={TARGET: {"0" * 12: KnownSource(versions=("1.0",), lines="abcdef")}})
 
     data_file.write(data_file.path_for(quirk()), data)
 
     assert data_file.read_for(quirk()) == data
     assert sorted(file.name for file in (site / "fake_quirks").iterdir()) == ["__init__.py", "model_quirks.json"]
+
+
+def test_a_quirk_that_is_not_in_the_file_is_new(quirk):
+    data_file.write(data_file.path_for(quirk()), DataFile(since={"one": "0.1"}))
+
     assert [data_file.since(quirk(name=name), "0.3") for name in ("one", "two")] == ["0.1", "0.3"]
 
 
@@ -65,13 +74,13 @@ def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path):
         data_file.write(tmp_path / "no-such-folder" / "model_quirks.json", DataFile())
 
 
-def test_updating_keeps_releases_adds_new_quirks_and_forgets_those_that_are_gone(quirk):
+def test_updating_keeps_the_first_release_of_every_present_quirk(quirk):
     data = data_file.updated(DataFile(since={"one": "0.1", "gone": "0.1"}), (quirk(name="two"), quirk()), "0.3")
 
     assert data.since == {"one": "0.1", "two": "0.3"}
 
 
-def test_updating_adds_the_installed_source_where_a_quirk_expects_it_and_forgets_what_none_does(quirk, fake_distribution, site):
+def test_updating_keeps_only_sources_that_a_quirk_expects(quirk, fake_distribution, site):
     first = INSTALLED.fingerprint(TARGET)
     old = data_file.updated(DataFile(), (quirk(first),), "0.1")
     before = {first: KnownSource(versions=("1.0",), lines=line_digests(INSTALLED.attribute_source(TARGET)))}
@@ -89,13 +98,20 @@ def test_updating_adds_the_installed_source_where_a_quirk_expects_it_and_forgets
     assert (both, unknown, forgotten) == ({**before, **now}, before, now)
 
 
-def test_updating_twice_changes_nothing_and_sees_what_probes_expect_but_nothing_that_is_added(quirk):
+def test_updating_twice_changes_nothing(quirk):
     adds, asks = Patch("fake_engine:new", adds="mine:new"), FingerprintProbe(TARGET, fixed=(INSTALLED.fingerprint(TARGET),))
     quirks = (quirk(name="adds", adjustments=adds), quirk(name="asks", adjustments=adds, evidence=asks))
 
     once = data_file.updated(DataFile(), quirks, "0.1")
 
-    assert (data_file.updated(once, quirks, "0.2"), list(once.fingerprints)) == (once, [TARGET])
+    assert data_file.updated(once, quirks, "0.2") == once
+
+
+def test_updating_keeps_what_probes_expect_but_nothing_that_is_added(quirk):
+    adds, asks = Patch("fake_engine:new", adds="mine:new"), FingerprintProbe(TARGET, fixed=(INSTALLED.fingerprint(TARGET),))
+    quirks = (quirk(name="adds", adjustments=adds), quirk(name="asks", adjustments=adds, evidence=asks))
+
+    assert list(data_file.updated(DataFile(), quirks, "0.1").fingerprints) == [TARGET]
 
 
 def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, loaded):
@@ -108,7 +124,7 @@ def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, l
     assert "+     first = 2" in drift_of(item.quirk.adjustments[0], item.quirk, INSTALLED).lines
 
 
-def test_the_built_in_file_knows_every_built_in_quirk_and_every_source_that_one_expects():
+def test_the_built_in_file_covers_every_built_in_quirk():
     quirks = tuple(item.quirk for item in Registry.load().loaded if item.is_built_in)
 
     data = data_file.read_for(quirks[0])
@@ -117,7 +133,7 @@ def test_the_built_in_file_knows_every_built_in_quirk_and_every_source_that_one_
     assert set(data.fingerprints) == {target for target, _ in data_file._expected(quirks)}
 
 
-def test_a_conclusion_replaces_the_one_of_the_same_installation_and_goes_with_its_quirk(quirk):
+def test_a_conclusion_replaces_the_one_of_the_same_installation():
     first = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
     later = first.model_copy(update={"conclusion": "NOT NEEDED", "date": date(2026, 11, 2)})
     gpu = first.model_copy(update={"platform": "cuda"})
@@ -128,6 +144,12 @@ def test_a_conclusion_replaces_the_one_of_the_same_installation_and_goes_with_it
 
     assert data.proved == {"one": (later, gpu)}
     assert DataFile.model_validate_json(data.model_dump_json()) == data
+
+
+def test_a_conclusion_goes_with_its_paired_run(quirk):
+    found = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
+    data = data_file.with_proved(DataFile(), {"one": found})
+
     one = quirk(name="one", evidence=PairedRun("mine.scenarios:run"))
     assert data_file.updated(data, (one,), "0.1").proved == data.proved
     assert data_file.updated(data, (quirk(name="one"),), "0.1").proved == {}  # its paired run is gone
@@ -145,7 +167,7 @@ def test_a_rule_holds_where_its_record_says_that_a_workaround_was_needed(quirk):
     assert data_file.updated(updated, (quirk(),), "0.1").proved == data.proved
 
 
-def test_a_conclusion_on_one_model_runner_stands_beside_that_on_the_other_and_replaces_one_without_a_runner():
+def test_each_model_runner_has_a_conclusion_of_its_own():
     bare = Proved(platform="cuda", versions={"vllm": "0.33.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
     first, second = (bare.model_copy(update={"runner": runner}) for runner in ("v1", "v2"))
 
@@ -156,7 +178,7 @@ def test_a_conclusion_on_one_model_runner_stands_beside_that_on_the_other_and_re
     assert data.proved == {"one": (first, second)}
 
 
-def test_a_conclusion_of_a_kind_of_cpu_stands_beside_another_kinds_and_replaces_one_without_a_kind():
+def test_each_kind_of_cpu_has_a_conclusion_of_its_own():
     bare = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
     old, new = (bare.model_copy(update={"cpu": kind}) for kind in ("avx2", "amx"))
 

@@ -111,7 +111,7 @@ QUIRKS = st.builds(
 
 @settings(max_examples=50)
 @given(QUIRKS, QUIRKS)
-def test_every_declaration_is_json_survives_pickling_and_has_a_digest_of_its_own(one, two):
+def test_every_declaration_is_data_with_a_digest_of_its_own(one, two):
     copy = pickle.loads(pickle.dumps(one))  # noqa: S301 - our own bytes
 
     assert json.loads(json.dumps(encode(one), allow_nan=False)) == encode(one)
@@ -120,7 +120,7 @@ def test_every_declaration_is_json_survives_pickling_and_has_a_digest_of_its_own
     assert same(*parts) is (digest(one) == digest(two))  # examples and kind change no run
 
 
-def test_every_built_in_quirk_is_json_survives_pickling_and_has_a_digest_of_its_own():
+def test_every_built_in_quirk_is_data_with_a_digest_of_its_own():
     quirks = [item.quirk for item in Registry.load().loaded]
 
     assert pickle.loads(pickle.dumps(quirks)) == quirks  # noqa: S301 - our own bytes
@@ -145,7 +145,7 @@ CHANGES = {
 }
 
 
-def test_the_digest_sees_every_field_but_examples_kind_and_location(make_quirk):
+def test_the_digest_sees_every_field_that_can_change_a_run(make_quirk):
     seen = {name: value for name, value in CHANGES.items() if name not in ("examples", "kind")}
     digests = {digest(make_quirk(**{name: value})) for name, value in seen.items()}
     digests |= {digest(make_quirk(**{name: CHANGES[name]})) for name in ("examples", "kind")}

@@ -90,7 +90,7 @@ def fake_vllm(write_modules):
 
 
 @pytest.mark.usefixtures("fake_vllm")
-def test_names_types_and_defaults_are_found_through_aliases_imports_unions_and_literals():
+def test_arguments_are_read_from_every_form_of_declaration():
     expected = {
         "model": (str, "tiny"),
         "block_size": (int | None, None),
@@ -120,7 +120,7 @@ def test_names_types_and_defaults_are_found_through_aliases_imports_unions_and_l
 
 
 @pytest.mark.usefixtures("fake_vllm")
-def test_help_and_home_are_those_of_the_configuration_class_unless_the_argument_has_its_own():
+def test_an_argument_without_help_has_that_of_its_configuration_class():
     swap, block, cache, model = map(INSTALLED.arguments.find, ("swap", "block_size", "cache_dtype", "model"))
 
     assert (swap.help, swap.owner, swap.attribute) == ("Swap space, in GiB.", "CacheConfig", "swap_space")
@@ -129,7 +129,7 @@ def test_help_and_home_are_those_of_the_configuration_class_unless_the_argument_
 
 
 @pytest.mark.usefixtures("fake_vllm")
-def test_an_argument_s_slot_takes_what_its_type_takes_and_what_is_wrong_is_reported_with_the_nearest_name():
+def test_the_slot_of_an_argument_takes_what_its_type_takes():
     slot = installed_slot("engine.cache_dtype")
     problems = {
         ("engine.block_size", 16): None,
@@ -149,7 +149,7 @@ def test_an_argument_s_slot_takes_what_its_type_takes_and_what_is_wrong_is_repor
 
 
 @pytest.mark.usefixtures("fake_vllm")
-def test_a_value_that_is_not_listed_is_doubted_where_others_may_be_meant_and_wrong_where_they_cannot():
+def test_a_value_that_is_not_listed_is_doubted_where_a_plugin_may_add_it():
     doubt = (
         "engine.format: the installed vLLM does not list 'dumy'; did you mean 'dummy'? (listed: auto, dummy; a plugin may add"
     )
@@ -170,7 +170,7 @@ def test_an_engine_whose_arguments_cannot_be_read_leaves_every_name_open(write_m
     assert engine_problem("engine.no_such_argument", 1) is None
 
 
-def test_of_the_installed_vllm_every_argument_can_be_read_and_but_a_secret_be_a_slot():
+def test_every_argument_of_the_installed_vllm_but_a_secret_is_a_slot():
     slots = {name: installed_slot(f"engine.{name}") for name in INSTALLED.arguments.names()}
 
     assert len(slots) > 150

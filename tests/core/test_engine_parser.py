@@ -42,7 +42,7 @@ def test_code_of_a_release_starts_no_program(tree, code):
     assert "is not allowed here" in failure_of(tree(f"import os, subprocess; {code}"))
 
 
-def test_code_of_a_release_gets_no_secrets_and_no_plugins(tree, monkeypatch):
+def test_code_of_a_release_gets_neither_secrets_nor_plugins(tree, monkeypatch):
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "VLLM_API_KEY", "MODEL_QUIRKS", "PYTHONPATH"):
         monkeypatch.setenv(name, "hush")
 
@@ -52,7 +52,7 @@ def test_code_of_a_release_gets_no_secrets_and_no_plugins(tree, monkeypatch):
     assert "'VLLM_PLUGINS': ''" in found
 
 
-def test_a_requirement_that_the_import_needs_is_stubbed_and_named(tree):
+def test_a_requirement_that_the_import_needs_is_stubbed(tree):
     answer = judge(
         tree("import no_such_requirement.part; raise ValueError(no_such_requirement.part.Name)"), [Run(words=("M",))]
     )

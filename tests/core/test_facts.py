@@ -89,10 +89,13 @@ def test_a_missing_folder_is_a_usage_error_that_looks_nothing_up(path):
         ModelFacts.read(path)
 
 
-def test_a_file_is_no_model_folder_and_a_folder_without_weights_gets_a_remedy(checkpoint):
-    model = checkpoint()
+def test_a_file_is_no_model_folder(checkpoint):
     with pytest.raises(UsageError, match="is a file"):
-        ModelFacts.read(f"{model}/config.json")
+        ModelFacts.read(f"{checkpoint()}/config.json")
+
+
+def test_a_folder_without_weights_is_an_error_with_a_remedy(checkpoint):
+    model = checkpoint()
     with pytest.raises(UsageError, match=r"--set engine\.load_format=dummy"):
         require_weights(model)
 
@@ -117,7 +120,7 @@ def test_a_file_is_no_model_folder_and_a_folder_without_weights_gets_a_remedy(ch
         ({}, UNKNOWN),
     ],
 )
-def test_a_model_with_several_experts_is_a_mixture_and_one_that_does_not_say_is_unknown(make_context, config, count):
+def test_a_model_is_a_mixture_if_it_says_that_it_has_several_experts(make_context, config, count):
     context = make_context(config=config)
 
     assert context.fact("model.num_experts") is count
@@ -133,7 +136,7 @@ def test_a_model_with_several_experts_is_a_mixture_and_one_that_does_not_say_is_
         ((), None, 3, [1, 1, 1, None]),
     ],
 )
-def test_sizes_are_products_of_what_is_set_and_gpus_are_absent_where_none_are_named(make_context, sizes, gpus, nodes, products):
+def test_sizes_are_products_of_what_is_set(make_context, sizes, gpus, nodes, products):
     parallel = dict(zip(("tensor", "pipeline", "data"), sizes, strict=False))
     settings = {f"engine.{name}_parallel_size": size for name, size in parallel.items()}
     settings |= {"cluster.gpus_per_node": gpus, "cluster.num_nodes": nodes}
@@ -144,7 +147,7 @@ def test_sizes_are_products_of_what_is_set_and_gpus_are_absent_where_none_are_na
     assert [context.fact(name) for name in names] == products
 
 
-def test_a_fact_that_says_when_it_is_unknown_can_be_and_no_other_ever_is(make_context):
+def test_only_a_fact_that_says_when_it_is_unknown_can_be(make_context):
     of_files = dict.fromkeys(CHECKPOINT_FACTS, 1)  # whose values are another file's tests
     everything = make_context(config={"model_type": "qwen3_moe", "num_experts": 8}, cpu=frozenset(), gpu=90, extra=of_files)
     nothing = make_context(config={}, packages={}, platform=None, environment={"VLLM_A": "1"})
@@ -236,17 +239,22 @@ def test_every_name_that_no_run_has_is_distinguished_from_those_that_one_may_hav
     assert not any(map(is_known_fact, ("engine.hf_token.a", "typed.engine.hf_overrides.a", "refit.scope.a")))
 
 
-def test_a_key_counts_as_typed_even_with_the_default_value_and_so_does_a_variable_kept_in_one_place(gather):
-    context = gather({"VLLM_USE_V1": "0"}, engine={"tensor_parallel_size": 1})
+def test_a_key_counts_as_typed_even_with_the_default_value(gather):
+    context = gather(engine={"tensor_parallel_size": 1})
 
     answers = [typed(f"engine.{name}_parallel_size").trace(context).answer for name in ("tensor", "data")]
     assert answers == ["yes", "no"]
+
+
+def test_a_variable_of_the_environment_counts_as_typed(gather):
+    context = gather({"VLLM_USE_V1": "0"})
+
     assert (context.value("env.VLLM_USE_V1"), context.is_typed("env.VLLM_USE_V1")) == ("0", True)
     assert (context.value("env.VLLM_OTHER"), context.is_typed("env.VLLM_OTHER")) == (None, False)
     assert "env.VLLM_USE_V1" not in {*context.settings, *context.typed}
 
 
-def test_variables_are_those_that_quirks_ask_for_the_common_families_and_the_configurations(gather):
+def test_a_context_holds_only_variables_that_may_matter(gather):
     environ = dict.fromkeys(("NCCL_DEBUG", "NRL_X", "VLLM_USE_V1", "OMP_NUM_THREADS", "ASKED", "TYPED", "OTHER", "HOME"), "1")
 
     context = gather(environ, asked=["env.ASKED", "typed.env.TYPED", "engine.seed"], env={"OWN": "2", "NRL_X": "2"})
@@ -256,7 +264,7 @@ def test_variables_are_those_that_quirks_ask_for_the_common_families_and_the_con
 
 
 @pytest.mark.parametrize("name", ["VLLM_API_KEY", "NRL_TOKEN", "VLLM_SECRET_X", "NCCL_PASSWORD", "HF_TOKEN", "PATH"])
-def test_secrets_and_what_chooses_code_never_reach_a_context_whoever_sets_or_asks_for_them(gather, name):
+def test_neither_secrets_nor_search_paths_reach_a_context(gather, name):
     engine = {"hf_token": "s3cr3t"}
 
     context = gather({name: "s3cr3t"}, asked=[f"env.{name}", f"typed.env.{name}"], env={name: "s3cr3t"}, engine=engine)
@@ -264,11 +272,14 @@ def test_secrets_and_what_chooses_code_never_reach_a_context_whoever_sets_or_ask
     assert "s3cr3t" not in context.model_dump_json() + gather(engine={"vllm_kwargs": engine}).model_dump_json()
 
 
-def test_arguments_that_the_installed_vllm_does_not_take_are_all_in_one_error_and_the_others_are_slots(gather):
+def test_arguments_of_the_installed_vllm_are_slots(gather):
     context = gather(engine={"block_size": 16, "vllm_kwargs": {"max_logprobs": 5}})
 
     assert [context.value(name) for name in ("engine.block_size", "engine.max_logprobs")] == [16, 5]
     assert context.unchecked == ()
+
+
+def test_arguments_that_the_installed_vllm_does_not_take_are_all_in_one_error(gather):
     with pytest.raises(UsageError) as caught:
         gather(engine={"max_num_sequences": 4, "vllm_kwargs": {"kv_cache_dtyp": "fp8"}, "block_size": "16"})
     assert str(caught.value) == (
@@ -278,7 +289,7 @@ def test_arguments_that_the_installed_vllm_does_not_take_are_all_in_one_error_an
     )
 
 
-def test_the_keys_of_an_argument_that_is_a_mapping_are_facts_and_absent_where_nothing_has_them(gather):
+def test_the_keys_of_an_argument_that_is_a_mapping_are_facts(gather):
     context = gather(engine={"vllm_kwargs": {"kv_transfer_config": {"kv_connector": "Acme", "extra": {"size": 2}}}})
     named = "engine.kv_transfer_config"
 
@@ -290,11 +301,16 @@ def test_the_keys_of_an_argument_that_is_a_mapping_are_facts_and_absent_where_no
     assert is_known_fact(f"{named}.extra.size")
 
 
-def test_assumptions_replace_what_is_installed_and_its_arguments_are_accepted_and_said_to_be_unchecked(gather):
-    context = gather(engine={"no_such_argument": 1, "seed": 3}, assume=["vllm==0.9.1", "platform==rocm"])
+def test_assumptions_replace_what_is_installed(gather):
+    context = gather(assume=["vllm==0.9.1", "platform==rocm"])
 
     assert (context.packages["vllm"], context.platform, context.assumed) == ("0.9.1", "rocm", {"vllm"})
     assert [context.source_known(name) for name in ("vllm", "torch", "gone")] == [False, True, False]
+
+
+def test_arguments_of_an_assumed_engine_are_unchecked(gather):
+    context = gather(engine={"no_such_argument": 1, "seed": 3}, assume=["vllm==0.9.1", "platform==rocm"])
+
     assert (context.value("engine.no_such_argument"), context.unchecked) == (1, ("engine.no_such_argument",))
 
 
@@ -305,7 +321,7 @@ def test_only_those_packages_are_read_that_are_common_or_asked_for(gather, fake_
     assert "xformers" not in gather().packages
 
 
-def test_what_the_engine_takes_and_reads_is_known_from_its_source_unless_it_is_assumed(make_context, write_modules):
+def test_the_source_of_an_engine_says_what_it_takes_unless_it_is_assumed(make_context, write_modules):
     arguments = "class EngineArgs:\n    block_size: int = 1\n"
     envs = 'table = {\n    "VLLM_PORT": lambda: 1,\n}\n'
     write_modules({"vllm/__init__.py": "", "vllm/envs.py": envs, "vllm/engine/arg_utils.py": arguments})
@@ -321,7 +337,7 @@ def test_what_the_engine_takes_and_reads_is_known_from_its_source_unless_it_is_a
     assert assumed.fact("engine.gone") is None
 
 
-def test_a_context_is_frozen_knows_its_keys_and_survives_json_which_lists_names_in_order(make_context):
+def test_a_context_survives_json_with_its_names_in_order(make_context):
     names = frozenset({"vllm", "torch", "ray", "transformers", "flash-attn"})
     context = make_context(assumed=names, typed=names)
 
@@ -329,8 +345,16 @@ def test_a_context_is_frozen_knows_its_keys_and_survives_json_which_lists_names_
 
     assert RunContext.model_validate_json(written) == context
     assert (json.loads(written)["assumed"], json.loads(written)["typed"]) == (sorted(names), sorted(names))
+
+
+def test_a_context_is_frozen(make_context):
+    context = make_context()
+
     with pytest.raises(ValidationError, match="frozen"):
         context.platform = "xpu"
+
+
+def test_a_context_takes_only_keys_that_it_knows(make_context):
     with pytest.raises(ValidationError, match="Extra inputs"):
         make_context(colour="red")
 

@@ -18,7 +18,12 @@ def plugin_with(hook, prefix="fake-"):
     return f"{SEVERAL.replace('fake-', prefix)}@hookimpl\n{hook}\n"
 
 
-def test_facts_of_a_plugin_carry_its_distributions_name_and_a_quirk_can_match_on_them(load_fakes, make_context):
+def gives(facts, prefix):
+    """A plugin with two quirks that gives facts."""
+    return plugin_with(f"def quirks_facts():\n    return {facts}", prefix)
+
+
+def test_a_quirk_can_match_on_facts_of_a_plugin(load_fakes, make_context):
     hook = plugin_with("def quirks_facts(context):\n    return {'nodes': 4, 'name': context.model.name}")
     asks = hook.replace('make("fake-one")', 'make("fake-one", match=Fact("fake-dist.nodes").above(2))')
 
@@ -40,7 +45,7 @@ def test_facts_of_a_plugin_carry_its_distributions_name_and_a_quirk_can_match_on
         ("loop = {}\n    loop['a'] = loop\n    return loop", "must return JSON values by name"),
     ],
 )
-def test_a_facts_hook_that_fails_is_a_warning_and_the_plan_is_made(load_fakes, make_context, body, words):
+def test_a_facts_hook_that_fails_is_only_a_warning(load_fakes, make_context, body, words):
     plan = load_fakes(fake_facts=plugin_with(f"def quirks_facts():\n    {body}")).resolve(make_context())
 
     (warning,) = plan.warnings
@@ -63,26 +68,24 @@ def test_a_plugins_fact_cannot_stand_for_one_of_ours(quirk_registry, make_contex
     assert f"{distribution}.{key} is a fact of every run, not a plugin's to give" in note.text
 
 
-def test_a_fact_that_two_plugins_of_a_distribution_give_differently_is_unknown_and_a_broken_one_gives_none(
-    load_fakes, make_context
-):
-    def gives(facts, prefix):
-        return plugin_with(f"def quirks_facts():\n    return {facts}", prefix)
+def test_a_fact_that_two_plugins_of_a_distribution_give_differently_is_unknown(load_fakes, make_context):
+    registry = load_fakes(fake_a=gives({"n": 1, "same": 1}, "a-"), fake_b=gives({"n": 2, "same": 1}, "b-"))
 
-    registry = load_fakes(
-        fake_a=gives({"n": 1, "same": 1}, "a-"),
-        fake_b=gives({"n": 2, "same": 1}, "b-"),
-        fake_c=gives({"broken": 1}, "c-"),
-        fake_d=gives({"broken": 1}, "c-"),
-    )
+    plan = registry.resolve(make_context())
+
+    assert plan.context.extra == {"fake-dist.same": 1}
+    assert plan.warnings[-1].text == "fact fake-dist.n is unknown: two plugins of its distribution give it different values"
+
+
+def test_a_broken_plugin_gives_no_facts(load_fakes, make_context):
+    registry = load_fakes(fake_a=gives({"same": 1}, "a-"), fake_c=gives({"broken": 1}, "c-"), fake_d=gives({"broken": 1}, "c-"))
 
     plan = registry.resolve(make_context())
 
     assert ([row.name for row in registry.broken], plan.context.extra) == (["fake-c", "fake-d"], {"fake-dist.same": 1})
-    assert plan.warnings[-1].text == "fact fake-dist.n is unknown: two plugins of its distribution give it different values"
 
 
-def test_observers_see_plan_and_receipt_and_one_that_fails_is_reported(load_fakes, make_context):
+def test_an_observer_that_fails_does_not_keep_the_plan_from_the_others(load_fakes, make_context):
     sees = "def quirks_observe(plan, receipt):\n    seen.append((plan.digest, receipt))\n    return object()"
     registry = load_fakes(
         fake_a_sees="seen = []\n" + plugin_with(sees, "a-"),

@@ -52,7 +52,7 @@ def test_a_policy_that_changes_has_no_verdict():
     assert [engine.update(NAMES) for _ in range(5)] == [[]] * 5
 
 
-def test_an_update_that_changes_nothing_is_noted_and_a_second_one_is_a_warning_that_names_what_never_changed():
+def test_a_second_update_that_changes_nothing_is_a_warning():
     engine = Engine()
     engine.update(NAMES[:-1])
 
@@ -71,7 +71,7 @@ def test_what_is_over_can_be_said_again():
         assert kinds(engine.update()) == [("unchanged", False)]
 
 
-def test_the_first_update_may_bring_what_the_engine_started_with_and_one_step_a_learning_rate_of_zero():
+def test_the_first_update_or_a_single_later_one_may_change_nothing():
     engine = Engine()
 
     found = [engine.update(), engine.update(), engine.update(NAMES), engine.update(NAMES)]
@@ -106,7 +106,7 @@ def test_quantised_weights_that_round_to_the_same_values_are_no_warning():
     assert "does not reach what the engine computes with" in verdicts[False][1].text
 
 
-def test_one_chunk_of_the_model_is_named_at_the_second_update_and_a_whole_model_before_it_does_not_hide_it():
+def test_a_second_update_of_one_chunk_is_named_even_after_a_whole_model():
     chunk = ("model.layers.0.attn.weight",)
     engine = Engine()
     engine.update(NAMES, way="raw", received=dict.fromkeys(NAMES, "0"))
@@ -118,7 +118,7 @@ def test_one_chunk_of_the_model_is_named_at_the_second_update_and_a_whole_model_
     assert "changed 1 of 3 layers, and never model.layers.1, model.layers.2: no update brought them" in verdict.text
 
 
-def test_frozen_layers_that_were_sent_are_a_note_and_a_frozen_tower_is_nothing():
+def test_frozen_layers_that_were_sent_are_at_most_a_note():
     tower = tuple(f"visual.blocks.{index}.weight" for index in range(2))
     engine = Engine((*NAMES, *tower))
     sent = dict.fromkeys((*NAMES, *tower), "0")
@@ -148,7 +148,7 @@ def test_a_rank_without_an_entry_is_named():
     assert "came on 1 of 2 ranks (0)" in verdict.text
 
 
-def test_a_tensor_that_ranks_held_alike_must_stay_alike_and_their_own_parts_need_not():
+def test_a_tensor_that_ranks_held_alike_must_stay_alike():
     engine = Engine(ranks=2)
     engine.values[1]["embed.weight"] = 500
     engine.update(NAMES)
@@ -160,7 +160,7 @@ def test_a_tensor_that_ranks_held_alike_must_stay_alike_and_their_own_parts_need
     assert "1 tensor that all ranks held alike are different on them now: norm.weight" in verdict.text
 
 
-def test_values_that_are_not_finite_and_changes_past_vllm_are_named():
+def test_the_problems_of_an_update_are_named_until_the_next_one():
     engine = Engine()
 
     found = engine.update(NAMES, not_finite=("norm.weight",), unannounced=("embed.weight",))
@@ -199,7 +199,7 @@ def test_an_adapter_whose_modules_are_not_the_models_is_named(unmatched, is_grav
     assert f"'policy': {len(unmatched)} of its 2 modules are no modules of this model" in verdict.text
 
 
-def test_an_adapter_may_add_nothing_before_it_was_trained_and_not_ever_after():
+def test_an_adapter_may_add_nothing_only_before_it_was_trained():
     engine = Engine(LORA, has_lora=True)
 
     found = [engine.update(LORA, way="lora", adapter="policy", is_zero=True) for _ in range(3)]
@@ -227,11 +227,16 @@ def test_an_engine_that_is_too_far_behind_its_trainer_is_named():
     assert "3 updates old: the trainer has made 4, and 1 came" in verdict.text
 
 
-def test_the_variable_takes_a_mode_and_what_is_not_at_its_default():
+def test_the_variable_takes_a_mode_with_options():
     read = LedgerSettings.read
 
     assert read({}) == LedgerSettings()
     assert read({"MODEL_QUIRKS_LEDGER": "stop; unchanged=3; whole=1"}) == LedgerSettings(mode="stop", unchanged=3, whole=True)
+
+
+def test_a_wrong_value_of_the_variable_is_an_error():
+    read = LedgerSettings.read
+
     for text in ("wran", "warn;unchanged=0", "warn;often=1"):
         with pytest.raises(UsageError, match="it takes warn, stop or off"):
             read({"MODEL_QUIRKS_LEDGER": text})

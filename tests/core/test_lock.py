@@ -26,7 +26,7 @@ def registry(make_quirk, loaded):
 ONE, TWO = ("one", "dist-a", "1.0", {}), ("two", "dist-b", "2.0", {})
 
 
-def test_a_lock_is_what_is_loaded_and_survives_its_file(registry, tmp_path):
+def test_a_lock_survives_its_file(registry, tmp_path):
     file = tmp_path / "quirks.lock"
     lock = Lock.of(registry(ONE, TWO))
 
@@ -77,7 +77,7 @@ def test_a_place_that_cannot_be_read_or_written_is_a_usage_error(registry, tmp_p
         Lock.of(registry(ONE)).write(tmp_path / name)
 
 
-def test_a_pipe_or_a_device_is_written_to_and_not_replaced(registry, tmp_path):
+def test_a_pipe_is_written_to_without_being_replaced(registry, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -89,18 +89,24 @@ def test_a_pipe_or_a_device_is_written_to_and_not_replaced(registry, tmp_path):
     os.close(reader)
 
 
-def test_what_is_switched_off_may_be_missing_and_what_broke_since_is_not_loaded(fake_plugins, find_fakes):
+def test_a_quirk_that_is_switched_off_may_be_missing(fake_plugins, find_fakes):
     fake_plugins("fake-a", fake_one='QUIRK = make("fake-one")')
     fake_plugins("fake-b", fake_two='QUIRK = make("fake-two")')
     lock = Lock.of(Registry.load(find_fakes()))
     off = Switches.gather(command_line=SwitchNames(["distribution:fake-a"]), environ={})
 
     assert lock.differences(Registry.load(find_fakes(), switches=off)) == ()
+
+
+def test_a_quirk_that_broke_since_is_not_loaded(fake_plugins, find_fakes):
+    fake_plugins("fake-b", fake_two='QUIRK = make("fake-two")')
+    lock = Lock.of(Registry.load(find_fakes()))
+
     fake_plugins("fake-c", fake_two='QUIRK = make("fake-two")')  # a duplicate
     assert lock.differences(Registry.load(find_fakes())) == ("fake-two of fake-b 1.2 is not loaded",)
 
 
-def test_a_quirk_that_is_no_data_cannot_be_locked_and_is_named(registry):
+def test_a_quirk_that_is_no_data_cannot_be_locked(registry):
     class Own(Match):
         def trace(self, facts):
             raise NotImplementedError

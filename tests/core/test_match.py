@@ -42,7 +42,7 @@ IT, A, B = Fact("it"), Fact("a"), Fact("b")
 
 @pytest.mark.parametrize("left", ORDER)
 @pytest.mark.parametrize("right", ORDER)
-def test_and_or_and_not_follow_kleene(left, right):
+def test_the_operators_of_conditions_follow_kleene(left, right):
     a, b = LEAVES[left], LEAVES[right]
 
     assert (a & b).trace(FACTS).answer is min(left, right, key=ORDER.index)
@@ -89,7 +89,7 @@ BETWEEN = [(A.above(B), 4, 2), (A.below(B), 2, 4), (A.differs_from(B), 1, 2), (A
 
 
 @pytest.mark.parametrize(("condition", "answers"), COMPARED, ids=lambda value: getattr(value, "operator", ""))
-def test_a_condition_on_an_unknown_fact_is_unknown_and_on_an_absent_one_a_no(condition, answers):
+def test_a_condition_is_unknown_only_if_its_fact_is(condition, answers):
     unknown = condition.trace(Facts())
 
     assert {got: condition.trace(Facts(it=got)).answer for got in answers} == answers
@@ -109,7 +109,7 @@ def test_what_a_negation_wants_is_said_in_its_own_words(condition):
 
 
 @pytest.mark.parametrize(("condition", "a", "b"), BETWEEN, ids=lambda value: getattr(value, "operator", ""))
-def test_of_two_facts_an_absent_one_is_a_no_and_an_unknown_one_unknown(condition, a, b):
+def test_a_comparison_of_two_facts_is_unknown_only_if_one_of_them_is(condition, a, b):
     for facts, answer in (
         ({"a": a, "b": b}, YES),
         ({"a": b, "b": b}, NO),
@@ -140,21 +140,25 @@ def test_of_two_facts_an_absent_one_is_a_no_and_an_unknown_one_unknown(condition
         (~package("acme", fixed="2"), {"packages.acme": "1.5"}, "packages.acme: wanted not < 2, got 1.5"),
     ],
 )
-def test_a_leaf_says_fact_wanted_and_got(condition, facts, words):
+def test_a_leaf_compares_what_it_wanted_with_what_it_got(condition, facts, words):
     assert str(condition.trace(Facts(facts)).decisive) == words
 
 
-def test_a_trace_shows_every_leaf_with_its_own_answer_and_the_decisive_one_makes_the_answer():
+def test_a_trace_shows_every_leaf_with_its_own_answer():
     trace = (LEAVES[NO] & LEAVES[YES] & LEAVES[UNK]).trace(FACTS)
+
+    assert [leaf.fact for leaf in trace.leaves] == ["no", "yes", "missing"]
+    assert (~LEAVES[NO]).trace(FACTS).leaves == (Leaf("no", "false", False, YES),)
+
+
+def test_the_decisive_leaf_makes_the_answer():
     decisive = {
         "no": LEAVES[YES] & LEAVES[UNK] & LEAVES[NO],
         "missing": LEAVES[YES] & LEAVES[UNK],
         "yes": LEAVES[YES] & ~(LEAVES[NO] | LEAVES[UNK] | LEAVES[YES]),
     }
 
-    assert [leaf.fact for leaf in trace.leaves] == ["no", "yes", "missing"]
     assert all(match.trace(FACTS).decisive.fact == name for name, match in decisive.items())
-    assert (~LEAVES[NO]).trace(FACTS).leaves == (Leaf("no", "false", False, YES),)
 
 
 @pytest.mark.parametrize("condition", [condition for condition, *_ in (*BETWEEN, *COMPARED)], ids=lambda one: one.operator)
@@ -226,7 +230,7 @@ def test_a_match_knows_the_model_types_without_which_it_cannot_hold(match, types
     assert match.model_types() == types
 
 
-def test_every_comparison_matcher_and_keyword_of_an_example_is_on_the_page_for_authors():
+def test_all_that_an_author_can_match_on_is_on_the_page_for_authors():
     page = (Path(__file__).parents[2] / "docs" / "writing-a-quirk.md").read_text(encoding="utf-8")
     matchers = [name for name, value in inspect.getmembers(match, inspect.isfunction) if value.__module__ == match.__name__]
 

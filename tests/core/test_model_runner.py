@@ -47,7 +47,7 @@ def _drafts(method: str | None, **more: Any) -> dict[str, Any]:
         (_QWEN3, "0.1.dev5+g123", UNKNOWN),
     ],
 )
-def test_on_cuda_release_and_model_decide(model, version, runner):
+def test_the_release_decides_by_the_model_on_cuda(model, version, runner):
     assert _runner(model, vllm=version, platform="cuda") == runner
 
 
@@ -100,7 +100,7 @@ def test_a_draft_that_only_v2_has_makes_it_v2_for_every_model():
         ("cuda", "yes", UNKNOWN),
     ],
 )
-def test_the_variable_decides_and_else_the_platform(platform, variable, runner):
+def test_the_variable_decides_before_the_platform(platform, variable, runner):
     env = {} if variable is None else {"VLLM_USE_V2_MODEL_RUNNER": variable}
 
     assert _runner(_QWEN3, vllm="0.32.0", env=env, **({"platform": platform} if platform else {})) == runner

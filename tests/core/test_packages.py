@@ -33,7 +33,7 @@ from quirks_core.facts.packages import (
         (["platform==cpu", "cpu==avx2"], Assumptions({}, "cpu", frozenset())),
     ],
 )
-def test_assumptions_give_versions_and_platform(texts, found):
+def test_assumptions_describe_an_installation(texts, found):
     assert parse_assumptions(texts, more=["xformers"]) == found
 
 
@@ -81,7 +81,7 @@ def test_the_features_of_a_cpu_that_is_no_x86_are_unknown(monkeypatch, machine):
     assert cpu_kind(None) == ""
 
 
-def test_a_version_comes_from_metadata_and_what_is_not_installed_has_none(fake_distribution):
+def test_a_version_comes_from_installed_metadata(fake_distribution):
     fake_distribution("fake-versioned", "3.4")
 
     assert (installed_version("fake-versioned"), installed_version("no-such-distribution")) == ("3.4", None)
@@ -101,9 +101,7 @@ def test_a_version_comes_from_metadata_and_what_is_not_installed_has_none(fake_d
         ({}, None),
     ],
 )
-def test_platform_and_versions_are_known_from_metadata_and_the_cpu_build_counts_as_vllm(
-    monkeypatch, site, fake_distribution, versions, platform
-):
+def test_the_installation_is_known_from_metadata(monkeypatch, site, fake_distribution, versions, platform):
     monkeypatch.setattr("sys.path", [str(site)])
     for name, version in versions.items():
         fake_distribution(name, version)

@@ -119,9 +119,7 @@ def everything(engine):
         ("adds", "Engine.inherited", "added", lambda engine: engine.Base().inherited(), "inherited"),
     ],
 )
-def test_a_patch_does_what_it_says_where_it_says_and_undo_restores_exactly_what_was_there(
-    engine, kind, path, name, call, answer
-):
+def test_a_patch_is_in_force_until_it_is_undone(engine, kind, path, name, call, answer):
     before = everything(engine)
 
     installed = install(patch_of(kind, path, name), "q")
@@ -148,7 +146,7 @@ def test_a_function_that_calls_itself_by_name_goes_through_the_wrapper_every_tim
     assert importlib.import_module("fake_patches").count.calls == 4
 
 
-def test_wrappers_go_around_each_other_in_order_of_their_ids_whatever_came_and_went_first(engine):
+def test_wrappers_go_around_each_other_in_order_of_their_ids(engine):
     before = everything(engine)
     for order, undone in itertools.product(itertools.permutations("abc"), repeat=2):
         installed = {name: install(wrapper("Engine.step", f"wrap_{name}"), name) for name in order}
@@ -163,7 +161,7 @@ def test_wrappers_go_around_each_other_in_order_of_their_ids_whatever_came_and_w
         assert everything(engine) == before
 
 
-def test_the_same_patch_twice_counts_once_and_is_undone_once(engine):
+def test_the_same_patch_twice_counts_once(engine):
     patch = wrapper("Engine.step", "wrap_a")
     first, second = install(patch, "a"), install(patch, "a")
     install(wrapper("Engine.step", "wrap_b"), "b")
@@ -206,7 +204,7 @@ def test_an_installed_patch_knows_the_source_that_it_was_put_on():
     ],
     ids=["changed", "gone", "its class is gone", "exists by now", "its home is missing"],
 )
-def test_a_drifted_target_is_refused_and_nothing_is_changed(engine, patch, words):
+def test_a_drifted_target_is_refused(engine, patch, words):
     before = everything(engine)
 
     with pytest.raises(PatchDriftError, match=words):

@@ -55,7 +55,7 @@ def late(path, name="wrap"):
     return Patch(target, wrapper=f"fake_late_patches:{name}", expects=INSTALLED.fingerprint(target))
 
 
-def test_a_module_that_is_imported_later_is_patched_the_moment_it_is_and_so_is_whoever_takes_the_name():
+def test_a_later_module_is_patched_before_others_take_its_names():
     installed = install(late("top"), "q")
     assert (installed.is_pending, "fake_engine.module" in sys.modules, is_watching()) == (True, False, True)
 
@@ -74,7 +74,7 @@ def test_every_patch_of_a_module_that_is_imported_later_comes_into_force():
     assert (module.top(), module.Engine().step()) == ("patched patched top", "patched step")
 
 
-def test_an_attribute_is_added_to_a_module_that_is_imported_later_and_taken_away_again():
+def test_an_attribute_is_added_to_a_later_module_until_it_is_undone():
     installed = install(Patch("fake_engine.module:bottom", adds="fake_late_patches:wrap"), "q")
 
     module = importlib.import_module("fake_engine.module")
@@ -84,7 +84,7 @@ def test_an_attribute_is_added_to_a_module_that_is_imported_later_and_taken_away
     assert not hasattr(module, "bottom")
 
 
-def test_a_pending_patch_that_is_undone_never_comes_into_force_and_the_others_do():
+def test_a_pending_patch_that_is_undone_never_comes_into_force():
     first, second = install(late("top"), "a"), install(late("Engine.step"), "b")
 
     first.undo()
@@ -113,7 +113,7 @@ def test_a_module_cannot_be_patched_while_it_is_being_imported(write_modules):
         importlib.import_module("fake_selfish")
 
 
-def test_a_wrapper_that_raises_while_its_module_is_imported_is_an_error_and_can_be_undone():
+def test_a_wrapper_that_raises_while_its_module_is_imported_can_be_undone():
     installed = install(late("top", "fail"), "q")
 
     with pytest.raises(RuntimeError, match="cannot make it"):
@@ -124,7 +124,7 @@ def test_a_wrapper_that_raises_while_its_module_is_imported_is_an_error_and_can_
 
 
 @pytest.mark.parametrize("taken", ["before", "while"])
-def test_names_that_others_took_from_the_module_are_bound_anew_and_given_back(taken):
+def test_names_that_others_took_from_the_module_follow_its_patches(taken):
     module = importlib.import_module("fake_engine.module")
     original = module.top
     if taken == "before":

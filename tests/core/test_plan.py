@@ -52,7 +52,7 @@ def test_the_json_has_the_documented_keys_in_order(full_plan):
     assert {"reason", "remedy", "switch", "quirks"} <= set(document["refusals"][0])
 
 
-def test_a_plan_and_what_processes_get_of_it_survive_json_with_their_digest(full_plan):
+def test_a_plan_survives_json_with_its_digest(full_plan):
     read = Plan.model_validate_json(full_plan.to_json())
 
     assert read == full_plan
@@ -60,7 +60,7 @@ def test_a_plan_and_what_processes_get_of_it_survive_json_with_their_digest(full
     assert ProcessPlan.model_validate_json(full_plan.for_processes.model_dump_json()).digest == full_plan.digest
 
 
-def test_the_digest_ignores_where_quirks_and_model_lie(make_plan, make_quirk, make_context):
+def test_the_digest_ignores_where_files_lie(make_plan, make_quirk, make_context):
     plans = [
         make_plan(
             make_quirk(adjustments=(Require(SLOT, "auto"), ADDS), location=Location("a.py", line)),
@@ -73,7 +73,7 @@ def test_the_digest_ignores_where_quirks_and_model_lie(make_plan, make_quirk, ma
     assert plans[0].to_json() != plans[1].to_json()
 
 
-def test_the_digest_sees_facts_quirks_and_their_versions(make_plan, make_context, make_quirk):
+def test_the_digest_sees_every_difference_in_facts_or_quirks(make_plan, make_context, make_quirk):
     digests = {
         make_plan().digest,
         make_plan(context=make_context(platform="cuda")).digest,
@@ -142,8 +142,11 @@ def test_a_slots_value_is_a_quirks_else_the_users_else_the_configurations_whatev
     }
 
 
-def test_an_adjustment_reads_as_slot_relation_and_value_and_a_refusal_as_who_why_remedy_and_switch(full_plan):
+def test_an_adjustment_reads_as_a_relation_of_its_slot_to_a_value(full_plan):
     assert "engine.max_num_seqs ≤ 8" in [item.wanted for item in full_plan.adjustments]
+
+
+def test_a_refusal_reads_as_a_reason_with_its_ways_out(full_plan):
     assert str(full_plan.refusals[0]).splitlines() == [
         "hangs (example-quirks 1.2, a/b.py:3): it hangs",
         "    remedy: use fewer ranks",

@@ -76,7 +76,7 @@ def test_any_other_word_is_never_silently_lenient(text):
         PlanOptions.gather(environ={STRICT_VARIABLE: text})
 
 
-def test_strict_makes_a_broken_plugin_fatal_and_lenient_makes_it_a_warning(config, fake_plugins):
+def test_a_broken_plugin_is_fatal_only_if_strict(config, fake_plugins):
     fake_plugins(fake_bad="QUIRK = 1")
 
     assert any("'fake-bad'" in warning.text for warning in make_plan(config(), environ={}).warnings)
@@ -89,7 +89,7 @@ def test_strict_makes_a_broken_plugin_fatal_and_lenient_makes_it_a_warning(confi
     ("flag", "environment", "file", "winner"),
     [("a", "b", "c", "a"), (None, "b", "c", "b"), (None, None, "c", "c"), (None, "", "c", "c"), (None, None, None, None)],
 )
-def test_of_lock_files_the_flag_beats_the_environment_and_that_the_configuration(config, flag, environment, file, winner):
+def test_the_lock_file_is_that_of_the_strongest_layer(config, flag, environment, file, winner):
     environ = {} if environment is None else {LOCKED_VARIABLE: environment}
 
     assert PlanOptions.gather(config(quirks={"locked": file}), locked=flag, environ=environ).locked == winner
@@ -107,9 +107,7 @@ def test_a_plan_is_held_against_the_lock_file_that_won(config, tmp_path):
         make_plan(run, environ={})
 
 
-def test_the_plan_is_made_of_the_variables_and_packages_that_its_quirks_ask_for_and_of_no_secret(
-    config, fake_distribution, load_fakes
-):
+def test_the_plan_is_made_of_what_its_quirks_ask_for(config, fake_distribution, load_fakes):
     fake_distribution("xformers", "0.0.27")
     match = "package('xformers', fixed='0.0.28') & environment('FAKE_SWITCH').is_set()"
     registry = load_fakes(fake_one=f"QUIRK = make('fake-one', match={match}, adjustments=Default('env.FAKE_OTHER', '1'))")
@@ -124,7 +122,7 @@ def test_the_plan_is_made_of_the_variables_and_packages_that_its_quirks_ask_for_
     assert "s3cr3t" not in plan.to_json()
 
 
-def test_further_arguments_and_variables_are_planned_like_any_slot(config, load_fakes):
+def test_slots_that_we_do_not_list_are_planned_like_any_other(config, load_fakes):
     wanted = "Require('env.NCCL_NVLS_ENABLE', '0'), Default('engine.block_size', 16), Require('engine.max_logprobs', at_most=5)"
     registry = load_fakes(fake_one=f"QUIRK = make('fake-one', adjustments=[{wanted}])")
 
@@ -136,7 +134,7 @@ def test_further_arguments_and_variables_are_planned_like_any_slot(config, load_
     assert [refusal.slot for refusal in typed.refusals] == ["engine.max_logprobs", "env.NCCL_NVLS_ENABLE"]
 
 
-def test_a_value_that_the_installed_vllm_does_not_list_is_a_warning_and_under_another_version_not_known(config):
+def test_a_value_that_the_installed_vllm_does_not_list_is_a_warning(config):
     typed = config(engine={"load_format": "dumy", "tokenizer_mode": "auto"})
 
     assumed = make_plan(typed, PlanOptions(assume=("vllm==0.31.0",)))
@@ -148,7 +146,7 @@ def test_a_value_that_the_installed_vllm_does_not_list_is_a_warning_and_under_an
     assert NoteKind.UNLISTED not in {note.kind for note in assumed.warnings}
 
 
-def test_an_argument_that_nobody_has_is_an_error_here_and_unchecked_under_another_version(config):
+def test_an_unknown_argument_is_an_error_only_under_the_installed_version(config):
     run = config(engine={"no_such_argument": 1})
 
     with pytest.raises(UsageError, match=r"engine\.no_such_argument: the installed vLLM has no such engine argument"):
@@ -158,7 +156,7 @@ def test_an_argument_that_nobody_has_is_an_error_here_and_unchecked_under_anothe
     assert [note.about for note in plan.warnings if note.kind is NoteKind.UNCHECKED] == [("engine.no_such_argument",)]
 
 
-def test_command_line_and_library_make_the_same_plan(model, config, tmp_path):
+def test_the_command_line_makes_the_same_plan_as_the_library(model, config, tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("engine: {seed: 3, block_size: 16}\nquirks: {disable: [v1-runtime]}\n", encoding="utf-8")
     command = [sys.executable, "-m", "quirks_core.cli", "plan", "--json", "--model", model, "--config", str(file)]

@@ -34,7 +34,7 @@ def owner(tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda how: how.name)
-def test_a_folder_is_removed_once_its_owner_was_killed_and_not_before(owner, how, tmp_path):
+def test_a_folder_is_removed_only_once_its_owner_was_killed(owner, how, tmp_path):
     process, folder = owner
 
     assert list(private_folder.abandoned(["acme-"], tmp_path)) == []
@@ -48,7 +48,7 @@ def test_a_folder_is_removed_once_its_owner_was_killed_and_not_before(owner, how
     assert not folder.exists()
 
 
-def test_a_folder_that_says_nothing_of_an_owner_and_a_new_one_are_left_alone(owner, tmp_path):
+def test_a_folder_without_a_known_owner_is_left_alone(owner, tmp_path):
     process, folder = owner
     (tmp_path / "acme-by-hand").mkdir()
     (folder / ".owner").touch()  # its owner may not have locked it yet
@@ -72,7 +72,7 @@ def test_a_link_to_somebody_elses_folder_is_left_alone(tmp_path):
     assert elsewhere.is_dir()
 
 
-def test_nobody_else_can_enter_and_the_end_leaves_nothing(tmp_path, monkeypatch):
+def test_a_temporary_folder_is_private_until_it_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     with private_folder.temporary("acme-") as folder:

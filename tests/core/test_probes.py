@@ -47,7 +47,7 @@ def verdict(make_context, make_quirk, make_plan):
 
 
 @pytest.mark.parametrize(("answer", "state"), [(Answer.YES, State.ACTIVE), (Answer.NO, State.DORMANT)])
-def test_every_kind_of_probe_answers_both_ways_imports_nothing_and_settles_a_source_build(verdict, answer, state):
+def test_every_kind_of_probe_settles_a_source_build_without_importing_it(verdict, answer, state):
     bug, known = answer is Answer.YES, INSTALLED.fingerprint(STEP)
     probes = [
         StaticProbe(MODULE, "MARK", found_means_affected=bug),

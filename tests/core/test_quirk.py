@@ -64,7 +64,7 @@ def test_a_declaration_without_a_kind_is_a_workaround(make_quirk):
     assert make_quirk(kind=Kind.FEATURE).kind is Kind.FEATURE
 
 
-def test_an_id_is_lower_case_words_with_at_most_one_slash_and_no_word_of_the_switches(make_quirk):
+def test_an_id_is_lower_case_words_with_at_most_one_slash(make_quirk):
     good = ("a", "gemma-dummy-load", "my.dist/rope-scaling", "v1_runtime", "x2-y3")
     bad = ("", "A", "a b", "-a", "a-", "a--b", "a/b/c", "a,b", "a\n", "größe", "模型", "\uff21", "a\u200b")
 
@@ -72,6 +72,9 @@ def test_an_id_is_lower_case_words_with_at_most_one_slash_and_no_word_of_the_swi
     for name in bad:
         with pytest.raises(DeclarationError, match="the id must be lower-case words"):
             make_quirk(id=name)
+
+
+def test_an_id_is_no_word_of_the_switches(make_quirk):
     for name in ("all", "third-party", "logprobs"):
         with pytest.raises(DeclarationError, match=f"quirk {name!r}: the id is a word of the switches"):
             make_quirk(id=name)
@@ -116,24 +119,36 @@ def test_a_part_that_cannot_be_is_refused(make_quirk, declaration, words):
         (lambda: unknown(purpose="train"), "purpose 'train' is none of rollout, eval, serve"),
     ],
 )
-def test_evidence_references_and_examples_are_checked_where_they_are_declared(make, words):
+def test_the_parts_of_a_quirk_are_checked_where_they_are_declared(make, words):
     with pytest.raises(DeclarationError, match=words):
         make()
 
 
-def test_a_single_item_or_a_list_will_do_for_a_tuple_and_a_flag_in_any_case_and_ranges_may_touch(make_quirk):
+def test_a_single_item_or_a_list_will_do_for_a_tuple(make_quirk):
+    assert [make_quirk(adjustments=one).adjustments for one in (Advise("x"), [Advise("x")])] == [(Advise("x"),)] * 2
+    assert make_quirk(supersedes="old").supersedes == ("old",)
+
+
+def test_a_flag_may_be_written_in_any_case(make_quirk):
+    assert make_quirk(flag="LOAD_FORMAT").flag == ModelFlag.LOAD_FORMAT
+
+
+def test_ranges_of_a_package_may_touch(make_quirk):
     ranges = (Affected("vllm", fixed="0.9"), Affected("vllm", introduced="0.9"), Affected("torch", fixed="9"))
 
-    assert [make_quirk(adjustments=one).adjustments for one in (Advise("x"), [Advise("x")])] == [(Advise("x"),)] * 2
-    assert (make_quirk(supersedes="old").supersedes, make_quirk(flag="LOAD_FORMAT").flag) == (("old",), ModelFlag.LOAD_FORMAT)
     assert make_quirk(affected=ranges).affected == ranges
 
 
-def test_a_quirk_is_frozen_and_equality_ignores_where_it_stands(make_quirk):
+def test_a_quirk_is_frozen(make_quirk):
     quirk = make_quirk(location=Location("a.py", 1))
 
     with pytest.raises(FrozenInstanceError):
         quirk.title = "another"
+
+
+def test_equality_ignores_where_a_quirk_stands(make_quirk):
+    quirk = make_quirk(location=Location("a.py", 1))
+
     assert quirk == make_quirk(location=Location("b.py", 2)) != make_quirk(title="Two")
 
 
@@ -151,7 +166,7 @@ QUIRK = Quirk(
 """
 
 
-def test_the_location_is_file_and_line_of_the_declaration_from_the_package_on(write_modules):
+def test_the_location_is_the_line_of_the_declaration_in_its_package(write_modules):
     here = Quirk(  # the location is this line
         id="here", title="Here", flag="logprobs", match=purpose("rollout"), adjustments=Advise("look"),
         severity=Severity.NOISE, references=report("https://example.org"),
@@ -184,7 +199,7 @@ def test_a_scenario_in_the_module_is_the_quirks_paired_run_unless_it_names_other
     assert [type(probe) for probe in quirk.probes] == [SymbolProbe] * probes
 
 
-def test_a_quirk_asks_for_the_facts_of_match_and_conditions_and_for_what_it_adjusts(make_quirk):
+def test_a_quirk_asks_for_every_fact_that_it_names(make_quirk):
     nodes = Fact("acme.nodes").above(setting("engine.max_num_seqs"))
     quirk = make_quirk(
         match=model_type("a") & typed("engine.seed") & package("xformers", fixed="1"),
@@ -240,7 +255,7 @@ def test_an_example_with_wrong_arguments_shows_a_right_call(arguments, keywords,
     assert 'yes("gemma3", {"engine.dtype": "float32"}, vllm="0.9.1", platform="cuda")' in str(error.value)
 
 
-def test_an_example_becomes_the_facts_of_a_run_and_looks_at_nothing_that_is_installed():
+def test_an_example_becomes_the_facts_of_a_run():
     context = yes(
         {"model_type": "gemma3", "layers": 2},
         {"engine.load_format": "dummy", "engine.no_such_argument": 16},
@@ -274,7 +289,7 @@ def test_an_example_becomes_the_facts_of_a_run_and_looks_at_nothing_that_is_inst
     assert not context.source_known("vllm")
 
 
-def test_an_example_may_name_the_model_type_alone_and_what_it_leaves_out_is_open_or_unknown():
+def test_what_an_example_leaves_out_is_open_or_unknown():
     context = unknown().context()
     conditions = (setting("engine.seed").is_set(), typed("engine.seed"), model_type("gemma3"), Fact("platform").is_set())
 

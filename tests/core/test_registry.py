@@ -26,9 +26,7 @@ def ids(registry):
     return [item.quirk.id for item in registry.loaded]
 
 
-def test_discovering_imports_nothing_and_finds_ours_first_then_distributions_in_order_each_once(
-    fake_distribution, find_fakes, monkeypatch
-):
+def test_plugins_are_discovered_in_order_without_an_import(fake_distribution, find_fakes, monkeypatch):
     for name in ("fake-z", "fake-a"):
         modules = {"fake_loud.py": "raise RuntimeError\n"}
         fake_distribution(name, entry_points={"two": "fake_loud:B", "one": "fake_loud:A"}, modules=modules)
@@ -58,9 +56,7 @@ def test_a_distribution_without_a_name_is_called_unknown(site):
     assert [item.distribution for item in discover() if item.name == "x"] == ["unknown"]
 
 
-def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several_and_two_distributions_the_same_one(
-    load_fakes, fake_distribution
-):
+def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several(load_fakes, fake_distribution):
     other = f"from fake_pack import *\n{HOOK}return [make('two')]\n"
     fake_distribution("fake-other", entry_points={"fake-pack": "fake_other"}, modules={"fake_other.py": other})
 
@@ -102,7 +98,7 @@ def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several_and_two_distri
         (SEVERAL.replace("fake-two", "fake-one"), "quirk id 'fake-one' is taken by fake-dist 1.2"),
     ],
 )
-def test_a_broken_plugin_is_one_named_row_on_one_line_and_the_others_work(load_fakes, make_context, source, words):
+def test_a_broken_plugin_is_one_row_beside_the_others(load_fakes, make_context, source, words):
     registry = load_fakes(fake_bad=source, fake_good=GOOD)
 
     (row,) = registry.broken
@@ -133,7 +129,7 @@ def test_what_a_plugin_prints_goes_to_standard_error_so_that_json_stays_json(sit
 
 
 @pytest.mark.parametrize("source", ["{wait}\nQUIRK = make('fake-slow')", SEVERAL.replace("return", "{wait}\n    return")])
-def test_a_slow_plugin_is_named_on_standard_error_while_it_runs_and_in_the_registry(load_fakes, monkeypatch, capfd, source):
+def test_a_slow_plugin_is_named_while_it_loads(load_fakes, monkeypatch, capfd, source):
     monkeypatch.setattr(plugin_code, "SLOW_S", 0.5)
 
     registry = load_fakes(fake_slow=source.format(wait="__import__('time').sleep(0.8)"), fake_good=GOOD)
@@ -153,7 +149,7 @@ def test_a_limit_of_loading_that_is_no_number_of_seconds_is_an_error(load_fakes,
         load_fakes(fake_good=GOOD)
 
 
-def test_an_id_that_two_third_parties_declare_breaks_both_and_each_names_the_other(load_fakes):
+def test_an_id_that_two_third_parties_declare_breaks_both(load_fakes):
     for name in ("first", "second"):
         load_fakes(f"fake-{name}", **{f"{name}_pack": f'{HOOK}return [make("same-id")]'})
 
@@ -194,16 +190,22 @@ def test_two_registries_do_not_share_plugins(load_fakes, make_context):
     assert [len(registry.resolve(make_context()).context.extra) for registry in (first, second)] == [1, 0]
 
 
-def test_an_engine_argument_that_nobody_could_check_is_a_warning_and_a_text_in_any_language_is_none(load_fakes, make_context):
+def test_an_engine_argument_that_nobody_could_check_is_a_warning(load_fakes, make_context):
     context = make_context(settings={"engine.no_such": 1, "engine.seed": 1}, typed=frozenset({"engine.no_such", "engine.seed"}))
 
-    plan = load_fakes(fake_good="QUIRK = make('fake-good', title='Größe 模型 🙂')").resolve(context)
+    plan = load_fakes(fake_good=GOOD).resolve(context)
 
     assert [(note.kind, note.about) for note in plan.warnings] == [(NoteKind.UNCHECKED, ("engine.no_such",))]
+
+
+def test_a_text_may_be_in_any_language(load_fakes, make_context):
+    plan = load_fakes(fake_good="QUIRK = make('fake-good', title='Größe 模型 🙂')").resolve(make_context())
+
+    assert plan.warnings == ()
     assert ("Größe 模型 🙂" in plan.to_json(), Plan.model_validate_json(plan.to_json())) == (True, plan)
 
 
-def test_ten_thousand_declarations_load_and_resolve(load_fakes, make_context):
+def test_ten_thousand_declarations_make_a_plan(load_fakes, make_context):
     many = 'return [make(f"fake-{n}", match=model_type("qwen3" if n % 100 == 0 else f"m{n}")) for n in range(10_000)]'
 
     plan = load_fakes(fake_many=f"{HOOK}{many}\n").resolve(make_context())
@@ -212,7 +214,7 @@ def test_ten_thousand_declarations_load_and_resolve(load_fakes, make_context):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_strict_lists_every_broken_plugin_in_one_error_duplicates_and_circles_too(fake_plugins, find_fakes, order):
+def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, find_fakes, order):
     broken = {
         "fake_import": "import no_such_module\nQUIRK = 1",
         "fake_pack": f'{HOOK}return [make("fake-same")]',

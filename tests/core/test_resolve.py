@@ -24,7 +24,7 @@ def test_without_quirks_the_plan_is_empty(make_context):
     plan.check()
 
 
-def test_all_refusals_come_at_once_each_with_reason_remedy_and_switch(plan_of):
+def test_all_refusals_come_in_one_error(plan_of):
     refuse = Refuse("it hangs", "use fewer ranks")
     plan = plan_of(refuse, Require(SLOT, "auto"), Default(EAGER, True), Default(EAGER, False), typed={SLOT: "dummy"})
 
@@ -37,7 +37,7 @@ def test_all_refusals_come_at_once_each_with_reason_remedy_and_switch(plan_of):
     assert first.switch == "--disable q0 (or quirks.disable: [q0])"
 
 
-def test_advice_and_values_of_any_relation_may_be_computed_from_the_facts(plan_of):
+def test_any_adjustment_may_be_computed_from_the_facts(plan_of):
     plan = plan_of(
         Advise("look out"),
         Advise(lambda context: f"look at {context.model.name}"),
@@ -69,7 +69,7 @@ def _ends_the_program(_):
         (Advise(_ends_the_program), "SystemExit: 4"),
     ],
 )
-def test_a_computed_value_that_cannot_be_used_refuses_the_run_and_names_the_quirk(plan_of, adjustment, words):
+def test_a_computed_value_that_cannot_be_used_refuses_the_run(plan_of, adjustment, words):
     plan = plan_of(adjustment, Default(EAGER, True))
 
     (refusal,) = plan.refusals
@@ -96,7 +96,7 @@ def test_a_computed_value_that_cannot_be_used_refuses_the_run_and_names_the_quir
         ({}, State.ACTIVE, "every condition holds"),
     ],
 )
-def test_a_quirk_that_does_not_concern_the_run_does_nothing_and_says_why(make_plan, make_quirk, declaration, state, because):
+def test_a_quirk_that_does_not_concern_the_run_says_why(make_plan, make_quirk, declaration, state, because):
     plan = make_plan(make_quirk(adjustments=(Require("engine.seed", 1), Refuse("no", "none")), **declaration))
 
     (verdict,) = plan.verdicts
@@ -116,14 +116,20 @@ def test_a_quirk_that_does_not_concern_the_run_does_nothing_and_says_why(make_pl
         ((Affected("vllm", introduced="0.30"), Affected("ray", fixed="2.0")), State.UNKNOWN),
     ],
 )
-def test_ranges_of_one_package_are_alternatives_and_packages_go_together(make_plan, make_quirk, affected, state):
+def test_every_affected_package_needs_one_range_that_holds(make_plan, make_quirk, affected, state):
     assert make_plan(make_quirk(affected=affected)).verdicts[0].state is state
 
 
-def test_an_adjustment_counts_only_where_its_condition_holds_and_one_that_cannot_be_decided_warns(plan_of):
+def test_an_adjustment_counts_only_where_its_condition_holds(plan_of):
     off, on = Default(SLOT, "auto", when=OTHERS), Default(EAGER, True, when=~OTHERS)
 
-    plan = plan_of([off, on, Refuse("no", "none", when=OTHERS), Refuse("no", "none", when=UNDECIDED)])
+    plan = plan_of([off, on, Refuse("no", "none", when=OTHERS)])
+
+    assert (plan.changes, plan.refusals) == ({EAGER: True}, ())
+
+
+def test_a_condition_that_cannot_be_decided_is_a_warning(plan_of):
+    plan = plan_of([Default(EAGER, True, when=~OTHERS), Refuse("no", "none", when=UNDECIDED)])
 
     assert (plan.changes, plan.refusals) == ({EAGER: True}, ())
     (note,) = plan.warnings

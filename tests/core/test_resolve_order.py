@@ -84,9 +84,7 @@ def test_the_plan_does_not_depend_on_the_order_of_registration(data, names, fact
 
 @settings(max_examples=150)
 @given(declarations=st.lists(DECLARATIONS, min_size=1, max_size=5), facts=CONTEXTS)
-def test_without_a_refusal_every_requirement_holds_in_the_end_and_nothing_else_the_user_typed_is_touched(
-    declarations, facts, make_context, make_quirk, make_plan
-):
+def test_every_requirement_holds_while_everything_else_typed_stays(declarations, facts, make_context, make_quirk, make_plan):
     quirks = {f"q{n}": make_quirk(id=f"q{n}", **declaration) for n, declaration in enumerate(declarations)}
 
     plan = make_plan(*quirks.values(), context=make_context(**facts))
@@ -112,7 +110,7 @@ def has_keys(value, wanted):
 
 @settings(max_examples=100)
 @given(declarations=st.lists(DECLARATIONS, min_size=1, max_size=5), facts=CONTEXTS)
-def test_every_conflict_is_refused_and_none_of_it_is_in_force(declarations, facts, make_context, make_quirk, make_plan):
+def test_every_conflict_is_refused(declarations, facts, make_context, make_quirk, make_plan):
     quirks = [make_quirk(id=f"q{number}", **declaration) for number, declaration in enumerate(declarations)]
 
     plan = make_plan(*quirks, context=make_context(**facts))

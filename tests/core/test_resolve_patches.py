@@ -87,9 +87,7 @@ def test_a_patch_on_a_source_it_was_not_written_against_is_refused_unless_the_pa
         (("replacement", "replacement"), (CLASS, TARGET), f"{CLASS} is replaced, and {TARGET} in it is patched"),
     ],
 )
-def test_what_is_replaced_or_added_has_one_owner_and_so_has_all_in_it_and_the_conflict_names_both(
-    plan_patches, kinds, targets, reason
-):
+def test_code_that_is_replaced_or_added_has_one_owner(plan_patches, kinds, targets, reason):
     (refusal,) = plan_patches(*(patch_of(kind, target) for kind, target in zip(kinds, targets, strict=True))).refusals
 
     assert (refusal.kind, [quirk.id for quirk in refusal.quirks]) == ("conflict", ["q0", "q1"])
@@ -103,7 +101,7 @@ def test_one_quirk_that_patches_a_target_twice_is_refused(plan_patches):
     assert refusal.reason.startswith(f"{TARGET} is patched twice by one quirk")
 
 
-def test_wrappers_get_along_and_are_planned_in_order_of_targets_and_ids(plan_patches):
+def test_wrappers_are_planned_in_order_without_a_conflict(plan_patches):
     plan = plan_patches(*(patch_of("wrapper", target) for target in (TARGET, CLASS, TARGET)))
 
     assert [(patch.target, patch.quirk.id) for patch in plan.patches] == [(CLASS, "q1"), (TARGET, "q0"), (TARGET, "q2")]
@@ -149,7 +147,7 @@ def test_a_source_that_the_patch_was_written_against_settles_a_version_that_nobo
 
 
 @pytest.mark.parametrize("affected", [_FROM_2, Affected("fake-engine", introduced="0.5"), ()])
-def test_another_source_leaves_a_patch_undecided_and_refuses_no_run(plan_older, affected):
+def test_another_source_leaves_a_patch_undecided(plan_older, affected):
     verdict, plan = plan_older(_OTHER, affected)
 
     assert (verdict.state, plan.patches) == (State.UNKNOWN, ())

@@ -84,7 +84,7 @@ def test_no_secret_is_kept(command):
     assert not any("hush" in text or "abc" in text for text in kept)
 
 
-def test_a_second_reading_imports_nothing_and_a_changed_file_is_read_again(command, tmp_path, monkeypatch):
+def test_a_command_is_read_anew_only_if_its_file_changed(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "serve.yaml").write_text("model: M\nseed: 1\n")
     first = command("vllm serve --config serve.yaml -tp 4")
@@ -97,7 +97,7 @@ def test_a_second_reading_imports_nothing_and_a_changed_file_is_read_again(comma
     assert command("vllm serve --config serve.yaml -tp 4").arguments["seed"] == 23
 
 
-def test_exactly_what_was_typed_is_typed_and_the_weights_are_loaded_whatever_the_purpose(command):
+def test_exactly_what_was_typed_is_typed_whatever_the_purpose(command):
     read = command(f"vllm serve {MIXED}")
 
     typed = {"engine.dtype", "engine.tensor_parallel_size", "engine.seed", "engine.head_dtype"}
@@ -116,7 +116,7 @@ def test_a_load_format_that_was_typed_stays(command):
     assert config.typed_slots() == {"engine.load_format"}
 
 
-def test_tokenizer_and_revision_say_which_model(command):
+def test_the_model_is_described_by_all_its_options(command):
     model = command("vllm serve M --tokenizer T --revision main").config().model
 
     assert (model.path, model.tokenizer, model.revision) == ("M", "T", "main")
@@ -129,7 +129,7 @@ def test_a_server_owns_its_data_parallel_ranks_unless_it_is_one_of_them(command)
     assert rank.parallel.dp_strategy is None
 
 
-def test_secrets_and_lengths_that_are_left_to_vllm_are_no_slots(command):
+def test_neither_secrets_nor_automatic_lengths_are_slots(command):
     config = command("vllm serve M --hf-token abc --api-key hush --max-model-len auto").config()
 
     assert config.typed_slots() == frozenset()
@@ -196,7 +196,7 @@ def test_without_a_model_it_is_vllms_default_model(command):
 # ---- other installations
 
 
-def test_without_a_vllm_the_options_are_unknown_and_the_error_says_what_to_type_instead(command, monkeypatch, forget_sources):
+def test_a_command_cannot_be_read_without_a_vllm(command, monkeypatch, forget_sources):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     forget_sources()
 

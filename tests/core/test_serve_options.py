@@ -29,7 +29,7 @@ found = [[action.option_strings, shape(action)] for action in actions]
 """
 
 
-def test_every_option_of_the_installed_vllm_is_known_by_its_names_and_the_words_it_takes():
+def test_every_option_of_the_installed_vllm_is_known():
     theirs = {tuple(sorted(names)): shape for names, shape in fork_server.run(_REFERENCE)}
     ours = {}
     for option in INSTALLED.options():

@@ -74,7 +74,7 @@ def test_the_users_explicit_value_refuses_the_run_against_a_requirement(plan_of,
     ],
     ids=str,
 )
-def test_a_refusal_says_why_and_what_to_do(plan_of, messages, asked, typed):
+def test_a_refusal_gives_its_reason_with_a_remedy(plan_of, messages, asked, typed):
     (refusal,) = plan_of(Require(ANY, **asked), typed={ANY: typed}).refusals
 
     messages(refusal.reason, refusal.remedy, refusal.switch)
@@ -98,7 +98,7 @@ def test_an_explicit_value_is_kept_if_every_requirement_accepts_it(plan_of, requ
 
 
 @EACH
-def test_equal_proposals_are_credited_to_all_who_made_them_also_where_one_wrote_600_and_one_600_0(plan_of, kind):
+def test_equal_proposals_are_credited_to_all_who_made_them(plan_of, kind):
     plan = plan_of(*(kind(TIMEOUT, value) for value in (600, 600.0, 600)))
 
     assert [[quirk.id for quirk in item.quirks] for item in plan.adjustments] == [["q0", "q1", "q2"]]
@@ -108,9 +108,7 @@ def test_equal_proposals_are_credited_to_all_who_made_them_also_where_one_wrote_
     ("slot", "relation", "strict", "lax", "within", "beyond"),
     [(LENGTH, "at_most", 8, 16, 4, 32), (ANY, "at_most", 0.5, 0.8, 0, 0.9), (TIMEOUT, "at_least", 600.0, 60.0, 900.0, 30.0)],
 )
-def test_the_stricter_bound_wins_what_is_within_it_stays_and_what_is_beyond_is_brought_to_it(
-    plan_of, slot, relation, strict, lax, within, beyond
-):
+def test_a_bound_changes_only_what_is_beyond_it(plan_of, slot, relation, strict, lax, within, beyond):
     default, require = (kind(slot, **{relation: strict}) for kind in (Default, Require))
     laxer = Default(slot, **{relation: lax})
 
@@ -162,7 +160,7 @@ def test_the_stricter_bound_wins_what_is_within_it_stays_and_what_is_beyond_is_b
         ([Require(ANY, {"a": 1}), Default(ANY, {"a": 2})], None, {"a": 1}, [APPLIED, OUTRANKED]),
     ],
 )
-def test_relations_meet_on_one_slot_and_on_each_key_of_a_mapping(plan_of, adjustments, typed, value, statuses):
+def test_relations_meet_on_each_slot_or_key_of_a_mapping(plan_of, adjustments, typed, value, statuses):
     slot = adjustments[0].slot
 
     plan = plan_of(*adjustments, typed=None if typed is None else {slot: typed})
@@ -180,9 +178,7 @@ def test_relations_meet_on_one_slot_and_on_each_key_of_a_mapping(plan_of, adjust
         *((Require(ANY, {"a": {"b": 1}}), before, {"a": {"b": 1}}) for before in ({"a": 1}, {"a": None}, 1, "text")),
     ],
 )
-def test_members_are_added_to_a_list_of_the_configuration_and_anything_else_takes_the_place_of_what_was(
-    plan_of, adjustment, before, after
-):
+def test_only_added_members_keep_the_value_of_the_configuration(plan_of, adjustment, before, after):
     assert plan_of(adjustment, untyped={ANY: before}).changes == {ANY: after}
 
 

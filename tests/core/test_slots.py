@@ -15,8 +15,11 @@ from quirks_core.configuration.slots import SLOTS, Slot, checked_value, find_slo
 from quirks_core.declaration.flags import flag_name
 
 
-def test_a_flag_is_found_in_any_case_and_a_third_party_may_name_its_own():
+def test_a_flag_is_found_in_any_case():
     assert [flag_name(name) for name in (ModelFlag.LOAD_FORMAT, "load_format", "LOAD_FORMAT")] == ["load_format"] * 3
+
+
+def test_a_third_party_may_name_its_own_flag():
     assert flag_name("my-quirks:rope_scaling") == "my-quirks:rope_scaling"
 
 
@@ -26,7 +29,7 @@ def test_an_unknown_flag_is_an_error_with_the_nearest_name(name):
         flag_name(name)
 
 
-def test_every_field_of_a_section_is_a_slot_with_its_help_and_no_other_is_listed():
+def test_the_listed_slots_are_the_fields_of_the_sections():
     sections = {name: GenerationConfig.model_fields[name].annotation for name in GenerationConfig.SLOT_SECTIONS}
     fields = {f"{name}.{key}": field.description for name, kind in sections.items() for key, field in kind.model_fields.items()}
 
@@ -50,8 +53,12 @@ def test_who_only_asks_whether_there_is_a_slot_waits_for_no_search_of_similar_na
     assert not is_slot("refit.scop")
 
 
-def test_the_last_part_of_a_name_may_say_it_all_and_where_nothing_comes_close_nothing_is_suggested():
-    assert (nearest("load_format", SLOTS), nearest("zzz", SLOTS)) == ("; did you mean 'engine.load_format'?", "")
+def test_the_last_part_of_a_name_is_enough_to_suggest_it():
+    assert nearest("load_format", SLOTS) == "; did you mean 'engine.load_format'?"
+
+
+def test_nothing_is_suggested_where_nothing_comes_close():
+    assert nearest("zzz", SLOTS) == ""
 
 
 def test_any_further_engine_argument_is_a_slot_because_a_quirk_may_be_for_another_vllm():
@@ -106,7 +113,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("slot", "value", "words"), VALUES)
-def test_a_slot_takes_a_value_of_its_type_and_refuses_any_other_saying_what_it_takes(slot, value, words):
+def test_a_slot_takes_only_values_of_its_type(slot, value, words):
     if words is None:
         assert checked_value(slot, value) == value
         return
@@ -115,7 +122,7 @@ def test_a_slot_takes_a_value_of_its_type_and_refuses_any_other_saying_what_it_t
     assert words in str(caught.value)
 
 
-def test_a_slot_knows_its_choices_whether_it_has_bounds_or_members_and_that_600_is_600_0():
+def test_a_slot_knows_what_its_type_allows():
     names = ("engine.seed", "request.timeout_s", "engine.load_format", "sampling.stop_token_ids", "engine.any", "env.NAME")
     slots = list(map(find_slot, names))
 

@@ -52,7 +52,7 @@ def fake_package(write_modules):
     write_modules({"fake_read/__init__.py": LOUD, "fake_read/sub/__init__.py": LOUD, "fake_read/sub/module.py": LOUD + MODULE})
 
 
-def test_a_module_has_the_text_of_its_file_and_a_package_that_of_its_init_file():
+def test_the_source_of_a_module_is_the_text_of_its_file():
     absent = ("fake_read.nothing", f"{HOME}.deeper", "no_such_package", "no_such.module", "sys")
 
     assert [INSTALLED.module_source(name) for name in ("fake_read", "fake_read.sub", *absent)] == [LOUD, LOUD, *[None] * 5]
@@ -65,7 +65,7 @@ def test_a_module_without_a_package_is_read_too(write_modules):
     assert INSTALLED.module_source("fake_single.deeper") is None
 
 
-def test_an_attribute_has_its_own_source_with_decorators_and_without_indentation_and_nothing_is_imported():
+def test_the_source_of_an_attribute_is_found_without_an_import():
     found = {
         "Outer.method": "def method(self):\n    # a comment counts\n    return 1",
         "Outer.Inner.deep": "async def deep(self):\n    return 3",
@@ -103,7 +103,7 @@ def test_threads_parse_at_once_while_garbage_is_collected():
 
 
 @pytest.mark.parametrize("target", ["..x:y", "a..b:c", ".:x", "a b:c", "\0:x", "sys:path", "builtins:len"])
-def test_a_strange_target_has_no_source_and_raises_nothing(target):
+def test_a_strange_target_has_no_source(target):
     assert INSTALLED.attribute_source(target) is None
 
 
@@ -140,13 +140,13 @@ def test_an_imported_name_is_reported_with_where_it_comes_from():
         "if x:\n    try:\n        pass\n    finally:\n        def f():\n            return 1\n",
     ],
 )
-def test_the_definition_that_python_keeps_is_found_in_every_branch_of_if_and_try(write_modules, module):
+def test_the_definition_that_python_keeps_is_found_in_every_branch(write_modules, module):
     write_modules({"fake_read/branches.py": module})
 
     assert INSTALLED.attribute_source("fake_read.branches:f") == "def f():\n    return 1"
 
 
-def test_a_search_distinguishes_found_not_found_and_no_such_module():
+def test_a_search_tells_a_missing_text_from_a_missing_module():
     asked = (("fake_read", r"Run\w+"), ("fake_read", "absent"), ("no_such_package", "x"))
 
     assert [INSTALLED.search(*one) for one in asked] == [True, False, None]

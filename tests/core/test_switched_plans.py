@@ -26,7 +26,7 @@ def verdict(plan, quirk="example"):
 
 
 @pytest.mark.parametrize("why", RELUCTANT)
-def test_a_forced_quirk_is_active_whatever_it_says_itself_and_keeps_its_own_answer(make_plan, make_quirk, why):
+def test_a_forced_quirk_is_active_whatever_its_own_answer(make_plan, make_quirk, why):
     quirk = make_quirk(**RELUCTANT[why])
     own, forced = make_plan(quirk), make_plan(quirk, force=("example",))
 
@@ -36,7 +36,7 @@ def test_a_forced_quirk_is_active_whatever_it_says_itself_and_keeps_its_own_answ
     assert verdict(forced).because == f"forced by 'example' in the command line (--force); {verdict(own).because}"
 
 
-def test_a_superseded_quirk_can_be_forced_and_its_adjustments_keep_their_own_conditions(make_plan, make_quirk):
+def test_a_superseded_quirk_can_be_forced_within_its_conditions(make_plan, make_quirk):
     old = make_quirk(id="old", adjustments=(Default(EAGER, True), Default("engine.dtype", "x", when=model_type("gemma3"))))
     new = make_quirk(id="new", supersedes="old", adjustments=Default("engine.seed", 1))
 
@@ -47,7 +47,7 @@ def test_a_superseded_quirk_can_be_forced_and_its_adjustments_keep_their_own_con
 
 
 @pytest.mark.parametrize("name", ["example", "ENFORCE_EAGER", "third-party"])
-def test_a_disabled_quirk_does_nothing_and_says_who_switched_it_off(make_plan, make_quirk, name):
+def test_a_disabled_quirk_says_who_switched_it_off(make_plan, make_quirk, name):
     for match in ({}, RELUCTANT["unknown"]):
         plan = make_plan(make_quirk(**match), disable=(name,))
 
@@ -70,7 +70,7 @@ def load_switched(fake_plugins, find_fakes):
 
 
 @pytest.mark.parametrize("name", ["distribution:fake_acme", "third-party", "all"])
-def test_a_distribution_that_is_off_is_not_imported_and_registry_and_plan_say_so(load_switched, make_context, name):
+def test_a_distribution_that_is_off_is_not_imported(load_switched, make_context, name):
     registry, off = load_switched([name])
 
     left = ["fake-four"] if ":" in name else []

@@ -43,7 +43,7 @@ def item(make_quirk, loaded):
 
 
 @OFF_AND_ON
-def test_every_layer_turns_every_kind_of_name_off_and_on_and_is_named(item, on):
+def test_every_layer_switches_every_kind_of_name(item, on):
     assert Switches.gather(environ={}).of(item) is None  # the declaration decides
     for layer, name in itertools.product(WORDS, NAMES):
         switch = gather((layer, name, on)).of(item)
@@ -53,17 +53,21 @@ def test_every_layer_turns_every_kind_of_name_off_and_on_and_is_named(item, on):
 
 
 @OFF_AND_ON
-def test_a_stronger_layer_wins_however_general_its_name_and_within_one_the_more_specific_name(item, on):
+def test_a_stronger_layer_wins_however_general_its_name(item, on):
     for stronger, weaker in itertools.combinations(WORDS, 2):
         switch = gather((weaker, "example", not on), (stronger, "all", on)).of(item)
         assert switch == Switch(on=on, name="all", layer=WORDS[stronger][on])
+
+
+@OFF_AND_ON
+def test_the_more_specific_name_wins_within_a_layer(item, on):
     for specific, general in itertools.combinations(NAMES, 2):
         switch = gather(("call", general, not on), ("call", specific, on)).of(item)
 
         assert switch == Switch(on=on, name=specific, layer=WORDS["call"][on])
 
 
-def test_a_layer_that_is_put_on_top_wins_over_all_others_and_is_named(item):
+def test_a_layer_that_is_put_on_top_wins_over_all_others(item):
     below = off("example")
 
     switch = below.under(SwitchNames(force=["example"]), "the parity run").of(item)
@@ -72,14 +76,14 @@ def test_a_layer_that_is_put_on_top_wins_over_all_others_and_is_named(item):
 
 
 @pytest.mark.parametrize("layer", WORDS)
-def test_one_layer_cannot_turn_a_name_off_and_on(layer):
+def test_a_layer_cannot_contradict_itself(layer):
     with pytest.raises(UsageError) as error:
         gather((layer, "all", False), (layer, "all", True))
 
     assert [words for words in ("'all'", *WORDS[layer]) if words not in str(error.value)] == []
 
 
-def test_a_flag_may_be_written_in_any_case_a_distribution_as_pip_takes_it_and_an_id_as_it_is(item):
+def test_a_switch_reads_each_kind_of_name_by_its_own_rules(item):
     written = (
         "ENFORCE_EAGER",
         "Enforce_Eager",
@@ -99,7 +103,7 @@ def test_our_own_quirks_are_no_third_partys(make_quirk, loaded):
 @pytest.mark.parametrize(
     ("text", "names"), [(" a , b ", {"a", "b"}), ("a,,b,", {"a", "b"}), ("a\n", {"a"}), ("", set()), (" ,", set())]
 )
-def test_a_variable_lists_names_between_commas_and_is_read_from_the_process(monkeypatch, text, names):
+def test_a_variable_lists_names_between_commas(monkeypatch, text, names):
     for variable in (DISABLE_VARIABLE, FORCE_VARIABLE):
         monkeypatch.setenv(DISABLE_VARIABLE, "")
         monkeypatch.setenv(FORCE_VARIABLE, "")
@@ -108,7 +112,7 @@ def test_a_variable_lists_names_between_commas_and_is_read_from_the_process(monk
         assert set().union(*Switches.gather().layers) == set().union(*Switches.gather(environ={variable: text}).layers) == names
 
 
-def test_ids_flags_distributions_and_broken_plugins_are_known_names(item, make_quirk, loaded):
+def test_the_name_of_anything_installed_is_known(item, make_quirk, loaded):
     other = loaded(make_quirk(id="other", flag="acme-quirks:own"), "acme-quirks")
     names = (*NAMES, "load_format", "distribution:model-quirks", "acme-quirks:own", "broken-one")
 
@@ -126,7 +130,7 @@ def test_a_name_that_a_plugin_might_have_that_was_not_loaded_is_a_warning_but_no
         off("distribution:acme-quirk").check([item], not_loaded)
 
 
-def test_all_unknown_names_are_reported_with_their_layer_and_the_nearest_name(item):
+def test_all_unknown_names_are_reported_in_one_error(item):
     asked = [
         ("command_line", "exampel", False, "example"),
         ("environ", "load_fromat", False, "load_format"),

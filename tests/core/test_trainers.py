@@ -20,12 +20,18 @@ def test_the_trainers_are_those_that_the_variable_promises():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_facts_are_values_of_slots_and_say_where_they_were_read(name):
+def test_the_facts_of_a_trainer_are_values_of_slots(name):
     trainer = TRAINERS[name]
 
     assert {checked_value(slot, value) is not None for slot, value in trainer.facts.items()} == {True}
     assert set(trainer.facts) <= set(SLOTS)
     assert "refit.scope" in trainer.facts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trainer_says_where_its_facts_were_read(name):
+    trainer = TRAINERS[name]
+
     repository, version = trainer.source.split()
     assert repository.count("/") == 1
     assert len(version) == 40 or version.count(".") == 2
@@ -51,7 +57,7 @@ def test_numerics_of_an_unknown_trainer_are_an_error_with_the_nearest():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_trainer_is_found_by_its_variable_and_by_what_is_imported(name):
+def test_a_trainer_is_found_by_its_variable_or_by_what_is_imported(name):
     trainer = TRAINERS[name]
 
     assert find({VARIABLE: name}, ()) is trainer
@@ -64,8 +70,11 @@ def test_nothing_is_found_where_no_trainer_or_several_are_imported():
     assert find({}, {"verl", "openrlhf"}) is None
 
 
-def test_trl_is_a_library_of_others_and_the_variable_is_stronger_than_imports():
+def test_a_trainer_that_uses_trl_is_found_before_it():
     assert find({}, {"trl", "swift"}) is TRAINERS["ms-swift"]
+
+
+def test_the_variable_is_stronger_than_imports():
     assert find({VARIABLE: "trl"}, {"trl", "swift"}) is TRAINERS["trl"]
 
 

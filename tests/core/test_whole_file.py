@@ -51,7 +51,7 @@ def test_an_endless_device_is_an_error(read, device):
         read(Path(device))
 
 
-def test_a_text_that_cannot_be_written_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path):
+def test_a_text_that_cannot_be_written_leaves_the_folder_as_it_was(tmp_path):
     (tmp_path / "file").write_text("before")
 
     with pytest.raises(UnicodeEncodeError):

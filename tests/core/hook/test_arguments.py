@@ -69,7 +69,7 @@ def seen(tmp_path_factory):
     return fork_server.run(text, model=str(folder), moe=str(moe))
 
 
-def test_only_given_values_and_those_of_the_engine_are_facts(seen):
+def test_the_facts_of_an_engine_leave_out_our_own_defaults(seen):
     slots = seen["rollout"]["slots"]
 
     assert slots["engine.load_format"] == "auto"  # not our own default of rollouts
@@ -99,7 +99,7 @@ def test_what_the_user_chose_is_typed_also_where_it_equals_the_default(seen):
     assert seen["rollout"]["typed"] == ["engine.dtype", "engine.gpu_memory_utilization", "engine.max_num_seqs", "refit.scope"]
 
 
-def test_what_belongs_to_the_trainer_is_unknown_in_a_rollout_and_absent_elsewhere(seen):
+def test_settings_of_the_trainer_are_unknown_only_in_a_rollout(seen):
     rollout, serve = (set(seen[purpose]["undeclared"]) for purpose in ("rollout", "serve"))
 
     assert {"refit.clear_cache", "sampling.top_p", "train.backend", "request.timeout_s"} <= rollout
@@ -116,6 +116,6 @@ def test_arguments_of_one_command_line_have_one_identity(seen):
     assert seen["identity"] == [True, False]
 
 
-def test_values_are_put_onto_arguments_and_into_configuration_objects(seen):
+def test_values_are_put_into_arguments_of_every_form(seen):
     assert seen["put"] == ["processed_logprobs", {"head_dtype": "float32"}, 0, [1, 2], "CompilationConfig"]
     assert "hf_overrides is a function" in seen["function"]

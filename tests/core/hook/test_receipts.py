@@ -46,7 +46,7 @@ def test_what_processes_add_is_read_back(tmp_path, engine, acknowledged):
     assert (found.engines, found.front_ends, found.problems) == ((engine(),), (acknowledged(),), ("no room",))
 
 
-def test_a_new_run_takes_out_processes_that_have_ended_and_their_problems(tmp_path, engine, acknowledged, dead):
+def test_a_new_run_takes_out_what_ended_processes_left(tmp_path, engine, acknowledged, dead):
     file = tmp_path / "receipts.json"
     receipts.add_engine(file, engine(dead))
     receipts.add_engine(file, engine())

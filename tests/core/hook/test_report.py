@@ -57,7 +57,7 @@ def test_each_line_reaches_standard_error_once_however_the_program_has_set_up_lo
     assert [run.stderr.count(f"model-quirks: {text}") for text in ("one", "two", "three")] == [1, 1, 1]
 
 
-def test_the_first_line_says_what_for_and_what_was_typed(lines, plan_of):
+def test_the_first_line_describes_the_run(lines, plan_of):
     first, *_ = lines(say_plan, plan_of(Default("engine.seed", 3)), TYPED, "MODEL_QUIRKS=rollout")
 
     assert first.endswith("to tiny-qwen3, purpose rollout (MODEL_QUIRKS=rollout); typed: known exactly (command line): dtype")
@@ -99,7 +99,7 @@ def test_what_is_switched_off_is_no_all_clear(lines, plan_of):
     assert line.endswith("; switched off: q0")
 
 
-def test_requirements_that_nothing_enforces_come_first_then_changes_with_quirk_and_reason_then_advice(lines, plan_of):
+def test_the_lines_begin_with_warnings_then_list_changes_before_advice(lines, plan_of):
     plan = plan_of(
         Default("engine.enforce_eager", True, reason="it is better"),
         Default("refit.clear_cache", True, reason="one policy"),
@@ -180,7 +180,7 @@ def test_advice_is_shown_whatever_its_words(lines, plan_of):
     ]
 
 
-def test_a_quiet_log_counts_what_is_advised_and_undecided(lines, plan_of):
+def test_a_quiet_log_counts_what_it_does_not_list(lines, plan_of):
     plan = plan_of(
         Advise("careful", when=package("ray", introduced="2.0")), Default("request.timeout_s", 7.0), Default("engine.seed", 3)
     )
@@ -200,7 +200,7 @@ def patches(write_modules):
     return [Patch(target, wrapper="mine:wrap", expects=INSTALLED.fingerprint(target)) for target in targets]
 
 
-def test_patches_are_one_line_that_names_every_quirk_once_and_is_never_cut(lines, plan_of, patches):
+def test_patches_share_one_line_that_is_never_cut(lines, plan_of, patches):
     settings = [Default(f"engine.argument_{n}", n) for n in range(20)]
 
     found = lines(say_plan, plan_of(patches[:2], patches[2], *settings), TYPED, "told")
@@ -215,12 +215,22 @@ def test_a_patch_that_is_alone_has_a_line_with_its_reason_as_each_has_in_a_repor
     assert [line.split(" (")[0] for line in shown[1:4]] == [f"  in force: patch {name}" for name in ("start", "step", "stop")]
 
 
-def test_more_than_nine_lines_are_cut_but_not_in_a_report_and_quiet_is_one(lines, plan_of):
+def test_a_log_is_cut_after_nine_lines(lines, plan_of):
     plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
 
     assert len(lines(say_plan, plan, TYPED, "told")) == 9
     assert lines(say_plan, plan, TYPED, "told")[-1] == "  and 14 more lines, which MODEL_QUIRKS=report prints"
+
+
+def test_a_report_is_never_cut(lines, plan_of):
+    plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
+
     assert len(lines(say_plan, plan, TYPED, "told", only_reports=True)) == 22
+
+
+def test_a_quiet_log_is_one_line(lines, plan_of):
+    plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
+
     (line,) = lines(say_plan, plan, TYPED, "told", quiet=True)
     assert "20 settings, 0 patches: q0, q1, q10" in line
 
@@ -231,7 +241,7 @@ def test_advice_that_is_cut_is_counted(lines, plan_of):
     assert lines(say_plan, plan, TYPED, "told")[-1] == "  and 15 more lines (1 advised), which MODEL_QUIRKS=report prints"
 
 
-def test_what_is_kept_and_what_is_warned_of_is_never_cut(lines, plan_of):
+def test_lines_about_kept_values_or_warnings_are_never_cut(lines, plan_of):
     settings = [Default(f"engine.argument_{n}", n) for n in range(12)]
     kept = {f"engine.kept_{n}": n for n in range(5)}
     warned = [Advise(f"careful {n}") for n in range(6)]

@@ -28,7 +28,7 @@ def run(shell):  # noqa: ARG001 - for its effect
     return start
 
 
-def test_the_command_gets_the_variables_and_a_repaired_list_of_plugins(run, tmp_path):
+def test_the_command_gets_the_variables_of_the_hook(run, tmp_path):
     options = ["--purpose", "rollout", "--set", "refit.scope=parameters", "--set", "engine.seed=3"]
     options += ["--receipt", str(tmp_path / "r.json")]
 
@@ -42,7 +42,7 @@ def test_the_command_gets_the_variables_and_a_repaired_list_of_plugins(run, tmp_
     }
 
 
-def test_the_commands_own_options_and_its_exit_code_are_its_own(run):
+def test_run_behaves_like_the_command_that_it_starts(run):
     ended = run("--report", "--", sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(7)", "--json", "--", "-x")
 
     assert (ended.returncode, ended.stdout) == (7, "['--json', '--', '-x']\n")
@@ -60,7 +60,7 @@ def test_the_commands_own_options_and_its_exit_code_are_its_own(run):
         (["--receipt", "/nowhere/r.json", "--require-receipt", "--", "true"], "name a regular file that can be written"),
     ],
 )
-def test_what_cannot_be_is_an_error_and_starts_nothing(run, arguments, message):
+def test_an_impossible_run_is_an_error(run, arguments, message):
     ended = run(*arguments)
 
     assert ended.returncode == 2
@@ -71,7 +71,7 @@ def test_a_hook_that_is_off_is_an_error(run):
     assert "MODEL_QUIRKS=off turns off what 'quirks run' is for" in run("--", "true", MODEL_QUIRKS="off").stderr
 
 
-def test_the_next_sitecustomize_runs_too_and_recorders_are_on_before_anything_is_imported(run, tmp_path):
+def test_our_sitecustomize_records_without_replacing_the_next_one(run, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.NEXT = True\n", encoding="utf-8")
     text = "import sys; print(NEXT, 'quirks_core.hook.typed' in sys.modules, 'pydantic' in sys.modules, 'vllm' in sys.modules)"
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
@@ -90,7 +90,7 @@ def test_a_python_that_lacks_us_imports_no_engine_where_a_receipt_is_required(ru
     assert "cannot load model-quirks" in ended.stderr
 
 
-def test_signals_reach_the_command_and_its_end_is_reported(run, tmp_path):  # noqa: ARG001 - for its environment
+def test_a_signal_ends_the_command_with_a_report(run, tmp_path):  # noqa: ARG001 - for its environment
     ready = tmp_path / "ready"
     text = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
     command = [sys.executable, "-m", "quirks_core.cli", "run", "--require-receipt", "--", sys.executable, "-c", text]

@@ -67,7 +67,7 @@ def test_the_other_variables_are_read():
         ("MODEL_QUIRKS_SET", "server.port=80", "unknown slot 'server.port'"),
     ],
 )
-def test_a_wrong_value_is_an_error_that_names_variable_and_nearest_value(name, value, message):
+def test_a_wrong_value_is_an_error_that_names_its_variable(name, value, message):
     with pytest.raises(UsageError, match="MODEL_QUIRKS") as error:
         HookSettings.read({"MODEL_QUIRKS": "on", name: value})
 

@@ -37,7 +37,7 @@ def cases(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
     return lambda body: fork_server.run(PRELUDE + textwrap.dedent(body), model=str(model("qwen3")))
 
 
-def test_the_first_llm_of_a_process_has_exact_keywords_and_parameters_by_value(cases):
+def test_parameters_of_the_first_llm_of_a_process_are_compared_by_value(cases):
     found = cases("""
         Done = without_an_engine()
         from vllm import LLM
@@ -67,7 +67,7 @@ def test_the_keywords_of_an_llm_without_from_engine_args_are_recorded_too(cases)
     assert found["later"] == [["enforce_eager", "max_model_len"], True]
 
 
-def test_the_first_arguments_of_a_process_go_by_value_and_later_ones_are_exact(cases):
+def test_only_the_first_arguments_of_a_process_are_compared_by_value(cases):
     found = cases("""
         from vllm import EngineArgs, AsyncEngineArgs, LLM
         show("first", EngineArgs(model=model, max_model_len=128, logprobs_mode="raw_logprobs"))
@@ -128,7 +128,7 @@ COMMAND_LINES = """
 """
 
 
-def test_a_command_line_and_its_file_are_read_exactly(cases):
+def test_a_command_line_is_read_exactly_with_its_file(cases):
     found = cases(COMMAND_LINES)
 
     both = [["logprobs_mode", "max_model_len"], True]
@@ -144,7 +144,7 @@ def test_a_command_line_and_its_file_are_read_exactly(cases):
     assert set(found["logged"]) == {"api_key", "hf_token", "model", "model_tag"}
 
 
-def test_the_command_line_of_trl_leaves_its_dtypes_open_and_a_float32_trainer_gets_a_float32_engine(cases):
+def test_the_command_line_of_trl_leaves_its_dtypes_open(cases):
     pytest.importorskip("trl")
 
     found = cases("""

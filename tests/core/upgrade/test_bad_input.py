@@ -42,7 +42,7 @@ def upgrade_to(quirks, checkpoint, cache):  # noqa: ARG001 - a cache of the test
 
 
 @pytest.mark.parametrize("spoil", [_encrypted, _corrupt_lzma])
-def test_an_archive_that_cannot_be_unpacked_is_one_sentence_and_the_exit_code_5(upgrade_to, wheel, cache, spoil):
+def test_an_archive_that_cannot_be_unpacked_is_an_error_of_one_sentence(upgrade_to, wheel, cache, spoil):
     path = wheel()
     spoil(path)
 
@@ -119,7 +119,7 @@ def test_a_foreign_folder_of_the_cache_is_passed_over(serve, wheel, cache):
     assert find_release("0.30", index=serve(wheel()), prefer="vllm").version == "0.30.0"
 
 
-def test_two_archives_with_the_same_names_and_checksums_are_two(wheel, cache):
+def test_a_changed_archive_with_the_same_checksums_is_another_one(wheel, cache):
     path = wheel()
     find_release(str(path))
     _encrypted(path)
@@ -129,7 +129,7 @@ def test_two_archives_with_the_same_names_and_checksums_are_two(wheel, cache):
     assert len(list(cache.iterdir())) == 1
 
 
-def test_what_fails_unexpectedly_is_one_sentence_and_the_exit_code_5(upgrade_to, wheel, monkeypatch):
+def test_an_unexpected_failure_is_an_error_of_one_sentence(upgrade_to, wheel, monkeypatch):
     monkeypatch.setattr("quirks_core.upgrade.report.Upgrade.compare", lambda *_: {}["nothing"])
 
     outcome = upgrade_to(wheel())

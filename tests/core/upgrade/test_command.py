@@ -32,7 +32,7 @@ def command(quirks, releases):
     return run
 
 
-def test_stop_and_unknown_are_the_exit_codes_2_and_3_also_with_changes(command, checkpoint):
+def test_the_verdict_sets_the_exit_code_even_with_changes(command, checkpoint):
     run = ("--model", checkpoint("qwen3_moe"))
 
     unknown = command("0.30.0", "0.31.0", *run)
@@ -47,7 +47,7 @@ def test_stop_and_unknown_are_the_exit_codes_2_and_3_also_with_changes(command, 
     assert "\n  engine.mamba_cache_mode: engine.mamba_cache_mode takes one of align, none, not 'all'" in stop.out
 
 
-def test_json_holds_the_verdict_and_every_finding(command, checkpoint):
+def test_json_holds_the_whole_comparison(command, checkpoint):
     outcome = command("0.26.0", "0.33.0", "--model", checkpoint("gpt_oss"), "--json")
 
     found = outcome.json
@@ -61,7 +61,7 @@ def test_json_holds_the_verdict_and_every_finding(command, checkpoint):
     ]
 
 
-def test_markdown_shows_the_verdict_a_block_to_paste_and_no_markup_of_somebody_else(command, checkpoint):
+def test_markdown_shows_the_comparison_without_markup_of_somebody_else(command, checkpoint):
     folder = checkpoint("gpt_oss").rename(checkpoint("gpt_oss").parent / "a`b<i>@someone")
 
     outcome = command("0.26.0", "0.33.0", "--model", folder, "--set", "engine.calculate_kv_scales=true", "--markdown")
@@ -75,7 +75,7 @@ def test_markdown_shows_the_verdict_a_block_to_paste_and_no_markup_of_somebody_e
     assert "- **note** `attention-sink-refit`: becomes dormant: " in outcome.out
 
 
-def test_a_command_line_of_a_server_describes_the_run_and_changes_are_options(command, checkpoint):
+def test_a_command_line_of_a_server_describes_the_run(command, checkpoint):
     words = ("vllm", "serve", checkpoint("qwen3_moe"), "--calculate-kv-scales", "--port", "8001")
 
     outcome = command("0.26.0", "0.33.0", "--", *words)
@@ -120,7 +120,7 @@ def test_find_needs_two_releases():
         find_steps(["0.30.0"], lambda _: pytest.fail("nothing to compare"))
 
 
-def test_the_catalogue_names_what_needs_work_on_a_release_and_what_begins_and_ends(command, quirks):
+def test_the_catalogue_names_every_quirk_that_a_release_changes(command, quirks):
     work = command("0.31.0", "0.28.0", "--catalogue", "--json")
     none = command("0.30.0", "0.31.0", "--catalogue")
     page = command("0.31.0", "0.28.0", "--catalogue", "--markdown")
@@ -218,7 +218,7 @@ def test_what_does_not_fit_together_is_said(quirks, words, message):
     assert message in outcome.out + outcome.err
 
 
-def test_read_only_runs_no_code_of_a_release_and_leaves_its_values_undecided(quirks, checkpoint, releases, monkeypatch):
+def test_read_only_runs_no_code_of_a_release(quirks, checkpoint, releases, monkeypatch):
     monkeypatch.setattr("quirks_core.base.child_process.run", lambda *_, **__: pytest.fail("code of a release runs"))
     between = ("--from", "0.30.0", "--to", "0.31.0", "--read-only", *CPU)
 

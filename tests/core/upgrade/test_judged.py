@@ -213,7 +213,7 @@ def test_what_cannot_be_read_to_its_end_is_unknown():
     assert (found.level, "B cannot be asked further than its configuration" in found.message) == (Level.UNKNOWN, True)
 
 
-def test_new_limits_are_one_note_and_those_of_media_concern_models_that_take_media(verdict):
+def test_new_limits_that_concern_the_model_are_one_note(verdict):
     text = verdict("0.32.0", "0.33.0", DISABLED)
     media = verdict("0.32.0", "0.33.0", DISABLED, vision_config={"hidden_size": 8})
 

