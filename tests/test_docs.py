@@ -134,7 +134,7 @@ def test_the_pages_do_not_depend_on_what_is_installed(monkeypatch):
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
-def test_every_link_and_anchor_leads_somewhere(page):
+def test_every_link_leads_somewhere(page):
     prose = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", _text(page)))
     wrong = []
     for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose):
@@ -160,7 +160,7 @@ def test_every_hook_is_a_heading_with_its_exact_signature():
     assert headings == [f"{hook.__name__}{inspect.signature(hook)}".replace("'", "") for hook in hooks]
 
 
-def test_every_verb_and_every_option_is_on_the_page_of_the_command_line():
+def test_the_page_of_the_command_line_has_every_option():
     text = _text(_DOCS / "cli.md")
     commands = make_parser()._subparsers._group_actions[0].choices
 
@@ -179,7 +179,7 @@ def test_every_environment_variable_of_ours_is_in_operations():
     assert used <= set(re.findall(r"MODEL_QUIRKS_[A-Z_]+", _text(_DOCS / "operations.md")))
 
 
-def test_every_key_of_plan_and_receipt_is_in_the_reference():
+def test_every_key_of_a_public_record_is_in_the_reference():
     records = (Plan, PlannedAdjustment, Contributor, Verdict, Refusal, PlannedPatch, Receipt, Acknowledgement, Effect, ReadBack)
 
     keys = {key for record in records for key in record.model_fields} | set(Leaf._fields)
@@ -198,7 +198,7 @@ def test_every_fixture_of_the_kit_is_described():
     assert fixtures <= _words(_DOCS / "writing-a-quirk.md")
 
 
-def test_the_page_of_the_kit_has_every_checkpoint_every_method_and_every_field():
+def test_the_page_of_the_kit_names_all_that_it_offers():
     methods = {name for name in vars(Lab) if not name.startswith("_")}
     fields = {field.name for record in (Outcome, Generated) for field in dataclasses.fields(record)}
 
@@ -260,7 +260,7 @@ def test_a_block_that_is_not_run_says_why(block):
 
 
 @pytest.mark.parametrize("block", **_ids([block for block in _blocks("python") if not block.runs]))
-def test_a_python_block_that_is_not_run_compiles_and_imports_what_exists(block):
+def test_a_python_block_that_is_not_run_imports_what_exists(block):
     tree = compile(block.text, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
@@ -326,7 +326,7 @@ def shell(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
 
 
 @pytest.mark.parametrize("page", sorted({block.page for block in _blocks("console")}), ids=lambda page: page.name)
-def test_every_command_runs_and_prints_what_the_page_shows(page, shell):
+def test_every_command_prints_what_the_page_shows(page, shell):
     for block in _blocks("console", "python", "toml", page=page):
         if not block.runs:
             continue

@@ -26,7 +26,7 @@ runs = _loaded()
 ROWS = runs.read().rows
 
 
-def test_the_page_has_the_runs_of_today_and_is_made_of_its_data() -> None:
+def test_the_page_is_made_of_the_data_of_todays_runs() -> None:
     assert ROWS
     assert [row.run for row in ROWS] == [run for run in runs.RUNS if run in {row.run for row in ROWS}]
     assert (runs.DOCS / "runs.md").read_text(encoding="utf-8") == runs.markdown(runs.read(), runs.read(platform="cuda"))
@@ -43,7 +43,7 @@ def test_the_plan_of_a_run_is_the_one_that_the_page_names(row, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.run.name)
-def test_a_run_with_quirks_is_no_further_from_its_trainer_than_without_and_an_error_is_explained(row) -> None:
+def test_a_run_with_quirks_is_no_further_from_its_trainer_than_without(row) -> None:
     assert row.on.error == ""
     if row.off.mean is not None:
         assert row.on.mean <= row.off.mean * 1.25  # other samples of the same distributions

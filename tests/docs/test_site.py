@@ -68,7 +68,7 @@ def _colours(png: bytes) -> int:
     return len(set(zlib.decompress(data)))
 
 
-def test_the_site_has_a_page_for_every_quirk_and_every_page(site_folder: Path, every_id: set[str]):
+def test_the_site_has_every_page(site_folder: Path, every_id: set[str]):
     built = {page.relative_to(site_folder).with_suffix("").as_posix() for page in site_folder.rglob("*.html")}
 
     assert every_id
@@ -93,7 +93,7 @@ def test_typing_leaves_the_rows_that_have_every_word(catalogue: Any, every_id: s
     assert _count(catalogue) == f"{len(wanted)} of {len(every_id)} quirks"
 
 
-def test_a_chosen_model_leaves_its_rows_and_those_of_any_model(catalogue: Any, every_id: set[str]):
+def test_a_chosen_model_leaves_only_rows_that_may_concern_it(catalogue: Any, every_id: set[str]):
     _choose(catalogue, "model", "apertus")
 
     shown = _visible(catalogue)
@@ -117,7 +117,7 @@ def test_a_chosen_value_leaves_the_rows_that_have_it(catalogue: Any, name: str, 
     assert outside not in shown
 
 
-def test_filters_add_up_and_reset_takes_all_away(catalogue: Any, every_id: set[str]):
+def test_filters_add_up_until_they_are_reset(catalogue: Any, every_id: set[str]):
     _choose(catalogue, "flag", "load_format")
     _choose(catalogue, "status", "active")
     assert "gemma-normalizer-dummy-load" not in _visible(catalogue)

@@ -42,7 +42,7 @@ every_page = pytest.mark.parametrize(("name", "page"), pages.quirk_pages().items
     ],
     ids=lambda value: str(value)[:30],
 )  # fmt: skip
-def test_a_condition_is_said_in_words_and_a_negation_by_its_contrary(match, words):
+def test_a_condition_is_said_in_words(match, words):
     assert condition(match) == words
 
 

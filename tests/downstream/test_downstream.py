@@ -38,7 +38,7 @@ def log(tmp_path: Path) -> Path:
 # Discovery and commands
 
 
-def test_installed_plugins_are_listed_and_none_is_imported(installed: Callable[..., Environment], log: Path) -> None:
+def test_installed_plugins_are_listed_without_an_import(installed: Callable[..., Environment], log: Path) -> None:
     environment = installed("acme-engine", "acme-quirks", "acme-broken", "acme-slow")
 
     listed = environment.quirks("list", "--json", ACME_IMPORT_LOG=str(log))
@@ -54,7 +54,7 @@ def test_installed_plugins_are_listed_and_none_is_imported(installed: Callable[.
     assert lines(log) == []
 
 
-def test_a_third_partys_command_is_listed_and_runs_and_one_that_is_broken_says_so_and_takes_no_built_in_name(
+def test_a_third_partys_command_stands_beside_the_built_in_ones(
     installed: Callable[..., Environment],
 ) -> None:
     environment = installed("acme-engine", "acme-quirks", "acme-broken")
@@ -79,17 +79,21 @@ def test_a_third_partys_command_is_listed_and_runs_and_one_that_is_broken_says_s
 # What works
 
 
-def test_a_third_partys_quirk_takes_part_in_a_plan_and_refuses_a_contrary_value_in_its_words(acme: Environment) -> None:
+def test_a_third_partys_quirk_takes_part_in_a_plan(acme: Environment) -> None:
     plan = acme.plan("acme_moe")
-    (refusal,) = acme.plan("acme_moe", "--set", "engine.enforce_eager=false")["refusals"]
 
     assert states(plan)["acme-eager"] == "active"
     assert plan["changes"].items() >= {"engine.enforce_eager": True, "engine.dtype": "float32"}.items()
+
+
+def test_a_third_partys_quirk_refuses_a_contrary_value_in_its_words(acme: Environment) -> None:
+    (refusal,) = acme.plan("acme_moe", "--set", "engine.enforce_eager=false")["refusals"]
+
     assert (refusal["slot"], refusal["remedy"]) == ("engine.enforce_eager", "leave engine.enforce_eager open")
     assert refusal["quirks"][0]["distribution"] == "acme-quirks"
 
 
-def test_show_names_distribution_file_release_and_documentation(acme: Environment) -> None:
+def test_show_says_where_a_third_partys_quirk_comes_from(acme: Environment) -> None:
     shown = acme.quirks("show", "acme-eager", "--json").json
 
     assert (shown["distribution"], shown["since"]) == ("acme-quirks 2.1.0", "1.0.0")
@@ -106,7 +110,7 @@ def test_facts_of_the_plugin_decide_about_its_quirks(acme: Environment) -> None:
     assert three["changes"]["request.timeout_s"] == 2700.0
 
 
-def test_the_packages_own_tests_pass_and_their_quirks_keep_every_law(acme: Environment, tmp_path: Path) -> None:
+def test_a_third_partys_package_passes_every_check(acme: Environment, tmp_path: Path) -> None:
     shutil.copytree(HERE / "acme-quirks" / "tests", tmp_path / "tests")
 
     tested = acme.run("-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "tests")
@@ -123,9 +127,7 @@ def test_the_packages_own_tests_pass_and_their_quirks_keep_every_law(acme: Envir
     assert kept.json["changed"] is False
 
 
-def test_the_data_file_is_written_in_a_source_tree_and_never_in_an_installed_copy(
-    installed: Callable[..., Environment], tmp_path: Path
-) -> None:
+def test_the_data_file_is_written_only_in_a_source_tree(installed: Callable[..., Environment], tmp_path: Path) -> None:
     environment = installed("zeta-quirks")
     shutil.copytree(HERE / "zeta-quirks", tmp_path / "zeta-quirks")
     source = tmp_path / "zeta-quirks" / "src" / "zeta_quirks" / "model_quirks.json"
@@ -143,7 +145,7 @@ def test_the_data_file_is_written_in_a_source_tree_and_never_in_an_installed_cop
 # Slots that nobody has declared: an argument of vLLM, a bound on another one, and a variable of NCCL
 
 
-def test_quirks_adjust_any_engine_argument_and_any_variable(acme: Environment) -> None:
+def test_quirks_adjust_any_engine_argument_or_variable(acme: Environment) -> None:
     plan = acme.plan("qwen3")
 
     assert (
@@ -166,9 +168,7 @@ def test_quirks_adjust_any_engine_argument_and_any_variable(acme: Environment) -
         ("env.NCCL_NVLS_ENABLE=1", "refused"),
     ],
 )
-def test_a_typed_value_is_kept_if_it_stands_in_the_required_relation_and_refused_if_not(
-    acme: Environment, setting: str, status: str
-) -> None:
+def test_a_typed_value_is_refused_unless_it_meets_the_requirement(acme: Environment, setting: str, status: str) -> None:
     slot, _, value = setting.replace("vllm_kwargs.", "").partition("=")
 
     plan = acme.plan("qwen3", "--set", setting)
@@ -188,9 +188,7 @@ def broken(installed: Callable[..., Environment]) -> Environment:
     return installed("acme-engine", "acme-quirks", "acme-broken")
 
 
-def test_the_others_work_beside_a_broken_plugin_and_hooks_that_fail_are_warnings(
-    broken: Environment, acme: Environment
-) -> None:
+def test_a_broken_plugin_does_not_disturb_the_others(broken: Environment, acme: Environment) -> None:
     beside, alone = broken.plan("acme_moe"), acme.plan("acme_moe", "--disable", "distribution:acme-slots")
 
     assert beside["changes"] == alone["changes"]
@@ -201,7 +199,7 @@ def test_the_others_work_beside_a_broken_plugin_and_hooks_that_fail_are_warnings
     assert facts == "quirks_facts of acme-broken:grumbling failed: ConnectionError: no answer from the scheduler"
 
 
-def test_a_plugin_that_takes_long_is_named_while_it_does_and_by_the_doctor_with_its_time(
+def test_the_doctor_names_a_plugin_that_takes_long(
     installed: Callable[..., Environment],
 ) -> None:
     doctor = installed("acme-engine", "acme-quirks", "acme-slow").quirks("doctor", "--json")
@@ -213,9 +211,7 @@ def test_a_plugin_that_takes_long_is_named_while_it_does_and_by_the_doctor_with_
     assert re.match(r"plugin acme-slow:acme-slow took \d+\.\d s", row["message"])
 
 
-def test_a_distribution_that_is_off_is_not_even_imported_and_without_third_parties_the_built_in_quirks_are_left(
-    installed: Callable[..., Environment], log: Path
-) -> None:
+def test_a_distribution_that_is_off_is_not_even_imported(installed: Callable[..., Environment], log: Path) -> None:
     environment = installed("acme-engine", "acme-quirks", "acme-slow")
 
     without = environment.plan("acme_moe", MODEL_QUIRKS_DISABLE="distribution:acme-slow", ACME_IMPORT_LOG=str(log))
@@ -231,7 +227,7 @@ def test_a_distribution_that_is_off_is_not_even_imported_and_without_third_parti
 # Conflicts and replacements
 
 
-def test_a_conflict_names_both_quirks_distributions_versions_places_and_the_switch_that_settles_it(
+def test_a_conflict_names_both_quirks_with_the_switch_that_settles_it(
     installed: Callable[..., Environment],
 ) -> None:
     rivals = installed("acme-engine", "acme-quirks", "acme-rival")
@@ -253,7 +249,7 @@ def test_a_conflict_names_both_quirks_distributions_versions_places_and_the_swit
         assert f"--disable {off}" in refusal["switch"] or ":" in off
 
 
-def test_a_quirk_replaces_a_built_in_one_unless_it_is_off_and_plan_and_explain_say_so(acme: Environment) -> None:
+def test_a_quirk_replaces_a_built_in_one_unless_it_is_off(acme: Environment) -> None:
     plan, without = acme.plan("gemma4"), acme.plan("gemma4", MODEL_QUIRKS_DISABLE="acme-layer-scalar")
     explained = acme.quirks("explain", "gemma4-layer-scalar", "--model", acme.model("gemma4"))
 
@@ -345,9 +341,7 @@ PATCHING = """
 
 
 @pytest.mark.parametrize("imported", [True, False], ids=["before", "after"])
-def test_a_package_is_patched_whether_it_is_imported_before_or_after_and_undo_restores_it(
-    acme: Environment, tmp_path: Path, imported: bool
-) -> None:
+def test_a_package_is_patched_whether_it_is_imported_before_or_after(acme: Environment, tmp_path: Path, imported: bool) -> None:
     script = PATCHING.format(imported=imported, model=str(acme.model("acme_gemma")))
 
     seen = acme.script(script, ACME_LOG=str(tmp_path / "log"))
@@ -364,7 +358,7 @@ def test_a_package_is_patched_whether_it_is_imported_before_or_after_and_undo_re
     )
 
 
-def test_an_observer_that_fails_is_named_and_the_others_see(broken: Environment, tmp_path: Path) -> None:
+def test_an_observer_that_fails_does_not_stop_the_others(broken: Environment, tmp_path: Path) -> None:
     script = PATCHING.format(imported=True, model=str(broken.model("acme_gemma")))
 
     seen = broken.script(script, ACME_LOG=str(tmp_path / "log"))

@@ -150,9 +150,7 @@ def test_a_plugin_that_cannot_be_loaded_is_one_readable_row(doctor: Outcome, nam
     assert len(row) < _LONGEST_ROW
 
 
-def test_nothing_else_breaks_beside_them_and_every_command_ends_with_the_code_it_documents(
-    doctor: Outcome, broken: Environment
-) -> None:
+def test_every_command_ends_with_its_documented_code_beside_broken_plugins(doctor: Outcome, broken: Environment) -> None:
     rows = [row["message"] for row in doctor.json if " is broken: " in row["message"]]
     plan = broken.plan("llama")
 
@@ -193,7 +191,7 @@ def test_a_plugin_that_fails_later_is_named_in_the_plan(plan: Any, name: str) ->
     assert any(words in text and (name in text or name in refused) for text in said) or not words
 
 
-def test_nothing_else_fails_beside_them_and_no_fact_of_theirs_stands_for_one_of_the_run(plan: Any) -> None:
+def test_plugins_that_fail_leave_the_rest_of_a_plan_as_it_is(plan: Any) -> None:
     refused = {quirk["id"] for refusal in plan["refusals"] for quirk in refusal["quirks"]}
 
     assert is_good(plan)
@@ -237,9 +235,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_plugin_that_never_returns_ends_the_program_with_its_name_and_its_off_switch(
-    installed: Callable[..., Environment], program: str
-) -> None:
+def test_a_plugin_that_never_returns_ends_the_program_with_advice(installed: Callable[..., Environment], program: str) -> None:
     if program == "vllm serve" and find_spec("vllm") is None:
         pytest.skip("needs vLLM")
     environment = installed("acme-engine", "acme-quirks", "acme-slow")

@@ -35,7 +35,7 @@ async def worker(acme_slots, tiny_checkpoint, quirk_engine):  # noqa: ARG001 - t
             yield started
 
 
-def test_the_engine_runs_with_the_arguments_and_driver_and_worker_say_so(worker):
+def test_every_process_reports_the_planned_engine_arguments(worker):
     read_back = {item.slot: item for item in worker.receipt.engine}
     reported = {ack.process: ack.engine for ack in worker.receipt.processes if ack.engine}
 

@@ -90,7 +90,7 @@ def requirements():
     return sorted(found - {PROJECT})
 
 
-def test_beside_vllm_the_wheel_changes_nothing_else_plans_at_once_and_its_hook_is_found(environment):
+def test_the_wheel_works_beside_vllm_without_changing_anything_else(environment):
     found, before = environment(everything())
 
     after = installed(found)
@@ -111,7 +111,7 @@ def test_every_package_of_the_wheel_says_that_it_is_typed(wheel):
     assert {f"{name}/py.typed" for name in ("quirks_core", "quirks_plugins", "worker")} <= set(names)
 
 
-def test_beside_nothing_the_wheel_plans_and_says_once_that_there_is_no_engine(environment):
+def test_the_wheel_plans_without_an_engine(environment):
     found, before = environment(requirements())
 
     assert "torch" not in before

@@ -36,7 +36,7 @@ def make(quirk_id: str = "kit-one", **overrides: Any) -> Quirk:
     return Quirk(**{**declaration, **overrides})
 
 
-def test_a_context_takes_what_an_example_takes_and_settings_count_as_typed(quirk_context):
+def test_a_context_takes_what_an_example_takes(quirk_context):
     context = quirk_context(
         "example", {"engine.load_format": "dummy"}, vllm="0.9.1", purpose="eval", env={"NCCL_DEBUG": "INFO"}
     )
@@ -47,12 +47,17 @@ def test_a_context_takes_what_an_example_takes_and_settings_count_as_typed(quirk
     assert (context.fact("packages.vllm"), context.source_known("vllm")) == ("0.9.1", False)
 
 
-def test_settings_may_be_defaults_and_nothing_that_is_installed_leaks_in(quirk_context, monkeypatch):
+def test_settings_of_a_context_may_be_defaults(quirk_context):
+    context = quirk_context(settings={"engine.load_format": "dummy"}, typed=())
+
+    assert (context.fact("engine.load_format"), context.fact("typed.engine.load_format")) == ("dummy", False)
+
+
+def test_nothing_that_is_installed_leaks_into_a_context(quirk_context, monkeypatch):
     monkeypatch.setenv("VLLM_USE_V1", "0")
 
     context = quirk_context(settings={"engine.load_format": "dummy"}, typed=())
 
-    assert (context.fact("engine.load_format"), context.fact("typed.engine.load_format")) == ("dummy", False)
     assert (context.packages, context.platform, context.environment) == ({}, None, {})
 
 
@@ -64,7 +69,7 @@ def test_a_slot_that_does_not_exist_is_an_error_with_the_nearest_name(quirk_cont
         quirk_context(**keywords)
 
 
-def test_a_registry_holds_what_the_test_adds_and_nothing_that_is_installed(quirk_registry, quirk_context):
+def test_a_registry_holds_only_what_the_test_adds(quirk_registry, quirk_context):
     with pytest.raises(UsageError, match="this registry is empty"):  # a test could pass by accident
         quirk_registry.resolve(quirk_context())
 
@@ -108,7 +113,7 @@ def test_an_id_that_is_taken_is_an_error(quirk_registry):
     assert len(quirk_registry.loaded) == 1
 
 
-def test_plugins_with_hooks_give_quirks_and_facts(quirk_registry, quirk_context):
+def test_a_registry_takes_plugins_with_hooks(quirk_registry, quirk_context):
     class Plugin:
         @hookimpl
         def quirks_declare(self):
@@ -123,7 +128,7 @@ def test_plugins_with_hooks_give_quirks_and_facts(quirk_registry, quirk_context)
     assert plan.value("engine.enforce_eager") is True
 
 
-def test_switches_can_be_tried_and_the_shells_do_not_count(quirk_registry, quirk_context, monkeypatch):
+def test_only_the_switches_of_the_test_count(quirk_registry, quirk_context, monkeypatch):
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "all")
     context = quirk_context("example")
 
@@ -163,9 +168,7 @@ def unchanged():
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("imported", ["before", "inside"])
 @pytest.mark.parametrize("fails", [False, True], ids=["passes", "fails"])
-def test_patches_and_environment_are_in_force_inside_and_gone_afterwards_however_the_body_ends(
-    applied, engine, quirk_context, imported, fails
-):
+def test_a_quirk_is_in_force_only_inside_the_block_however_it_ends(applied, engine, quirk_context, imported, fails):
     if imported == "before":
         importlib.import_module("kit_engine")
 
@@ -214,9 +217,7 @@ def test_an_installed_quirk_goes_the_way_of_every_engine_process(applied):
     ],
     ids=["not active, so that a test could pass by accident", "refused", "drifted"],
 )
-def test_what_cannot_be_put_into_force_is_an_error_and_nothing_stays(
-    applied, engine, quirk_context, overrides, model, error, words
-):
+def test_a_quirk_that_cannot_be_put_into_force_is_an_error(applied, engine, quirk_context, overrides, model, error, words):
     with pytest.raises(error, match=words):
         applied(engine(**overrides), quirk_context(model)).__enter__()
 
@@ -238,7 +239,7 @@ def test_applied_with_wrong_arguments_shows_a_right_call(applied, arguments, key
     assert 'applied(QUIRK, quirk_context("gemma3", vllm="0.9.1"))' in str(error.value)
 
 
-def test_a_tiny_checkpoint_is_built_once_per_kind_and_seed(tiny_checkpoint):
+def test_equal_requests_share_one_tiny_checkpoint(tiny_checkpoint):
     first, second, other = tiny_checkpoint("qwen3"), tiny_checkpoint("qwen3"), tiny_checkpoint("qwen3", seed=1)
 
     assert first == second != other

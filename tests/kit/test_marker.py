@@ -31,12 +31,12 @@ def test_fails_always():
     assert False
 
 @quirk
-async def test_asynchronous_and_needed():
+async def test_needed_by_a_coroutine():
     await asyncio.sleep(0)
     needs_the_quirk()
 
 @quirk
-async def test_asynchronous_and_not_needed():
+async def test_not_needed_by_a_coroutine():
     await asyncio.sleep(0)
 
 @quirk
@@ -115,8 +115,8 @@ OUTCOMES = {
     "test_needed": ("passed", "passed"),
     "test_not_needed": ("passed", "failed"),
     "test_fails_always": ("failed", "passed"),
-    "test_asynchronous_and_needed": ("passed", "passed"),
-    "test_asynchronous_and_not_needed": ("passed", "failed"),
+    "test_needed_by_a_coroutine": ("passed", "passed"),
+    "test_not_needed_by_a_coroutine": ("passed", "failed"),
     "test_plan": ("passed", "passed"),
     "test_parameters[7": ("passed", "passed"),  # the test's own parameters come first
     "test_parameters[8": ("passed", "passed"),
@@ -151,7 +151,7 @@ def results(tested: Callable[..., Any], declared: Callable[..., str]) -> Any:
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_a_marked_test_runs_with_the_quirk_and_without_and_ends_as_it_must(results: Any, name: str) -> None:
+def test_a_marked_test_runs_with_the_quirk_then_without_it(results: Any, name: str) -> None:
     joint = "-" if "[" in name else "["
 
     assert tuple(results.outcomes[f"test_it.py::{name}{joint}{run}]"] for run in ("with", "without")) == OUTCOMES[name]

@@ -34,7 +34,7 @@ def own_python(tmp_path: Path, python: Callable[..., Any]) -> Callable[..., subp
     return lambda *arguments, **more: python(*arguments, interpreter=tmp_path / "venv" / "bin" / "python", **more)
 
 
-def test_new_packages_install_pass_their_own_tests_keep_every_law_and_fail_once_their_quirk_is_changed(
+def test_new_packages_are_sound_until_their_quirk_is_changed(
     quirks: Quirks, own_python: Callable[..., Any], tmp_path: Path
 ) -> None:
     one, other = tmp_path / "acme-quirks", tmp_path / "beta-quirks"
@@ -64,7 +64,7 @@ def test_new_packages_install_pass_their_own_tests_keep_every_law_and_fail_once_
     assert "test_example_models_run_eagerly" in changed.stdout
 
 
-def test_the_files_and_the_next_steps_are_shown(quirks: Quirks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_steps_are_shown_below_the_files(quirks: Quirks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     outcome = quirks("new", "Acme_Quirks")
@@ -78,7 +78,7 @@ def test_the_files_and_the_next_steps_are_shown(quirks: Quirks, tmp_path: Path, 
     assert record == {"folder": "deep/er", "id": "acme-quirks/example", "files": FILES}
 
 
-def test_the_files_are_well_formatted_and_no_placeholder_is_left(quirks: Quirks, tmp_path: Path) -> None:
+def test_the_files_are_well_formatted_without_a_placeholder_left(quirks: Quirks, tmp_path: Path) -> None:
     folder = tmp_path / "made"
     quirks("new", "acme-quirks", "--folder", folder)
     ruff, length = [sys.executable, "-m", "ruff"], ["--no-cache", "--isolated", "--line-length", "128"]

@@ -37,7 +37,7 @@ def test_every_quirk_of_the_folder_is_registered():
 
 
 @every_quirk
-def test_entry_point_id_and_file_bear_one_name_in_a_folder_named_after_the_flag(item):
+def test_the_file_of_a_quirk_bears_its_id_in_the_folder_of_its_flag(item):
     _, folder, file = item.quirk.location.module.split(".")
 
     assert item.quirk.id == item.entry_point == file.replace("_", "-")
@@ -89,14 +89,21 @@ def test_the_paired_runs_that_it_names_exist(item):
 
 
 @every_quirk
-def test_switched_off_by_id_flag_or_distribution_it_does_nothing_and_each_refusal_names_that_switch_and_a_key(item):
+def test_a_refusal_names_its_switch_with_a_remedy(item):
+    for example in item.quirk.examples:
+        if example.answer is not Answer.YES:
+            continue
+        for refusal in resolve(example.context(), [item]).refusals:
+            assert refusal.switch.startswith(f"--disable {item.quirk.id} ")
+            assert re.search(r"(engine|parallel|cluster|train|refit|request)\.\w+|it to '|[A-Z]+_[A-Z_]+", refusal.remedy)
+
+
+@every_quirk
+def test_a_quirk_does_nothing_once_it_is_switched_off_by_any_name(item):
     quirk = item.quirk
     for example in quirk.examples:
         if example.answer is not Answer.YES:
             continue
-        for refusal in resolve(example.context(), [item]).refusals:
-            assert refusal.switch.startswith(f"--disable {quirk.id} ")
-            assert re.search(r"(engine|parallel|cluster|train|refit|request)\.\w+|it to '|[A-Z]+_[A-Z_]+", refusal.remedy)
         for name in (quirk.id, quirk.flag.upper(), f"distribution:{BUILT_IN}"):
             switches = Switches.gather(command_line=SwitchNames([name]), environ={})
             plan = resolve(example.context(), [item], switches)

@@ -183,7 +183,7 @@ def _logprobs(*values, starts=None, columns=1):
     return LogprobsLists(np.zeros_like(made, np.int32), made, np.arange(1, len(values) + 1, dtype=np.int64), starts)
 
 
-def test_a_batch_of_marked_requests_is_not_taken_apart_and_each_gets_its_own_logprobs(scheduled, request_of):
+def test_each_marked_request_of_a_batch_gets_its_own_logprobs(scheduled, request_of):
     scheduler = _scheduler(request_of("a"), request_of("b"))
 
     assert scheduled.run(scheduler, {"a": [5], "b": [6]}, _logprobs(-0.5, -1.5)) == {}

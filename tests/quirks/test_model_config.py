@@ -69,7 +69,7 @@ def refused_by(plan):
         ),
     ],
 )
-def test_a_typed_rope_is_completed_as_transformers_would_and_what_was_typed_stays(plan_for, model, typed, made):
+def test_a_typed_rope_is_completed_as_transformers_would_complete_it(plan_for, model, typed, made):
     plan = plan_for(model, {OVERRIDES: typed} if typed else {})
 
     assert overridden(plan) == made

@@ -54,7 +54,7 @@ def test_xielu_gets_torchs_default_dtype_unless_the_caller_names_one(arguments, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.int64])
-def test_each_draft_token_has_the_value_of_its_request_and_the_marked_one_is_replaced(dtype):
+def test_each_draft_token_has_the_value_of_its_request(dtype):
     values, ends = torch.tensor([2, 0, 5], dtype=dtype), torch.tensor([2, 3, 3], dtype=torch.int32)
 
     found = expand_batch_to_tokens(values, ends, 3, replace_from=0, replace_to=1)
@@ -119,7 +119,7 @@ def test_a_reset_takes_running_requests_along_whatever_the_caller_says(monkeypat
     assert seen == [(True, False), (True, True)]
 
 
-def test_a_partial_gets_the_name_of_its_function_and_every_other_loader_stays_as_it_is():
+def test_only_a_partial_loader_gets_the_name_of_its_function():
     def loader(param, loaded_weight, shard=0):
         """Loads."""
 
