@@ -88,7 +88,7 @@ def test_dummy_load_plus_refit_is_right_for_gemma3_without_its_old_quirk(tmp_pat
 
 
 @pytest.mark.parametrize(("kind", "quirk"), [("gemma4", "gemma4-layer-scalar"), ("apertus", "apertus-xielu-buffers")])
-def test_a_refit_of_parameters_is_wrong_without_the_quirk_and_right_with_it(kind, quirk, tmp_path):
+def test_a_refit_of_parameters_is_right_only_with_the_quirk(kind, quirk, tmp_path):
     model = checkpoints.build(kind, tmp_path)
 
     _, expected, without, with_quirk = asyncio.run(paired(model, quirk))

@@ -235,7 +235,7 @@ class TestTwoEnginesInOneGroup:
 
         assert agree(found, expected.a * 80)
 
-    async def test_many_on_one_rank_and_few_on_the_other_are_answered(self, running, expected):
+    async def test_ranks_with_unequal_load_answer_every_prompt(self, running, expected):
         busy, quiet = await asyncio.gather(samples(running, PROMPTS * 80, rank=0), samples(running, PROMPTS, rank=1))
 
         assert agree(busy, expected.a * 80)
@@ -298,7 +298,7 @@ class TestTwoEnginesInOneGroup:
         for rank in (0, 1):
             assert tokens(await samples(running, PROMPTS, rank=rank)) == tokens(expected.b)
 
-    async def test_a_killed_rank_ends_generation_with_its_name_and_a_restart_brings_all_back(self, running, expected):
+    async def test_a_group_whose_rank_is_killed_names_it_until_a_restart(self, running, expected):
         generating = await under_way(running, PROMPTS * 1000)
         os.kill(next(one["pid"] for one in await running.health() if one["rank"] == 1), signal.SIGKILL)
 
@@ -309,7 +309,7 @@ class TestTwoEnginesInOneGroup:
         assert tokens(await samples(running, PROMPTS)) == tokens(expected.a)
 
 
-async def test_one_engine_with_two_ranks_of_its_own_makes_the_same_tokens_before_and_after_a_refit(models, expected):
+async def test_each_rank_of_one_engine_makes_the_tokens_of_its_policy(models, expected):
     async with group(models.a, 2, strategy="engine", load_format="auto") as running:
         check_shares(running.topology.rows, 2, models.a)
         before = [await samples(running, PROMPTS, rank=rank) for rank in (None, 0, 1)]
@@ -322,7 +322,7 @@ async def test_one_engine_with_two_ranks_of_its_own_makes_the_same_tokens_before
 
 @four_gpus
 @pytest.mark.parametrize(("ranks", "tensor"), [(4, 1), (2, 2)])
-async def test_four_gpus_share_the_experts_and_make_the_tokens_of_one_engine(models, expected, ranks, tensor):
+async def test_four_gpus_that_share_the_experts_make_the_tokens_of_one_engine(models, expected, ranks, tensor):
     async with group(models.a, ranks, tensor=tensor, load_format="auto") as running:
         check_shares(running.topology.rows, 4, models.a)
         before = [await samples(running, PROMPTS * 20, rank=rank) for rank in range(ranks)]
@@ -366,7 +366,7 @@ class TestARealLayerShape:
     async def test_both_ranks_hold_the_trainer_s_weights(self, running, weights):
         assert await running.verify_refit_async(weights) == {}
 
-    async def test_many_requests_on_one_rank_and_few_on_the_other_are_answered(self, running):
+    async def test_ranks_with_unequal_load_answer_every_request(self, running):
         vocabulary = LAYERS["vocab_size"]
         prompts = [[5 + (131 * row + place) % (vocabulary - 5) for place in range(64)] for row in range(260)]
         busy, quiet = await asyncio.gather(samples(running, prompts[:256], rank=0), samples(running, prompts[256:], rank=1))

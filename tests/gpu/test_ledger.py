@@ -22,7 +22,7 @@ ENGINE = {"max_model_len": 256, "gpu_memory_utilization": 0.2, "kv_cache_memory_
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.uint8])
-def test_a_digest_is_the_same_on_cpu_and_gpu(dtype, whole):
+def test_a_digest_is_the_same_on_every_device(dtype, whole):
     tensors = {str(shape): torch.randn(shape).to(dtype) for shape in ((3,), (1000, 333), (4096, 2048))}
     there = {name: tensor.cuda() for name, tensor in tensors.items()}
 
@@ -47,7 +47,7 @@ def test_tensors_that_stand_have_the_same_digests_by_a_cuda_graph(whole):
         assert standing.digests(some.items()) == digests(some.items(), whole=whole)
 
 
-async def test_an_engine_with_cuda_graphs_keeps_a_ledger_and_names_what_is_sent_again(tmp_path):
+async def test_the_ledger_of_an_engine_with_cuda_graphs_names_what_is_sent_again(tmp_path):
     from transformers import AutoModelForCausalLM
 
     model = checkpoints.build("qwen3", tmp_path / "model", seed=0)

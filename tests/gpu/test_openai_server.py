@@ -50,7 +50,7 @@ def request(**values):
     return {"model": "tiny", "messages": [{"role": "user", "content": "5 6 7"}], "max_tokens": 8, "logprobs": True, **values}
 
 
-async def test_a_chat_reply_carries_the_ids_and_logprobs_of_its_tokens(server):
+async def test_a_chat_reply_carries_the_logprob_of_each_token_id(server):
     reply = await server.post("/chat/completions", json=request())
 
     assert reply.status_code == 200, reply.text
@@ -85,7 +85,10 @@ async def test_requests_at_once_are_all_answered(server):
     assert {reply.status_code for reply in replies} == {200}
 
 
-async def test_without_the_key_there_is_no_answer_and_development_routes_do_not_exist(server):
+async def test_a_request_without_the_key_gets_no_answer(server):
     assert (await server.post("/chat/completions", json=request(), headers={"Authorization": "Bearer no"})).status_code == 401
+
+
+async def test_development_routes_do_not_exist(server):
     root = str(server.base_url).removesuffix("/v1/")
     assert (await server.post(f"{root}/collective_rpc", json={"method": "report_rank"})).status_code == 404

@@ -62,7 +62,7 @@ async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured
         ("apertus", {}, "cold-start", ("apertus-xielu-buffers",), "refit.scope"),
     ],
 )
-async def test_a_planted_fault_is_found_and_blamed_on_its_setting(measured, kind, values, scenario, disable, setting):
+async def test_a_planted_fault_is_blamed_on_its_setting(measured, kind, values, scenario, disable, setting):
     report = await measured(
         kind,
         values,

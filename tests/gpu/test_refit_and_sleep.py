@@ -147,9 +147,7 @@ async def test_a_trainer_s_process_on_another_gpu_refits_by_nccl(worker, models,
 
 
 @two_gpus
-async def test_a_trainer_that_dies_during_a_refit_by_nccl_is_given_up_and_the_next_refit_works(
-    worker, models, expected, monkeypatch
-):
+async def test_an_engine_survives_a_trainer_that_dies_during_a_refit_by_nccl(worker, models, expected, monkeypatch):
     short = worker.config.refit.model_copy(update={"timeout_s": 20.0})
     monkeypatch.setattr(worker.refitting.sender, "section", short)
     port = free_port("127.0.0.1")
@@ -168,7 +166,7 @@ async def test_a_trainer_that_dies_during_a_refit_by_nccl_is_given_up_and_the_ne
     assert await tokens(worker) == expected.a
 
 
-async def test_what_was_not_announced_is_rejected_and_the_weights_stay(worker, models, expected):
+async def test_a_refit_of_unannounced_tensors_is_rejected_without_changing_the_weights(worker, models, expected):
     await worker.refit_async(policy(models.a))
     announced = Manifest.of(tensors(policy(models.a), "state_dict")).tensors[1:]
     await worker.prepare_refit_info_async({spec.name: (spec.shape, spec.dtype) for spec in announced})
@@ -182,7 +180,7 @@ async def test_what_was_not_announced_is_rejected_and_the_weights_stay(worker, m
     worker.refitting.announced = None
 
 
-async def test_verification_finds_nothing_after_a_refit_and_every_tensor_of_another_model(worker, models):
+async def test_verification_finds_the_tensors_that_differ(worker, models):
     await worker.refit_async(policy(models.a))
 
     assert await worker.verify_refit_async(policy(models.a)) == {}

@@ -44,7 +44,7 @@ Path(log).write_text(json.dumps(trainer.state.log_history))
 
 
 @pytest.mark.parametrize("quirks", ["", "on"])
-def test_trl_trains_with_sleep_mode_and_the_policy_that_it_samples_from(tmp_path, quirks):
+def test_trl_in_sleep_mode_trains_the_policy_that_it_samples_from(tmp_path, quirks):
     script, log, receipt = (tmp_path / name for name in ("trainer.py", "log.json", "receipt.json"))
     script.write_text(TRAINER)
     ours = {"MODEL_QUIRKS": quirks, "MODEL_QUIRKS_RECEIPT": str(receipt)} if quirks else {}
