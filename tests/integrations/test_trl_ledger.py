@@ -36,7 +36,7 @@ def run(train):
 
 
 @pytest.mark.parametrize("options", [(), ("--lora",), ("--iterations=2",)], ids=["full", "lora", "iterations"])
-def test_a_healthy_run_has_no_verdict_and_its_updates_are_logged(run, options):
+def test_every_update_of_a_healthy_run_is_logged_without_a_verdict(run, options):
     rows, steps, said = run("none", *options)
 
     assert said == []
