@@ -50,7 +50,7 @@ def _batch(rows: list[list[int]], prompt: int, width: int) -> dict[str, torch.Te
     return {"output_ids": ids, "unpadded_sequence_lengths": lengths, "generation_lengths": lengths - prompt}
 
 
-def test_advantages_have_mean_zero_and_deviation_one_within_each_group(grpo):
+def test_advantages_are_standardised_within_each_group(grpo):
     reward = torch.rand(12, generator=torch.Generator().manual_seed(0))
     reward[4:8] += 5  # a prompt that is easy for all is no advantage
 
@@ -67,7 +67,7 @@ def test_a_group_of_equal_rewards_teaches_nothing(grpo):
     assert torch.equal(advantage, torch.zeros(4))
 
 
-def test_the_loss_raises_the_logprobs_of_better_responses_and_lowers_those_of_worse_ones(grpo):
+def test_the_loss_moves_logprobs_in_the_direction_of_the_advantage(grpo):
     old = torch.full((2, 3), -2.0)
     new = old.clone().requires_grad_()
 
@@ -78,7 +78,7 @@ def test_the_loss_raises_the_logprobs_of_better_responses_and_lowers_those_of_wo
     assert (new.grad[1] > 0).all()
 
 
-def test_clipping_stops_the_good_direction_and_never_the_bad_one(grpo):
+def test_clipping_stops_only_the_good_direction(grpo):
     far = torch.tensor([[0.5], [-0.5], [0.5], [-0.5]])  # ratios of 1.65 and 0.61, both outside the clip
     new = far.clone().requires_grad_()
     advantage = torch.tensor([1.0, 1.0, -1.0, -1.0])
@@ -89,7 +89,7 @@ def test_clipping_stops_the_good_direction_and_never_the_bad_one(grpo):
     assert (new.grad[:, 0] != 0).tolist() == [False, True, True, False]
 
 
-def test_prompts_and_padding_get_no_gradient(grpo):
+def test_only_tokens_of_the_response_get_a_gradient(grpo):
     batch = _batch([[9, 8, 7, 6, 5], [9, 8, 7, 6, 5, 4, 3]], prompt=4, width=8)
     new = torch.zeros(2, 7, requires_grad=True)
 
@@ -140,7 +140,7 @@ def test_the_rise_compares_the_first_fifth_with_the_last(grpo):
     assert grpo.rise([0.5, 0.25]) == pytest.approx(-0.25)
 
 
-def test_the_same_seed_makes_the_same_checkpoint_and_prompts(grpo, tmp_path):
+def test_the_same_seed_makes_the_same_inputs_of_a_run(grpo, tmp_path):
     one, other = (grpo.make_checkpoint(tmp_path / name, seed=3) for name in ("one", "other"))
     first, second = (grpo.make_prompts(64, torch.Generator().manual_seed(3)) for _ in range(2))
 
@@ -180,7 +180,7 @@ def test_the_trainers_page_quotes_the_script_word_for_word():
 @pytest.mark.engine
 @_DRAWS
 @pytest.mark.usefixtures("worker_in_core")
-def test_the_reward_rises_while_rollout_and_trainer_agree(tmp_path):
+def test_the_reward_rises_while_the_rollout_agrees_with_the_trainer(tmp_path):
     from PIL import Image
 
     done = _run(tmp_path, "--json", "--output", "plot.png")

@@ -71,8 +71,11 @@ def test_the_reward_is_the_share_of_words_that_are_the_answer_which_counts_once(
     assert curves.reward(text, "Paris") == expected
 
 
-def test_every_answer_is_one_word_that_earns_the_whole_reward_and_is_no_part_of_its_question(curves):
+def test_every_answer_earns_the_whole_reward(curves):
     assert all(curves.reward(answer, answer) == 1 for answer in curves.QUESTIONS.values())
+
+
+def test_a_repeated_question_earns_no_reward(curves):
     repeated = [question for question, answer in curves.QUESTIONS.items() if curves.reward(question, answer)]
     assert repeated == []
 
@@ -87,7 +90,7 @@ def test_every_answer_is_one_word_that_earns_the_whole_reward_and_is_no_part_of_
         ("worker-kept", "processed_logprobs", True, True),
     ],
 )
-def test_an_arm_of_the_worker_plans_its_fault_and_no_other(curves, options, name, logprobs, keeps_cache, is_salted):
+def test_an_arm_of_the_worker_plans_its_fault_alone(curves, options, name, logprobs, keeps_cache, is_salted):
     options.model.mkdir()
     (options.model / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     config = GenerationConfig.parse(curves.configuration(curves.ARMS[name], options, 0, on_gpu=False))
@@ -101,7 +104,7 @@ def test_an_arm_of_the_worker_plans_its_fault_and_no_other(curves, options, name
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_what_an_arm_says_to_the_hook_are_values_that_it_takes_and_quirks_that_exist(curves, on_gpu):
+def test_the_hook_knows_every_value_that_an_arm_gives_it(curves, on_gpu):
     known = {loaded.quirk.id for loaded in Registry.load().loaded} | {"all"}
     for name, arm in curves.ARMS.items():
         found = curves.variables(arm, jobs=8, on_gpu=on_gpu)
@@ -113,7 +116,7 @@ def test_what_an_arm_says_to_the_hook_are_values_that_it_takes_and_quirks_that_e
         assert set(filter(None, [found.get("MODEL_QUIRKS_FORCE")])) <= known
 
 
-def test_a_complete_run_is_not_repeated_and_one_that_was_cut_off_is(curves, options, monkeypatch):
+def test_only_an_incomplete_run_is_repeated(curves, options, monkeypatch):
     complete = write(curves, options.out, "trl", 0, [0.1, 0.2])
     cut = write(curves, options.out, "trl", 1, [0.1, 0.2])
     cut.write_text(cut.read_text(encoding="utf-8")[:-4], encoding="utf-8")
@@ -128,7 +131,7 @@ def test_a_complete_run_is_not_repeated_and_one_that_was_cut_off_is(curves, opti
     assert complete.read_bytes() == before
 
 
-def test_a_run_that_fails_is_made_once_more_and_then_named(curves, options, monkeypatch):
+def test_a_run_that_fails_is_named_after_a_second_attempt(curves, options, monkeypatch):
     made = []
     monkeypatch.setattr(curves, "command", lambda _, *run: made.append(run) or [sys.executable, "-c", "raise SystemExit(3)"])
 
@@ -138,7 +141,7 @@ def test_a_run_that_fails_is_made_once_more_and_then_named(curves, options, monk
     assert missing == [f"trl-0: {options.out / 'trl-0.log'} says why it ended"]
 
 
-def test_the_end_of_the_time_ends_what_runs_and_names_what_is_missing(curves, options, monkeypatch):
+def test_a_run_without_time_left_is_named_as_missing(curves, options, monkeypatch):
     options.minutes, options.jobs = 0.02, 1
     monkeypatch.setattr(curves, "command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
 
@@ -147,7 +150,7 @@ def test_the_end_of_the_time_ends_what_runs_and_names_what_is_missing(curves, op
     assert missing == ["trl-0: no time left", "trl-1: no time left"]
 
 
-def test_an_interrupt_ends_what_runs_and_starts_nothing_more(curves, options, monkeypatch):
+def test_an_interrupt_ends_the_series_of_runs(curves, options, monkeypatch):
     options.jobs = 1
     code = "import time; print('runs', flush=True); time.sleep(600)"
     made = []
@@ -167,12 +170,12 @@ def interrupt_when(file):
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
-def test_a_band_is_least_mean_and_most_of_the_smoothed_runs_without_those_that_were_cut_off(curves):
+def test_a_band_summarises_the_smoothed_runs_that_are_complete(curves):
     assert curves.band([[0.0, 1.0], [1.0, 1.0], [9.0]]) == [(0.0, 0.5, 1.0), (0.5, 0.75, 1.0)]
     assert curves.band([[float(value) for value in range(10)]])[-1] == (7.0, 7.0, 7.0)  # of 5, 6, 7, 8 and 9
 
 
-def test_the_data_have_each_seed_of_each_arm_and_what_verification_found(curves, options):
+def test_the_data_have_the_results_of_each_seed_of_each_arm(curves, options):
     write(curves, options.out, "worker", 0, [0.1, 0.2])
     write(curves, options.out, "worker", 1, [0.3, 0.4])
     curves.add(write(curves, options.out, "worker-base", 0, [0.123456]), differing=3)

@@ -118,7 +118,7 @@ def test_braces_that_name_no_field_stay_in_the_prompt(evaluation, shipped, tmp_p
     ]
 
 
-def test_all_wrong_lines_are_reported_with_their_place_and_the_nearest_field(evaluation, shipped, tmp_path):
+def test_every_wrong_line_of_the_data_is_reported_with_its_place(evaluation, shipped, tmp_path):
     good = '{"question": "1+1", "answer": "2"}'
     wrong = ['{"question": "1+1",', "[1]", '{"questoin": "1+1", "answer": "2"}', '{"question": "1+1", "answer": null}']
     config = shipped(_dataset(tmp_path, good, *wrong))
@@ -179,7 +179,7 @@ def test_what_is_wrong_with_the_configuration_is_known_from_key(shipped, setting
     assert message in str(caught.value)
 
 
-def test_the_engines_get_what_was_typed_and_the_seed_and_nothing_of_the_evaluation(shipped):
+def test_the_engines_get_only_their_part_of_the_configuration(shipped):
     config = shipped("eval.seed=7", "model={path: tiny, tokenizer: t}")
 
     engines = config.for_engines("/models/one")
@@ -343,7 +343,7 @@ async def test_sync_starts_a_batch_when_the_one_before_is_finished(evaluation, s
     assert group.sent == [{0, 1}, {2, 3}, {4, 5}]
 
 
-async def test_async_does_not_wait_for_a_slow_prompt_and_keeps_to_the_batch_size(evaluation, shipped):
+async def test_async_keeps_its_batch_full_beside_a_slow_prompt(evaluation, shipped):
     group = _Group(slow=0)
 
     running = asyncio.ensure_future(_asked(evaluation, shipped("eval.generation=async", "eval.batch_size=2").eval, group).run())
@@ -358,7 +358,7 @@ async def test_async_does_not_wait_for_a_slow_prompt_and_keeps_to_the_batch_size
 
 
 @pytest.mark.parametrize("generation", ["async", "sync"])
-async def test_an_error_ends_the_other_prompts_and_comes_out_as_it_is(evaluation, shipped, generation):
+async def test_an_error_of_one_prompt_ends_the_evaluation(evaluation, shipped, generation):
     group = _Group(slow=0, bad=1)
 
     with pytest.raises(UsageError, match="a rank died"):
@@ -381,7 +381,7 @@ async def test_an_error_ends_the_other_prompts_and_comes_out_as_it_is(evaluation
         ([], "--config"),
     ],
 )
-def test_what_was_typed_wrong_is_reported_and_ends_with_2(evaluation, monkeypatch, capsys, tmp_path, arguments, message):
+def test_what_was_typed_wrong_is_reported_with_code_2(evaluation, monkeypatch, capsys, tmp_path, arguments, message):
     (tmp_path / "examples").symlink_to(_EXAMPLES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["run_eval.py", *arguments])
