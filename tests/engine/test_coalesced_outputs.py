@@ -161,7 +161,7 @@ async def test_a_rollouts_samples_arrive_in_one_output_each(front, lab, shared_l
 
 
 @each_kind
-async def test_tokens_and_logprobs_are_those_that_arrive_step_by_step(front, lab):
+async def test_coalesced_outputs_are_those_that_arrive_step_by_step(front, lab):
     held, sent = await front.both(lab.PROMPTS, max_tokens=200)
 
     assert same(held, sent)
@@ -292,7 +292,7 @@ async def test_requests_that_a_pause_ends_come_back_with_the_tokens_that_they_ha
         assert request.counts == [2]  # what was held, and the end
 
 
-async def test_a_sample_that_takes_too_long_is_dropped_and_the_others_come_back(front, lab, monkeypatch):
+async def test_only_the_samples_that_take_too_long_are_dropped(front, lab, monkeypatch):
     front.arrived.clear()
     monkeypatch.setattr(front.worker.requests, "timeout_s", 4.0)
     longest = front.worker.requests.sampling.model_copy(update={"max_new_tokens": 950})
@@ -327,7 +327,7 @@ async def test_a_caller_that_leaves_takes_its_requests_with_it(front, lab):
     assert same(held, sent)
 
 
-async def test_scores_and_stop_strings_come_step_by_step_and_are_right(front, lab, monkeypatch):
+async def test_a_sample_that_comes_step_by_step_ends_at_its_stop_string(front, lab, monkeypatch):
     front.arrived.clear()
     decode = front.llm.get_tokenizer().decode
     whole = await lab.generate(front.worker)

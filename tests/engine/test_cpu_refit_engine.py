@@ -73,9 +73,7 @@ async def test_no_nan_outlives_a_checkpoints(shared_lab, tmp_path):
         ("granitemoehybrid", "bfloat16", "mamba.conv_weights"),
     ],
 )
-async def test_a_start_from_dummy_weights_takes_a_complete_refit_and_verification_sees_every_tensor(
-    kind, dtype, tensor, shared_lab
-):
+async def test_verification_sees_every_tensor_that_a_complete_refit_brings(kind, dtype, tensor, shared_lab):
     trainers = [shared_lab.trainer(shared_lab.checkpoint(kind, seed=seed)) for seed in (1, 2)]
 
     async with shared_lab.worker(shared_lab.checkpoint(kind), {"engine": {"dtype": dtype}}) as worker:

@@ -19,7 +19,7 @@ VALUES = {
 BODY = {"messages": [{"role": "user", "content": "hello there"}]}
 
 
-async def test_plain_answers_and_streams_of_a_dead_engine_say_what_the_worker_says(checkpoint, running):
+async def test_every_reply_of_a_dead_engine_says_what_the_worker_says(checkpoint, running):
     async with running(checkpoint("qwen3"), VALUES) as worker:
         url = (await worker.report_dp_openai_server_base_url()).removesuffix("/v1")
         headers = {"Authorization": f"Bearer {worker.openai_api_key}"}

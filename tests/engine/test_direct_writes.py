@@ -82,7 +82,7 @@ def _model(write: Callable[[nn.Parameter, torch.Tensor], None]) -> _Model:
 
 
 @pytest.mark.parametrize("write", [_whole, _data, _slices, _columns])
-def test_a_write_past_the_loader_is_lost_without_the_patch_and_every_reload_has_it_with_the_patch(write):
+def test_a_write_past_the_loader_reaches_a_reload_only_with_the_patch(write):
     model, memory = _model(write), {}
     for patched in (False, True, True):
         weight = torch.rand(SHAPE)

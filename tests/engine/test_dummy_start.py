@@ -45,7 +45,7 @@ def dummy_start(tmp_path):
     return start
 
 
-def test_buffers_come_from_the_checkpoint_or_the_constructor_and_parameters_are_noise(dummy_start, tmp_path):
+def test_only_parameters_are_noise_after_a_dummy_start(dummy_start, tmp_path):
     model = dummy_start(str(tmp_path))
 
     assert (model.layer_scalar.item(), model.normalizer.item()) == (0.5, 8.0)
@@ -54,7 +54,7 @@ def test_buffers_come_from_the_checkpoint_or_the_constructor_and_parameters_are_
 
 
 @pytest.mark.parametrize("model", ["nobody/no-such-model", "empty"])
-def test_missing_files_are_a_warning_and_the_constructor_decides(dummy_start, model, caplog, tmp_path):
+def test_missing_files_leave_buffers_to_the_constructor_with_a_warning(dummy_start, model, caplog, tmp_path):
     (tmp_path / "empty").mkdir()
 
     started = dummy_start(str(tmp_path / "empty") if model == "empty" else model)

@@ -36,7 +36,7 @@ async def answers(http):
     return [health.status_code, *(reply.status_code for reply in replies)], [reply.text for reply in replies]
 
 
-async def test_no_way_to_generate_is_open_before_a_complete_refit_and_all_are_after_it(worker, http, lab, checkpoint):
+async def test_a_complete_refit_opens_every_way_to_generate(worker, http, lab, checkpoint):
     trainer, batch = lab.trainer(checkpoint("qwen3")), lab.batch_of(lab.PROMPTS)
     calls = (worker.generate_async, worker.score_async, worker.generate_text_async)
 

@@ -71,7 +71,7 @@ def test_other_weights_are_seen_on_the_same_tokens(found: SimpleNamespace) -> No
     assert "the weights" in comparison.reading
 
 
-def test_sampled_rows_are_those_of_the_configured_temperature_and_have_a_seed_each(found: SimpleNamespace) -> None:
+def test_sampled_rows_at_the_configured_temperature_have_a_seed_each(found: SimpleNamespace) -> None:
     sampled = [row for row in found.a.rows if row.kind == "sampled"]
 
     assert [row.seed for row in sampled] == list(range(5, 11))

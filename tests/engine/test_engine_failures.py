@@ -28,7 +28,7 @@ from worker.errors import EngineDiedError, EngineStartError
 _NO_QUIRK = "no quirk changed anything that this error names"
 
 
-async def test_an_engine_that_dies_at_start_says_why_and_leaves_nothing_behind(checkpoint, running, tmp_path):
+async def test_an_engine_that_dies_at_start_says_why_without_leftovers(checkpoint, running, tmp_path):
     model = tmp_path / "broken"
     shutil.copytree(checkpoint("qwen3"), model)
     (model / "model.safetensors").write_bytes(b"these are no weights")
@@ -60,7 +60,7 @@ async def test_an_engine_whose_core_does_not_load_our_plugin_does_not_start(chec
             pass
 
 
-async def test_an_argument_that_the_engine_refuses_is_shown_with_its_value_and_no_quirk_is_blamed_for_it(checkpoint, running):
+async def test_a_refused_argument_is_shown_with_its_value_without_blame_on_a_quirk(checkpoint, running):
     with pytest.raises(EngineStartError) as caught:
         async with running(checkpoint("qwen3"), {"engine": {"cpu_offload_gb": -1, "load_format": "auto"}}):
             pass
@@ -71,7 +71,7 @@ async def test_an_argument_that_the_engine_refuses_is_shown_with_its_value_and_n
     assert [note.partition(" (")[0] for note in caught.value.__notes__] == [_NO_QUIRK]
 
 
-async def test_shutdown_leaves_no_process_and_no_environment_behind_and_others_children_alone(checkpoint, running):
+async def test_shutdown_removes_only_what_the_engine_brought(checkpoint, running):
     before = dict(os.environ)
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,), name="dataloader")
     starting = threading.Timer(0.2, other.start)  # while the engine starts

@@ -45,7 +45,7 @@ def test_the_shares_add_up_to_the_difference(explained) -> None:
     assert found.whole["vocab_variation"] > 0
 
 
-def test_an_engine_that_is_refused_is_named_and_its_part_is_in_the_next_one(explained) -> None:
+def test_the_part_of_a_refused_engine_is_in_the_next_one(explained) -> None:
     found = explained("qwen3_next", "engine.dtype=bfloat16")  # whose kernels for CPUs compute in bfloat16 alone
 
     assert set(found.failed) == {"float32"}

@@ -150,7 +150,7 @@ LONG = {
 WITH_A_WORKER_PROCESS = {**LONG, "engine": {**LONG["engine"], "distributed_executor_backend": "mp"}}
 
 
-async def test_an_engine_that_is_killed_while_it_generates_is_named_and_can_be_restarted(
+async def test_an_engine_that_is_killed_while_it_generates_is_named_until_a_restart(
     checkpoint, running, lab, policy, shared_lab, trainer
 ):
     model, reference, _ = policy
@@ -244,7 +244,7 @@ async def _a_killed_worker_process_ends_a_refit(worker, lab, trainer):
         assert "died or closed its socket half-way" in await go_on(process)
 
 
-async def test_an_engine_that_is_killed_during_a_refit_ends_it_on_both_sides_and_a_new_worker_works(
+async def test_an_engine_that_is_killed_during_a_refit_ends_it_on_both_sides(
     checkpoint, running, lab, policy, shared_lab, trainer
 ):
     model, reference, _ = policy

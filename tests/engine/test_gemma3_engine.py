@@ -83,7 +83,7 @@ def test_the_plan_answers_by_flag(worker):
     assert adjustments == {"engine.logprobs_mode": Status.APPLIED, "engine.generation_config": Status.APPLIED}
 
 
-async def test_samples_come_back_with_index_ids_logprobs_and_lengths(worker, lab):
+async def test_samples_come_back_with_every_promised_field(worker, lab):
     outputs = {index: output async for index, output in worker.generate_async(lab.batch_of(lab.PROMPTS))}
 
     assert sorted(outputs) == [0, 1, 2]
@@ -177,7 +177,7 @@ async def test_a_generation_that_ends_at_a_stop_token_is_not_truncated(worker, l
     assert output["truncated"].tolist() == [False]
 
 
-async def test_leaving_the_loop_early_aborts_the_rest_and_the_engine_goes_on(worker, lab, sampling):
+async def test_leaving_the_loop_early_aborts_the_rest_without_harm_to_the_engine(worker, lab, sampling):
     sampling(max_new_tokens=200)
     rows = worker.generate_async(lab.batch_of([[7] * 254, *lab.PROMPTS]))  # the first has room for two tokens
 
@@ -189,7 +189,7 @@ async def test_leaving_the_loop_early_aborts_the_rest_and_the_engine_goes_on(wor
     assert len(await lab.generate(worker)) == 3
 
 
-async def test_a_request_over_its_time_limit_is_aborted_and_says_how_to_raise_it(worker, lab, monkeypatch):
+async def test_a_request_over_its_time_limit_says_how_to_raise_it(worker, lab, monkeypatch):
     monkeypatch.setattr(worker.requests, "timeout_s", 0.001)
 
     with pytest.raises(GenerationTimeoutError, match=r"request\.timeout_s = 0\.001 s, .* NRL_VLLM_ASYNC_TIMEOUT_SECONDS"):

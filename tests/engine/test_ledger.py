@@ -40,7 +40,7 @@ def step(policy, *, frozen=()):
             parameter.add_(torch.randn_like(parameter) * 1e-3)
 
 
-async def test_a_run_that_trains_has_no_verdict_and_what_is_sent_again_is_named_by_its_second_update(trainer, lab):
+async def test_only_a_run_that_stops_changing_has_a_verdict(trainer, lab):
     worker, policy = trainer
     await worker.refit_async(policy, version="start")
     assert worker.last_refit.verdicts == ()
@@ -101,7 +101,7 @@ async def test_frozen_layers_are_a_note(trainer):
     assert "never model.layers.0" in verdict.text
 
 
-async def test_what_the_trainer_digests_arrives_tensor_by_tensor_and_what_it_does_not_send_is_named(trainer):
+async def test_the_tensors_that_the_trainer_digests_arrive_only_by_an_update(trainer):
     worker, policy = trainer
     arrivals = Arrivals()
     for _ in range(3):

@@ -53,7 +53,7 @@ def model() -> nn.Module:
     return wrap_load_model(lambda *_: model)(None, None, SimpleNamespace(dtype=torch.float32))
 
 
-def test_tensors_that_come_one_by_one_are_in_force_at_the_next_request_and_so_are_those_of_the_next_update(model):
+def test_tensors_that_come_one_by_one_are_in_force_at_the_next_request(model):
     found = []
     for value in (1.0, 2.0):
         loaded = [model.load_weights([(name, torch.full((2,), value))]) for name in _NAMES]

@@ -35,7 +35,7 @@ async def trainer(worker):
         yield call
 
 
-async def test_the_worker_s_own_refits_are_refused_and_name_the_backend(worker, lab, checkpoint):
+async def test_a_refusal_of_the_worker_s_own_refit_names_the_backend(worker, lab, checkpoint):
     for refit in (worker.refit_async(lab.trainer(checkpoint("qwen3"))), worker.update_weights_via_ipc_zmq_async()):
         with pytest.raises(RefitError, match="the engine takes weights by the backend 'ipc'"):
             await refit
@@ -54,7 +54,7 @@ async def test_an_update_without_weights_leaves_the_model_as_it_was(worker, trai
     assert [one.tokens for one in await lab.generate(worker)] == before
 
 
-async def test_fields_of_another_version_are_rejected_and_the_model_is_as_it_was(worker, trainer, lab):
+async def test_fields_of_another_version_are_rejected_without_a_change_to_the_model(worker, trainer, lab):
     before = [one.tokens for one in await lab.generate(worker)]
     await trainer("/start_weight_update")
 

@@ -102,7 +102,7 @@ def arguments(checkpoint, tmp_path):
 
 
 @pytest.mark.usefixtures("worker_in_core")
-def test_the_command_line_writes_a_report_and_measures_nothing_twice(arguments, tmp_path, monkeypatch, capsys):
+def test_the_command_line_writes_reports_without_measuring_twice(arguments, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "out"
 
     # In a process of its own, as vLLM sets variables where it runs, and another environment is another run.
@@ -176,7 +176,7 @@ async def test_a_prefix_cache_older_than_the_weights_is_blamed_on_what_keeps_it(
     }
 
 
-async def test_a_refit_of_parameters_alone_is_blamed_on_its_scope_and_right_in_every_scenario_with_the_plans(measured):
+async def test_every_scenario_that_a_refit_of_parameters_breaks_is_blamed_on_its_scope(measured):
     """Quirk apertus-xielu-buffers, paired: what is tried is what the quirk would have set."""
     report = await measured(
         "apertus",

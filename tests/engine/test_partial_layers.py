@@ -110,7 +110,7 @@ def test_a_packed_weight_is_computed_from_what_multiplies_with_it():
     assert _rows(model) == [5, 5, 2, 2]
 
 
-def test_a_layer_that_comes_completely_and_one_that_does_not_come_are_left_to_vllm():
+def test_a_layer_that_does_not_come_in_part_is_left_to_vllm():
     model = _model(_Quantised())
 
     _reload(model)

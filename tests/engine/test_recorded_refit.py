@@ -96,7 +96,7 @@ async def refitted(worker, policy, lab):
     return worker.last_refit.copied, worker.last_refit.reloaded
 
 
-async def test_the_first_refit_records_and_every_later_one_copies_every_tensor(worker, policies, shared_lab):
+async def test_every_refit_after_the_first_copies_every_tensor(worker, policies, shared_lab):
     sent = len(dict(policies[0].named_parameters()))
 
     found = [await refitted(worker, policies[turn % 2], shared_lab) for turn in range(4)]
@@ -124,7 +124,7 @@ async def twice(worker, policy):
         await worker.refit_async(policy)
 
 
-async def test_copies_that_are_wrong_are_refused_and_the_next_refit_mends_them(worker, policies, wrong, shared_lab):
+async def test_wrong_copies_are_refused_until_the_next_refit_mends_them(worker, policies, wrong, shared_lab):
     wrong.touch()
 
     with pytest.raises(RefitError, match=r"what the model's loaders do, in model\.layers\.0\.self_attn\.qkv_proj\.weight"):

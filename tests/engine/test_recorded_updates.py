@@ -91,7 +91,7 @@ def pair(monkeypatch):
 
 @pytest.mark.parametrize("kind", [list, iter, tuple])
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_every_update_after_the_recorded_one_is_copied_and_leaves_the_bits_of_vllm(pair, size, kind):
+def test_every_update_after_the_recorded_one_copies_the_bits_of_vllm(pair, size, kind):
     for _ in range(3):
         pair.update(size=size, kind=kind)
 
@@ -107,7 +107,7 @@ def test_a_layer_that_is_packed_goes_through_the_reload_in_every_update(pair):
         assert torch.equal(pair.models[1].packed.packed, values["packed.weight"].t())
 
 
-def test_what_an_update_leaves_out_keeps_its_value_and_is_named(pair, caplog):
+def test_what_an_update_leaves_out_is_named_as_keeping_its_value(pair, caplog):
     left_out = {name.replace("__", "."): shape for name, shape in SHAPES.items() if not name.startswith(("q__", "k__", "v__"))}
     before = pair.models[1].qkv.weight.clone()
     pair.update({name: torch.randn(shape) for name, shape in left_out.items()})
@@ -128,7 +128,7 @@ def test_a_part_of_a_fused_layer_leaves_the_other_parts_as_they_were(pair):
     assert torch.equal(model.qkv.weight, torch.cat([before[:2], part, before[4:]]))
 
 
-def test_of_a_tensor_that_comes_twice_the_last_one_counts_and_its_neighbours_stay_whole(pair):
+def test_the_last_of_a_tensor_that_comes_twice_counts_without_harm_to_neighbours(pair):
     values = drawn(**SHAPES)
     first, again = list(values.items()), drawn(q__weight=(2, 4))
     model = pair.models[1]
@@ -141,7 +141,7 @@ def test_of_a_tensor_that_comes_twice_the_last_one_counts_and_its_neighbours_sta
 
 
 @pytest.mark.parametrize("size", [1, 100])
-def test_another_dtype_is_loaded_and_recorded_anew(pair, size):
+def test_another_dtype_is_recorded_anew(pair, size):
     half = {name: tensor.to(torch.bfloat16) for name, tensor in drawn(**SHAPES).items()}
     ways = []
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_another_dtype_is_loaded_and_recorded_anew(pair, size):
     assert ways == [(0, len(SHAPES)), (0, len(SHAPES)), (COPIED, 1)]
 
 
-def test_another_shape_is_an_error_of_the_models_loader_and_the_next_update_goes_through_the_reload(pair):
+def test_an_update_of_another_shape_sends_the_next_one_through_the_reload(pair):
     values = drawn(**SHAPES | {"q__weight": (2, 3)})
     model = pair.models[1]
     pair._initialize(model)
@@ -168,7 +168,7 @@ def perturb(plan):
     plan._copies["q.weight"], plan._copies["k.weight"] = plan._copies["k.weight"], plan._copies["q.weight"]
 
 
-def test_copies_that_are_not_what_the_loaders_write_fail_the_update_and_the_next_one_mends_it(pair):
+def test_an_update_with_wrong_copies_fails_until_the_next_one_mends_it(pair):
     perturb(pair.updates._plan)
     model = pair.models[1]
     pair._initialize(model)
@@ -215,7 +215,7 @@ def test_constants_that_the_memory_has_lost_are_written_again(pair):
     assert torch.equal(pair.models[1].embed.weight[10:], torch.zeros(2, 4))
 
 
-def test_an_update_that_nobody_ends_is_given_up_and_the_next_one_goes_through_the_reload(pair):
+def test_an_update_that_nobody_ends_sends_the_next_one_through_the_reload(pair):
     model = pair.models[1]
     pair._initialize(model)
     model.load_weights([*drawn(**QKV).items(), ("packed.weight", torch.randn(4, 4))])

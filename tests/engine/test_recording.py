@@ -57,7 +57,7 @@ def recorded(model, values):
     return recording.plan(Manifest.of(values.items()))
 
 
-def test_fused_padded_and_tied_layers_are_copied_and_hold_what_their_loaders_would_write():
+def test_copied_layers_hold_what_their_loaders_would_write():
     model = Model(qkv=Layer(6, 4, loader=third, bias=True), embed=Layer(12, 4, loader=padded), head=Layer(12, 4))
     model.head.weight = model.embed.weight
     shapes = QKV | {"embed__weight": (10, 4)}
@@ -96,7 +96,7 @@ def test_weights_that_are_copied_onto_themselves_are_still_what_was_loaded():
     ],
     ids=["pack", "shuffle", "derive", "in-place", "replace", "scale", "scaled-bias", "half"],
 )
-def test_a_layer_whose_weights_are_more_than_copied_is_reloaded_and_the_others_are_not(layer):
+def test_only_a_layer_whose_weights_are_more_than_copied_is_reloaded(layer):
     model = Model(other=Layer(4, 4, **layer), plain=Layer(4, 4))
 
     sent = {name: torch.randn(tensor.shape) for name, tensor in model.named_parameters()}
@@ -119,7 +119,7 @@ def test_a_tensor_that_two_layers_take_goes_the_way_of_the_slower_one():
     assert (plan.copied, plan.modules) == (frozenset(), {"one", "two"})
 
 
-def test_a_tensor_that_is_looked_at_and_seen_to_go_nowhere_is_given_to_the_loaders_again():
+def test_a_tensor_that_goes_nowhere_visible_is_given_to_the_loaders_again():
     class Hiding(Model):
         def load_weights(self, tensors):
             for name, tensor in tensors:
@@ -178,7 +178,7 @@ def test_copies_that_are_wrong_are_refused():
 
 
 @pytest.mark.parametrize("what", ["dtype", "shape", "name", "memory", "tensor"])
-def test_a_plan_is_for_what_was_sent_and_for_the_memory_that_the_model_had(what):
+def test_a_plan_fits_only_what_it_was_recorded_from(what):
     model = Model(one=Layer(4, 4))
     values = drawn(one__weight=(4, 4))
     plan = recorded(model, values)

@@ -27,7 +27,7 @@ def audited(checkpoint, lean):
     return run
 
 
-async def test_a_buffer_that_no_parameter_brings_is_found_and_seen_to_be_covered(audited):
+async def test_a_buffer_that_no_parameter_brings_is_seen_to_be_covered(audited):
     """Gemma-4: a start from dummy weights fills what refits of parameters leave; with the plan in force it is right."""
     found = await audited("gemma4")
 

@@ -91,7 +91,7 @@ def test_every_process_acknowledges_the_same_digest(worker):
     assert acknowledged == dict.fromkeys(names, worker.plan.digest)
 
 
-def test_the_receipt_says_what_was_there_before_the_patch_and_that_it_is_in_force_in_both_workers(worker):
+def test_the_receipt_says_what_the_patch_replaces_in_both_workers(worker):
     workers = [ack for ack in worker.receipt.processes if "VllmWorker" in ack.process]
 
     assert len(workers) == 2
@@ -160,7 +160,7 @@ async def test_what_an_engine_says_while_a_process_of_it_is_gone_is_its_death(wo
 
 
 @pytest.mark.usefixtures("worker_is_down")
-async def test_a_plugin_that_fails_in_a_worker_only_stops_the_run_and_is_named(checkpoint, running):
+async def test_a_plugin_that_fails_in_a_worker_only_is_named_as_it_stops_the_run(checkpoint, running):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
 
     with pytest.raises(EngineStartError) as caught:

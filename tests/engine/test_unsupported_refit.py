@@ -10,7 +10,7 @@ from worker.errors import NotReadyError, RefitUnsupportedError
 HEAD_BIAS, LOADER_NAME = "transformers-backend-head-bias", "unnamed-weight-loader"
 
 
-async def test_a_refit_that_removes_a_tensor_fails_every_time_and_the_engine_stays_alive(shared_lab):
+async def test_a_refit_that_removes_a_tensor_fails_without_ending_the_engine(shared_lab):
     """Phi in vLLM's Transformers backend: a head's bias that the engine did not have when the reload began."""
     trainer = shared_lab.trainer(shared_lab.checkpoint("phi", seed=1))
 

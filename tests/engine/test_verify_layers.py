@@ -63,7 +63,7 @@ def test_a_layer_that_does_not_compute_any_more_differs(layer):
     assert "does not compute: AttributeError" in differences(held, layer())["layer (as it computes)"]
 
 
-def test_a_layer_whose_weight_is_not_visible_and_that_does_not_compute_cannot_be_verified(layer):
+def test_a_layer_that_neither_shows_its_weight_nor_computes_cannot_be_verified(layer):
     held, fresh = layer(), layer()
     for one in (held, fresh):
         del one["layer"].cpu_linear

@@ -108,7 +108,7 @@ def test_client_salts_stay_apart(core, request_of):
     assert _hashes(core, request_of("a", "one")) != _hashes(core, request_of("b", "two"))
 
 
-def test_request_without_blocks_gets_the_new_salt_and_one_with_blocks_keeps_its_own(core, request_of):
+def test_only_a_request_without_blocks_gets_the_new_salt(core, request_of):
     waiting, running = request_of("a"), request_of("b")
     for request in (waiting, running):
         add(core, request)

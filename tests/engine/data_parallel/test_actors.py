@@ -116,7 +116,7 @@ async def test_replicas_sample_differently_unless_samples_have_seeds_of_their_ow
     assert seeded[0] == seeded[1]
 
 
-async def test_a_thousand_short_requests_are_shared_evenly_and_keep_their_places(group, tokens):
+async def test_a_thousand_evenly_shared_requests_keep_their_places(group, tokens):
     prompts = [(*SHORT[:-1], 5 + index % 500) for index in range(1000)]
     expected = await tokens(group, prompts[:500], rank=0)
 
@@ -151,7 +151,7 @@ async def test_one_long_request_among_many_short_ones_ends_like_alone(group, tok
     assert (await long)[0][:24] == policies["a"][1][0]
 
 
-async def test_a_pause_in_the_middle_freezes_all_ranks_and_loses_nothing(group, tokens, policies, under_way):
+async def test_a_pause_in_the_middle_freezes_all_ranks_without_a_loss(group, tokens, policies, under_way):
     running = asyncio.ensure_future(tokens(group, PROMPTS * 4))
     await under_way()
 
@@ -168,7 +168,7 @@ async def test_a_pause_in_the_middle_freezes_all_ranks_and_loses_nothing(group, 
     assert [row[:24] for row in await late] == policies["a"][1]
 
 
-async def test_pauses_and_resumes_among_refits_reach_all_ranks_in_the_same_order(group, tokens, policies, right):
+async def test_pauses_among_refits_reach_all_ranks_in_the_same_order(group, tokens, policies, right):
     async def pause_and_resume(mode):
         for _ in range(4):
             await group.pause_async(mode)
@@ -287,7 +287,7 @@ async def test_texts_are_generated_by_all_ranks_in_their_places(group):
         await anext(group.generate_text_async({"prompts": ["t3", ""]}))
 
 
-async def test_a_prompt_that_does_not_fit_is_named_and_nothing_is_sent(group):
+async def test_a_prompt_that_does_not_fit_is_named_before_anything_is_sent(group):
     with pytest.raises(BatchError, match=r"rows \[1\] are longer than engine\.max_model_len = 256"):
         await anext(group.generate_async(batch_of([PROMPTS[0], (*SHORT, 1, 2, 3)])))
 
@@ -297,7 +297,7 @@ async def test_a_rank_that_is_not_there_is_refused(group):
         await anext(group.generate_async(batch_of(PROMPTS), rank=2))
 
 
-async def test_every_rank_has_a_server_and_one_key_opens_all(group):
+async def test_one_key_opens_the_server_of_every_rank(group):
     urls = await group.report_dp_openai_server_base_urls()
 
     assert len(set(urls)) == 2
@@ -311,7 +311,7 @@ async def test_every_rank_has_a_server_and_one_key_opens_all(group):
 # From here on ranks die; the group is whole again after each.
 
 
-async def test_a_rank_whose_engine_is_killed_is_named_and_the_group_comes_back(group, of_group, right):
+async def test_a_group_whose_engine_is_killed_names_its_rank_until_a_restart(group, of_group, right):
     running = asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS * 20), rank=0)))
     await asyncio.sleep(0.05)
     before = of_group(group)
@@ -332,7 +332,7 @@ async def test_a_rank_whose_engine_is_killed_is_named_and_the_group_comes_back(g
     assert left == []
 
 
-async def test_a_rank_whose_actor_is_killed_is_named_and_leaves_no_process(group, of_group):
+async def test_a_rank_whose_actor_is_killed_is_named_without_leaving_a_process(group, of_group):
     before = of_group(group)
 
     async def all_samples():

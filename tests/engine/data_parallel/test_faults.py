@@ -103,7 +103,7 @@ def driver(checkpoint, lean, tmp_path_factory, place):
     process.communicate()
 
 
-def test_the_loss_of_a_process_of_rays_is_named_and_a_restart_brings_engines_and_ray_back(driver, checkpoint, lab):
+def test_a_group_names_a_lost_process_of_rays_until_a_restart(driver, checkpoint, lab):
     """When the control service is gone, Ray itself says nothing for a minute, then ends the driver."""
     _, found = driver
 
@@ -114,7 +114,7 @@ def test_the_loss_of_a_process_of_rays_is_named_and_a_restart_brings_engines_and
         assert said["tokens"] == [list(row.tokens) for row in lab.reference(checkpoint("qwen3"))]
 
 
-def test_a_driver_that_is_killed_leaves_no_engine_behind_and_the_next_start_removes_its_files(driver, place):
+def test_nothing_of_a_killed_driver_outlives_the_next_start(driver, place):
     process, _ = driver
     engines = [child for child in psutil.Process(process.pid).children(recursive=True) if _is_ours(child)]
     assert len(engines) == 2
@@ -130,7 +130,7 @@ def test_a_driver_that_is_killed_leaves_no_engine_behind_and_the_next_start_remo
     assert [path.name for path in place.iterdir()] == ["ray"]  # Ray's own, as it is
 
 
-async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothing_is_left(checkpoint, lean, monkeypatch):
+async def test_a_rank_that_never_comes_up_is_named_without_leftovers(checkpoint, lean, monkeypatch):
     group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     create = Ranks.create
@@ -156,7 +156,7 @@ async def test_a_rank_that_never_comes_up_is_named_with_its_last_lines_and_nothi
     assert not any(map(os.path.exists, (rank.folder for rank in ranks)))
 
 
-async def test_a_port_of_the_ranks_that_somebody_takes_first_is_named_and_nothing_is_left(checkpoint, lean, monkeypatch):
+async def test_a_port_that_somebody_takes_first_is_named_without_leftovers(checkpoint, lean, monkeypatch):
     group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
     call = Rank.call
     with socket.create_server(("", 0)) as taken:

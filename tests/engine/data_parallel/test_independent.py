@@ -33,7 +33,7 @@ async def test_nothing_is_generated_from_dummy_weights_also_after_a_refit_that_a
     assert [state["weights"] for state in await group.health()] == ["dummy", "dummy"]
 
 
-async def test_one_refit_reaches_both_and_they_generate_what_transformers_does(group, tokens, checkpoint, lab):
+async def test_one_refit_makes_both_engines_generate_what_transformers_does(group, tokens, checkpoint, lab):
     trainer = lab.trainer(checkpoint("qwen3"))
     expected = [row.tokens for row in lab.reference(trainer)]
 

@@ -66,9 +66,7 @@ def described(account):
     return [(verdict["kind"], verdict["is_grave"]) for verdict in account["verdicts"]]
 
 
-def test_a_bare_load_of_one_chunk_and_a_frozen_base_are_named_and_stop_refuses_requests_with_the_sentence(
-    programs, checkpoint, receipts
-):
+def test_stop_refuses_requests_with_the_sentence_that_names_the_fault(programs, checkpoint, receipts):
     models = [checkpoint("qwen3", seed=seed) for seed in range(3)]
     variables = {
         "MODEL_QUIRKS": "rollout",
@@ -161,7 +159,7 @@ def adapters(tmp_path):
     return [*steps, write_adapter(tmp_path / "wrapped", 3, prefix="language_model.model"), steps[2], steps[2], steps[2]]
 
 
-def test_an_adapter_with_a_wrong_prefix_is_named_and_so_is_one_that_does_not_change(programs, checkpoint, receipts, adapters):
+def test_a_faulty_update_of_an_adapter_is_named(programs, checkpoint, receipts, adapters):
     variables = {
         "MODEL_QUIRKS": "rollout",
         "MODEL_QUIRKS_DISABLE": "lora-unmatched-names",  # it refuses the second fault before it is loaded

@@ -89,7 +89,7 @@ def source(tmp_path_factory):
     return os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def test_signatures_are_those_of_nemo_rl_s_workers_and_nothing_of_theirs_is_missing(programs, source):
+def test_the_workers_have_every_signature_of_nemo_rl_s(programs, source):
     ended = programs.script(BEGIN + INTERFACE, PYTHONPATH=source)
 
     assert ended.code == 0, ended.text[-3000:]
@@ -100,7 +100,7 @@ def test_signatures_are_those_of_nemo_rl_s_workers_and_nothing_of_theirs_is_miss
     }
 
 
-def test_the_engine_has_a_plan_and_a_receipt_and_the_batch_is_nemo_rl_s(programs, source, tmp_path):
+def test_a_planned_engine_answers_with_nemo_rl_s_batch(programs, source, tmp_path):
     model = checkpoints.build("qwen3", tmp_path / "qwen3")
 
     ended = programs.script(BEGIN + ENGINE, model, PYTHONPATH=source)

@@ -46,7 +46,7 @@ def patched(found):
     return {effect.slot for effect in engine.processes[0].effects if effect.slot.startswith("patch.")}
 
 
-def test_a_script_with_llm_has_the_plan_and_engines_with_other_patches_come_one_after_the_other(programs, checkpoint, receipts):
+def test_every_engine_of_a_script_with_llm_has_its_own_plan(programs, checkpoint, receipts):
     variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file)}
 
     ended = programs.script(SCRIPT, checkpoint("qwen3"), checkpoint("llama_tied"), **variables)
@@ -134,7 +134,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_library_door_applies_a_plan_to_async_llm_and_proves_it(programs, checkpoint, worker_in_core):
+def test_the_library_door_proves_the_plan_that_it_applies_to_async_llm(programs, checkpoint, worker_in_core):
     result = programs.script(DOOR, checkpoint("qwen3"), **worker_in_core).result()
 
     assert (result["tokens"], len(result["digests"])) == (4, 1)
@@ -252,7 +252,7 @@ print("RESULT", f'"{engine_args.create_engine_config().model_config.generation_c
 """
 
 
-def test_a_report_changes_nothing_and_prints_what_would_be_done(programs, checkpoint):
+def test_a_report_prints_what_would_be_done_without_doing_it(programs, checkpoint):
     ended = programs.script(CONFIGURED, checkpoint("qwen3"), MODEL_QUIRKS="report", MODEL_QUIRKS_SET="purpose=rollout")
 
     assert ended.result() == "auto"
@@ -284,9 +284,7 @@ def rpc_port(port):
     return str(port + 1 if port < 65000 else port - 1)
 
 
-def test_a_headless_node_plans_for_itself_and_gets_the_plan_of_the_head(
-    programs, vllm, checkpoint, port, rpc_port, tmp_path, worker_in_core
-):
+def test_a_headless_node_makes_the_same_plan_as_the_head(programs, vllm, checkpoint, port, rpc_port, tmp_path, worker_in_core):
     files = [tmp_path / "head.json", tmp_path / "headless.json"]
     common = [
         vllm,
@@ -321,7 +319,7 @@ print("RESULT", len(llm.generate(["once upon"], SamplingParams(max_tokens=4, ign
 """
 
 
-def test_an_engine_that_no_quirk_changes_has_its_receipt_and_one_line(programs, checkpoint, receipts):
+def test_an_engine_that_no_quirk_changes_is_still_reported(programs, checkpoint, receipts):
     off = "cpu-seeded-chunked-prefill,logprob-token-ids-rows"
     variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": off, "OMP_NUM_THREADS": "1"}
     variables |= {"MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

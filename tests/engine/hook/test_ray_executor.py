@@ -48,7 +48,7 @@ def platform(tmp_path):
     return tmp_path
 
 
-def test_a_worker_that_ray_starts_for_vllm_has_the_plan_and_is_in_the_receipt(programs, checkpoint, platform, receipts):
+def test_a_worker_that_ray_starts_for_vllm_acknowledges_the_plan(programs, checkpoint, platform, receipts):
     path = os.pathsep.join([programs.environment["PYTHONPATH"], str(platform)])
     variables = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 

@@ -169,7 +169,7 @@ AS_RECORDED = ("again", "chunks", "one by one", "reload", "own loop")
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama_tied"])
-def test_updates_by_vllms_own_ways_are_copied_and_leave_the_bits_and_tokens_that_they_leave_without_the_switch(kind, outcomes):
+def test_copied_updates_leave_the_engine_as_vllms_own_would(kind, outcomes):
     expected, found, said = outcomes(kind, KEEP_WEIGHTS="1")
 
     assert_same(expected, found)

@@ -140,7 +140,7 @@ def wider(models, tmp_path):
     return tmp_path
 
 
-def test_a_trainer_of_another_model_gets_the_engine_s_reason_and_the_weights_stay(server, send, wider):
+def test_weights_of_another_model_are_rejected_with_the_engine_s_reason(server, send, wider):
     before = text(server)
 
     ended = send(wider)

@@ -46,7 +46,7 @@ def completion(server, key="none"):
 
 
 @pytest.mark.usefixtures("third_party")
-def test_a_server_is_planned_proven_and_answers(programs, vllm, quirks_run, checkpoint, port, receipts, tmp_path):
+def test_a_server_runs_by_a_proven_plan(programs, vllm, quirks_run, checkpoint, port, receipts, tmp_path):
     config = tmp_path / "serve.yaml"
     # A typed value that is vLLM's default: only a recorder tells it from one that was left open.
     config.write_text(yaml.safe_dump({"max-model-len": 128, "seed": 0, "enforce-eager": True}), encoding="utf-8")
@@ -84,7 +84,7 @@ def test_a_server_is_planned_proven_and_answers(programs, vllm, quirks_run, chec
     assert code in (0, 128 + signal.SIGTERM)
 
 
-def test_data_parallel_ranks_and_api_servers_share_the_plan(programs, vllm, checkpoint, port, receipts, worker_in_core):
+def test_data_parallel_ranks_share_the_plan_with_their_api_servers(programs, vllm, checkpoint, port, receipts, worker_in_core):
     command = [vllm, "serve", checkpoint("qwen3_moe"), "--max-model-len", "128", "--max-num-seqs", "8", "-dp", "2"]
     command += [*programs.few_blocks, "--distributed-executor-backend", "uni", "--api-key", "hush", "--hf-token", "hush"]
     variables = {
@@ -157,7 +157,7 @@ def test_a_broken_plugin_starts_nothing_where_the_user_is_strict(programs, vllm,
     assert "EngineCore" not in ended.text
 
 
-def test_a_wrong_value_of_a_variable_starts_nothing_and_names_the_nearest(programs, vllm, checkpoint, port):
+def test_a_wrong_value_of_a_variable_is_refused_with_the_nearest(programs, vllm, checkpoint, port):
     ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), MODEL_QUIRKS="rolout")
 
     assert ended.code != 0

@@ -164,12 +164,15 @@ def test_an_abort_counts_what_it_ends(call):
     assert call("POST", "/abort_requests", content=b"{", headers={"content-type": "application/json"})[0] == 400
 
 
-def test_weights_have_a_label_and_checksums(call):
+def test_weights_have_a_label(call):
     assert call("POST", "/update_weight_version", {"new_version": "step-1"}) == (
         200,
         {"success": True, "new_version": "step-1"},
     )
     assert call("GET", "/weight_info") == (200, {"weight_version": "step-1"})
+
+
+def test_weights_have_checksums(call):
     status, found = call("POST", "/weight_checker", {"action": "checksum"})
     assert (status, bool(found["checksums"])) == (200, True)
     baseline = {**found["checksums"], "extra": "0"}
@@ -198,7 +201,7 @@ def test_a_body_of_another_version_is_a_400_that_names_the_field(call, path, bod
     assert reply["error"]["param"].startswith("body")
 
 
-def test_steps_out_of_order_fail_and_the_next_update_begins(call, said):
+def test_steps_out_of_order_fail_without_harm_to_the_next_update(call, said):
     before = said()
 
     assert call("POST", "/update_weights", {"update_info": {"transport": "ipc_zmq"}})[0] >= 400
@@ -209,7 +212,7 @@ def test_steps_out_of_order_fail_and_the_next_update_begins(call, said):
     assert said() == before
 
 
-def test_an_adapter_is_loaded_used_and_unloaded(call, said, adapter):
+def test_an_adapter_is_used_while_it_is_loaded(call, said, adapter):
     base = said()
     missing = {"lora_name": "policy", "lora_path": str(adapter / "none")}
     assert call("POST", "/v1/load_lora_adapter", missing)[0] == 404
@@ -223,7 +226,7 @@ def test_an_adapter_is_loaded_used_and_unloaded(call, said, adapter):
     assert said() == base
 
 
-def test_trl_s_client_samples_and_stops_where_it_needs_a_gpu(programs, server):
+def test_trl_s_client_samples_until_it_needs_a_gpu(programs, server):
     ended = programs.script(TRL, server.url)
 
     assert ended.code == 0, ended.text[-3000:]

@@ -53,7 +53,7 @@ def update(server, folder):
     post(f"{server.url}/v1/completions", {"model": "policy", "prompt": [5, 6, 7], "max_tokens": 2})
 
 
-def test_a_server_with_quirks_shows_its_ledger_and_which_checkpoint_it_runs(
+def test_a_server_with_quirks_shows_by_its_ledger_which_checkpoint_it_runs(
     programs, checkpoint, receipts, vllm, port, weights, tmp_path
 ):
     steps = [checkpoint("qwen3", seed=seed) for seed in range(3)]
@@ -100,9 +100,7 @@ def test_a_server_with_quirks_shows_its_ledger_and_which_checkpoint_it_runs(
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_server_without_quirks_is_compared_by_vllms_own_checksums_and_keeps_running(
-    programs, checkpoint, vllm, port, weights, ranks
-):
+def test_a_running_server_without_quirks_is_compared_by_vllms_own_checksums(programs, checkpoint, vllm, port, weights, ranks):
     steps = [checkpoint("qwen3", seed=seed) for seed in range(2)]
     command = [vllm, "serve", steps[0], "--served-model-name", "policy", *OPTIONS, "--tensor-parallel-size", str(ranks)]
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if ranks == 2 else {}

@@ -66,7 +66,7 @@ async def test_an_error_of_any_route_is_an_error_body(http, monkeypatch):
     assert (health.status_code, health.content) == (503, b"")
 
 
-async def test_without_auth_there_is_a_warning_and_no_key(second, caplog, raw):
+async def test_a_server_without_auth_warns_that_every_user_can_use_it(second, caplog, raw):
     async with second(auth=False, api_key=None) as server, raw(server.base_url, key=None) as http:
         assert (await http.get("/v1/models")).status_code == 200
         assert server.api_key is None

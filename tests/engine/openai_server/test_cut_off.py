@@ -48,7 +48,7 @@ def under_way(served, settled):
     return wait
 
 
-async def test_what_a_pause_aborts_is_an_error_and_who_comes_meanwhile_is_answered_afterwards(served, asking, under_way, idle):
+async def test_an_aborting_pause_ends_only_the_requests_that_are_under_way(served, asking, under_way, idle):
     requests = asking(ASKED)
     await under_way(32)
 
@@ -66,7 +66,7 @@ async def test_what_a_pause_aborts_is_an_error_and_who_comes_meanwhile_is_answer
     await idle()
 
 
-async def test_what_a_failed_refit_ends_gets_the_refits_reason_and_so_does_who_comes_until_the_next_one(
+async def test_every_request_until_the_next_refit_gets_the_reason_of_a_failed_one(
     served, model, lab, asking, under_way, idle, monkeypatch
 ):
     policy = lab.trainer(model)

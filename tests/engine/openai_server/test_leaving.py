@@ -37,7 +37,7 @@ async def test_a_client_that_leaves_takes_its_request_out_of_the_engine(http, se
     assert len(served.server._requests) == 0
 
 
-async def test_of_200_streams_the_half_that_stays_completes_and_nothing_of_the_others_is_left(served, aborted, settled, idle):
+async def test_100_streams_complete_while_100_others_leave_no_trace(served, aborted, settled, idle):
     tasks = len(asyncio.all_tasks())
     async with httpx.AsyncClient(
         base_url=served.base_url.removesuffix("/v1"),
@@ -96,7 +96,7 @@ async def test_aborting_ends_what_runs_with_the_reason(second, served, raw, sett
         assert (await http.post("/v1/chat/completions", json={"messages": HELLO})).status_code == 200
 
 
-async def test_stopping_is_bounded_and_leaves_no_task_socket_request_or_signal_handler(second, served, raw, settled, idle):
+async def test_stopping_in_bounded_time_leaves_nothing_behind(second, served, raw, settled, idle):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     before = asyncio.all_tasks()
     async with second(shutdown_s=0) as server, raw(server.base_url) as http:

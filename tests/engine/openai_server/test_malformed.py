@@ -150,7 +150,7 @@ async def test_the_other_routes_give_the_reason_too(http, path, body):
     assert len(reply.json()["error"]["message"]) > 15
 
 
-async def test_text_survives_tokenize_and_detokenize(http):
+async def test_detokenize_returns_the_text_that_was_tokenized(http):
     tokens = (await http.post("/tokenize", json={"prompt": "hello there"})).json()["tokens"]
 
     assert (await http.post("/detokenize", json={"tokens": tokens})).json()["prompt"] == "hello there"

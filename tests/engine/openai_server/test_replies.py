@@ -18,7 +18,7 @@ def begins(served, ids, text):
     )
 
 
-async def test_a_message_carries_its_ids_and_the_logprobs_of_the_policy_that_made_it(client, served, model, lab):
+async def test_a_message_carries_the_logprobs_of_the_policy_that_made_its_ids(client, served, model, lab):
     """Processed logprobs: those of softmax(logits / temperature), whatever generation_config.json recommends."""
     import torch
 
@@ -36,7 +36,7 @@ async def test_a_message_carries_its_ids_and_the_logprobs_of_the_policy_that_mad
     assert reply.prompt_token_ids is None
 
 
-async def test_openais_and_vllms_own_fields_say_the_same(client):
+async def test_openais_fields_say_the_same_as_vllms_own(client):
     reply = await client.chat.completions.create(
         model=NAME, messages=HELLO, logprobs=True, top_logprobs=3, extra_body={"return_token_ids": True}
     )
@@ -96,7 +96,7 @@ async def test_with_a_tool_parser_messages_carry_the_same(second, raw):
     assert len(reply.json()["choices"][0]["message"]["generation_token_ids"]) == NEW_TOKENS
 
 
-async def test_a_request_can_do_without_and_outside_a_rollout_has_to_ask(client, second, raw):
+async def test_return_token_ids_overrides_the_default_of_the_purpose(client, second, raw):
     without = await client.chat.completions.create(model=NAME, messages=HELLO, extra_body={"return_token_ids": False})
     async with second(purpose="serve") as server, raw(server.base_url) as http:
         plain = (await http.post("/v1/chat/completions", json={"messages": HELLO})).json()
@@ -122,7 +122,7 @@ async def test_a_request_can_do_without_and_outside_a_rollout_has_to_ask(client,
         ({"watermarking": True}, "watermarking is not the rollout's"),
     ],
 )
-async def test_a_rollout_refuses_another_distribution_and_names_both(http, field, words):
+async def test_a_rollout_that_refuses_another_distribution_names_both(http, field, words):
     reply = await http.post("/v1/chat/completions", json={"model": NAME, "messages": HELLO, **field})
 
     assert reply.status_code == 400
@@ -130,7 +130,7 @@ async def test_a_rollout_refuses_another_distribution_and_names_both(http, field
     assert reply.json()["error"]["param"] == next(iter(field))
 
 
-async def test_a_rollout_takes_its_own_values_and_what_means_the_same(http):
+async def test_a_rollout_takes_every_value_that_means_its_own(http):
     same = {"temperature": TEMPERATURE, "top_p": 1, "top_k": 0, "min_p": 0, "presence_penalty": 0, "repetition_penalty": 1.0}
 
     reply = await http.post("/v1/chat/completions", json={"model": NAME, "messages": HELLO, **same})
@@ -138,7 +138,7 @@ async def test_a_rollout_takes_its_own_values_and_what_means_the_same(http):
     assert reply.status_code == 200
 
 
-async def test_a_rollout_takes_one_more_profile_for_validation_and_nothing_between_the_two(second, raw, model, lab):
+async def test_a_rollout_takes_the_validation_profile_only_as_a_whole(second, raw, model, lab):
     """The logprobs are the validation's: those of the profile that the tokens were sampled with."""
     import torch
 

@@ -102,7 +102,7 @@ async def test_calls_of_any_function_are_not_among_them(trainer):
         assert (await trainer.post(f"/{path}", json={})).status_code == 404
 
 
-async def test_a_pause_without_a_mode_keeps_what_is_in_flight_and_says_so(served, trainer, settled, idle):
+async def test_a_pause_without_a_mode_says_that_it_keeps_what_is_in_flight(served, trainer, settled, idle):
     asked = [asyncio.create_task(chat(trainer)) for _ in range(2)]
     await settled(lambda: served.llm.get_num_unfinished_requests() == 2)
 
@@ -118,7 +118,7 @@ async def test_a_pause_without_a_mode_keeps_what_is_in_flight_and_says_so(served
 
 
 @pytest.mark.parametrize("path", ["/pause?mode=abort", "/abort_requests"])
-async def test_what_a_trainer_aborts_is_an_error_and_no_short_sample(served, trainer, settled, idle, path):
+async def test_what_a_trainer_aborts_is_an_error_instead_of_a_short_sample(served, trainer, settled, idle, path):
     completion = {"model": "tiny", "prompt": [[5, 6, 7], [8, 9]], "max_tokens": 200, "n": 2, "ignore_eos": True}
     asked = [asyncio.create_task(chat(trainer)), asyncio.create_task(trainer.post("/v1/completions", json=completion))]
     await settled(lambda: served.llm.get_num_unfinished_requests() == 5)
@@ -161,7 +161,7 @@ async def test_steps_without_a_start_are_a_conflict_that_names_the_call(trainer)
         assert "no weight update is open; start one with start_weight_update" in reply["error"]["message"]
 
 
-async def test_a_trainer_that_is_gone_is_given_up_and_requests_go_on(served, trainer, limit, idle):
+async def test_an_update_whose_trainer_is_gone_is_given_up_without_harm_to_requests(served, trainer, limit, idle):
     limit(timeout_s=1.0)
     assert (await step(trainer, "start_weight_update"))[0] == 200
     asked = asyncio.create_task(chat(trainer, max_tokens=4))
@@ -179,7 +179,7 @@ async def test_a_trainer_that_is_gone_is_given_up_and_requests_go_on(served, tra
     await idle()
 
 
-async def test_weights_that_are_not_numbers_are_named_counted_and_never_generated_from(trainer, update, whole, idle):
+async def test_an_update_with_weights_that_are_not_numbers_is_refused_by_name(trainer, update, whole, idle):
     await step(trainer, "start_weight_update")
     asked = asyncio.create_task(chat(trainer))
     status, body = await update("nan")
@@ -213,7 +213,7 @@ async def test_a_trainer_that_ends_in_the_middle_leaves_an_engine_that_says_so(t
     await idle()
 
 
-async def test_a_stream_waits_for_the_update_and_goes_on_with_the_new_weights(served, trainer, update, settled, idle):
+async def test_a_stream_that_waits_for_an_update_continues_with_the_new_weights(served, trainer, update, settled, idle):
     states = served.llm.output_processor.request_states
     asked = asyncio.create_task(chat(trainer, ignore_eos=True))
     await settled(lambda: any(state.detokenizer.num_output_tokens() > 3 for state in states.values()))

@@ -39,7 +39,7 @@ async def test_without_the_ids_the_template_would_render_others(client, http):
     assert rendered["tokens"][-len(tail) :] == tail
 
 
-async def test_an_explicit_prefix_and_carried_ids_make_the_same_prompt_in_chat_and_tokenize(client, http):
+async def test_an_explicit_prefix_makes_the_prompt_of_carried_ids_on_every_route(client, http):
     message = (await client.chat.completions.create(model=NAME, messages=HELLO)).choices[0].message
     carrying = [*HELLO, message.model_dump(exclude_none=True), {"role": "user", "content": "and"}]
     plain = [*HELLO, {"role": "assistant", "content": message.content}, {"role": "user", "content": "and"}]

@@ -101,7 +101,7 @@ async def test_a_complete_refit_mends_an_engine_whichever_tensor_did_not_fit(wor
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 # Packed, fused and reloaded; copied from the second refit on.
 @pytest.mark.parametrize("name", [Q, LAST])
-async def test_weights_that_are_not_finite_are_refused_and_named(worker, policies, name, value, holds, lab):
+async def test_weights_that_are_not_finite_are_refused_by_name(worker, policies, name, value, holds, lab):
     with pytest.raises(RefitError, match=rf"not finite, {name} \(3 values\); .* refit once more, completely"):
         await worker.refit_async(changed(policies.b, name, with_value(value, 3)))
     with pytest.raises(NotReadyError, match="not finite"):
@@ -124,7 +124,7 @@ async def test_recorded_copies_are_looked_at_as_well(worker, policies, holds):
     assert (await holds(policies.b)).passed
 
 
-async def test_a_message_names_the_first_tensors_and_counts_the_others(worker, policies):
+async def test_a_message_names_the_first_tensors_with_a_count_of_the_others(worker, policies):
     model = copy.deepcopy(policies.b.model)
     for parameter in islice(model.parameters(), 10):
         parameter.data.view(-1)[0] = math.nan

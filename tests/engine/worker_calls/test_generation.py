@@ -65,7 +65,7 @@ async def test_a_prompt_longer_than_the_context_is_refused_with_its_row(worker, 
         await collected(worker, lab.batch_of([[7], [7] * (LONGEST + 1)]))
 
 
-async def test_the_stop_string_of_one_sample_ends_every_sample_of_the_batch_and_stays_in_it(worker, lab, policies):
+async def test_a_stop_string_of_one_sample_is_the_end_of_every_sample_of_the_batch(worker, lab, policies):
     decode = worker.engine.llm.get_tokenizer().decode
     whole = [list(row.tokens) for row in policies.a.tokens]
     stop = decode(whole[1])[8:12]
@@ -130,7 +130,7 @@ async def test_the_single_most_probable_token_is_the_greedy_one(worker, lab, pol
     assert all(torch.all(output["logprobs"] == 0.0) for output in outputs)  # the only token that could be sampled
 
 
-async def test_sampling_differs_from_time_to_time_and_greedy_does_not(worker, lab):
+async def test_only_sampling_differs_from_time_to_time(worker, lab):
     batch = lab.batch_of(lab.PROMPTS[:1] * 4)
 
     sampled, _ = await collected(worker, batch, greedy=False)

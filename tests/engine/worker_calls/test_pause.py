@@ -51,7 +51,7 @@ def paused(worker):
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait"])
-async def test_every_token_is_made_by_the_weights_of_its_label_however_pauses_and_refits_mix(
+async def test_every_token_is_made_by_the_weights_of_its_label_despite_pauses_among_refits(
     worker, policies, lab, samples, generated, logprobs_of, monkeypatch, mode
 ):
     label = vllm_adapter.label_weights

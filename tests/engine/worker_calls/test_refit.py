@@ -87,7 +87,7 @@ async def test_the_engine_generates_what_the_trainers_model_does_after_each_refi
     assert await worker.verify_refit_async(policies.b.model) == {}
 
 
-async def test_a_trainers_process_refits_again_and_again(worker, policies, elsewhere, holds):
+async def test_a_trainers_process_refits_repeatedly(worker, policies, elsewhere, holds):
     trainer, update = elsewhere
     await worker.prepare_refit_info_async(info(policies.b))
 
@@ -99,9 +99,7 @@ async def test_a_trainers_process_refits_again_and_again(worker, policies, elsew
         assert outcome.passed, outcome
 
 
-async def test_a_refit_that_is_not_as_announced_is_rejected_on_both_sides_and_nothing_changes(
-    worker, policies, elsewhere, holds
-):
+async def test_a_refit_that_is_not_as_announced_is_rejected_on_both_sides_without_a_change(worker, policies, elsewhere, holds):
     trainer, update = elsewhere
     announced = info(policies.b)
     announced["model.norm.weight"] = ((7,), torch.float32)
@@ -291,7 +289,7 @@ async def test_samples_say_which_weights_made_them(worker, policies, lab):
     assert counted != labelled
 
 
-async def test_verification_names_what_differs_and_leaves_the_engine_as_it_was(worker, policies, holds):
+async def test_verification_names_what_differs_without_changing_the_engine(worker, policies, holds):
     assert await worker.verify_refit_async(policies.a.model) == {}
 
     found = await worker.verify_refit_async(policies.b.model)
@@ -336,7 +334,7 @@ async def test_verification_takes_the_weights_once_more_from_the_trainers_proces
     assert "model.norm.weight" in other
 
 
-async def test_parameters_that_a_refit_leaves_out_keep_their_values_and_are_named(worker, policies, holds):
+async def test_parameters_that_a_refit_leaves_out_are_named_as_keeping_their_values(worker, policies, holds):
     await worker.refit_async(without(policies.b, "norm.weight"), version="b without norms")
 
     (note,) = [text for text in worker.warnings if "refits do not reach" in text]
@@ -366,9 +364,7 @@ async def test_half_of_a_fused_layer_is_an_error_because_the_other_half_would_be
     assert (await holds(policies.b)).passed
 
 
-async def test_a_trainer_whose_tensors_break_half_way_says_so_and_the_engine_too(
-    worker, policies, transport, holds, monkeypatch
-):
+async def test_tensors_that_break_half_way_fail_the_refit_by_every_transport(worker, policies, transport, holds, monkeypatch):
     def broken(state):
         for index, item in enumerate(gathered(state)):
             if index == 6:
@@ -390,9 +386,7 @@ async def test_a_trainer_whose_tensors_break_half_way_says_so_and_the_engine_too
     assert (await holds(policies.b)).passed
 
 
-async def test_the_sockets_lie_in_a_folder_of_this_user_alone_and_only_while_they_are_needed(
-    worker, policies, connected, until
-):
+async def test_the_sockets_lie_in_a_folder_of_this_user_alone_while_they_are_needed(worker, policies, connected, until):
     (address,) = map(Path, await worker.report_refit_addresses_async())
     updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
     await until(lambda: address.exists() and stat.S_IMODE(address.stat().st_mode) == 0o600)

@@ -41,7 +41,7 @@ async def test_every_parameter_of_another_policy_is_named_with_the_checkpoints_n
     assert all(row["in_checkpoint"] and row["workers"] == [0] for row in rows.values())
 
 
-async def test_logprobs_of_equal_weights_are_close_and_those_of_others_are_not(worker, policies):
+async def test_only_logprobs_of_equal_weights_are_close(worker, policies):
     expected = Logprobs()
     await expected.take(worker, 512)
 
