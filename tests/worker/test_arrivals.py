@@ -58,7 +58,7 @@ def engine(model, *, number=1, packed=(), **more):
     return [Entry(number=number, way="raw", rank=0, digests=digests(held.items(), whole=False), **more)]
 
 
-def test_all_of_a_model_arrives_under_the_engines_names_and_every_update_has_a_norm(policy):
+def test_every_update_of_a_whole_model_arrives_with_a_norm(policy):
     arrivals = Arrivals()
     first = arrivals.compare(engine(policy), digest(policy))
     before = copy.deepcopy(policy)
@@ -76,7 +76,7 @@ def test_all_of_a_model_arrives_under_the_engines_names_and_every_update_has_a_n
 
 
 @pytest.mark.parametrize("packed", [(), ("_proj.weight",)])
-def test_a_policy_that_is_trained_and_never_arrives_is_named_at_its_first_update(policy, packed):
+def test_a_trained_policy_that_never_arrives_is_named_at_its_first_update(policy, packed):
     arrivals, base = Arrivals(), copy.deepcopy(policy)
     arrivals.compare(engine(base, packed=packed), digest(policy))
     train(policy, only="q_proj")
@@ -95,7 +95,7 @@ def test_a_policy_that_is_trained_and_never_arrives_is_named_at_its_first_update
     assert (arrived.missing, arrived.verdict) == ((), "")
 
 
-def test_weights_of_an_earlier_step_are_dated_and_several_steps_on_one_rollout_are_none(policy):
+def test_the_weights_in_the_engine_are_dated_by_their_step(policy):
     states = []
     for _ in range(3):
         states.append((engine(policy, number=len(states) + 1), digest(policy)))
@@ -132,7 +132,7 @@ def test_what_came_for_a_packed_layer_must_be_the_trainers(policy):
     assert found.missing == ("layers.0.self_attn.qkv_proj.weight",)
 
 
-def test_an_adapter_is_merged_for_the_digest_and_the_model_is_left_as_it_was(policy):
+def test_an_adapter_is_merged_for_the_digest_without_changing_the_model(policy):
     peft = pytest.importorskip("peft")
     base = copy.deepcopy(policy)
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], modules_to_save=["norm"], init_lora_weights=False)
@@ -186,18 +186,24 @@ def test_a_split_layer_has_the_digests_of_each_ranks_part(ranks):
     assert torch.equal(torch.cat(columns[2::2], 1), query)
 
 
-def test_a_vocabulary_is_filled_up_with_rows_of_zeros_and_experts_are_stacked():
+def test_a_vocabulary_is_filled_up_with_rows_of_zeros():
     table = torch.randn(100, 4)
+
+    found = dict(engine_tensors([("model.embed_tokens.weight", table)]))
+
+    assert found["embed_tokens.weight"].shape == (128, 4)
+    assert torch.equal(found["embed_tokens.weight"][:100], table)
+
+
+def test_experts_are_stacked():
     experts = {
         f"model.layers.0.mlp.experts.{number}.{name}.weight": torch.randn(3, 4) if name != "down_proj" else torch.randn(4, 3)
         for number in range(2)
         for name in ("gate_proj", "up_proj", "down_proj")
     }
 
-    found = dict(engine_tensors([("model.embed_tokens.weight", table), *experts.items()]))
+    found = dict(engine_tensors(experts.items()))
 
-    assert found["embed_tokens.weight"].shape == (128, 4)
-    assert torch.equal(found["embed_tokens.weight"][:100], table)
     assert found["layers.0.mlp.experts.w13_weight"].shape == (2, 6, 4)
     assert found["layers.0.mlp.experts.w2_weight"].shape == (2, 4, 3)
     assert torch.equal(
@@ -214,7 +220,7 @@ def test_an_engine_may_have_another_dtype():
     assert found.digests["norm.weight"] == both
 
 
-def test_digests_of_samples_and_of_every_byte_are_not_compared(policy):
+def test_digests_of_samples_are_not_compared_with_those_of_every_byte(policy):
     with pytest.raises(UsageError, match=r"digest\(model, whole=True\)"):
         Arrivals().compare(engine(policy), digest(policy, whole=True))
 

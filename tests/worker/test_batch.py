@@ -46,7 +46,7 @@ def test_a_batch_without_rows_has_no_prompts():
     assert prompts({"input_ids": empty, "input_lengths": torch.zeros(0, dtype=torch.int64)}) == []
 
 
-def test_a_sample_holds_copies_of_prompt_and_generation_in_one_row_of_the_promised_dtypes():
+def test_a_sample_holds_copies_in_one_row_of_the_promised_dtypes():
     generated, logprobs, spans = [7, 8, 9], [-0.5, -1.0, -1.5], [("1", 0, 2), ("2", 2, 3)]
     row = sample([5, 6], generated, logprobs, truncated=True, weight_versions=spans, cached=1)
 

@@ -17,7 +17,7 @@ def made(request, tmp_path_factory):
     return request.param, checkpoints.build(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def test_a_checkpoint_is_what_its_kind_says_and_small(made):
+def test_a_checkpoint_is_a_small_one_of_its_kind(made):
     kind, folder = made
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
@@ -25,7 +25,7 @@ def test_a_checkpoint_is_what_its_kind_says_and_small(made):
     assert (folder / "model.safetensors").stat().st_size < _MOST_BYTES
 
 
-def test_transformers_loads_every_tensor_and_generates(made):
+def test_transformers_generates_with_every_tensor_loaded(made):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -39,7 +39,7 @@ def test_transformers_loads_every_tensor_and_generates(made):
     assert len(set(generated[0, 24:].tolist())) > 1
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_gives_others(made, tmp_path):
+def test_the_seed_determines_the_weights(made, tmp_path):
     import torch
 
     kind, folder = made
@@ -57,7 +57,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_gives_others(made, tmp
     assert torch.equal(drawn, expected)
 
 
-def test_every_token_id_is_text_and_any_text_survives(made):
+def test_any_text_survives_the_tokenizer_of_a_checkpoint(made):
     from transformers import AutoTokenizer
 
     _, folder = made

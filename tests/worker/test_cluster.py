@@ -156,7 +156,7 @@ def _nodes(found):
     return [rank["node_id"] for rank in found["ranks"]]
 
 
-def test_spread_puts_every_engine_on_a_node_of_its_own_and_pack_on_the_same(simulated):
+def test_the_placement_decides_whether_engines_share_a_node(simulated):
     assert len(set(_nodes(simulated["spread"]))) == 2
     assert len(set(_nodes(simulated["pack"]))) == 1
 
@@ -182,7 +182,7 @@ def test_what_the_plan_is_made_of_goes_along(simulated, name):
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "MODEL_QUIRKS_PLAN", "ACME_OTHER", "ACME_KEY"])
-def test_secrets_and_what_is_this_process_own_stay(simulated, name):
+def test_variables_that_are_private_stay_in_this_process(simulated, name):
     assert not any(name in rank["environment"] for rank in simulated["spread"]["ranks"])
 
 
@@ -202,7 +202,7 @@ def test_room_that_is_not_there_is_an_error_that_says_what_is_free(simulated):
 
 
 @pytest.mark.parametrize("placement", ["spread", "pack"], ids=["by-configuration", "by-environment"])
-def test_a_cluster_that_runs_already_is_joined_by_its_address_and_left_as_it_was(simulated, placement):
+def test_a_running_cluster_that_is_joined_is_left_as_it_was(simulated, placement):
     assert simulated[placement]["ranks"]
     assert not simulated[placement]["connected"]
     assert simulated["nodes left"] == 2

@@ -130,7 +130,7 @@ def chunk_of(copy_plan, *names):
     return sorted(found, key=lambda item: names.index(item[0].name))
 
 
-def test_what_belongs_in_the_model_as_it_is_sent_is_received_there_and_not_copied(model, written):
+def test_what_belongs_in_the_model_as_it_is_sent_is_received_in_place(model, written):
     sent = {"0.gate": torch.randn(INNER, OUTER), "0.up": torch.randn(INNER, OUTER)}
     copies = plan(model, sent)
     room = copies.room_for(chunk_of(copies, "0.gate", "0.up"))

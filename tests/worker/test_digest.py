@@ -26,7 +26,7 @@ def test_equal_bytes_have_equal_digests_in_every_layout(dtype, shape):
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("shape", [(7, 5), (2048, 1024)])
-def test_other_values_and_other_places_have_other_digests(shape, whole):
+def test_any_change_of_a_tensor_changes_its_digest(shape, whole):
     tensor = torch.randn(shape)
     other, moved = tensor + 1e-6, tensor.clone()
     moved[[0, 3]] = moved[[3, 0]]
@@ -62,7 +62,7 @@ def test_tensors_may_be_gone_once_they_were_added():
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_tensors_that_stand_have_the_same_digests_after_they_changed_and_after_they_moved(whole):
+def test_standing_digests_are_those_of_fresh_tensors_after_every_change(whole):
     memory = torch.randn(3, 600, 700)
     tensors = {
         "plain": memory[1],

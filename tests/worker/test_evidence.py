@@ -88,7 +88,7 @@ def _proof(item):
         ("helper", "LIMIT = 5.0", "LIMIT = 6.0", "scenario"),
     ],
 )
-def test_what_a_proof_depends_on_makes_it_stale_and_nothing_else_does(package, module, old, new, what):
+def test_only_what_a_proof_depends_on_makes_it_stale(package, module, old, new, what):
     before = {"quirk": _QUIRK, "helper": _HELPER}
     proof = _proof(package(**before))
     assert old in before[module]
@@ -96,7 +96,7 @@ def test_what_a_proof_depends_on_makes_it_stale_and_nothing_else_does(package, m
     assert stale(package(**{module: before[module].replace(old, new)}), proof) == what
 
 
-def test_what_a_run_records_and_the_device_make_no_proof_stale(package, monkeypatch):
+def test_neither_what_a_run_records_nor_the_device_makes_a_proof_stale(package, monkeypatch):
     before = package()
     proof = _proof(before)
     scenario = Path(evidence.__file__).with_name("scenario.py").read_text(encoding="utf-8")
@@ -154,7 +154,7 @@ def test_a_quirk_without_a_proof_was_never_proved(package):
     assert stale(package(), None) == "never proved"
 
 
-def test_changed_evidence_alone_is_run_anew_and_the_rest_is_kept(quirks, tmp_path):
+def test_only_changed_evidence_is_run_anew(quirks, tmp_path):
     file = tmp_path / "evidence.json"
     names = ["cp-vlm", "world-size", "cp-gemma3"]
     assert quirks("prove", *names, "--output", file).code == 0

@@ -48,7 +48,7 @@ def named(notes):
         "unrecognized --kv-cache-dtype",
     ],
 )
-def test_a_quirk_that_set_what_an_error_names_is_named_with_what_it_set_and_its_switch(plan, message):
+def test_a_quirk_that_set_what_an_error_names_is_named_with_its_switch(plan, message):
     (note,) = failures.notes(RuntimeError(message), plan, "")
 
     assert note.startswith("quirk acme-sets (It sets) set engine.kv_cache_dtype = fp8")
@@ -110,7 +110,7 @@ class ModelConfig(BaseModel):
         ({"seed": 1}, ["the whole is wrong here"]),
     ],
 )
-def test_an_error_of_pydantics_gives_each_field_and_what_was_given_and_not_all_other_arguments(values, lines):
+def test_an_error_of_pydantics_gives_only_the_fields_that_are_wrong(values, lines):
     with pytest.raises(ValidationError) as caught:
         ModelConfig(**values)
 

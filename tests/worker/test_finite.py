@@ -25,7 +25,7 @@ def test_a_value_that_is_not_finite_is_found_wherever_it_is(dtype, value, size):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_largest_values_empty_tensors_and_integers_are_finite(dtype):
+def test_tensors_without_nan_or_infinity_are_finite(dtype):
     found = NotFinite()
     largest = torch.full((1000, 10), torch.finfo(dtype).max, dtype=dtype)
     found.look([("positive", largest), ("negative", -largest), ("empty", largest[:0]), ("integers", torch.arange(3))])
@@ -40,7 +40,7 @@ def test_numbers_of_eight_bits_are_looked_at(dtype):
     assert found == {"spoilt": 2}
 
 
-def test_parts_of_one_tensor_are_counted_together_and_only_they():
+def test_only_parts_of_one_tensor_are_counted_together():
     tensor = torch.zeros(4, 6)
     tensor[0, 0] = tensor[3, 1] = tensor[0, 5] = math.nan
     found = NotFinite()

@@ -28,7 +28,7 @@ async def service():
         await server.wait_closed()
 
 
-async def test_one_that_is_gone_is_lost_and_one_that_comes_back_in_time_is_not(service, monkeypatch):
+async def test_a_service_is_lost_only_if_it_does_not_come_back_in_time(service, monkeypatch):
     start, address = service
     monkeypatch.setattr(gcs, "_LOOK_S", 0.02)
     monkeypatch.setattr(gcs, "_LOST_S", 2.0)

@@ -128,7 +128,7 @@ def test_an_engine_waits_no_longer_than_its_socket_s_folder_is_there(background,
     assert "given up while waiting for the trainer" in error_of(receiving)
 
 
-def test_the_socket_is_the_owners_alone_and_gone_once_a_trainer_is_there(background, address, stranger):
+def test_the_socket_of_the_owner_alone_is_gone_once_a_trainer_is_there(background, address, stranger):
     before = os.umask(0)
     try:
         receiving = background(receive, address)
@@ -251,7 +251,7 @@ print([f"{type(error).__name__}: {error}" for error in errors] or torch.equal(go
 """
 
 
-def test_memory_that_cannot_be_had_is_an_error_on_both_sides_and_kills_nobody(start, address):
+def test_a_lack_of_memory_is_an_error_on_both_sides_instead_of_a_crash(start, address):
     child = start(_BOTH, 1 << 20, address)
 
     out, err = child.communicate(timeout=HUNG_S)
@@ -296,7 +296,7 @@ def refit(background, address, model, more, known=None):
     return stream.resident
 
 
-def test_a_shared_models_tensors_are_read_where_they_are_and_its_memory_is_opened_once(background, address):
+def test_a_shared_models_tensors_are_read_in_memory_that_is_opened_once(background, address):
     model, more = torch.nn.Linear(8, 8).share_memory(), {"made for this": torch.randn(4)}
 
     first = refit(background, address, model, more)

@@ -77,7 +77,7 @@ def launch(model):
 # ---- one engine
 
 
-def test_an_engine_that_nobody_adjusted_gets_little_and_nothing_of_trainer_request_and_refit(launch, model):
+def test_an_engine_that_nobody_adjusted_gets_only_its_own_arguments(launch, model):
     others = {"train": {"sequence_packing": True}, "request": {"timeout_s": 5}, "refit": {"scope": "parameters"}}
 
     assert launch(purpose="serve", **others).arguments == {
@@ -120,7 +120,7 @@ def test_an_argument_that_the_engine_lacks_is_an_error_with_the_nearest_one(laun
     ("purpose", "load_format", "transfer"),
     [("rollout", "dummy", {"backend": BACKEND}), ("eval", "auto", None), ("serve", "auto", None)],
 )
-def test_only_a_rollout_starts_from_dummy_weights_and_opens_a_way_to_them(launch, purpose, load_format, transfer):
+def test_only_a_rollout_starts_from_dummy_weights_with_a_way_to_refit_them(launch, purpose, load_format, transfer):
     arguments = launch(purpose=purpose).arguments
 
     assert (arguments["load_format"], arguments.get("weight_transfer_config")) == (load_format, transfer)
@@ -138,7 +138,7 @@ def test_dummy_weights_that_no_refit_can_replace_are_for_benchmarks_alone(launch
     assert "generate_from_dummy" not in found.arguments
 
 
-def test_what_quirks_change_reaches_engine_and_requests_unless_the_user_typed_a_value(launch, install):
+def test_what_quirks_change_is_in_force_unless_the_user_typed_a_value(launch, install):
     install(
         "acme-sampling",
         """
@@ -230,7 +230,7 @@ def test_several_ranks_name_their_executor(launch, engine, alone, in_group):
     assert [arguments.get("distributed_executor_backend") for arguments in found] == [alone, in_group]
 
 
-def test_workers_on_different_bundles_sample_differently_and_on_the_same_alike(launch):
+def test_workers_sample_alike_only_on_the_same_bundles(launch):
     bundles = [[0], [1], [2, 3], (0, [4, 5]), (1, [0]), (1, [1]), (2, [0, 1])]
 
     seeds = [launch(bundle_indices=item).arguments["seed"] for item in bundles]
@@ -243,7 +243,7 @@ def test_workers_on_different_bundles_sample_differently_and_on_the_same_alike(l
     ("bundles", "call", "configured", "seed"),
     [(None, None, None, None), (None, 7, None, 7), ([3], 0, 5, 0), ((1, [3]), 7, None, 7), ([3], None, 5, 5)],
 )
-def test_the_call_s_seed_wins_over_the_configured_one_and_that_over_the_bundles(launch, bundles, call, configured, seed):
+def test_the_seed_is_the_calls_then_the_configured_one_then_the_bundles(launch, bundles, call, configured, seed):
     arguments = launch(bundle_indices=bundles, seed=call, engine={"seed": configured}).arguments
 
     assert arguments.get("seed") == seed
@@ -288,7 +288,7 @@ def _data_parallel(arguments):
 
 
 @pytest.mark.parametrize("rank", range(ENGINES))
-def test_an_actor_is_one_rank_of_the_group_and_meets_the_others_at_rank_0(ranked, rank):
+def test_an_actor_is_one_rank_of_the_group_that_meets_at_rank_0(ranked, rank):
     assert _data_parallel(ranked("actors", rank, enable_expert_parallel=True)) == {
         "data_parallel_size": ENGINES,
         "data_parallel_rank": rank,
@@ -297,8 +297,11 @@ def test_an_actor_is_one_rank_of_the_group_and_meets_the_others_at_rank_0(ranked
     }
 
 
-def test_an_independent_engine_knows_of_no_other_and_one_engine_owns_all_ranks(ranked):
+def test_an_independent_engine_knows_of_no_other(ranked):
     assert _data_parallel(ranked("independent", 1)) == {"data_parallel_size": 1}
+
+
+def test_one_engine_owns_all_ranks(ranked):
     assert _data_parallel(ranked("engine", engines=1)) == {"data_parallel_size": ENGINES}
 
 

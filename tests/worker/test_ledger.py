@@ -26,9 +26,7 @@ def worker():
     )
 
 
-def test_what_a_process_runs_on_can_be_seen_before_any_update_and_the_memory_of_one_that_sleeps_is_not_read(
-    worker, monkeypatch
-):
+def test_the_memory_that_a_process_runs_on_is_read_except_while_it_sleeps(worker, monkeypatch):
     monkeypatch.setattr(ledger, "packed_answers", lambda _: [])  # it imports vLLM
     model = worker.model_runner.get_model()
     ledger.watch(worker)

@@ -50,7 +50,7 @@ def killed(place):
 
 
 @pytest.mark.parametrize(("prefix", "inner"), [("model-quirks-", ""), ("mqa-", "model-quirks-1")], ids=["run", "actor"])
-def test_the_next_start_removes_the_folder_and_the_shared_memory_of_a_killed_run(killed, place, prefix, inner):
+def test_the_next_start_removes_what_a_killed_run_left(killed, place, prefix, inner):
     folder, segment = killed(prefix, inner)
     assert os.path.isdir(folder)  # noqa: PTH112
     assert (shared_memory.PLACE / segment).exists()
@@ -75,7 +75,7 @@ def test_segments_that_were_not_recorded_are_left_alone(killed, place):
         other.unlink()
 
 
-def test_a_folder_that_vanished_is_named_and_one_that_is_there_explains_nothing(place):
+def test_only_a_folder_that_vanished_is_named(place):
     assert surroundings.cause(place) is None
     assert "model-quirks-x vanished meanwhile" in surroundings.cause(place / "model-quirks-x")
 

@@ -82,13 +82,13 @@ def test_a_tensor_that_was_not_announced_is_rejected_if_it_is_unlike_the_checkpo
     ("name", "dtype", "shape"),
     [("w", "float32", (4, 2)), ("w", "bfloat16", (2, 4)), ("packed", "int32", (2,)), ("new", "float16", (9,))],
 )
-def test_other_float_dtypes_orders_of_axes_and_names_than_the_checkpoint_s_are_accepted(name, dtype, shape):
+def test_a_tensor_may_differ_in_form_from_the_checkpoint_s(name, dtype, shape):
     manifest(**{name: (dtype, shape)}).check(CHECKPOINT)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, "torch.bfloat16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(2, 3), [2, 3], torch.Size([2, 3])])
-def test_a_trainer_announces_shapes_and_dtypes_in_any_of_their_forms(shape, dtype):
+def test_a_trainer_announces_tensors_in_any_of_their_forms(shape, dtype):
     assert Manifest.parse({"a": (shape, dtype)}) == manifest(a=("bfloat16", (2, 3)))
 
 
@@ -107,10 +107,13 @@ def test_what_makes_no_sense_in_an_announcement_is_named(value):
         Manifest.parse({"odd": value})
 
 
-def test_every_wrong_line_of_an_announcement_is_named_and_no_right_one_and_one_of_nothing_is_rejected():
+def test_exactly_the_wrong_lines_of_an_announcement_are_named():
     with pytest.raises(RefitRejectedError, match=r"\['one'\] must be .*\['two'\] must be") as caught:
         Manifest.parse({"one": None, "fine": ((1,), "int8"), "two": ((1,), "int9")})
     assert "'fine'" not in str(caught.value)
+
+
+def test_an_announcement_of_nothing_is_rejected():
     with pytest.raises(RefitRejectedError, match="announces no tensors"):
         Manifest.parse({})
 
@@ -121,7 +124,7 @@ def test_a_manifest_survives_the_way_to_another_process(specs):
 
 
 @given(SPECS, st.integers(1, 4000))
-def test_chunks_cover_every_tensor_once_in_order_aligned_without_overlap_and_fit_the_buffer(specs, wanted):
+def test_chunks_cover_every_tensor_once_within_the_buffer(specs, wanted):
     whole = Manifest(specs)
     size = whole.buffer_size(wanted)
 

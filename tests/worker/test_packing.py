@@ -23,13 +23,13 @@ def sent(packed: Packing) -> list[list[tuple[str, int]]]:
     return [[(spec.name, offset) for spec, offset in chunk] for chunk in packed.chunks()]
 
 
-def test_small_tensors_share_a_buffer_and_each_starts_where_gpus_copy_fastest():
+def test_small_tensors_share_a_buffer_at_offsets_that_gpus_copy_fastest():
     packed = Packing.of(manifest(a=100, b=300, c=200), 900, {})
 
     assert sent(packed) == [[("a", 0), ("b", 256)], [("c", 0)]]
 
 
-def test_a_large_tensor_is_sent_alone_and_ends_the_buffer_before_it(monkeypatch):
+def test_a_large_tensor_is_sent_in_a_buffer_of_its_own(monkeypatch):
     monkeypatch.setattr(packing, "_LARGE", 500)
 
     assert sent(Packing.of(manifest(a=100, b=500, c=200), 1000, {})) == [[("a", 0)], [("b", 0)], [("c", 0)]]

@@ -123,7 +123,7 @@ def test_a_turn_may_end_with_another_token_than_the_end_of_sequence():
     tail=words,
     model=st.lists(st.integers(0, 200), min_size=1, max_size=20),
 )
-def test_the_result_starts_with_the_models_ids_and_ends_with_the_templates_tail(turns, stripped, tail, model):
+def test_the_result_is_the_models_ids_with_the_templates_tail(turns, stripped, tail, model):
     """Whatever the template makes of history, and whatever the model produced, ends of turns in its midst included."""
     prefix = [token for turn in turns for token in (*turn, EOS)]
     template = [token for turn in stripped[: len(turns)] for token in (*turn, EOS)] + tail

@@ -71,7 +71,7 @@ def test_a_process_that_was_started_is_a_descendant(start):
 
 
 @pytest.mark.parametrize("code", [_SLEEP, _STUBBORN], ids=["willing", "stubborn"])
-def test_a_process_ends_the_hard_way_if_need_be_and_is_missed(start, code):
+def test_a_process_that_was_ended_is_missed_even_if_it_resists(start, code):
     child, other = start(code), start(_SLEEP)
     assert processes.all_run([child, other])
 
@@ -110,7 +110,7 @@ def test_a_child_that_has_ended_is_none_of_the_next_engines(named):
 
 
 @pytest.mark.usefixtures("shell")
-async def test_an_engine_whose_variables_the_system_refuses_leaves_none_of_them_and_no_plan_behind(model):
+async def test_an_engine_whose_variables_the_system_refuses_leaves_nothing_behind(model):
     plan = make_plan(GenerationConfig.parse({"model": str(model())}))
     before = dict(os.environ)
 

@@ -316,9 +316,7 @@ def _run(*, passed=None, state=State.ACTIVE, crash=""):
         ({"passed": True}, {"passed": False, "crash": "SIGSEGV"}, Conclusion.NEEDED, "fails without"),
     ],
 )
-def test_a_pair_decides_only_if_the_run_with_the_quirk_passes_and_both_can_be_trusted(
-    with_quirk, without_quirk, conclusion, reason
-):
+def test_a_pair_decides_only_if_its_trusted_run_with_the_quirk_passes(with_quirk, without_quirk, conclusion, reason):
     pair = _run(**with_quirk), _run(**{"state": State.DISABLED, **without_quirk}) if without_quirk else None
 
     found, why = conclude(*pair)
@@ -343,7 +341,7 @@ def test_a_pair_decides_only_if_the_run_with_the_quirk_passes_and_both_can_be_tr
         (["NEEDED"], ["INCONCLUSIVE"], "NEEDED", False),
     ],
 )
-def test_what_was_run_counts_more_than_what_was_read_and_a_contradiction_is_said(paired, probed, conclusion, disagreement):
+def test_what_was_run_wins_over_what_was_read_with_the_contradiction_said(paired, probed, conclusion, disagreement):
     findings = [
         Finding(kind=kind, evidence="e", conclusion=Conclusion(text), reason="r")
         for kind, texts in ((records.Kind.STATIC_PROBE, probed), (records.Kind.PAIRED_RUN, paired))
@@ -372,7 +370,7 @@ def test_without_a_paired_run_the_probe_answers(proven, probe, conclusion, actio
 
 
 @pytest.mark.parametrize("kind", [Kind.RULE, Kind.FEATURE])
-def test_a_rule_or_feature_holds_or_does_not_and_no_bug_is_said_to_be_proven(proven, kind):
+def test_a_proof_of_a_rule_or_feature_does_not_speak_of_bugs(proven, kind):
     there, gone = (SymbolProbe("acme_quirks:_value", present_means_affected=there) for there in (True, False))
     held, refuted, run = (proven(evidence).in_words_of(kind) for evidence in (there, gone, "needed"))
 
@@ -384,7 +382,7 @@ def test_a_rule_or_feature_holds_or_does_not_and_no_bug_is_said_to_be_proven(pro
     assert run.in_words_of(Kind.WORKAROUND).conclusion == "NEEDED"
 
 
-def test_a_quirk_without_evidence_is_inconclusive_and_nothing_to_act_on(proven):
+def test_a_quirk_without_evidence_is_inconclusive(proven):
     proof = proven()
 
     assert (proof.conclusion, proof.findings, proof.calls_for_action) == (Conclusion.INCONCLUSIVE, (), False)
@@ -398,7 +396,7 @@ def test_a_quirk_of_another_platform_is_not_proven_here(tmp_path):
     assert "no run on this installation concerns the quirk (platform: wanted" in proof.reason
 
 
-def test_a_report_comes_back_from_its_json_and_reads_as_markdown(proven):
+def test_a_report_from_its_json_reads_as_markdown(proven):
     report = Report.of([proven("needed")])
 
     again = Report.model_validate_json(report.model_dump_json())

@@ -26,7 +26,7 @@ _STAYS = "HF_TOKEN VLLM_API_KEY NRL_SECRET HF_PASSWORD VLLM_SECRET_KEY MODEL_QUI
 _STAYS += " PATH HOME CUDA_VISIBLE_DEVICES RAY_ADDRESS TMPDIR LD_PRELOAD"
 
 
-def test_what_a_plan_or_an_engine_reads_goes_along_and_what_is_secret_or_this_machine_s_own_stays():
+def test_only_what_an_engine_elsewhere_may_read_goes_along():
     here = dict.fromkeys([*_GOES.split(), *_STAYS.split()], "1")
 
     assert travelling(here) == dict.fromkeys(_GOES.split(), "1")
@@ -51,7 +51,7 @@ def folder(tmp_path):
     return left
 
 
-def test_a_process_that_was_stopped_is_killed_and_its_folder_is_gone(process, folder):
+def test_nothing_is_left_of_a_process_that_was_stopped(process, folder):
     process.send_signal(signal.SIGSTOP)
 
     reap(process.pid, str(folder), 0.2)
@@ -60,7 +60,7 @@ def test_a_process_that_was_stopped_is_killed_and_its_folder_is_gone(process, fo
     assert not folder.exists()
 
 
-def test_a_process_that_has_ended_takes_no_time_and_its_folder_is_gone(process, folder):
+def test_the_folder_of_a_process_that_has_ended_is_removed_at_once(process, folder):
     process.kill()
     process.wait()
 
@@ -116,7 +116,7 @@ async def test_without_an_address_a_ray_of_our_own_has_room_for_all_whatever_run
     assert await joined(cpus_per_engine=1.01) == ("local", max(71, os.cpu_count()))
 
 
-async def test_an_address_is_joined_as_it_is_and_asked_for_nothing(joined, listening):
+async def test_an_address_is_joined_without_being_asked_for_anything(joined, listening):
     assert await joined(address=listening) == (listening, None)
 
 

@@ -122,7 +122,7 @@ def test_a_tag_that_does_not_exist_is_named(readiness, tags):
         readiness.checked_tags(tags)
 
 
-def test_tags_are_passed_on_and_none_stays_none_unless_the_engine_is_awake(readiness):
+def test_tags_are_passed_on_as_they_are_unless_the_engine_is_awake(readiness):
     with pytest.raises(SleepError, match="the engine does not sleep"):
         readiness.checked_tags(None)
 

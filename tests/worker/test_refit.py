@@ -37,7 +37,7 @@ def names(model: nn.Module, scope: RefitScope | str) -> list[str]:
 
 
 @pytest.mark.parametrize("form", [RefitScope, str])
-def test_a_refit_of_parameters_leaves_buffers_out_and_one_of_the_state_dict_sends_the_persistent_ones(form):
+def test_the_scope_of_a_refit_decides_whether_persistent_buffers_are_sent(form):
     assert names(Tiny(), form("parameters")) == ["linear.weight"]
     assert sorted(names(Tiny(), form("state_dict"))) == ["layer_scalar", "linear.weight"]
     with pytest.raises(ValueError, match="everything"):
@@ -49,7 +49,7 @@ def test_a_tied_parameter_is_sent_once_under_its_first_name(scope):
     assert names(Tied(), scope) == ["embed.weight"]
 
 
-def test_tensors_are_detached_contiguous_and_share_the_model_s_memory():
+def test_tensors_are_detached_contiguous_views_of_the_model_s_memory():
     model = Tiny()
 
     sent = dict(tensors(model, RefitScope.STATE_DICT))

@@ -82,7 +82,7 @@ def test_the_error_that_explains_the_others_is_raised():
     ]
 
 
-def test_an_engine_that_could_generate_before_keeps_its_weights_and_goes_on():
+def test_an_engine_that_could_generate_before_goes_on_with_its_weights():
     said = unchanged(RefitRejectedError, version="a", problem=None, dummy=True)
 
     assert said == "the engine keeps the weights it had (version 'a') and generates with them"

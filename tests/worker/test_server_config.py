@@ -79,7 +79,7 @@ def test_a_key_shows_nowhere():
     assert not [value for slot, value in config.slots().items() if KEY in str(value)]
 
 
-def test_the_configured_key_counts_before_the_environments_and_without_any_each_server_makes_one(monkeypatch):
+def test_the_key_is_the_configured_one_then_the_environments_then_a_made_one(monkeypatch):
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     made = {server_of().api_key, server_of().api_key}
     monkeypatch.setenv("VLLM_API_KEY", "from-outside")
@@ -91,7 +91,7 @@ def test_the_configured_key_counts_before_the_environments_and_without_any_each_
     assert server_of(auth=False).api_key is None
 
 
-def test_the_loopback_is_the_default_and_the_port_is_a_free_one(reserved):
+def test_a_server_without_an_address_gets_a_free_port_of_the_loopback(reserved):
     with pytest.raises(ServerStartError, match="no address before it is started"):
         _ = server_of().base_url
     one, other = reserved(), reserved()

@@ -104,7 +104,7 @@ def test_each_scope_has_a_description_of_its_own(model):
         Source(model, "everything")
 
 
-def test_a_sharded_tensor_is_made_for_each_refit_and_never_remembered(model, layouts):
+def test_a_sharded_tensor_is_made_anew_for_each_refit(model, layouts):
     class Sharded(nn.Parameter):
         def full_tensor(self):
             return self.detach() * 2

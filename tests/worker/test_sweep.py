@@ -107,7 +107,7 @@ def test_the_page_leaves_out_the_quirks_of_every_row():
     assert "2 kinds, 1 right" in page
 
 
-def test_transformers_makes_every_further_kind_small_and_finite(tmp_path):
+def test_every_further_kind_is_small_with_finite_logits(tmp_path):
     import torch
     from transformers import AutoModelForCausalLM
 

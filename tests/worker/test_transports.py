@@ -169,7 +169,7 @@ def error_of(future: Future) -> str:
     return str(caught.value)
 
 
-def test_every_dtype_and_shape_arrives_as_it_was(background, wired):
+def test_every_tensor_arrives_as_it_was(background, wired):
     wire = wired()
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 255, (6, 8), dtype=torch.uint8, generator=generator)
@@ -184,7 +184,7 @@ def test_every_dtype_and_shape_arrives_as_it_was(background, wired):
     assert same(receiving.result(HUNG_S), {name: tensor.contiguous() for name, tensor in sent.items()})
 
 
-def test_every_process_receives_everything_and_a_trainer_may_send_again_at_once(background, wired):
+def test_every_process_receives_everything_however_soon_a_trainer_sends_again(background, wired):
     wire = wired(engines=2)
 
     def receive_often(rank):
@@ -198,7 +198,7 @@ def test_every_process_receives_everything_and_a_trainer_may_send_again_at_once(
         assert all(same(found, many(3, start=time)) for time, found in enumerate(future.result(HUNG_S)))
 
 
-def test_a_refit_that_one_process_rejects_reaches_no_other_and_the_next_one_is_good(background, wired):
+def test_a_refit_that_one_process_rejects_ends_for_all_until_the_next_one(background, wired):
     wire, passes, got = wired(engines=2), [], []
 
     def source():
@@ -282,7 +282,7 @@ def test_a_trainer_that_fails_before_it_sends_anything_ends_the_refit_on_both_si
     assert expected[wire.name] in error_of(receiving)
 
 
-def test_a_name_that_comes_twice_is_rejected_by_the_engine_and_the_next_refit_is_good(background, wired):
+def test_a_name_that_comes_twice_is_rejected_without_harm_to_the_next_refit(background, wired):
     wire = wired()
     rejecting = background(receive, wire)
 
@@ -363,7 +363,7 @@ def test_what_has_its_place_is_received_there_but_the_first_which_shows_that_the
     assert [found[name].data_ptr() == tensor.data_ptr() for name, tensor in room.items()] == [False, True]
 
 
-def test_a_model_is_sent_from_where_it_lies_and_described_once(background, opened, monkeypatch):
+def test_a_model_that_is_described_once_is_sent_from_where_it_lies(background, opened, monkeypatch):
     wire, described = opened(Collective), []
     model = torch.nn.Module()
     for name, tensor in many(3).items():
@@ -394,7 +394,7 @@ def _noting(call, seen):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_nobody_meets_is_an_error_that_names_the_place_and_gives_the_port_back(rank):
+def test_a_rank_that_nobody_meets_is_an_error_that_gives_the_port_back(rank):
     port = free_port(IP)
 
     with pytest.raises(TransferError, match=rf"rank {rank} of 2 could not join the group at {IP}:{port} within 0\.3 s"):

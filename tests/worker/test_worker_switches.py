@@ -29,7 +29,7 @@ def state(plan: Plan, quirk: str = QUIRK) -> State:
     return next(item.state for item in plan.verdicts if item.id == quirk)
 
 
-def test_a_call_switches_off_and_on_and_the_plan_says_so(plan):
+def test_the_plan_says_what_a_call_switches(plan):
     made = plan(disable=[QUIRK], force=["deepscaler-eager"])
 
     verdicts = {item.id: item for item in made.verdicts}
@@ -42,7 +42,7 @@ def test_a_call_switches_off_and_on_and_the_plan_says_so(plan):
     assert verdicts["deepscaler-eager"].because.startswith("forced by 'deepscaler-eager' in the call (force=)")
 
 
-def test_the_configuration_switches_too_and_a_call_beats_it(plan):
+def test_a_call_beats_the_switches_of_the_configuration(plan):
     configured = {"disable": [QUIRK], "force": ["deepscaler-eager"]}
 
     assert (state(plan(configured)), state(plan(configured), "deepscaler-eager")) == (State.DISABLED, State.ACTIVE)
@@ -73,7 +73,7 @@ def test_a_lock_file_is_held_against_what_is_installed(plan, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("layer", ["call", "environment"])
-def test_a_broken_plugin_is_a_row_and_under_strict_an_error(plan, install, monkeypatch, layer):
+def test_a_broken_plugin_is_an_error_only_under_strict(plan, install, monkeypatch, layer):
     install("acme-broken", "raise RuntimeError('broken for good')")
     assert any("broken for good" in warning.text for warning in plan().warnings)
 

@@ -63,7 +63,7 @@ def test_a_variable_that_the_user_set_is_to_be_unset(disable, first, covered, de
         ({"environ": {"MODEL_QUIRKS_DISABLE": "all"}}, "remove 'all' from the environment (MODEL_QUIRKS_DISABLE)"),
     ],
 )
-def test_a_quirk_that_is_switched_off_says_which_switch_to_remove_and_where(layer, where, quirk_context):
+def test_a_quirk_that_is_switched_off_names_the_switch_with_its_place(layer, where, quirk_context):
     registry = Registry.load([item for item in discover() if item.name == PROCESSED])
     plan = registry.resolve(quirk_context(vllm="0.32.0"), Switches.gather(**{"environ": {}, **layer}))
 
@@ -131,7 +131,7 @@ def test_a_default_that_was_outranked_says_by_whom(covered, declare):
     assert because == "a requirement on the same slot wins: b sets 'raw_logprobs'"
 
 
-def test_only_the_value_that_was_tried_counts_also_if_it_is_computed_and_one_that_cannot_be_covers_nothing(covered, declare):
+def test_only_a_quirk_that_gives_the_value_that_was_tried_covers_it(covered, declare):
     def long(context: Any) -> str:
         return "processed_logprobs" if context.model.model_type == "qwen3" else "raw_logprobs"
 
@@ -148,7 +148,7 @@ def test_only_the_value_that_was_tried_counts_also_if_it_is_computed_and_one_tha
     assert [name for name, *_ in found] == ["a"]
 
 
-def test_each_part_of_a_combination_is_covered_and_what_helps_soonest_comes_first(covered, declare):
+def test_the_parts_of_a_combination_are_covered_by_what_helps_soonest_first(covered, declare):
     quirks = (
         declare("a", Default("engine.enforce_eager", True), match=model_type("gemma3")),
         declare("b", Default("engine.enforce_eager", True)),

@@ -69,7 +69,7 @@ def tried(now: InForce, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 @pytest.mark.parametrize("run", RUNS)
-def test_no_value_to_try_is_in_force_and_all_can_be_typed(run, platform, in_force, folder):
+def test_every_value_to_try_is_a_change_that_can_be_typed(run, platform, in_force, folder):
     config = GenerationConfig.parse({"model": str(folder), **RUNS[run]})
     now = in_force(RUNS[run], platform=platform)
 
@@ -83,15 +83,18 @@ def test_no_value_to_try_is_in_force_and_all_can_be_typed(run, platform, in_forc
         assert all(value != now.value(path) for path, value in zip(setting.paths, values, strict=True))
 
 
-def test_every_setting_has_something_to_try_in_some_run_and_says_why_and_from_where(in_force):
+def test_every_setting_has_something_to_try_in_some_run(in_force):
     runs = [in_force(values, platform="cuda") for values in RUNS.values()]
     runs.append(in_force({"engine": {"dtype": "bfloat16"}, "train": {"dtype": "bfloat16"}}))
 
     assert [name for name in SETTINGS if not any(tried(now, name) for now in runs)] == []
+
+
+def test_every_setting_gives_its_reason_with_a_source():
     assert all(setting.why and setting.source.startswith("https://") for setting in SETTINGS.values())
 
 
-def test_a_change_types_its_path_and_nothing_else(folder):
+def test_a_change_types_only_its_path(folder):
     config = GenerationConfig.parse({"model": str(folder), "engine": {"seed": 7}, "env": {"NCCL_DEBUG": "INFO"}})
 
     other = changed(config, {"engine.dtype": "float32", "engine.block_size": 16, "env.VLLM_BATCH_INVARIANT": "1"})
@@ -149,17 +152,22 @@ def test_batch_invariance_is_tried_where_the_installed_vllm_has_it_for_the_platf
         ("float32", "float32", (["model"], ["model"], [("model", "model")])),
     ],
 )
-def test_heads_are_tried_alone_and_together_but_never_as_they_are(engine, train, expected, in_force):
+def test_heads_are_tried_in_every_combination_except_as_they_are(engine, train, expected, in_force):
     now = in_force({"engine": {"head_dtype": engine}, "train": {"head_dtype": train}, **_OFF})
 
     names = ("engine.head_dtype", "train.head_dtype", "engine.head_dtype + train.head_dtype")
     assert tuple(tried(now, name) for name in names) == expected
 
 
-def test_a_model_in_float32_has_no_other_head_and_a_trainer_left_open_has_the_engines_dtype(in_force):
+def test_a_model_in_float32_has_no_other_head(in_force):
     now = in_force({"engine": {"dtype": "float"}})
 
     assert [name for name in SETTINGS if "head_dtype" in name and tried(now, name)] == []
+
+
+def test_a_trainer_left_open_has_the_engines_dtype(in_force):
+    now = in_force({"engine": {"dtype": "float"}})
+
     assert tried(now, "train.dtype") == ["bfloat16"]
 
 

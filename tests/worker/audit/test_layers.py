@@ -59,7 +59,7 @@ def model():
         return _Model().eval()
 
 
-def test_layers_are_recorded_and_numbered_modules_inside_them_are_not(model):
+def test_layers_are_recorded_without_numbered_modules_inside_them(model):
     found = computed(model, ROW)
 
     assert list(found) == ["layers.0", "layers.1", "layers.2"]

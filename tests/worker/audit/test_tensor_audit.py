@@ -48,7 +48,7 @@ def put(on, warns, fills):
     torch.utils.deterministic.fill_uninitialized_memory = fills
 
 
-def test_memory_that_nobody_writes_holds_nan_while_an_audit_refits_and_torch_is_left_as_it_was(mode):
+def test_memory_that_nobody_writes_holds_nan_only_while_an_audit_refits(mode):
     audit = TensorAudit(None, torch.device("cpu"))
 
     for _ in range(2):

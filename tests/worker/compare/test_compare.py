@@ -113,7 +113,7 @@ def test_rows_without_equal_tokens_fail_only_if_nothing_else_was_compared(a, dum
         ({"thresholds": ("max_dleta=1",)}, "no metric"),
     ],
 )
-def test_unknown_profiles_and_metrics_are_usage_errors(limits, message, a) -> None:
+def test_an_unknown_name_in_the_limits_is_a_usage_error(limits, message, a) -> None:
     with pytest.raises(UsageError, match=message):
         compare(a, a, **limits)
 
@@ -138,7 +138,7 @@ def test_values_are_compared_as_json() -> None:
     assert [change.name for change in changes(left, right, str)] == ["flag", "nested"]
 
 
-def test_versions_settings_and_quirks_that_differ_are_listed(a, dumped) -> None:
+def test_what_differs_between_two_dumps_is_listed(a, dumped) -> None:
     b = dumped(
         versions={"vllm": "0.32.0", "torch": "2.13.0"},
         quirks=("v1-runtime", "rollout-logprobs-processed"),

@@ -74,7 +74,7 @@ def test_a_dump_whose_parts_do_not_fit_together_is_refused(tmp_path, dumped, cha
         Dump.read(tmp_path / "A.json")
 
 
-def test_the_digest_names_prompts_and_tokens_and_nothing_else(dumped):
+def test_the_digest_names_only_the_sequences(dumped):
     dump = dumped()
     other = dumped(tuple(row.model_copy(update={"logprobs": (-9.0,) * len(row.tokens)}) for row in dump.rows))
 
@@ -85,7 +85,7 @@ def test_the_digest_names_prompts_and_tokens_and_nothing_else(dumped):
 # ---- the configuration
 
 
-def test_a_rollout_s_engine_loads_the_checkpoint_and_nobody_is_said_to_have_typed_what_the_command_puts_there(model_folder):
+def test_what_the_command_puts_into_a_rollout_is_not_said_to_be_typed(model_folder):
     config = GenerationConfig.parse({"model": str(model_folder), "engine": {"seed": 3}})
 
     plan = make_plan(prepared(config, new_tokens=5))
@@ -159,7 +159,7 @@ def test_settings_are_those_that_the_version_has_as_json_can_hold_them(monkeypat
     json.dumps(found, allow_nan=False)
 
 
-def test_no_secret_and_no_place_of_this_machine_gets_into_a_dump(monkeypatch):
+def test_nothing_private_gets_into_a_dump(monkeypatch):
     places = ("VLLM_API_KEY", "VLLM_CACHE_ROOT", "VLLM_HOST_IP", "VLLM_RPC_BASE_PATH", "NCCL_SECRET", "NCCL_DEBUG_FILE_PATH")
     for name in places:
         monkeypatch.setenv(name, "/somewhere/private")

@@ -117,7 +117,7 @@ def test_a_hanging_dump_ends_with_all_its_processes(interpreter, run, tmp_path):
     assert not [pid for pid in started if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
 
 
-def test_b_runs_after_a_and_scores_its_tokens(interpreter, write, dumped, tmp_path):
+def test_b_scores_the_tokens_of_a_after_it_has_run(interpreter, write, dumped, tmp_path):
     here = str(tmp_path / "running")
     alone = f"os.mkdir({here!r})\ntime.sleep(0.2)\nos.rmdir({here!r})\n"
     seen = "open(order['output'] + '.order', 'w').write(json.dumps(order))\n"

@@ -31,7 +31,7 @@ def differing(dumped) -> Comparison:
     return compare(a, b, cover=lambda slot: (quirk,) if slot == "engine.logprobs_mode" else ())
 
 
-def test_rows_limits_causes_and_differences_are_lines_of_one_thing_each(differing, screened):
+def test_a_comparison_is_shown_in_lines_of_one_thing_each(differing, screened):
     text = screened(lambda screen: show_comparison(screen, differing), width=None)
 
     rows = [" ".join(row.split()) for row in text.splitlines()]
@@ -62,7 +62,7 @@ def test_everything_fits_the_terminal_without_boxes(width, differing, screened):
     assert re.findall("[\u2500-\u257f]", text) == []
 
 
-def test_foreign_text_is_shown_and_not_obeyed(differing, screened):
+def test_foreign_text_is_shown_without_being_obeyed(differing, screened):
     text = screened(lambda screen: show_comparison(screen, differing), width=None)
 
     assert "\x1b" not in text

@@ -44,7 +44,7 @@ def _parsed(svg: str) -> ET.Element:
     ],
     ids=["usual", "constant", "zero", "not finite", "many", "nothing"],
 )
-def test_every_figure_is_one_well_formed_element_with_a_name_and_its_text_stays_text(result):
+def test_every_figure_is_one_well_formed_element_whose_text_stays_text(result):
     svg = breakdown(result, "a")
     root = _parsed(svg)
 
@@ -81,7 +81,7 @@ def test_what_the_user_configured_for_matplotlib_changes_nothing():
 
 
 @pytest.mark.parametrize("name", ["faulty", "sound", "crowded", "hostile"])
-def test_the_overview_is_a_picture_of_its_size_and_has_the_same_bytes_every_time(name, request):
+def test_the_overview_is_the_same_picture_every_time(name, request):
     found = overview(request.getfixturevalue(name))
 
     assert found.png.startswith(b"\x89PNG")

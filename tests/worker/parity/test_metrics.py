@@ -26,7 +26,7 @@ def logs(*probabilities: float) -> list[float]:
     return [math.log(probability) for probability in probabilities]
 
 
-def test_every_metric_is_measured_and_described() -> None:
+def test_every_measured_metric_is_described() -> None:
     one = sample(logs(0.5), logs(0.25)).model_copy(update={"whole": (Distance(0.1, 0.2, 0.3, same_top=True),)})
 
     found = measured([one]).metrics
@@ -100,7 +100,7 @@ def test_the_clip_range_is_that_of_epsilon() -> None:
     assert measured(rows, epsilon=0.4).metrics["clip_rate"] == 0
 
 
-def test_differences_that_cancel_within_a_sequence_show_in_the_tokens_and_not_in_the_sequence() -> None:
+def test_differences_that_cancel_within_a_sequence_show_only_in_the_tokens() -> None:
     rows = [sample([-1.0, -1.0], [-2.0, 0.0]), sample([-1.0, -1.0], [-1.25, -1.25])]
 
     found = measured(rows).metrics
@@ -111,7 +111,7 @@ def test_differences_that_cancel_within_a_sequence_show_in_the_tokens_and_not_in
 
 @pytest.mark.parametrize("bad", [NAN, INFINITY, -INFINITY])
 @pytest.mark.parametrize("side", ["rollout", "trainer"])
-def test_a_logprob_that_is_no_number_is_counted_and_excluded_and_listed_first(bad: float, side: str) -> None:
+def test_a_logprob_that_is_no_number_is_listed_first_instead_of_measured(bad: float, side: str) -> None:
     good, broken = [-1.0, -2.0, -3.0], [-1.0, bad, -3.5]
     row = sample(broken, good) if side == "rollout" else sample(good, broken)
 
@@ -125,7 +125,7 @@ def test_a_logprob_that_is_no_number_is_counted_and_excluded_and_listed_first(ba
 
 
 @pytest.mark.parametrize("rows", [[], [sample([], [])], [sample([NAN], [NAN])]], ids=["no sample", "no token", "only NaN"])
-def test_without_a_finite_token_every_metric_is_that_of_equal_sides_and_tokens_is_zero(rows: list[Sample]) -> None:
+def test_metrics_without_a_finite_token_are_those_of_equal_sides(rows: list[Sample]) -> None:
     nothing, equal = measured(rows), measured([sample([-1.0], [-1.0])])
 
     assert nothing.metrics["tokens"] == 0
@@ -141,7 +141,7 @@ LOGPROBS = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(st.lists(st.lists(st.tuples(LOGPROBS, LOGPROBS), max_size=6), max_size=4))
-def test_whatever_the_logprobs_are_every_figure_is_finite_and_no_token_is_lost(rows: list[list[tuple[float, float]]]) -> None:
+def test_the_figures_account_for_every_token_with_finite_values(rows: list[list[tuple[float, float]]]) -> None:
     samples = [sample([a for a, _ in row], [b for _, b in row]) for row in rows]
 
     found = measured(samples)
@@ -174,7 +174,7 @@ def test_positions_fall_into_bins_that_double() -> None:
     assert [part.max_abs_delta for part in bins] == [0, 1, 3, 7, 8]
 
 
-def test_probabilities_are_the_trainers_and_fall_into_fixed_bins() -> None:
+def test_the_trainers_probabilities_fall_into_fixed_bins() -> None:
     trainer = logs(1e-5, 5e-4, 5e-3, 0.05, 0.3, 0.6, 0.95, 1.0)
     rows = [sample([-1.0] * len(trainer), trainer)]
 
@@ -185,7 +185,7 @@ def test_probabilities_are_the_trainers_and_fall_into_fixed_bins() -> None:
     assert [part.tokens for part in bins] == [1, 1, 1, 1, 1, 1, 2]
 
 
-def test_the_histogram_is_symmetric_and_follows_the_data_and_one_outlier_does_not_stretch_it() -> None:
+def test_the_symmetric_histogram_follows_the_data_despite_one_outlier() -> None:
     noise = random.Random(0)  # noqa: S311
     trainer = [-1.0 + noise.uniform(-1e-5, 1e-5) for _ in range(1000)]
     trainer[17] = -9.0

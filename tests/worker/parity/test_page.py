@@ -70,7 +70,7 @@ def page(tmp_path_factory):
     return page
 
 
-def test_everything_that_was_found_is_in_the_page_and_the_verdict_comes_first(faulty, page):
+def test_everything_that_was_found_is_in_the_page(faulty, page):
     text = page(faulty).text
 
     expected = [*faulty.settings, *faulty.active_quirks, *faulty.warnings, faulty.profile]
@@ -83,6 +83,11 @@ def test_everything_that_was_found_is_in_the_page_and_the_verdict_comes_first(fa
         quirks = [part for quirk in item.quirks for part in (quirk.id, quirk.state, quirk.because, quirk.switch)]
         expected += [" ".join(item.skeleton.split()), *quirks]
     assert [part for part in expected if part not in text] == []
+
+
+def test_the_verdict_comes_first_in_the_page(faulty, page):
+    text = page(faulty).text
+
     order = ("Parity is broken in 4 of 9 scenarios", "Set engine.logprobs_mode to processed_logprobs", "What was run")
     assert sorted(order, key=text.index) == list(order)
 
@@ -96,7 +101,7 @@ def test_every_metric_has_a_row_with_a_coloured_value_for_every_measured_scenari
     assert sum("fail" in name for name in coloured) == len(failed)
 
 
-def test_scenarios_with_findings_are_open_and_sound_ones_are_not(faulty, sound, page):
+def test_only_scenarios_with_findings_are_open(faulty, sound, page):
     def opened(report: Report) -> list[str]:
         pairs = zip(report.results, page(report).all("details"), strict=True)
         return [result.scenario for result, values in pairs if "open" in values]
@@ -105,7 +110,7 @@ def test_scenarios_with_findings_are_open_and_sound_ones_are_not(faulty, sound, 
     assert opened(sound) == ["cold-start"]
 
 
-def test_the_overview_and_every_measured_scenario_have_their_figure(faulty, page):
+def test_every_measured_scenario_has_its_figure_beside_the_overview(faulty, page):
     assert len(page(faulty).all("svg")) == 1 + len(faulty.measured)
 
 
@@ -116,7 +121,7 @@ def test_every_step_of_a_long_ablation_has_a_row(crowded, page):
 
 
 @pytest.mark.parametrize("name", ["faulty", "sound", "crowded", "hostile"])
-def test_the_page_is_well_formed_and_its_names_are_unique(name, request, page):
+def test_the_page_is_well_formed_with_unique_names(name, request, page):
     found = page(request.getfixturevalue(name))
 
     assert (found.wrong, found.unclosed) == ([], [])
@@ -126,7 +131,7 @@ def test_the_page_is_well_formed_and_its_names_are_unique(name, request, page):
 
 
 @pytest.mark.parametrize("name", ["faulty", "hostile"])
-def test_the_page_fetches_and_runs_nothing(name, request, page):
+def test_the_page_neither_fetches_nor_runs_anything(name, request, page):
     found = page(request.getfixturevalue(name))
 
     assert not {tag for tag, _ in found.elements} & {"script", "img", "iframe", "object", "embed", "base", "form", "image"}
@@ -138,12 +143,17 @@ def test_the_page_fetches_and_runs_nothing(name, request, page):
     assert "url(http" not in found.source
 
 
-def test_markup_is_shown_and_not_obeyed_and_figures_that_are_not_finite_are_shown_as_such(hostile, page):
+def test_markup_is_shown_without_being_obeyed(hostile, page):
     found = page(hostile)
 
     assert "<script>alert('x')</script>&\"\\x1b[31m[red]" in found.text
     assert "<script" not in found.source
     assert "\x1b" not in found.source
+
+
+def test_figures_that_are_not_finite_are_shown_as_such(hostile, page):
+    found = page(hostile)
+
     assert all(figure in found.text for figure in ("nan✗", "inf✗", "-inf"))
 
 
@@ -156,7 +166,7 @@ def test_markup_is_shown_and_not_obeyed_and_figures_that_are_not_finite_are_show
         ("seen in https://x.test/a.md, and there", ["https://x.test/a.md"]),
     ],
 )
-def test_only_web_addresses_of_sources_become_links_and_end_at_what_no_address_has(text, links, sound, page):
+def test_only_the_web_address_in_a_source_becomes_a_link(text, links, sound, page):
     verdict = sound.results[0].verdicts[0].model_copy(update={"source": text})
     result = sound.results[0].model_copy(update={"verdicts": (verdict,)})
 

@@ -43,7 +43,7 @@ def test_without_a_file_there_are_prompts_of_different_lengths_of_which_the_firs
     assert load_prompts(model, count=3).rows == found.rows[:3]
 
 
-def test_a_text_file_has_a_prompt_a_line_and_blank_lines_do_not_count(model, file):
+def test_every_line_of_a_text_file_that_is_not_blank_is_a_prompt(model, file):
     found = load_prompts(model, file=file("p.txt", "one", "", "two three", "   "))
 
     assert [found.decode(row) for row in found.rows] == ["one", "two three"]
@@ -80,7 +80,7 @@ def test_a_tokenizer_that_knows_more_than_the_model_is_warned_of(model, bare, fi
     assert "the tokenizer knows 512 tokens and the model 50" in found.warnings[0]
 
 
-def test_without_a_tokenizer_random_ids_that_the_model_has_are_made_up_and_it_is_said(bare):
+def test_a_model_without_a_tokenizer_gets_random_ids_with_a_warning(bare):
     found = load_prompts(bare)
 
     assert "no tokenizer" in found.warnings[0]
@@ -101,7 +101,7 @@ def test_prompts_that_leave_no_room_are_all_named():
         prompts.check(16, 8)
 
 
-def test_long_prompts_have_the_length_that_was_asked_for_and_begin_differently():
+def test_long_prompts_of_the_length_asked_for_begin_differently():
     found = Prompts(((1, 2), (3, 4, 5))).long(7, 2)
 
     assert found == ((1, 2, 3, 4, 5, 1, 2), (3, 4, 5, 1, 2, 3, 4))

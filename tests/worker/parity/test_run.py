@@ -38,7 +38,7 @@ async def test_a_model_that_the_trainer_cannot_load_is_no_reason_not_to_start(mo
         await run(configured(model, train=UNLOADABLE), Options())
 
 
-def test_an_engine_that_nobody_could_refit_loads_the_checkpoint_and_nobody_is_said_to_have_typed_that(model):
+def test_a_load_format_that_the_run_chooses_is_not_said_to_be_typed(model):
     plan = ParityRun(configured(model, train=UNLOADABLE, engine={"seed": 3}), Options()).plan
 
     assert plan.value("engine.load_format") == "auto"
@@ -96,7 +96,7 @@ def file(tmp_path):
     return tmp_path / "deep" / "state.jsonl"
 
 
-def test_a_piece_is_there_for_the_next_run_of_the_same_kind_and_under_its_own_name_and_kind(file):
+def test_a_piece_is_found_again_only_as_what_it_was_stored(file):
     Store(file, RUN).put("cold-start", RESULT)
 
     again = Store(file, RUN)
@@ -120,7 +120,7 @@ def test_runs_that_differ_keep_their_results_side_by_side(file):
     assert Store(file, {**RUN, "tokens": 64}).get("temperature", Result) is not None
 
 
-async def test_a_variable_that_differs_is_named_and_costs_no_results(model, file, monkeypatch):
+async def test_a_variable_that_differs_is_named_without_a_loss_of_results(model, file, monkeypatch):
     notified = []
     made = ParityRun(configured(model), Options(), state=file)
     made.store.put("cold-start", RESULT)
@@ -157,7 +157,7 @@ def test_without_a_file_pieces_last_as_long_as_the_run():
     assert store.get("a", Result) is not None
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one_and_no_draft(file):
+def test_a_failed_write_leaves_only_the_old_file(file):
     file.mkdir(parents=True)
 
     with pytest.raises(UsageError, match="cannot be written"):

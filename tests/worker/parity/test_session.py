@@ -31,7 +31,7 @@ def switches():
     return {name: os.environ[name] for name in COMPILATION_SWITCHES if name in os.environ}
 
 
-def test_an_eager_engine_on_the_cpu_starts_without_compilation_and_no_later_plan_sees_that(worker):
+def test_compilation_is_switched_off_only_while_an_eager_engine_starts_on_the_cpu(worker):
     with _without_compilation(worker()):
         assert switches() == {"TORCHDYNAMO_DISABLE": "1"}
 
@@ -42,7 +42,7 @@ def test_an_eager_engine_on_the_cpu_starts_without_compilation_and_no_later_plan
     ("platform", "values"),
     [("cuda", {}), ("cpu", {"engine": {"enforce_eager": False}}), ("cpu", {"env": {"TORCHDYNAMO_DISABLE": "0"}})],
 )
-def test_an_engine_that_compiles_one_on_a_gpu_and_one_whose_user_decided_start_as_they_are(worker, platform, values):
+def test_every_other_engine_starts_with_its_compilation_as_it_is(worker, platform, values):
     with _without_compilation(worker(platform, **values)):
         assert switches() == {}
 

@@ -13,7 +13,7 @@ def _cure(**fields):
     return Attribution(scenario="a", metric="kl_k3", value_before=1.0, value_after=0.0, **values)
 
 
-def test_the_headline_names_what_is_broken_and_the_strongest_cure_with_its_quirk(faulty):
+def test_the_headline_names_the_strongest_cure_of_what_is_broken(faulty):
     said = headline(faulty)
 
     assert said.level == "fail"
@@ -24,8 +24,11 @@ def test_the_headline_names_what_is_broken_and_the_strongest_cure_with_its_quirk
     )
 
 
-def test_without_an_ablation_the_headline_asks_for_one_and_says_if_it_cures_nothing(make_report):
+def test_the_headline_asks_for_an_ablation_where_there_is_none(make_report):
     assert "--attribute" in headline(make_report(steps=(), attributions=())).advice
+
+
+def test_the_headline_says_if_an_ablation_cures_nothing(make_report):
     assert "No setting restores it alone" in headline(make_report(attributions=())).advice
 
 
@@ -98,7 +101,7 @@ def test_the_headline_fails_exactly_where_the_report_does(faulty, sound, hostile
         assert (headline(report).level != "fail") == report.passed
 
 
-def test_a_headline_names_some_scenarios_and_counts_the_others(make_report, make_result):
+def test_a_headline_counts_the_scenarios_that_it_does_not_name(make_report, make_result):
     said = headline(make_report(results=tuple(make_result(f"s{number}", 1.0) for number in range(7)), attributions=()))
 
     assert said.verdict.startswith("Parity is broken in 7 of 7 scenarios: s0, s1, s2, s3 and 3 more;")
@@ -111,7 +114,7 @@ def test_the_worst_verdict_of_each_metric_speaks_for_it(faulty):
     assert [verdict.level for verdict in over] == sorted((verdict.level for verdict in over), key=["fail", "warn"].index)
 
 
-def test_the_ablation_begins_with_what_restores_parity_and_ends_with_what_could_not_be_tried(faulty):
+def test_the_ablation_is_ordered_from_cures_to_what_could_not_be_tried(faulty):
     assert [(item.step.setting, item.effect) for item in tried(faulty)] == [
         ("engine.logprobs_mode", "restores"),
         ("refit.clear_cache", "restores"),
@@ -129,7 +132,7 @@ def test_a_step_without_effect_is_shown_by_what_the_strongest_step_moves(faulty)
     assert eager.before == eager.after == faulty.results[1].metrics["mean_abs_delta"]
 
 
-def test_what_restores_one_scenario_and_breaks_another_is_no_cure(make_report, make_result):
+def test_a_setting_that_breaks_another_scenario_is_no_cure(make_report, make_result):
     step = Step(setting="engine.dtype", before=None, after="float32", how="restart", results=(make_result("a"),))
 
     (item,) = tried(make_report(results=(make_result("a", 1.0),), steps=(step,), attributions=(_cure(worsens=("b",)),)))

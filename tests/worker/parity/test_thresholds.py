@@ -34,7 +34,7 @@ def levels(profile: str, rollout: list[float], trainer: list[float]) -> dict[str
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_every_threshold_has_a_metric_a_name_of_its_own_and_a_source(profile: str) -> None:
+def test_every_threshold_is_declared_completely(profile: str) -> None:
     thresholds = PROFILES[profile]
 
     assert len({row.name for row in thresholds}) == len(thresholds)
@@ -49,7 +49,7 @@ def test_every_threshold_has_a_metric_a_name_of_its_own_and_a_source(profile: st
     [([-1.0, -2.0], []), ([], ["something-measured"]), ([-1.0, math.nan], ["all-finite"])],
     ids=["equal", "nothing", "no number"],
 )
-def test_equal_sides_cross_nothing_and_nothing_compared_or_no_number_fails(profile, rollout, crossed) -> None:
+def test_equal_sides_fail_only_without_a_number_to_compare(profile, rollout, crossed) -> None:
     found = levels(profile, rollout, [-1.0, -2.0][: len(rollout)])
 
     assert [name for name, level in found.items() if level != "ok"] == crossed
@@ -82,7 +82,7 @@ def test_a_limit_is_the_last_value_that_is_fine(side, limit: float, fine: list[f
     assert not any(map(row.allows, crossed))
 
 
-def test_verdicts_come_failures_first_then_warnings_and_metrics_without_a_value_are_left_out() -> None:
+def test_verdicts_come_failures_first_without_metrics_that_have_no_value() -> None:
     rows = [
         threshold(name="fine", limit=9.0),
         threshold(name="warned", level="warn"),
@@ -109,7 +109,7 @@ def test_verdicts_come_failures_first_then_warnings_and_metrics_without_a_value_
         ("tokens>=100", "tokens", 100.0, "low"),
     ],
 )
-def test_a_threshold_that_a_user_types_says_metric_side_and_limit(text: str, metric: str, limit: float, side: str) -> None:
+def test_a_threshold_that_a_user_types_is_read_completely(text: str, metric: str, limit: float, side: str) -> None:
     row = parse_threshold(text)
 
     assert (row.metric, row.limit, row.side, row.level) == (metric, limit, side, "fail")
@@ -150,7 +150,7 @@ def test_all_that_is_wrong_is_in_one_error() -> None:
     assert "'x'" in message
 
 
-def test_what_a_user_types_replaces_the_profiles_limits_of_that_metric_and_side() -> None:
+def test_what_a_user_types_replaces_the_profiles_limits_of_that_side_of_the_metric() -> None:
     found = chosen_thresholds(
         DEFAULT_PROFILE, ["mean_abs_dprob=0.02", "ratio_mean<=1.5", "kl_k1<=0.3", "kl_k1<=0.2", "max_abs_delta=1"]
     )
@@ -182,7 +182,7 @@ def test_what_a_user_types_replaces_the_profiles_limits_of_that_metric_and_side(
         ("mean_abs_delta=0.02", math.nan, math.inf),
     ],
 )
-def test_the_share_of_a_limit_is_0_where_both_sides_agree_and_1_at_the_limit(text, value, share) -> None:
+def test_the_share_of_a_limit_runs_from_0_at_agreement_to_1_at_the_limit(text, value, share) -> None:
     threshold = parse_threshold(text)
 
     assert strain(*judge({threshold.metric: value}, [threshold])) == pytest.approx(share)

@@ -81,7 +81,7 @@ def test_rows_of_different_lengths_score_in_a_batch_as_they_do_alone(kind: str, 
     assert flat(together) == pytest.approx(flat(row.logprobs for row in reference), abs=NOISE)
 
 
-def test_the_order_of_the_samples_and_everything_else_in_them_stays(qwen3: Trainer) -> None:
+def test_scoring_changes_nothing_but_the_trainers_logprobs(qwen3: Trainer) -> None:
     rows = [sample(2, 3, temperature=0.7), sample(1, 9), sample(0, 0), sample(0, 1)]
 
     found = qwen3.score(rows)
@@ -110,7 +110,7 @@ def test_samples_of_one_batch_are_each_scored_by_their_own_sampling(qwen3: Train
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (-1, 0.7), (20, 0.5), (1, 1.0), (-1, 1e-6), (400, 0.9), (-1, 1.0)])
-def test_top_k_and_top_p_keep_what_vllms_sampler_keeps(top_k: int, top_p: float) -> None:
+def test_truncation_keeps_what_vllms_sampler_keeps(top_k: int, top_p: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of vLLM's import
         from vllm.v1.sample.ops import topk_topp_sampler
@@ -135,7 +135,7 @@ def test_the_sampled_token_stays_in_also_if_the_trainer_would_not_have_sampled_i
     assert logprob == pytest.approx(1 - math.log(math.exp(4) + math.exp(3) + math.exp(1)))
 
 
-def test_long_rows_are_normalised_in_parts_and_the_parts_fit_together() -> None:
+def test_the_parts_of_a_long_row_are_normalised_as_one() -> None:
     logits = torch.randn(1000, 11, generator=torch.Generator().manual_seed(0))
     tokens = torch.arange(1000) % 11
 
@@ -147,7 +147,7 @@ def test_long_rows_are_normalised_in_parts_and_the_parts_fit_together() -> None:
 # ---- weights
 
 
-def test_perturbing_leaves_the_weights_in_use_and_the_checkpoints_come_back_bit_for_bit(qwen3: Trainer) -> None:
+def test_the_checkpoints_weights_survive_perturbing_bit_for_bit(qwen3: Trainer) -> None:
     original = {name: row.clone() for name, row in qwen3.model.state_dict().items()}
 
     qwen3.perturb("c", scale=0.5)
@@ -159,7 +159,7 @@ def test_perturbing_leaves_the_weights_in_use_and_the_checkpoints_come_back_bit_
     assert all(torch.equal(row, original[name]) for name, row in qwen3.model.state_dict().items())
 
 
-def test_the_noise_is_the_same_every_time_and_as_large_as_the_scale_says(checkpoint) -> None:
+def test_the_noise_depends_on_the_scale_alone(checkpoint) -> None:
     trainer = Trainer.load(checkpoint("llama"), FLOAT32)
     name, parameter = max(trainer.model.named_parameters(), key=lambda row: row[1].numel())
     original = parameter.detach().clone()
@@ -175,7 +175,7 @@ def test_the_noise_is_the_same_every_time_and_as_large_as_the_scale_says(checkpo
 
 
 @pytest.mark.parametrize(("kind", "same"), [("gemma3", {"rotary"}), ("llama_tied", {"rotary"}), ("apertus", {"beta", "eps"})])
-def test_tied_parameters_stay_tied_and_buffers_stay_as_they_are(kind: str, same: set[str], checkpoint) -> None:
+def test_perturbing_touches_neither_ties_nor_buffers(kind: str, same: set[str], checkpoint) -> None:
     trainer = Trainer.load(checkpoint(kind), FLOAT32)
     model = trainer.model
     parameters = {name: row.detach().clone() for name, row in model.named_parameters()}
@@ -236,7 +236,7 @@ def test_weights_that_do_not_exist_are_named(qwen3: Trainer) -> None:
 # ---- dtype, attention, head
 
 
-def test_another_dtype_scores_with_the_same_weights_and_does_not_touch_the_model(qwen3: Trainer) -> None:
+def test_another_dtype_scores_the_same_weights_without_touching_the_model(qwen3: Trainer) -> None:
     rows = [sample(weights=(("b", 0, 24),))]
     bfloat16 = replace(FLOAT32, dtype="bfloat16")
 
@@ -260,7 +260,7 @@ def test_the_checkpoints_dtype_is_the_default(checkpoint) -> None:
     assert scored(trainer, [sample()], TrainerOptions()) == as_float32
 
 
-def test_another_attention_is_taken_and_agrees(qwen3: Trainer) -> None:
+def test_another_attention_scores_alike(qwen3: Trainer) -> None:
     eager = replace(FLOAT32, attn_implementation="eager")
 
     found = scored(qwen3, [sample()], eager)
