@@ -44,6 +44,14 @@ def _qwen3_next() -> Any:
     return Qwen3NextConfig(**_SHARED, num_hidden_layers=4, num_experts=32, architectures=["Qwen3NextForCausalLM"])
 
 
+def _qwen3_moe() -> Any:
+    from transformers import Qwen3MoeConfig
+
+    widths = {"hidden_size": 2048, "moe_intermediate_size": 768, "head_dim": 128}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 32, "num_experts_per_tok": 8}
+    return Qwen3MoeConfig(**_SHARED, **widths, **heads, num_hidden_layers=2, architectures=["Qwen3MoeForCausalLM"])
+
+
 def _qwen3() -> Any:
     from transformers import Qwen3Config
 
@@ -83,6 +91,7 @@ async def engine(folder, load_format, **values) -> AsyncIterator[VllmAsyncGenera
         "load_format": load_format,
         "dtype": "bfloat16",
         "max_model_len": 512,
+        "max_num_seqs": 64,
         "gpu_memory_utilization": 0.3,
         "kv_cache_memory_bytes": 2 << 30,
         "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
@@ -111,6 +120,7 @@ async def tokens(worker, prompts=PROMPTS):
     [
         pytest.param(_deepseek_v3, {}, id="latent attention and experts"),
         pytest.param(_qwen3_next, {}, id="linear attention and experts"),
+        pytest.param(_qwen3_moe, {"enable_lora": True, "max_lora_rank": 16}, id="experts beside LoRA"),
         pytest.param(_qwen3, {"quantization": "fp8_per_block"}, id="FP8 blocks"),
     ],
 )

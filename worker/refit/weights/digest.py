@@ -75,7 +75,7 @@ def parts(name: str, tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
         for inner in tensor.__tensor_flatten__()[0]:
             yield from parts(f"{name}.{inner}", getattr(tensor, inner))
     else:
-        yield name, tensor.detach()
+        yield name, tensor
 
 
 class Standing:

@@ -55,6 +55,10 @@ class Snapshot:
 
     def holds(self, model: nn.Module) -> bool:
         """Returns whether a model has these very tensors where they were; False of one with sharded tensors (``DTensor``)."""
+        with torch._C.DisableTorchFunctionSubclass():  # vLLM's parameters pass each call through Python otherwise
+            return self._holds(model)
+
+    def _holds(self, model: nn.Module) -> bool:
         if self._parts[0].module() is not model:
             return False
         for part in self._parts:
