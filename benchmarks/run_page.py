@@ -13,7 +13,7 @@ from typing import Any
 from quirks_core.base.record import Record
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import read_serve_command
-from quirks_core.configuration.slots import is_enforced
+from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import Plan, Status
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.planning import PlanOptions, make_plan
@@ -178,7 +178,7 @@ def renewed(row: Row) -> Row:
 
 def _planned(plan: Plan) -> Planned:
     applied = [item for item in plan.adjustments if item.status is Status.APPLIED]
-    enforced = {quirk.id for item in applied if is_enforced(item.slot) for quirk in item.quirks}
+    enforced = {quirk.id for item in applied if slot_named(item.slot).is_enforced for quirk in item.quirks}
     enforced |= {patch.quirk.id for patch in plan.patches}
     advised = {quirk.id for item in applied for quirk in item.quirks} - enforced
     already = {quirk.id for item in plan.adjustments if item.status is Status.ALREADY_SET for quirk in item.quirks} - enforced

@@ -18,7 +18,7 @@ from quirks_core.cli.listing import counted
 from quirks_core.cli.main import make_parser
 from quirks_core.cli.showing import describe
 from quirks_core.cli.words import example, outcome
-from quirks_core.configuration.slots import SLOTS, is_enforced
+from quirks_core.configuration.slots import SLOTS, slot_named
 from quirks_core.declaration import data_file
 from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import BUILT_IN, Kind, ModelFlag
@@ -125,8 +125,9 @@ def acts_alone(item: Loaded) -> bool:
     The runs are those of its examples in which the user sets engine arguments and environment variables alone: another program
     starts the engine, with ``MODEL_QUIRKS=on``, and says nothing of its trainer.
     """
-    of_engines = (one for one in item.quirk.examples if all(map(is_enforced, (*one.settings, *one.defaults))))
-    plans = (resolve(one.context(), [item]) for one in of_engines if one.answer is Answer.YES)
+    concerned = (one for one in item.quirk.examples if one.answer is Answer.YES)
+    of_engines = (one for one in concerned if all(slot_named(slot).is_enforced for slot in (*one.settings, *one.defaults)))
+    plans = (resolve(one.context(), [item]) for one in of_engines)
     return any(plan.refusals or Summary.of(plan).in_force for plan in plans)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from quirks_core.apply import handed_down, process
 from quirks_core.apply.receipt import Effect
 from quirks_core.base.errors import QuirksError, UsageError
-from quirks_core.configuration.slots import ENV, variables_in
+from quirks_core.configuration.slots import Place, placed
 from quirks_core.plan.records import Plan
 
 
@@ -116,8 +116,8 @@ def hand_down(plan: Plan, variables: Mapping[str, str] | None = None) -> tuple[t
         QuirksError: The plan cannot be written as JSON; nothing was changed.
     """
     text = plan.for_processes.to_variable()
-    changes = variables_in(plan.changes)
-    effects = tuple(Effect(slot=f"{ENV}{name}", before=os.environ.get(name), after=value) for name, value in changes.items())
+    changes = placed(Place.VARIABLE, plan.changes)
+    effects = tuple(Effect(slot=f"env.{name}", before=os.environ.get(name), after=value) for name, value in changes.items())
     for variable, value in {**(variables or {}), **changes, handed_down.PLAN_VARIABLE: text}.items():
         environment.set(variable, value)
     late = "was set after vLLM was imported; this process may not see it"

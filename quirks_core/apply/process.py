@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from quirks_core.apply.patching import InstalledPatch, install
 from quirks_core.apply.receipt import Acknowledgement, Effect
 from quirks_core.base.errors import QuirksError
+from quirks_core.configuration.slots import Place, placed
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.plan.records import PlannedPatch, ProcessPlan
 
@@ -118,13 +119,10 @@ def _take_off() -> None:
 
 
 def _set_environment(plan: ProcessPlan) -> tuple[Effect, ...]:
-    effects = []
-    for slot, value in plan.changes.items():
-        family, _, variable = slot.partition(".")
-        if family == "env":
-            effects.append(Effect(slot=slot, before=os.environ.get(variable), after=value))
-            os.environ[variable] = value
-    return tuple(effects)
+    changes = placed(Place.VARIABLE, plan.changes)
+    effects = tuple(Effect(slot=f"env.{name}", before=os.environ.get(name), after=value) for name, value in changes.items())
+    os.environ.update(changes)
+    return effects
 
 
 def _install_patches(plan: ProcessPlan) -> None:

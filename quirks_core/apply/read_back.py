@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from quirks_core.apply.receipt import ReadBack
-from quirks_core.configuration.slots import ENGINE, HEAD_DTYPE, NOT_ARGUMENTS, SLOTS
+from quirks_core.configuration.slots import SLOTS, Place, slot_named
 from quirks_core.declaration.adjustments import Relation, holds
 from quirks_core.plan.records import Plan, ProcessPlan, Status
 from quirks_core.source.vllm_source import INSTALLED
@@ -17,15 +17,13 @@ from quirks_core.source.vllm_source import INSTALLED
 _RESOLVED = frozenset({"engine.dtype"})
 _MISSING = object()
 #: By slot, the value that the engine replaces by what it stands for.
-_STANDS_FOR = {"engine.dtype": "auto", HEAD_DTYPE: "model"}
+_STANDS_FOR = {"engine.dtype": "auto", "engine.head_dtype": "model"}
 _IN_FORCE = (Status.APPLIED.value, Status.ALREADY_SET.value)
 
 
 def slots_to_read(requested: Iterable[str]) -> list[str]:
-    """Returns the engine's slots of the configuration, and every other requested engine argument."""
-    named = {*SLOTS, *requested}
-    chosen = NOT_ARGUMENTS - {HEAD_DTYPE}  # that one the engine keeps, though it is no argument
-    return sorted(slot for slot in named if slot.startswith(ENGINE) and slot not in chosen)
+    """Returns the engine's slots of the configuration, and every other engine argument that is requested."""
+    return sorted(slot for slot in {*SLOTS, *requested} if slot_named(slot).place in (Place.ARGUMENT, Place.OVERRIDE))
 
 
 def read_configuration(vllm_config: Any, slots: Iterable[str]) -> dict[str, Any]:
@@ -37,7 +35,7 @@ def read_configuration(vllm_config: Any, slots: Iterable[str]) -> dict[str, Any]
             scalars, is left out.
     """
     sections = dict(_sections(vllm_config))
-    found = {slot: _plain(_find(sections, slot.removeprefix(ENGINE))) for slot in slots}
+    found = {slot: _plain(_find(sections, slot_named(slot).key)) for slot in slots}
     return {slot: value for slot, value in found.items() if value is not _MISSING}
 
 

@@ -11,14 +11,13 @@ from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.cli.words import runs, sentence
-from quirks_core.configuration.slots import engine_problem, find_slot, installed_slot, is_engine_argument
+from quirks_core.configuration.slots import engine_problem, find_slot, installed_slot
 from quirks_core.declaration.adjustments import Default, Require
 from quirks_core.declaration.data_file import since
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import documentation
-from quirks_core.source.vllm_source import INSTALLED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,10 +59,9 @@ def _reflowed(paragraph: str) -> str:
 
 def _show_slot(options: argparse.Namespace) -> int:
     slot = find_slot(options.id)
-    if is_engine_argument(slot.name) and INSTALLED.arguments.names() is not None:
-        if problem := engine_problem(slot.name):
-            raise UsageError(problem)
-        slot = installed_slot(slot.name) or slot
+    if problem := engine_problem(slot.name):
+        raise UsageError(problem)
+    slot = installed_slot(slot.name) or slot
     record = {
         "slot": slot.name,
         "takes": slot.takes,

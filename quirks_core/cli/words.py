@@ -110,8 +110,7 @@ def _compared(one: Condition, side: int) -> str:
     if name.startswith("typed."):
         slot = name.removeprefix("typed.")
         return f"the user leaves `{slot}` open" if side else f"the user sets `{slot}`"
-    if name.startswith("env."):
-        name = name.removeprefix("env.")
+    name = name.removeprefix("env.")
     if one.operator == "is_set" and name in _SET:
         return _SET[name][side]
     if one.operator == "is_true" and name in _TRUE:

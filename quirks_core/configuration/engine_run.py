@@ -8,12 +8,10 @@ from typing import Any, Self
 from pydantic import PrivateAttr
 
 from quirks_core.configuration.config import GenerationConfig
-from quirks_core.configuration.slots import ENGINE, SLOTS
+from quirks_core.configuration.slots import SLOTS, Place, slot_named
 
 #: Sections whose slots belong to the client or the trainer: the engine cannot know them.
 _CLIENT, _TRAINER = ("request", "sampling"), ("refit", "train")
-#: Only our own worker reads it.
-_OURS = "engine.generate_from_dummy"
 
 
 class EngineRun(GenerationConfig):
@@ -52,7 +50,7 @@ class EngineRun(GenerationConfig):
         """Returns the values that were given, or that the engine starts with."""
         given = {f"{section}.{key}" for section in self.SLOT_SECTIONS for key in getattr(self, section).model_fields_set}
         found = super().slots()
-        return {slot: value for slot, value in found.items() if slot in given or (slot.startswith(ENGINE) and slot != _OURS)}
+        return {name: value for name, value in found.items() if name in given or slot_named(name).place is Place.ARGUMENT}
 
     def typed_slots(self) -> frozenset[str]:
         """Returns the slots that the user typed, as far as it is known."""
@@ -61,4 +59,4 @@ class EngineRun(GenerationConfig):
     def undeclared_slots(self) -> frozenset[str]:
         """Returns the slots of the client and the trainer whose value was not given."""
         sections = (*_CLIENT, *_TRAINER) if self.purpose == "rollout" else _CLIENT
-        return frozenset(slot for slot in SLOTS if slot.partition(".")[0] in sections) - self.slots().keys()
+        return frozenset(slot.name for slot in SLOTS.values() if slot.family in sections) - self.slots().keys()

@@ -19,7 +19,7 @@ from typing import Any
 from quirks_core.base.errors import UsageError, shown
 from quirks_core.configuration.config import GenerationConfig, Purpose
 from quirks_core.configuration.engine_run import EngineRun
-from quirks_core.configuration.slots import ENGINE, problem_of_name
+from quirks_core.configuration.slots import problem_of_name
 from quirks_core.configuration.yaml_file import lay_over
 from quirks_core.source.engine_parser import Run, judge
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
@@ -85,7 +85,7 @@ class ServeCommand:
         """
         typed = {name: value for name, value in self.arguments.items() if value is not None}
         model = {"path": self.model, **{key: typed[name] for name, key in _MODEL.items() if name in typed and name != "model"}}
-        engine = {name: value for name, value in typed.items() if name not in _MODEL and not problem_of_name(f"{ENGINE}{name}")}
+        engine = {name: value for name, value in typed.items() if name not in _MODEL and not problem_of_name(f"engine.{name}")}
         values: dict[str, Any] = {"purpose": purpose, "model": model, "engine": engine, "env": dict(self.environment)}
         for text in settings:
             lay_over(values, text)

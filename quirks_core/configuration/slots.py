@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from enum import Enum
+from functools import cached_property, lru_cache
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -25,17 +26,26 @@ from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 T = TypeVar("T")
-ENGINE, ENV = "engine.", "env."
-#: No argument of vLLM: it reads it from the checkpoint's configuration, so ``hf_overrides`` sets it.
-HEAD_DTYPE = "engine.head_dtype"
-#: Fields of the section ``engine`` that choose between engines, reach vLLM by another name, or are read by our worker alone.
-NOT_ARGUMENTS = frozenset({"engine.async_engine", "engine.generate_from_dummy", HEAD_DTYPE, "engine.runtime"})
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 #: Characters of a wrong value in a message; more would bury what is wrong with it.
 _MOST_SHOWN = 100
 
 
-@dataclass(frozen=True, slots=True)
+class Place(Enum):
+    """Where a slot is put in force."""
+
+    ARGUMENT = "an argument of vLLM"
+    OVERRIDE = "the checkpoint's configuration, as hf_overrides changes it"
+    VARIABLE = "the environment"
+    WORKER = "our worker, which alone reads it"
+    OUTSIDE = "what starts the engine: our worker, or a trainer or client"
+
+
+#: The fields of the section ``engine`` that are no arguments of vLLM.
+_NO_ARGUMENTS = {"head_dtype": Place.OVERRIDE} | dict.fromkeys(("async_engine", "generate_from_dummy", "runtime"), Place.WORKER)
+
+
+@dataclass(frozen=True)
 class Slot:
     """One adjustable setting.
 
@@ -50,6 +60,28 @@ class Slot:
     type: Any
     help: str = ""
     default: Any = None
+
+    @cached_property
+    def family(self) -> str:
+        """The section, ``engine`` and ``env`` among them; empty if the name has no dot."""
+        return self.name.partition(".")[0] if "." in self.name else ""
+
+    @cached_property
+    def key(self) -> str:
+        """Its name in the family: of an argument, a variable or a field."""
+        return self.name.partition(".")[2]
+
+    @cached_property
+    def place(self) -> Place:
+        """Where it is put in force."""
+        if self.family == "engine":
+            return _NO_ARGUMENTS.get(self.key, Place.ARGUMENT)
+        return Place.VARIABLE if self.family == "env" else Place.OUTSIDE
+
+    @property
+    def is_enforced(self) -> bool:
+        """The engine's process can put it in force; it cannot for what a trainer or client has to do."""
+        return self.place in (Place.ARGUMENT, Place.OVERRIDE, Place.VARIABLE)
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -118,27 +150,34 @@ def _closed() -> Mapping[str, Slot]:
 SLOTS = _closed()
 
 
+@lru_cache(maxsize=4096)
+def slot_named(name: str) -> Slot:
+    """Returns the slot of any name; `find_slot` refuses a name that no slot can have."""
+    return SLOTS.get(name) or (Slot(name, str, "environment variable") if name.startswith("env.") else Slot(name, Any))
+
+
 def is_slot(name: str) -> bool:
     """Returns whether a slot has that name, or one of an open family can have it."""
-    return name in SLOTS or (_is_open(name) and problem_of_name(name) is None)
+    return name in SLOTS or (_is_open(slot_named(name)) and problem_of_name(name) is None)
 
 
 def problem_of_name(name: str) -> str | None:
     """Returns why no slot has that name, with the nearest one; None if one has it, or one of an open family can have it."""
     if name in SLOTS:
         return None
-    if not _is_open(name):
+    slot = slot_named(name)
+    if not _is_open(slot):
         return f"unknown slot {name!r}{nearest(name, SLOTS)}"
-    if name.startswith(ENV):
-        return variables.reason_to_refuse(name.removeprefix(ENV))
-    if variables.is_secret(name.removeprefix(ENGINE).rpartition("_")[2]):  # a token_threshold is none
+    if slot.family == "env":
+        return variables.reason_to_refuse(slot.key)
+    if variables.is_secret(slot.key.rpartition("_")[2]):  # a token_threshold is none
         return f"{name}: the name looks like that of a secret, and plans are kept and shown"
     return None
 
 
-def _is_open(name: str) -> bool:
-    """Returns whether a name is of a family whose slots need no declaration: variables, and arguments of the engine."""
-    return name.startswith(ENV) or (name.startswith(ENGINE) and bool(_IDENTIFIER.fullmatch(name.removeprefix(ENGINE))))
+def _is_open(slot: Slot) -> bool:
+    """Returns whether a slot needs no declaration: a variable, or an argument of the engine."""
+    return slot.family == "env" or (slot.family == "engine" and bool(_IDENTIFIER.fullmatch(slot.key)))
 
 
 def slot_around(name: str) -> str:
@@ -146,7 +185,8 @@ def slot_around(name: str) -> str:
 
     Only conditions name keys; an adjustment of a key gives its slot a mapping. Any other name is returned as it is.
     """
-    return ".".join(name.split(".", 2)[:2]) if name.startswith(ENGINE) else name
+    slot = slot_named(name)
+    return f"engine.{slot.key.partition('.')[0]}" if slot.family == "engine" else name
 
 
 def find_slot(name: str) -> Slot:
@@ -155,11 +195,9 @@ def find_slot(name: str) -> Slot:
     Raises:
         UsageError: There is none; the message names the nearest one, or explains why it is refused.
     """
-    if name in SLOTS:
-        return SLOTS[name]
     if problem := problem_of_name(name):
         raise UsageError(problem)
-    return Slot(name, str, "environment variable") if name.startswith(ENV) else Slot(name, Any)
+    return slot_named(name)
 
 
 def checked_value(name: str, value: Any) -> Any:
@@ -173,24 +211,15 @@ def checked_value(name: str, value: Any) -> Any:
     return value
 
 
-def is_engine_argument(name: str) -> bool:
-    """Returns whether a slot reaches vLLM as an engine argument of its name."""
-    return name.startswith(ENGINE) and name not in NOT_ARGUMENTS
-
-
-def variables_in(values: Mapping[str, T]) -> dict[str, T]:
-    """Returns the values of slots of the family ``env``, by the variable's name."""
-    return {slot.removeprefix(ENV): value for slot, value in values.items() if slot.startswith(ENV)}
-
-
-def is_enforced(name: str) -> bool:
-    """Returns whether the engine's process can put a slot into force; it cannot for what a trainer or client has to do."""
-    return name.startswith(ENV) or name == HEAD_DTYPE or is_engine_argument(name)
+def placed(place: Place, values: Mapping[str, T]) -> dict[str, T]:
+    """Returns the values of the slots that are put in force in one place, by their names there."""
+    return {slot.key: value for name, value in values.items() if (slot := slot_named(name)).place is place}
 
 
 def installed_slot(name: str, source: VllmSource = INSTALLED) -> Slot | None:
     """Returns an engine argument's slot as vLLM has it; None if it does not, or there is no vLLM."""
-    argument = source.arguments.find(name.removeprefix(ENGINE))
+    slot = slot_named(name)
+    argument = source.arguments.find(slot.key) if slot.place is Place.ARGUMENT else None
     return None if argument is None else Slot(name, argument.type, argument.help, _default(argument))
 
 
@@ -203,18 +232,17 @@ def engine_problem(name: str, value: Any = None, source: VllmSource = INSTALLED)
         source: The vLLM.
     """
     known = source.arguments.names()
-    if known is None or not is_engine_argument(name):
+    if known is None or slot_named(name).place is not Place.ARGUMENT:
         return None
-    slot = installed_slot(name, source)
-    if slot is None:
-        key = name.removeprefix(ENGINE)
-        return f"{name}: the installed vLLM has no such engine argument{nearest(key, {*known, *EngineSection.model_fields})}"
-    return None if value is None else slot.problem(value)
+    if slot := installed_slot(name, source):
+        return None if value is None else slot.problem(value)
+    near = nearest(slot_named(name).key, {*known, *EngineSection.model_fields})
+    return f"{name}: the installed vLLM has no such engine argument{near}"
 
 
 def engine_doubt(name: str, value: Any, source: VllmSource = INSTALLED) -> str | None:
     """Returns a warning for an unlisted value of an argument that takes such ones, too; None if it is listed, or none are."""
-    slot = installed_slot(name, source) if is_engine_argument(name) else None
+    slot = installed_slot(name, source)
     if slot is None or not slot.listed or not isinstance(value, str) or value in slot.listed:
         return None
     known = ", ".join(map(str, slot.listed))

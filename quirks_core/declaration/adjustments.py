@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.base.errors import DeclarationError, UsageError, problem_of_text, shown
-from quirks_core.configuration.slots import Slot, find_slot
+from quirks_core.base.errors import DeclarationError, problem_of_text, shown
+from quirks_core.configuration.slots import Slot, problem_of_name, slot_named
 from quirks_core.declaration.match import Match
 
 if TYPE_CHECKING:
@@ -91,10 +91,9 @@ def problem_of_operand(slot: Slot, relation: Relation, operand: Any) -> str | No
 
 def _check_slot(adjustment: _SlotAdjustment) -> None:
     relation, operand = _relation(adjustment)
-    try:
-        slot = find_slot(adjustment.slot)
-    except UsageError as error:
-        raise DeclarationError(str(error)) from None
+    if problem := problem_of_name(adjustment.slot):
+        raise DeclarationError(problem)
+    slot = slot_named(adjustment.slot)
     if not callable(operand):
         if problem := problem_of_operand(slot, relation, operand):
             raise DeclarationError(problem)

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, get_args
 
 from quirks_core.base.errors import DeclarationError, UsageError, called_as, nearest, shown
 from quirks_core.configuration.config import Purpose
-from quirks_core.configuration.slots import ENV, checked_value
+from quirks_core.configuration.slots import checked_value
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import ModelFacts, RunContext
 from quirks_core.facts.packages import CPU_KINDS, distribution_of
@@ -66,7 +66,7 @@ class Example:
             raise DeclarationError(f"Example: a run that gets {self.answer} has no outcome: leave out {', '.join(OUTCOME)}")
         slots = {**self.defaults, **self.settings, **(self.gives or {})}
         try:
-            for slot, value in [*slots.items(), *((ENV + name, text) for name, text in self.environment.items())]:
+            for slot, value in [*slots.items(), *((f"env.{name}", text) for name, text in self.environment.items())]:
                 checked_value(slot, value)
         except UsageError as error:
             raise DeclarationError(f"Example: {error}") from None

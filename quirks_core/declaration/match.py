@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from quirks_core.base.errors import DeclarationError, nearest
-from quirks_core.configuration.slots import ENV, problem_of_name, slot_around
+from quirks_core.configuration.slots import problem_of_name, slot_around
 from quirks_core.declaration.operators import BETWEEN_FACTS, OPERATORS, compiled
 from quirks_core.declaration.trace import Answer, Leaf, Trace, all_of, any_of
 from quirks_core.declaration.versions import Affected
@@ -358,7 +358,7 @@ def environment(variable: str) -> Fact:
     Raises:
         DeclarationError: No quirk may read it: it may hold a secret, or chooses the code that runs.
     """
-    return setting(f"{ENV}{variable}")
+    return setting(f"env.{variable}")
 
 
 def model_type(*types: str) -> Condition:

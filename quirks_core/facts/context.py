@@ -22,7 +22,7 @@ from quirks_core.base.errors import UsageError
 from quirks_core.base.record import Record
 from quirks_core.configuration import variables
 from quirks_core.configuration.config import GenerationConfig, Purpose
-from quirks_core.configuration.slots import ENGINE, ENV, SLOTS, engine_problem, is_engine_argument, is_slot, slot_around
+from quirks_core.configuration.slots import SLOTS, Place, engine_problem, is_slot, placed, slot_around, slot_named
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
 from quirks_core.facts.model_config import QUANTIZATION_KEYS, config_file, overridden, read_config
 from quirks_core.facts.model_runner import MODEL_RUNNER, model_runner
@@ -251,13 +251,14 @@ class RunContext(Record):
         platform = assumed.platform or installed_platform()
         found = {name: text for name in packages if (text := installed_version(name)) is not None}
         settings = {name: value for name, value in config.slots().items() if is_slot(name)}
-        typed = filter(is_slot, config.typed_slots())
+        arguments = placed(Place.ARGUMENT, settings)
+        left_open = {f"engine.{name}" for name, value in arguments.items() if source.arguments.leaves_open(name, value)}
         context = cls(
             purpose=config.purpose,
             recipe=config.recipe,
             model=ModelFacts.read(config.model.path, config.model.revision),
             settings=settings,
-            typed=frozenset(name for name in typed if not _is_open(name, settings.get(name), source)),
+            typed=frozenset(filter(is_slot, config.typed_slots())) - left_open,  # dtype=auto is no choice
             undeclared=config.undeclared_slots(),
             packages={**found, **installed_versions(), **assumed.versions},
             assumed=frozenset(assumed.versions),
@@ -318,18 +319,24 @@ class RunContext(Record):
 
     def value(self, slot: str) -> Any:
         """Returns the value of a slot before quirks; None if it is not set."""
-        return self.environment.get(slot.removeprefix(ENV)) if slot.startswith(ENV) else self.settings.get(slot)
+        is_variable = slot_named(slot).place is Place.VARIABLE
+        return self.environment.get(slot_named(slot).key) if is_variable else self.settings.get(slot)
 
     def is_typed(self, slot: str) -> bool:
         """Returns whether the user typed a slot's value; a variable that is set counts as typed."""
-        return slot in self.typed or (slot.startswith(ENV) and slot.removeprefix(ENV) in self.environment)
+        return slot in self.typed or (slot_named(slot).place is Place.VARIABLE and slot_named(slot).key in self.environment)
+
+    @property
+    def typed_arguments(self) -> dict[str, Any]:
+        """The engine arguments that the user typed, by vLLM's name."""
+        return placed(Place.ARGUMENT, {slot: self.value(slot) for slot in sorted(self.typed)})
 
     @property
     def unchecked(self) -> tuple[str, ...]:
         """The engine arguments that the user typed and could not be checked against vLLM, because its source is not here."""
         if self.source_known("vllm"):
             return ()
-        return tuple(sorted(name for name in self.typed if is_engine_argument(name) and name not in SLOTS))
+        return tuple(sorted(name for name in self.typed - SLOTS.keys() if slot_named(name).place is Place.ARGUMENT))
 
     def source_known(self, package: str) -> bool:
         """Returns whether the package's source on this machine is that of the version the context speaks of."""
@@ -346,8 +353,8 @@ class RunContext(Record):
     def _check_engine_arguments(self) -> None:
         if not self.source_known("vllm"):
             return
-        typed = [name for name in sorted(self.typed) if name.startswith(ENGINE)]
-        if wrong := [problem for name in typed if (problem := engine_problem(name, self.settings[name], self.source))]:
+        problems = (engine_problem(name, self.settings[name], self.source) for name in sorted(self.typed))
+        if wrong := list(filter(None, problems)):
             raise UsageError("; ".join(wrong))
 
 
@@ -513,7 +520,7 @@ def is_known_fact(name: str) -> bool:
     family = next((spec.name for spec in FAMILIES if name.startswith(spec.name)), "")
     if family == "typed.":
         return is_slot(name.removeprefix(family))
-    return bool(family) and (family not in (ENGINE, ENV) or is_slot(slot_around(name)))
+    return bool(family) and (family not in ("engine.", "env.") or is_slot(slot_around(name)))
 
 
 def always_known(name: str) -> bool:
@@ -525,14 +532,9 @@ def always_known(name: str) -> bool:
     return is_known_fact(name) and not any(spec.unknown for spec in FAMILIES if name.startswith(spec.name))
 
 
-def _is_open(slot: str, value: Any, source: VllmSource) -> bool:
-    """Returns whether a typed value leaves its slot to vLLM, as ``engine.dtype=auto`` does."""
-    return slot.startswith(ENGINE) and source.arguments.leaves_open(slot.removeprefix(ENGINE), value)
-
-
 def _variables(config: GenerationConfig, asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that plans depend on. The configuration overrides the shell, as it does in the engine."""
-    return asked_variables([*asked, *(f"{ENV}{name}" for name in config.env)], {**environ, **config.env})
+    return asked_variables([*asked, *(f"env.{name}" for name in config.env)], {**environ, **config.env})
 
 
 def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -542,7 +544,8 @@ def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[st
         asked: Names of the facts that quirks read.
         environ: The environment.
     """
-    wanted = {name.removeprefix("typed.").removeprefix(ENV) for name in asked if name.startswith((ENV, f"typed.{ENV}"))}
+    slots = (slot_named(name.removeprefix("typed.")) for name in asked)
+    wanted = {slot.key for slot in slots if slot.place is Place.VARIABLE}
     return {
         name: value
         for name, value in sorted(environ.items())

@@ -13,7 +13,7 @@ from quirks_core.base.errors import QuirksError
 from quirks_core.base.json_values import canonical, sha256
 from quirks_core.configuration.config import EngineSection
 from quirks_core.configuration.engine_run import EngineRun
-from quirks_core.configuration.slots import ENGINE, ENV, HEAD_DTYPE, SLOTS, engine_problem, is_enforced, is_slot
+from quirks_core.configuration.slots import Place, engine_problem, is_slot, placed, slot_named
 from quirks_core.hook.settings import HookSettings
 from quirks_core.hook.typed import Typed, typed_in
 
@@ -42,17 +42,16 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
     Raises:
         UsageError: A value that the user gave makes no sense.
     """
-    names = typed_in(arguments).names | {name.removeprefix(ENGINE) for name in settings.given if name.startswith(ENGINE)}
+    names = typed_in(arguments).names | placed(Place.ARGUMENT, settings.given).keys()
     values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
     values["engine"] = {"runtime": "v1", "async_engine": is_asynchronous(arguments), **_engine_values(arguments, names)}
     preset = settings.trainer.facts if settings.trainer is not None and purpose == "rollout" else {}
     for slot, value in {**preset, **settings.given}.items():
-        section, _, key = slot.partition(".")
-        if section != "engine":
-            values.setdefault(section, {})[key] = value
+        if (family := slot_named(slot).family) != "engine":
+            values.setdefault(family, {})[slot_named(slot).key] = value
     model = {"path": str(arguments.model), "revision": arguments.revision, "tokenizer": arguments.tokenizer}
-    mine = {f"{ENGINE}{name}" for name in names}
-    mine |= {HEAD_DTYPE} if "hf_overrides" in names else set()
+    mine = {f"engine.{name}" for name in names}
+    mine |= {"engine.head_dtype"} if "hf_overrides" in names else set()
     # The trainer sends what it sends, so a quirk must not require something else of it where it has another cure.
     typed = {*mine, *preset, *settings.given}
     return EngineRun.given({**values, "model": model, "purpose": purpose, "recipe": settings.recipe}, typed)
@@ -99,14 +98,13 @@ def put(arguments: Any, changes: Mapping[str, Any]) -> None:
         QuirksError: A value cannot be put there, because a function of the user's stands in the place of the setting.
     """
     for slot, value in changes.items():
-        if not is_enforced(slot) or slot.startswith(ENV):
-            continue
-        if slot == HEAD_DTYPE:  # vLLM reads it from the checkpoint's configuration
+        place, name = slot_named(slot).place, slot_named(slot).key
+        if place is Place.OVERRIDE:
             if callable(arguments.hf_overrides):
-                raise QuirksError(f"{slot} cannot be set: hf_overrides is a function; have it set head_dtype to {value!r}")
-            arguments.hf_overrides = {**(arguments.hf_overrides or {}), "head_dtype": value}
+                raise QuirksError(f"{slot} cannot be set: hf_overrides is a function; have it set {name} to {value!r}")
+            arguments.hf_overrides = {**(arguments.hf_overrides or {}), name: value}
+        if place is not Place.ARGUMENT:
             continue
-        name = slot.removeprefix(ENGINE)
         now = getattr(arguments, name)
         if is_dataclass(now) and not isinstance(now, type) and isinstance(value, dict):
             explicit = _explicit(now)
@@ -125,12 +123,12 @@ def _always() -> frozenset[str]:
 def _engine_values(arguments: Any, names: frozenset[str] | set[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in sorted((names | _always()) - _NO_SETTINGS):
-        slot = f"{ENGINE}{name}"
+        slot = f"engine.{name}"
         value = _plain(getattr(arguments, name, None))
         if value is None or value is _UNREADABLE or not is_slot(slot) or json_values.problem(value):
             continue
         # vLLM has taken the value. Where our reading of its types is narrower, the value is no fact, and no error either.
-        if (slot in SLOTS and SLOTS[slot].problem(value)) or engine_problem(slot, value):
+        if slot_named(slot).problem(value) or engine_problem(slot, value):
             continue
         found[name] = value
     if not found.get("hf_overrides"):

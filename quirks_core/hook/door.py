@@ -26,7 +26,7 @@ from quirks_core.base import private_folder
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
-from quirks_core.configuration.slots import ENGINE, variables_in
+from quirks_core.configuration.slots import Place, placed
 from quirks_core.hook import processes, receipts, report, seam, seams, typed
 from quirks_core.hook.arguments import identity, put
 from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_given
@@ -176,9 +176,9 @@ def quirks_for(
     typed.declare(
         mine, typed.typed_in(engine_args) if typed_arguments is None else typed.Typed(frozenset(typed_arguments), "", True)
     )
-    put(mine, {slot: value for slot, value in given.items() if slot.startswith(ENGINE)})
+    put(mine, given)
     settings = HookSettings(purpose=purpose, given=given)
     plan = seam.resolve(mine, settings, purpose)
     seam.check_refusals(mine, plan)
-    with in_force(plan, {**variables_in(given), seam.PLANNED_FOR: identity(mine)}) as applied:
+    with in_force(plan, {**placed(Place.VARIABLE, given), seam.PLANNED_FOR: identity(mine)}) as applied:
         yield AppliedQuirks(plan, applied.carried_by(mine), applied)

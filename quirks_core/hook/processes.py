@@ -22,7 +22,7 @@ from quirks_core.apply.parent_watchdog import end_with_parent
 from quirks_core.apply.read_back import contradictions, read_configuration, slots_to_read
 from quirks_core.apply.receipt import Acknowledgement, Receipt
 from quirks_core.base.errors import ReceiptError
-from quirks_core.configuration.slots import is_enforced
+from quirks_core.configuration.slots import slot_named
 from quirks_core.facts.model_runner import MODEL_RUNNER, runner_of
 from quirks_core.hook import accounts, receipts, report, worker_calls
 from quirks_core.hook.settings import HookSettings
@@ -92,7 +92,7 @@ def prove(executor: Any) -> Receipt | None:
     used = {str(row.engine[MODEL_RUNNER]) for row in rows if MODEL_RUNNER in row.engine}
     if plan.model_runner and (others := used - {plan.model_runner}):
         report.error(_OTHER_RUNNER.format(plan.model_runner, ", ".join(sorted(others))))
-    changes = {slot: value for slot, value in plan.changes.items() if is_enforced(slot)}
+    changes = {slot: value for slot, value in plan.changes.items() if slot_named(slot).is_enforced}
     receipt = Receipt(digest=plan.digest, host=socket.gethostname(), changes=changes, processes=tuple(rows))
     if settings.receipt is not None:
         receipts.add_engine(settings.receipt, receipt)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import listed, one_line
-from quirks_core.configuration.slots import ENGINE
 from quirks_core.facts.trainers import Trainer
 from quirks_core.hook.typed import Typed
 from quirks_core.plan.records import NoteKind, Plan, State, Status
@@ -83,8 +82,8 @@ def log_plan(
         info(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk'}{others}")
         return
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
-    names = typed.names - {slot.removeprefix(ENGINE) for slot in plan.context.settings.keys() - plan.context.typed}
-    first += f": {', '.join(sorted(names)) or 'nothing'}"
+    left_open = plan.context.settings.keys() - plan.context.typed
+    first += f": {', '.join(name for name in sorted(typed.names) if f'engine.{name}' not in left_open) or 'nothing'}"
     lines, dtypes = list(lines_of(plan, _SUPPLY, only_reports=only_reports)), _dtypes(plan, trainer)
     # A report lists what is undecided; the log counts it.
     open_facts = [] if only_reports else _undecided(plan, _SUPPLY, only_reports=False)

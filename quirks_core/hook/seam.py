@@ -15,7 +15,7 @@ from quirks_core.apply.driver import environment
 from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
 from quirks_core.apply.read_back import contradictions
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
-from quirks_core.configuration.slots import ENGINE, ENV, variables_in
+from quirks_core.configuration.slots import Place, placed
 from quirks_core.facts.context import ModelFacts
 from quirks_core.hook import receipts, report, seams
 from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
@@ -90,10 +90,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     settings = HookSettings.read()
     if settings is None:
         return None
-    put(
-        arguments,
-        {slot: value for slot, value in settings.given.items() if slot.startswith(ENGINE) and not settings.only_reports},
-    )
+    put(arguments, {} if settings.only_reports else settings.given)
     mine = identity(arguments)
     if os.environ.get(PLANNED_FOR) == mine and PLAN_VARIABLE in os.environ and not settings.only_reports:
         plan = ProcessPlan.read(os.environ[PLAN_VARIABLE], f"handed down in {PLAN_VARIABLE}")
@@ -155,7 +152,7 @@ def apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) 
     check_refusals(arguments, plan)
     if settings.receipt is not None:
         receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
-    hand_down(plan, {**variables_in(settings.given), PLANNED_FOR: planned_for})
+    hand_down(plan, {**placed(Place.VARIABLE, settings.given), PLANNED_FOR: planned_for})
     _into_force(arguments, plan.for_processes, settings)
 
 
@@ -277,9 +274,9 @@ def _untouched(reason: str, settings: HookSettings) -> None:
 
 
 def _process_wide(plan: ProcessPlan) -> Mapping[str, Any]:
-    return {**variables_in(plan.changes), **{patch.target: (patch.source, patch.quirk.id) for patch in plan.patches}}
+    return {**placed(Place.VARIABLE, plan.changes), **{patch.target: (patch.source, patch.quirk.id) for patch in plan.patches}}
 
 
 def _listed(plan: ProcessPlan) -> str:
-    names = {patch.quirk.id for patch in plan.patches} | {f"{ENV}{name}" for name in variables_in(plan.changes)}
+    names = {patch.quirk.id for patch in plan.patches} | {f"env.{name}" for name in placed(Place.VARIABLE, plan.changes)}
     return ", ".join(sorted(names)) or "none"

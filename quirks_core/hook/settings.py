@@ -14,7 +14,7 @@ from quirks_core.apply.ledger import LEDGER_VARIABLE, LedgerSettings
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
-from quirks_core.configuration.slots import ENGINE, SLOTS, engine_problem, find_slot, is_engine_argument
+from quirks_core.configuration.slots import SLOTS, Place, engine_problem, problem_of_name, slot_named
 from quirks_core.configuration.yaml_file import read_value
 from quirks_core.facts.trainers import TRAINERS, Trainer, find
 from quirks_core.facts.trainers import VARIABLE as TRAINER_VARIABLE
@@ -132,7 +132,7 @@ def read_given(text: str, problems: list[str]) -> dict[str, Any]:
         except ValueError as error:
             problems.append(f"{SET_VARIABLE}: {name}: {error}")
             continue
-        if name.startswith("env.") and isinstance(value, int | float) and not isinstance(value, bool):
+        if slot_named(name).place is Place.VARIABLE and isinstance(value, int | float) and not isinstance(value, bool):
             value = raw  # in an environment it is a text
         if problem := problem_of_given(name, value):
             problems.append(f"{SET_VARIABLE}: {problem}")
@@ -151,15 +151,11 @@ def problem_of_given(name: str, value: Any) -> str | None:
         )
     if name == "recipe":
         return None if isinstance(value, str) else f"recipe takes a text, not {value!r}"
-    if name not in SLOTS and not name.startswith((ENGINE, "env.")):
+    if name not in SLOTS and slot_named(name).family not in ("engine", "env"):
         return f"unknown slot {name!r}{nearest(name, (*SLOTS, *_BESIDE_SLOTS))}"
-    if value is None and name.startswith("train.") and name in SLOTS and SLOTS[name].default is None:
+    if value is None and slot_named(name).family == "train" and slot_named(name).default is None:
         return None  # the trainer has none, for example no autocast; what is not given is unknown
-    try:
-        problem = find_slot(name).problem(value)
-    except UsageError as error:
-        return str(error)
-    return problem or (engine_problem(name, value) if is_engine_argument(name) else None)
+    return problem_of_name(name) or slot_named(name).problem(value) or engine_problem(name, value)
 
 
 def _one_of(environ: Mapping[str, str], variable: str, known: tuple[str, ...], problems: list[str]) -> str:

@@ -16,15 +16,7 @@ from typing import Any
 
 import yaml
 
-from quirks_core.configuration.slots import (
-    ENGINE,
-    HEAD_DTYPE,
-    NOT_ARGUMENTS,
-    is_enforced,
-    is_engine_argument,
-    problem_of_name,
-    variables_in,
-)
+from quirks_core.configuration.slots import Place, placed, problem_of_name, slot_named
 from quirks_core.plan import summary
 from quirks_core.plan.records import Plan
 from quirks_core.source.serve_options import Shape
@@ -130,7 +122,7 @@ def in_keywords(sentence: str) -> str:
 def _rewritten(sentence: str, written: Callable[[str, str, Any], str | None]) -> str:
     def replacement(match: re.Match[str]) -> str:
         name, keys, value = match.groups()
-        if not is_engine_argument(f"{ENGINE}{name}"):
+        if slot_named(f"engine.{name}").place is not Place.ARGUMENT:
             return match[0]
         return written(name, keys, None if value is None else yaml.safe_load(value)) or match[0]
 
@@ -139,9 +131,9 @@ def _rewritten(sentence: str, written: Callable[[str, str, Any], str | None]) ->
 
 def _engine_arguments(plan: Plan) -> dict[str, Any]:
     """The engine arguments that quirks change; the head's dtype is one of the changes to the checkpoint's configuration."""
-    found = {slot.removeprefix(ENGINE): value for slot, value in sorted(plan.changes.items()) if is_engine_argument(slot)}
-    if HEAD_DTYPE in plan.changes or (_OVERRIDES in found and plan.value(HEAD_DTYPE)):
-        found[_OVERRIDES] = {**(plan.value(f"{ENGINE}{_OVERRIDES}") or {}), "head_dtype": plan.value(HEAD_DTYPE)}
+    found, head = dict(sorted(placed(Place.ARGUMENT, plan.changes).items())), plan.value("engine.head_dtype")
+    if placed(Place.OVERRIDE, plan.changes) or (_OVERRIDES in found and head):
+        found[_OVERRIDES] = {**(plan.value(f"engine.{_OVERRIDES}") or {}), "head_dtype": head}
     return found
 
 
@@ -164,7 +156,7 @@ def _option(name: str, value: Any) -> list[str] | str:
 
 
 def _variables(plan: Plan) -> dict[str, str]:
-    return {name: str(value) for name, value in sorted(variables_in(plan.changes).items())}
+    return {name: str(value) for name, value in sorted(placed(Place.VARIABLE, plan.changes).items())}
 
 
 def _exports(plan: Plan) -> Iterator[str]:
@@ -174,9 +166,10 @@ def _exports(plan: Plan) -> Iterator[str]:
 def _notes(plan: Plan) -> Iterator[str]:
     """What no form can express."""
     for slot, value in sorted(plan.changes.items()):
-        if slot in NOT_ARGUMENTS - {HEAD_DTYPE}:
+        place = slot_named(slot).place
+        if place is Place.WORKER:
             yield f"{slot} = {_json(value)}: a choice of model-quirks' worker, no argument of vLLM"
-        elif not is_enforced(slot):
+        elif place is Place.OUTSIDE:
             yield f"{slot} = {_json(value)}: {summary.call(slot, value)}"
     for patch in plan.patches:
         hook = f"{_HOOK}={plan.context.purpose}"

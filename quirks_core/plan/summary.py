@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quirks_core.base.record import Record
-from quirks_core.configuration.slots import is_enforced
+from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Status, Strength
 
 #: How everything is seen, in messages of a program that supplies its own facts.
@@ -107,17 +107,17 @@ def messages(plan: Plan, remedy: str = SEE_ALL) -> Iterator[str]:
 def is_done(plan: Plan, slot: str) -> bool:
     """Returns whether a slot is put into force: by the engine, or by our worker, which does all but the trainer's part."""
     of_our_worker = plan.context.settings.get("engine.generate_from_dummy") is not None
-    return is_enforced(slot) or (of_our_worker and not slot.startswith("train."))
+    return slot_named(slot).is_enforced or (of_our_worker and slot_named(slot).family != "train")
 
 
 def call(slot: str, value: Any) -> str:
     """Returns the call or option with which the trainer or the client sets a slot."""
     if slot in _CALLS:
         return _CALLS[slot](value)
-    section, _, key = slot.partition(".")
-    if section == "sampling":
+    family, key = slot_named(slot).family, slot_named(slot).key
+    if family == "sampling":
         return f"SamplingParams({key}={value!r}), or {key!r} in the request"
-    if section == "train":
+    if family == "train":
         return f"set it in the trainer ({key} = {_shown(value)})"
     return "set it where the engine is started from"
 

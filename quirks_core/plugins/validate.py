@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import QuirksError, nearest, words
 from quirks_core.base.text import listed
-from quirks_core.configuration.slots import SLOTS, engine_problem, is_engine_argument, slot_around
+from quirks_core.configuration.slots import SLOTS, engine_problem, slot_around
 from quirks_core.declaration.adjustments import Advise, Patch, Refuse, Require, same
 from quirks_core.declaration.encoding import encode
 from quirks_core.declaration.examples import Example
@@ -148,7 +148,7 @@ def facts(item: Loaded) -> Iterator[Problem]:
     for name in sorted(item.quirk.asked):
         if is_known_fact(name):
             slot = slot_around(name)
-            if is_engine_argument(slot) and not {slot} & {*SLOTS, *FACTS} and (why := engine_problem(slot)):
+            if slot not in SLOTS and slot not in FACTS and (why := engine_problem(slot)):
                 yield Problem(Level.NOTE, item.quirk.id, f"{why}; it is only found on other versions")
         elif not any(other and name.startswith(f"{other}.") for other in (item.distribution, *_declaring())):
             yield _error(item, f"no run has a fact {name!r}{nearest(name, (*FACTS, *SLOTS))}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from quirks_core.configuration.slots import ENGINE, Slot, is_engine_argument
+from quirks_core.configuration.slots import Place, Slot, placed
 from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
@@ -107,10 +107,10 @@ def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
             yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="engine arguments", message=message)
             return
     known = after.release.source.arguments.names() or frozenset()
-    quirks = {slot.removeprefix(ENGINE) for slot in after.plan.changes if is_engine_argument(slot)}
+    quirks = placed(Place.ARGUMENT, after.plan.changes).keys()
     for name in sorted(quirks - dict(_typed(before)).keys() - known):
         message = f"a quirk sets it, and {after.release.label} has no such argument"
-        yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"{ENGINE}{name}", message=message)
+        yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"engine.{name}", message=message)
 
 
 def deprecated(before: OnRelease, after: OnRelease) -> dict[str, str]:
@@ -144,12 +144,12 @@ def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Fin
     typed = dict(_typed(before))
     for path, value in sorted(typed.items()) if new else ():
         now = new.find(path) if new else None
-        if now is not None and (problem := Slot(f"{ENGINE}{path}", now.type).problem(value)):
+        if now is not None and (problem := Slot(f"engine.{path}", now.type).problem(value)):
             lines = (_line(now),)
-            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"{ENGINE}{path}", message=problem, lines=lines)
+            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"engine.{path}", message=problem, lines=lines)
         elif now is None and "." not in path and path not in (before.release.source.arguments.names() or ()):
             message = "neither release has such an argument"
-            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"{ENGINE}{path}", message=message)
+            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"engine.{path}", message=message)
     message = f"{why}: whether {after.release.label} takes the values of this run, alone and together, and what it makes of "
     message += "those that are left open"
     yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="values", message=message)
@@ -157,9 +157,8 @@ def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Fin
 
 def _typed(side: OnRelease) -> Iterator[tuple[str, Any]]:
     """What the user typed, by path; a mapping also by the paths in it."""
-    for slot in sorted(side.context.typed):
-        if is_engine_argument(slot):
-            yield from _paths(slot.removeprefix(ENGINE), side.context.value(slot))
+    for name, value in side.context.typed_arguments.items():
+        yield from _paths(name, value)
 
 
 def _paths(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -181,7 +180,7 @@ def _without_all(typed: Mapping[str, Any], paths: Sequence[str]) -> dict[str, An
 
 def _gone(path: str, typed: Mapping[str, Any], was: EngineArgument, old: _Arguments, new: _Arguments, form: Form) -> Suggestion:
     """An argument that is used and that the other release does not have, with the one that took its place if that is known."""
-    slot = f"{ENGINE}{path}"
+    slot = f"engine.{path}"
     fresh = {name: found for name, found in (*new.fields.items(), *new.nested.items()) if old.find(name) is None}
     same_home = [
         name for name, found in fresh.items() if was.owner and (found.owner, found.attribute) == (was.owner, was.attribute)
@@ -191,7 +190,7 @@ def _gone(path: str, typed: Mapping[str, Any], was: EngineArgument, old: _Argume
     else:
         why, instead = "its description is nearly the same", _by_help(was, fresh)
     if instead:
-        paste = f"{form.set(f'{ENGINE}{instead}', typed[path])}{REMARK}instead of {path}"
+        paste = f"{form.set(f'engine.{instead}', typed[path])}{REMARK}instead of {path}"
         return Suggestion(path, instead, _change(slot, f"is now called {instead} ({why})", paste, _line(was)))
     close = difflib.get_close_matches(path, fresh, n=1, cutoff=_CLOSE)
     near = f"; new there, and of a similar name: {close[0]}" if close else ""
@@ -216,9 +215,9 @@ def _left_out(path: str, form: Form, typed: Mapping[str, Any]) -> str:
     """How to leave an argument out: without it, or by the rest of a mapping that was typed as a whole."""
     top, dot, _ = path.partition(".")
     if not dot or not form.is_command:
-        return form.leave_out(f"{ENGINE}{path}")
+        return form.leave_out(f"engine.{path}")
     left = typed[top]
-    return form.set(f"{ENGINE}{top}", left) if left else form.leave_out(f"{ENGINE}{top}")
+    return form.set(f"engine.{top}", left) if left else form.leave_out(f"engine.{top}")
 
 
 def without(value: Any, keys: Sequence[str]) -> Any:

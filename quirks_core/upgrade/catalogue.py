@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.record import Record
-from quirks_core.configuration.slots import ENGINE, is_engine_argument
+from quirks_core.configuration.slots import Place, slot_named
 from quirks_core.declaration import data_file
 from quirks_core.declaration.adjustments import Default, Patch, Require
 from quirks_core.declaration.probes import Probe, ask, in_words
@@ -158,7 +158,7 @@ def _items(loaded: Loaded, before: Release, after: Release) -> Iterator[Item]:
 
 
 def _is_gone(slot: str, names: frozenset[str]) -> bool:
-    return bool(names) and is_engine_argument(slot) and slot.removeprefix(ENGINE).partition(".")[0] not in names
+    return bool(names) and slot_named(slot).place is Place.ARGUMENT and slot_named(slot).key not in names
 
 
 def _probe(

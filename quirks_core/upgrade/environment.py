@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from quirks_core.configuration.slots import ENV, variables_in
+from quirks_core.configuration.slots import Place, placed
 from quirks_core.facts.packages import PLATFORMS
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.paste import Form
@@ -28,7 +28,7 @@ def variable_changes(before: OnRelease, after: OnRelease, form: Form) -> Iterato
         form: How changes are written.
     """
     user = set(before.context.environment) | set(after.context.environment)
-    quirks = variables_in({**before.plan.changes, **after.plan.changes}).keys()
+    quirks = placed(Place.VARIABLE, {**before.plan.changes, **after.plan.changes}).keys()
     names = sorted(name for name in user | quirks if name.startswith(_PREFIX))
     old, new = _read(before.release, names), _read(after.release, names)
     for name in names:
@@ -37,7 +37,7 @@ def variable_changes(before: OnRelease, after: OnRelease, form: Form) -> Iterato
             case True, False:
                 message = f"{who} it, and {after.release.label} no longer reads it: it has no effect there"
                 level = Level.CHANGE if name in user else Level.NOTE
-                paste = form.leave_out(f"{ENV}{name}") if name in user else ""
+                paste = form.leave_out(f"env.{name}") if name in user else ""
                 yield _finding(level, name, message, paste)
             case False, True:
                 yield _finding(Level.NOTE, name, f"{who} it, and {after.release.label} is the first of the two to read it")
@@ -60,7 +60,7 @@ def variable_defaults(before: OnRelease, after: OnRelease, *, is_server: bool) -
         is_server: The run is a server, which limits concern.
     """
     old, new = _defaults(before.release), _defaults(after.release)
-    used = {*after.context.environment, *variables_in(after.plan.changes)}
+    used = {*after.context.environment, *placed(Place.VARIABLE, after.plan.changes)}
     others = [f"_{name.upper()}_" for name in PLATFORMS if name != after.context.platform]
     open_ = [
         name for name in sorted(new.keys() - used) if not (after.context.platform and any(mark in name for mark in others))

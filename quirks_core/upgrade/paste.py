@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quirks_core.configuration.slots import ENGINE, ENV
+from quirks_core.configuration.slots import slot_named
 from quirks_core.configuration.yaml_file import lay_over
 from quirks_core.source.serve_options import Shape
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
@@ -63,22 +63,21 @@ class Form:
 
     def set(self, slot: str, value: Any) -> str:
         """Sets a slot."""
-        if slot.startswith(ENV):
-            return f"export {slot.removeprefix(ENV)}={shlex.quote(str(value))}"
+        family, key = slot_named(slot).family, slot_named(slot).key
+        if family == "env":
+            return f"export {key}={shlex.quote(str(value))}"
         text = value if isinstance(value, str) else json.dumps(value)
-        if not self.is_command or not slot.startswith(ENGINE):
+        if not self.is_command or family != "engine":
             return f"--set {slot}={shlex.quote(text)}"
-        option = self.source.option_of(slot.removeprefix(ENGINE))
-        name = option.name if option else self._option(slot)
+        option = self.source.option_of(key)
+        name = option.name if option else f"--{key.replace('_', '-')}"
         if isinstance(value, bool) and (option is None or option.shape in (Shape.FLAG, Shape.SWITCH)):
             return name if value else f"--no-{name.removeprefix('--')}"
         return f"{name} {shlex.quote(text)}"
 
     def leave_out(self, slot: str) -> str:
         """Returns how to set a slot no longer."""
-        if slot.startswith(ENV):
-            return f"unset {slot.removeprefix(ENV)}"
-        return f"leave out {self._option(slot)}" if self.is_command else f"delete {slot} from the configuration"
-
-    def _option(self, slot: str) -> str:
-        return f"--{slot.removeprefix(ENGINE).replace('_', '-')}"
+        key = slot_named(slot).key
+        if slot_named(slot).family == "env":
+            return f"unset {key}"
+        return f"leave out --{key.replace('_', '-')}" if self.is_command else f"delete {slot} from the configuration"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quirks_core.base.json_values import canonical
-from quirks_core.configuration.slots import is_enforced
+from quirks_core.configuration.slots import slot_named
 from quirks_core.plan import summary
 from quirks_core.plan.diff import QuirkChange, diff
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal, State, Status
@@ -81,7 +81,7 @@ def _state(change: QuirkChange, after: OnRelease, registry: Registry) -> Iterato
     lines += tuple(f"patches {target}" for target in patches if change.b.state is State.ACTIVE)
     yield Finding(section=Section.QUIRKS, level=level, subject=change.id, message=message, lines=lines)
     for slot, item in items.items():
-        if not is_enforced(slot):
+        if not slot_named(slot).is_enforced:
             value = after.plan.changes.get(slot, item.value)
             message = f"{change.id} asks for it, and nothing in the engine can do it"
             yield Finding(

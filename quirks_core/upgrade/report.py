@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from quirks_core.configuration.config import GenerationConfig
-from quirks_core.configuration.slots import ENGINE, is_engine_argument
 from quirks_core.facts import trainers
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
@@ -155,9 +154,7 @@ def engine_run(side: OnRelease, words: tuple[str, ...] | None, environment: Mapp
     model = dict(context.model.config) or None
     if words is not None:
         return Run(words=words, environment=environment, model=model)
-    typed = {slot: context.value(slot) for slot in sorted(context.typed) if is_engine_argument(slot)}
-    arguments = {slot.removeprefix(ENGINE): value for slot, value in typed.items()}
-    return Run(arguments=arguments, environment=environment, model=model)
+    return Run(arguments=context.typed_arguments, environment=environment, model=model)
 
 
 def _side(release: Release) -> Side:

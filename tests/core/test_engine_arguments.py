@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from quirks_core.configuration.config import EngineSection
-from quirks_core.configuration.slots import engine_doubt, engine_problem, installed_slot, is_engine_argument, is_slot
+from quirks_core.configuration.slots import Place, engine_doubt, engine_problem, installed_slot, is_slot, slot_named
 from quirks_core.source.engine_arguments import UNREAD
 from quirks_core.source.vllm_source import INSTALLED
 
@@ -182,10 +182,10 @@ def test_every_argument_of_the_installed_vllm_but_a_secret_is_a_slot():
 
 
 def test_every_engine_field_of_ours_is_an_argument_of_the_installed_vllm_or_says_that_it_is_none():
-    fields = {f"engine.{key}" for key in EngineSection.model_fields}
+    slots = [slot_named(f"engine.{key}") for key in EngineSection.model_fields]
 
-    assert [name for name in fields if is_engine_argument(name) and engine_problem(name)] == []
-    assert [name for name in fields if not is_engine_argument(name) and installed_slot(name)] == []
+    assert [slot.name for slot in slots if slot.place is Place.ARGUMENT and engine_problem(slot.name)] == []
+    assert [slot.name for slot in slots if slot.place is not Place.ARGUMENT and INSTALLED.arguments.find(slot.key)] == []
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="reads the source of the installed vLLM")

@@ -11,7 +11,7 @@ from quirks_core.base import json_values
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.configuration import slots
 from quirks_core.configuration.config import GenerationConfig
-from quirks_core.configuration.slots import SLOTS, Slot, checked_value, find_slot, is_slot
+from quirks_core.configuration.slots import SLOTS, Place, Slot, checked_value, find_slot, is_slot, placed, slot_named
 from quirks_core.declaration.flags import flag_name
 
 
@@ -131,6 +131,23 @@ def test_a_slot_knows_what_its_type_allows():
     assert (find_slot("engine.runtime").choices, find_slot("engine.load_format").choices) == (("v0", "v1"), ())
     assert [slot.name for slot in SLOTS.values() for choice in slot.choices if slot.problem(choice)] == []
     assert (type(find_slot("request.timeout_s").plain(600)), type(find_slot("engine.seed").plain(600))) == (float, int)
+
+
+def test_a_slot_knows_its_family_its_key_and_where_it_is_put_in_force():
+    places = {
+        "engine.seed": ("engine", "seed", Place.ARGUMENT),
+        "engine.hf_overrides.rope_theta": ("engine", "hf_overrides.rope_theta", Place.ARGUMENT),
+        "engine.head_dtype": ("engine", "head_dtype", Place.OVERRIDE),
+        "engine.generate_from_dummy": ("engine", "generate_from_dummy", Place.WORKER),
+        "env.NAME": ("env", "NAME", Place.VARIABLE),
+        "refit.scope": ("refit", "scope", Place.OUTSIDE),
+        "engine": ("", "", Place.OUTSIDE),
+    }
+    slots = [*map(slot_named, places), Slot("engine.seed", int)]
+
+    assert [(slot.family, slot.key, slot.place) for slot in slots] == [*places.values(), places["engine.seed"]]
+    assert [slot.is_enforced for slot in map(slot_named, places)] == [True, True, True, False, True, False, False]
+    assert placed(Place.VARIABLE, dict.fromkeys(places, "1")) == {"NAME": "1"}
 
 
 JSON = st.recursive(

@@ -11,7 +11,7 @@ import pytest
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import EngineSection, GenerationConfig
-from quirks_core.configuration.slots import NOT_ARGUMENTS
+from quirks_core.configuration.slots import Place, slot_named
 from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.source.vllm_source import INSTALLED
@@ -105,7 +105,7 @@ def test_everything_that_the_user_typed_reaches_the_engine(launch, model):
 
 
 def test_every_argument_that_we_can_produce_is_one_of_the_installed_engine():
-    ours = {name for name in EngineSection.model_fields if f"engine.{name}" not in NOT_ARGUMENTS}
+    ours = {name for name in EngineSection.model_fields if slot_named(f"engine.{name}").place is Place.ARGUMENT}
     fixed = {"model", "tokenizer", "revision", "disable_log_stats", "distributed_executor_backend", "weight_transfer_config"}
 
     assert (ours | fixed) - INSTALLED.arguments.names() == set()

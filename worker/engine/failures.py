@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from quirks_core.base.errors import QuirksError, shortened, shown
-from quirks_core.configuration.slots import ENV, is_engine_argument
+from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import Plan, Status
 from worker import errors
 from worker.errors import EngineDiedError, EngineStartError, WorkerCallError
@@ -117,9 +117,8 @@ def _files(source: str) -> tuple[str, str]:
 def _names(slot: str) -> Iterator[str]:
     """The names by which an error can speak of a slot; a plain word such as ``placement`` may mean anything."""
     yield slot
-    key = slot.rpartition(".")[2]
-    if is_engine_argument(slot) or slot.startswith(ENV) or "_" in key:
-        yield key
+    if slot_named(slot).is_enforced or "_" in slot_named(slot).key:
+        yield slot_named(slot).key
 
 
 def death(started: Iterable[BaseProcess], folder: Path | None) -> EngineDiedError:

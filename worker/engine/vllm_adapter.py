@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from quirks_core.configuration.config import GenerationConfig, SamplingSection
-from quirks_core.configuration.slots import ENGINE, is_engine_argument
+from quirks_core.configuration.slots import Place, placed
 from quirks_core.hook.worker_calls import METHOD
 from quirks_core.plan.records import Plan
 from worker.engine.engine_rank import EngineRank
@@ -45,7 +45,7 @@ def engine_arguments(
         "disable_log_stats": True,
         **_executor(config, in_placement_group, shared=engine_rank is None or engine_rank.strategy != "independent"),
     }
-    engine = {name: value for name, value in config.engine if is_engine_argument(f"{ENGINE}{name}")}
+    engine = placed(Place.ARGUMENT, {f"engine.{name}": value for name, value in config.engine})
     arguments |= {**engine, "load_format": plan.value("engine.load_format")}
     if config.engine.head_dtype:  # vLLM reads it from the checkpoint's configuration
         arguments["hf_overrides"] = {**(config.engine.hf_overrides or {}), "head_dtype": config.engine.head_dtype}

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.configuration.slots import Place, slot_named
 from quirks_core.declaration.adjustments import Default, Require, holds
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.evaluate import matches
@@ -120,8 +121,8 @@ def _in_the_way(item: Loaded, slot: str, value: Any, plan: Plan) -> tuple[str, s
 
 
 def _remove(slot: str, plan: Plan) -> str:
-    if slot.startswith("env."):
-        return f"unset {slot.removeprefix('env.')}"
+    if slot_named(slot).place is Place.VARIABLE:
+        return f"unset {slot_named(slot).key}"
     value = plan.context.settings.get(slot)
     shown = str(value).lower() if isinstance(value, bool) else value  # as in YAML
     return f"remove {slot}: {shown} from your configuration"

@@ -9,6 +9,7 @@ from typing import Any
 from quirks_core.base.errors import QuirksError, UsageError, nearest
 from quirks_core.base.json_values import canonical
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.slots import slot_named
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.records import Plan, State
 from quirks_core.plan.switches import SwitchNames
@@ -19,7 +20,7 @@ from worker.lab.parity.records import JOINT, Change, How
 
 _COSTS: Mapping[How, int] = {"rescore": 0, "refit": 1, "restart": 2}
 #: Slots that do not affect the computation.
-_BESIDE = ("cluster.", "request.")
+_BESIDE = ("cluster", "request")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class Variant:
     def _takes(self) -> Iterator[How]:
         """What the quirks' own changes need; a refit of another scope would change the engine for later variants."""
         for slot in self.also:
-            yield "rescore" if slot.startswith("train.") else "refit" if slot == "refit.clear_cache" else "restart"
+            yield "rescore" if slot_named(slot).family == "train" else "refit" if slot == "refit.clear_cache" else "restart"
         if self.plan is not None and _patches(self.plan) != _patches(self.start.plan):
             yield "restart"
 
@@ -199,7 +200,7 @@ def _of_quirks(start: Start, wanted: Collection[str]) -> Iterator[_Ordered]:
 def _in_force(plan: Plan) -> dict[str, Any]:
     """The slots that affect the computation, with their values."""
     values = {**plan.context.settings, **plan.changes}
-    return {slot: value for slot, value in values.items() if not slot.startswith(_BESIDE)}
+    return {slot: value for slot, value in values.items() if slot_named(slot).family not in _BESIDE}
 
 
 def _effect(plan: Plan, config: GenerationConfig) -> str:

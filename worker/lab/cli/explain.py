@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from quirks_core.cli.options import load_config, plan_options
 from quirks_core.cli.screen import Screen, line
+from quirks_core.configuration.slots import slot_named
 from quirks_core.facts.trainers import numerics
 from worker.lab.cli.arguments import output_folder
 from worker.lab.cli.display import stages
@@ -26,7 +27,7 @@ def with_trainer(config: GenerationConfig, name: str | None) -> GenerationConfig
     """
     values = {} if name is None else numerics(name)
     typed = config.train.model_fields_set  # also what is typed as null: no autocast
-    return config.adjusted({slot: value for slot, value in values.items() if slot.partition(".")[2] not in typed})
+    return config.adjusted({slot: value for slot, value in values.items() if slot_named(slot).key not in typed})
 
 
 def run_explain(options: argparse.Namespace) -> int:

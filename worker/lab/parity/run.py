@@ -15,6 +15,7 @@ import torch
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import Plan
 from quirks_core.plugins.planning import PlanOptions
 from worker.async_worker import VllmAsyncGenerationWorker
@@ -35,7 +36,7 @@ from worker.lab.parity.thresholds import (
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 #: Slots whose value in force the report shows.
-_SHOWN = ("engine.", "refit.", "sampling.", "train.")
+_SHOWN = ("engine", "refit", "sampling", "train")
 #: Key under which a run stores what its engine reported.
 _ENGINE = "engine"
 #: Scenarios that compare the engine with itself, so that settings of the trainer do not affect them.
@@ -299,7 +300,7 @@ def _batch_invariant(config: GenerationConfig, plan: Plan) -> GenerationConfig:
 
 def _settings(plan: Plan) -> dict[str, Any]:
     values = {**plan.context.settings, **plan.changes}
-    return {slot: value for slot, value in sorted(values.items()) if slot.startswith(_SHOWN)}
+    return {slot: value for slot, value in sorted(values.items()) if slot_named(slot).family in _SHOWN}
 
 
 def _versions(plan: Plan) -> dict[str, str]:
