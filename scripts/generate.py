@@ -7,13 +7,14 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import QuirksError
-from quirks_core.cli.render import show_plan, show_receipt
-from quirks_core.cli.screen import Screen, lines
+from quirks_core.cli.render import show_plan
+from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.configuration.config import GenerationConfig
 from worker import VllmAsyncGenerationWorker
 from worker.lab.cli.arguments import add_verbose
-from worker.lab.cli.display import quiet_engine, start
+from worker.lab.cli.display import quiet_engine
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,12 +37,37 @@ async def _generate(worker: VllmAsyncGenerationWorker, prompts: Sequence[str]) -
     console = Screen()
     show_plan(console, worker.plan)
     try:
-        await start(worker, console)
+        with console.status(f"starting the engine for {line(worker.config.model.path)} …"):
+            await worker.post_init_async()
         async for index, output in worker.generate_text_async({"prompts": list(prompts)}):
             console.say(f"[bold]{lines(prompts[index])}[/]{lines(output['texts'][0])}")
     finally:
         await worker.shutdown()
-    show_receipt(console, worker.receipt)
+    _show_receipt(console, worker.receipt)
+
+
+def _show_receipt(screen: Screen, receipt: Receipt) -> None:
+    """Prints what every process acknowledged and what the engine runs with."""
+    screen.say("[bold]receipt[/]: what every process has")
+    for ack in receipt.processes:
+        screen.say(
+            f"{line(ack.process)} (pid {ack.pid}), plan {ack.digest[:12]}{'' if ack.effects else ': no effects'}", indent=2
+        )
+        for item in ack.effects:
+            pending = " (at import)" if item.pending else ""
+            screen.say(f"{line(item.slot)}: {line(_short(item.before))} → {line(_short(item.after))}{pending}", indent=4)
+    screen.say("[bold]read back from the engine[/]")
+    rows = []
+    for read in receipt.engine:
+        before = "left open" if read.before is None else str(read.before)
+        by = " by a quirk" if read.binding else ""
+        rows.append((line(read.slot), f"{line(read.engine)}{by} [dim](before quirks: {line(before)})[/]"))
+    screen.entries(rows)
+
+
+def _short(value: object) -> str:
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= 24 or ":" in text else f"{text[:12]}…"
 
 
 if __name__ == "__main__":

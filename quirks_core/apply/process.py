@@ -98,11 +98,6 @@ def in_force() -> str | None:
     return _in_force.digest or None
 
 
-def plan_in_force() -> ProcessPlan | None:
-    """Returns the plan that this process carries out; None if there is none."""
-    return _in_force.plan
-
-
 def undo() -> None:
     """Takes every patch off in this process, and keeps errors no longer; the environment is the driver's to restore."""
     _take_off()

@@ -15,22 +15,17 @@ from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 
-def load_config(options: argparse.Namespace, *, default_purpose: str | None = None) -> GenerationConfig:
+def load_config(options: argparse.Namespace) -> GenerationConfig:
     """Reads the configuration that the options describe.
 
     Args:
         options: Parsed arguments with ``config``, ``model``, ``set`` and ``purpose``.
-        default_purpose: The purpose where neither option nor file names one.
 
     Raises:
         UsageError: Something is wrong with it.
     """
     settings = [f"purpose={options.purpose}"] if options.purpose else []
-    config = GenerationConfig.load(options.config, model=options.model, settings=[*settings, *options.set])
-    if default_purpose and "purpose" not in config.model_fields_set:
-        settings = [f"purpose={default_purpose}"]
-        config = GenerationConfig.load(options.config, model=options.model, settings=[*settings, *options.set])
-    return config
+    return GenerationConfig.load(options.config, model=options.model, settings=[*settings, *options.set])
 
 
 def add_server_command(parser: argparse.ArgumentParser) -> None:

@@ -1,11 +1,10 @@
-"""Shows plans and receipts to a person."""
+"""Shows plans to a person."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from quirks_core.apply.receipt import Receipt
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.plan.formats import SUPPLY, option_for
 from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Status, Verdict
@@ -34,17 +33,14 @@ class _Entry(NamedTuple):
     why: str = ""
 
 
-def show_plan(screen: Screen, plan: Plan, *, title: str | None = None, verbose: bool = False) -> None:
+def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False) -> None:
     """Prints a plan: versions and run, what quirks do by what became of it, then warnings and refusals.
 
     Args:
         screen: Where.
         plan: The plan.
-        title: A line above it.
         verbose: Whatever cannot be decided has a line of its own, instead of one for all.
     """
-    if title:
-        screen.say(f"[bold]{line(title)}[/]")
     screen.say(versions(plan))
     model = plan.context.model
     screen.say(f"{line(model.name)} ({line(model.model_type)}), purpose {line(plan.context.purpose)}, plan {plan.digest[:12]}")
@@ -116,27 +112,3 @@ def _entries(plan: Plan, verdict: Verdict) -> Iterator[_Entry]:
     for item in plan.adjustments:
         if item.status is not Status.APPLIED and any(quirk.id == verdict.id for quirk in item.quirks):
             yield _Entry(item.status, verdict.id, item.wanted, item.reason)
-
-
-def show_receipt(screen: Screen, receipt: Receipt) -> None:
-    """Prints what every process acknowledged and what the engine runs with."""
-    screen.say("[bold]receipt[/]: what every process has")
-    for ack in receipt.processes:
-        screen.say(
-            f"{line(ack.process)} (pid {ack.pid}), plan {ack.digest[:12]}{'' if ack.effects else ': no effects'}", indent=2
-        )
-        for item in ack.effects:
-            pending = " (at import)" if item.pending else ""
-            screen.say(f"{line(item.slot)}: {line(_short(item.before))} → {line(_short(item.after))}{pending}", indent=4)
-    screen.say("[bold]read back from the engine[/]")
-    rows = []
-    for read in receipt.engine:
-        before = "left open" if read.before is None else str(read.before)
-        by = " by a quirk" if read.binding else ""
-        rows.append((line(read.slot), f"{line(read.engine)}{by} [dim](before quirks: {line(before)})[/]"))
-    screen.entries(rows)
-
-
-def _short(value: object) -> str:
-    text = "not set" if value is None else str(value)
-    return text if len(text) <= 24 or ":" in text else f"{text[:12]}…"

@@ -50,7 +50,6 @@ class EngineArgument:
         help: What it sets; empty if the source does not state it.
         owner: The configuration class that keeps it in the engine (``CacheConfig``); empty if the source does not state it.
         attribute: Its name there.
-        default_text: Its default as the source has it; empty if it has none.
         place: Module and line of its declaration, where its default is.
     """
 
@@ -61,7 +60,6 @@ class EngineArgument:
     help: str
     owner: str
     attribute: str
-    default_text: str = ""
     place: str = ""
 
 
@@ -168,7 +166,6 @@ class EngineArguments:
             help=self._help(module, node) or (self._help(*declared) if declared else ""),
             owner=owner,
             attribute=attribute or name,
-            default_text="" if default is None else ast.unparse(default),
             place=f"{home}:{field.lineno}",
         )
 

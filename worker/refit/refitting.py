@@ -16,7 +16,7 @@ from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
 from quirks_core.configuration.config import RefitSection
 from quirks_core.plan.records import Plan
-from worker.engine import reports, vllm_adapter
+from worker.engine import device, vllm_adapter
 from worker.engine.engine import Engine
 from worker.engine.leftovers import REFITS
 from worker.engine.serial_lock import SerialLock
@@ -199,7 +199,7 @@ class Refitting:
     async def devices(self) -> list[str]:
         """Returns the device of every process of the engine."""
         if self._devices is None:
-            self._devices = await self._engine.call(reports.device)
+            self._devices = await self._engine.call(device.device_of)
         return list(self._devices)
 
     async def join_sender(self, port: int, world_size: int) -> None:

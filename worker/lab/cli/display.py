@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from quirks_core.cli.screen import Screen, line
-
-if TYPE_CHECKING:
-    from worker.async_worker import VllmAsyncGenerationWorker
 
 #: Variables that hide the log of engines and of the packages that they import; errors still show.
 _QUIET = {
@@ -28,19 +24,6 @@ def quiet_engine(*, verbose: bool) -> None:
     """Hides the engine's log, unless the user requested it or set these variables."""
     for name, value in ({} if verbose else _QUIET).items():
         os.environ.setdefault(name, value)
-
-
-async def start(worker: VllmAsyncGenerationWorker, console: Screen) -> None:
-    """Starts a worker's engine behind a spinner; it takes 20 to 60 s on two CPU cores."""
-    with console.status(f"starting the engine for {line(worker.config.model.path)} …"):
-        await worker.post_init_async()
-
-
-def progress(console: Screen) -> Progress:
-    """Makes the progress display for a batch."""
-    return Progress(
-        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
-    )
 
 
 @contextmanager

@@ -54,11 +54,6 @@ def settle(worker: Any) -> dict[str, Any]:
     return {"entries": [entry.model_dump(mode="json") for entry in found.settle()], "is_open": found.is_open}
 
 
-def entries(worker: Any, since: int = 0) -> list[dict[str, Any]]:
-    """Returns the entries of this process from a number on, the newest last, as JSON; a few of the past are kept."""
-    return [entry.model_dump(mode="json") for entry in getattr(worker, _ATTRIBUTE).entries if entry.number >= since]
-
-
 def look(worker: Any) -> dict[str, Any]:
     """Returns an entry of what this process runs on now, as JSON, whether or not there was an update.
 
