@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from script_modules import load_script
 
 _SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "run_page.py"
 
 
-def _loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_page", _SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["run_page"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-runs = _loaded()
+runs = load_script(_SCRIPT)
 ROWS = runs.read().rows
 
 

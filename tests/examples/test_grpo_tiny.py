@@ -14,6 +14,7 @@ import fork_server
 import pytest
 import torch
 from patience import HUNG_S
+from script_modules import load_script
 
 _ROOT = Path(__file__).parents[2]
 _SCRIPT = _ROOT / "examples" / "grpo_tiny.py"
@@ -23,14 +24,7 @@ _DRAWS = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reas
 
 @pytest.fixture(scope="module")
 def grpo() -> ModuleType:
-    """The script as a module; it is no package, because people copy the file."""
-    spec = importlib.util.spec_from_file_location("grpo_tiny", _SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script(_SCRIPT)
 
 
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from script_modules import load_script
 
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.hook.settings import HookSettings
@@ -27,14 +28,7 @@ _DRAWS = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reas
 
 @pytest.fixture(scope="module")
 def curves() -> ModuleType:
-    """The script as a module; it is no package, because people copy the file."""
-    spec = importlib.util.spec_from_file_location("learning_curves", _SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script(_SCRIPT)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from patience import HUNG_S
+from script_modules import load_script
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from quirks_core.base.errors import UsageError
@@ -29,16 +29,10 @@ _CONFIG = _EXAMPLES / "eval.yaml"
 
 @pytest.fixture(scope="module")
 def evaluation() -> Iterator[ModuleType]:
-    """The script as a module; it and its neighbours are no package, because people copy the files."""
+    """The script as a module, which imports its neighbours."""
     patch = pytest.MonkeyPatch()
     patch.syspath_prepend(str(_EXAMPLES))
-    spec = importlib.util.spec_from_file_location("run_eval", _EXAMPLES / "run_eval.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    patch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
+    yield load_script(_EXAMPLES / "run_eval.py")
     patch.undo()
 
 

@@ -12,6 +12,7 @@ import torch
 
 from quirks_core.facts.packages import gpu_capability
 from worker import VllmAsyncGenerationWorker
+from worker.batch import padded
 from worker.lab.kit import checkpoints
 from worker.refit import RefitScope
 
@@ -37,12 +38,8 @@ def worker(model, values=None, **options):
 
 
 async def tokens(running):
-    rows = [torch.tensor(prompt) for prompt in PROMPTS]
-    batch = {
-        "input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
-        "input_lengths": torch.tensor([len(row) for row in rows]),
-    }
-    found = {index: output["output_ids"][0].tolist() async for index, output in running.generate_async(batch, greedy=True)}
+    outputs = running.generate_async(padded(PROMPTS), greedy=True)
+    found = {index: output["output_ids"][0].tolist() async for index, output in outputs}
     return [token for index, prompt in enumerate(PROMPTS) for token in found[index][len(prompt) :]]
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from worker import VllmAsyncGenerationWorker
+from worker.batch import padded
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -107,11 +108,8 @@ async def engine(folder, load_format, **values) -> AsyncIterator[VllmAsyncGenera
 
 
 async def tokens(worker, prompts=PROMPTS):
-    batch = {
-        "input_ids": torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in prompts], batch_first=True),
-        "input_lengths": torch.tensor([len(row) for row in prompts]),
-    }
-    found = {index: output["output_ids"][0].tolist() async for index, output in worker.generate_async(batch, greedy=True)}
+    outputs = worker.generate_async(padded(prompts), greedy=True)
+    found = {index: output["output_ids"][0].tolist() async for index, output in outputs}
     return [found[index] for index in range(len(prompts))]
 
 

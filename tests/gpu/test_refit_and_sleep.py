@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from worker import VllmAsyncGenerationWorker
+from worker.batch import padded
 from worker.errors import NotReadyError, RefitError, RefitRejectedError
 from worker.lab.kit import checkpoints
 from worker.refit import Manifest, tensors
@@ -64,12 +65,8 @@ def trainer(how, model, device, *where):
 
 
 async def tokens(worker):
-    rows = [torch.tensor(prompt) for prompt in PROMPTS]
-    batch = {
-        "input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
-        "input_lengths": torch.tensor([len(row) for row in rows]),
-    }
-    found = {index: output["output_ids"][0].tolist() async for index, output in worker.generate_async(batch, greedy=True)}
+    outputs = worker.generate_async(padded(PROMPTS), greedy=True)
+    found = {index: output["output_ids"][0].tolist() async for index, output in outputs}
     return [found[index] for index in range(len(PROMPTS))]
 
 
