@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import traceback
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from quirks_core.base.errors import QuirksError, UsageError, shown, words
 from quirks_core.base.json_values import canonical
+from quirks_core.base.record import Record
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
 from quirks_core.cli.screen import Screen, line
@@ -35,6 +38,7 @@ from quirks_core.upgrade.steps import find_steps
 
 #: Exit codes beside those of verdicts.
 _USAGE, _FAILED = 4, 5
+_Found = TypeVar("_Found", bound=Record)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +117,22 @@ def _run(options: argparse.Namespace) -> int:
     return _find(options) if options.find else _compare(options)
 
 
+def _print(
+    options: argparse.Namespace,
+    found: _Found,
+    in_markdown: Callable[[_Found], Iterable[str]],
+    show_in: Callable[[Screen, _Found], None],
+    **result: object,
+) -> None:
+    """Prints what was found in the form that is asked for; JSON begins with the result."""
+    if options.json:
+        print(canonical({**result, **found.model_dump(mode="json")}, indent=2))
+    elif options.markdown:
+        print("\n".join(in_markdown(found)))
+    else:
+        show_in(Screen(), found)
+
+
 # ---- one run
 
 
@@ -120,12 +140,7 @@ def _compare(options: argparse.Namespace) -> int:
     before = _before(options)
     after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
     report = _upgrade(options, before, after).compare(before, after)
-    if options.json:
-        print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
-    elif options.markdown:
-        print("\n".join(markdown(report)))
-    else:
-        show(Screen(), report)
+    _print(options, report, markdown, show, verdict=report.verdict)
     return report.verdict.exit_code
 
 
@@ -194,12 +209,7 @@ def _find(options: argparse.Namespace) -> int:
             before, find_release(version, prefer=before.distribution or None, notify=progress(options))
         ),
     )
-    if options.json:
-        print(canonical(steps.model_dump(mode="json"), indent=2))
-    elif options.markdown:
-        print("\n".join(steps_markdown(steps)))
-    else:
-        show_steps(Screen(), steps)
+    _print(options, steps, steps_markdown, show_steps)
     return steps.verdict.exit_code
 
 
@@ -210,12 +220,7 @@ def _patches(options: argparse.Namespace) -> int:
     before = _before(options)
     after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
     report = check_patches(options.patches, before, after, _platform(options))
-    if options.json:
-        print(canonical({"verdict": report.verdict, **report.model_dump(mode="json")}, indent=2))
-    elif options.markdown:
-        print("\n".join(patches_markdown(report)))
-    else:
-        show_patches(Screen(), report)
+    _print(options, report, patches_markdown, show_patches, verdict=report.verdict)
     return report.verdict.exit_code
 
 
@@ -234,12 +239,7 @@ def _catalogue(options: argparse.Namespace) -> int:
         if not options.json and not options.markdown:
             Screen().say(f"{line(path)}: {'written' if changed else 'up to date'}")
     found = check_catalogue(registry, before, after)
-    if options.json:
-        print(canonical({"work": len(found.work), **found.model_dump(mode="json")}, indent=2))
-    elif options.markdown:
-        print("\n".join(catalogue_markdown(found)))
-    else:
-        show_catalogue(Screen(), found)
+    _print(options, found, catalogue_markdown, show_catalogue, work=len(found.work))
     return 1 if found.work else 0
 
 

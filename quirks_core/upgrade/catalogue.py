@@ -92,7 +92,7 @@ def check_catalogue(registry: Registry, before: Release, after: Release) -> Cata
         after: The release.
     """
     items = [item for loaded in registry.loaded for item in _items(loaded, before, after)]
-    return Catalogue(before=_side(before), after=_side(after), quirks=len(registry.loaded), items=tuple(items))
+    return Catalogue(before=before.side, after=after.side, quirks=len(registry.loaded), items=tuple(items))
 
 
 def write_confirmed(registry: Registry, release: Release, distribution: str) -> tuple[Path, bool]:
@@ -189,7 +189,3 @@ def _answer(loaded: Loaded, release: Release) -> Answer:
 def _versions(release: Release) -> dict[str, str]:
     found, _ = packages_on(release, installed_versions())
     return {**found, PACKAGE: release.version or ""}
-
-
-def _side(release: Release) -> Side:
-    return Side(name=release.name, version=release.version, notes=release.notes)

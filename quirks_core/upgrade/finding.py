@@ -100,30 +100,18 @@ class Side(Record):
     notes: tuple[str, ...] = ()
 
 
-class Report(Record):
-    """What an upgrade changes for one run.
+class Comparison(Record):
+    """What is found between two releases.
 
     Attributes:
-        before: The release that the run uses.
+        before: The release that is used.
         after: The release in question.
-        model: Name of the model.
-        model_type: Its ``model_type``.
-        purpose: Purpose of the run.
-        digests: Digests of the plan on both releases.
-        findings: What changes, by section.
-        rewritten: The run with every change: a command line, or a configuration in JSON; empty if the release refuses it.
-        elsewhere: Known changes of vLLM between the two that do not concern this run, one sentence each.
+        findings: What changes.
     """
 
     before: Side
     after: Side
-    model: str
-    model_type: str | None
-    purpose: str
-    digests: tuple[str, str]
     findings: tuple[Finding, ...]
-    rewritten: str = ""
-    elsewhere: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -133,3 +121,23 @@ class Report(Record):
     def of(self, level: Level) -> tuple[Finding, ...]:
         """Returns the findings of one level."""
         return tuple(finding for finding in self.findings if finding.level is level)
+
+
+class Report(Comparison):
+    """What an upgrade changes for one run; its findings are in the order of the sections.
+
+    Attributes:
+        model: Name of the model.
+        model_type: Its ``model_type``.
+        purpose: Purpose of the run.
+        digests: Digests of the plan on both releases.
+        rewritten: The run with every change: a command line, or a configuration in JSON; empty if the release refuses it.
+        elsewhere: Known changes of vLLM between the two that do not concern this run, one sentence each.
+    """
+
+    model: str
+    model_type: str | None
+    purpose: str
+    digests: tuple[str, str]
+    rewritten: str = ""
+    elsewhere: tuple[str, ...] = ()

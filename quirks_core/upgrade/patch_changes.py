@@ -16,13 +16,12 @@ from pathlib import Path
 from packaging.version import Version
 
 from quirks_core.base.errors import UsageError
-from quirks_core.base.record import Record
 from quirks_core.source.definitions import Definition, Missing, resolve
 from quirks_core.source.monkey_patches import MonkeyPatch, Way, read_patches
 from quirks_core.source.name_scopes import Function
 from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import VllmSource
-from quirks_core.upgrade.finding import Finding, Level, Section, Side, Verdict, verdict_of
+from quirks_core.upgrade.finding import Comparison, Finding, Level, Section
 from quirks_core.upgrade.release import Release
 
 _MOST_BYTES = 4_000_000
@@ -35,33 +34,18 @@ _V2_IS_USED = "vllm.config.vllm:VllmConfig.use_v2_model_runner"
 _SERVER, _RUST = "vllm.entrypoints.", "VLLM_USE_RUST_FRONTEND"
 
 
-class PatchReport(Record):
-    """What a release means for the patches of a package.
+class PatchReport(Comparison):
+    """What a release means for the patches of a package; its findings are on the targets that are not `unchanged`.
 
     Attributes:
-        before: The release that they run on.
-        after: The release in question.
         path: The package or file.
         patches: Number of patches that it makes.
         unchanged: Targets that are on both releases the same.
-        findings: What is to be known of the others.
     """
 
-    before: Side
-    after: Side
     path: str
     patches: int
     unchanged: tuple[str, ...]
-    findings: tuple[Finding, ...]
-
-    @property
-    def verdict(self) -> Verdict:
-        """What the gravest finding means."""
-        return verdict_of(self.findings)
-
-    def of(self, level: Level) -> tuple[Finding, ...]:
-        """Returns the findings of one level."""
-        return tuple(finding for finding in self.findings if finding.level is level)
 
 
 def check_patches(path: str, before: Release, after: Release, platform: str | None = None) -> PatchReport:
@@ -85,7 +69,7 @@ def check_patches(path: str, before: Release, after: Release, platform: str | No
     findings = [finding for _, found in rows for finding in found]
     found = (*unread, *findings, *comparison.twice(patches), *comparison.served_by_rust(patches))
     return PatchReport(
-        before=_side(before), after=_side(after), path=path, patches=len({patch.place for patch in patches}),
+        before=before.side, after=after.side, path=path, patches=len({patch.place for patch in patches}),
         unchanged=tuple(dict.fromkeys(one.targets[0] for one, found in rows if not found and comparison.is_made(one, after))),
         findings=found,
     )  # fmt: skip
@@ -395,10 +379,6 @@ def _kind(node: ast.stmt) -> str:
 
 def _place(found: Definition) -> str:
     return f"{found.module}:{found.node.lineno}" if found.node is not None else found.module
-
-
-def _side(release: Release) -> Side:
-    return Side(name=release.name, version=release.version, notes=release.notes)
 
 
 def _finding(level: Level, subject: str, message: str, lines: Iterable[str] = ()) -> Finding:

@@ -30,6 +30,7 @@ from quirks_core.base.json_values import sha256
 from quirks_core.facts.packages import PACKAGES
 from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
+from quirks_core.upgrade.finding import Side
 from quirks_core.upgrade.index import IndexFile, IndexUnreachableError, PackageIndex
 from quirks_core.upgrade.wheel import UnreadableReleaseError, fetch, unpack
 
@@ -73,6 +74,11 @@ class Release:
     def label(self) -> str:
         """How it is called in a sentence: the version, or the path where there is none."""
         return self.version or self.name
+
+    @property
+    def side(self) -> Side:
+        """How a report names it."""
+        return Side(name=self.name, version=self.version, notes=self.notes)
 
 
 def sources_folder() -> Path:

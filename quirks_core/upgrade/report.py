@@ -22,7 +22,7 @@ from quirks_core.upgrade.arguments import (
     suggestions,
 )
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
-from quirks_core.upgrade.finding import Finding, Level, Report, Section, Side, Verdict, verdict_of
+from quirks_core.upgrade.finding import Finding, Level, Report, Section, Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, failed, judged_findings
 from quirks_core.upgrade.known import elsewhere, known_changes
 from quirks_core.upgrade.model import model_changes
@@ -77,8 +77,8 @@ class Upgrade:
         order = list(Section)
         findings = tuple(sorted(self._findings(a, b, form), key=lambda item: order.index(item.section)))
         return Report(
-            before=_side(before),
-            after=_side(after),
+            before=before.side,
+            after=after.side,
             model=b.context.model.name,
             model_type=b.context.model.model_type,
             purpose=b.context.purpose,
@@ -155,7 +155,3 @@ def engine_run(side: OnRelease, words: tuple[str, ...] | None, environment: Mapp
     if words is not None:
         return Run(words=words, environment=environment, model=model)
     return Run(arguments=context.typed_arguments, environment=environment, model=model)
-
-
-def _side(release: Release) -> Side:
-    return Side(name=release.name, version=release.version, notes=release.notes)
