@@ -27,20 +27,15 @@ _STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {_SL
 
 
 @pytest.fixture
-def start():
-    """Starts a Python program and waits until it runs; ends it after the test."""
-    started = []
+def start(start):
+    """Starts a Python program and waits until it runs."""
 
     def run(code):
-        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        started.append(child)
+        child = start(code)
         assert child.stdout.readline() == "ready\n"
         return psutil.Process(child.pid)
 
-    yield run
-    for child in started:
-        child.kill()
-        child.communicate()
+    return run
 
 
 @pytest.fixture

@@ -247,7 +247,7 @@ class WorkerGroup:
 
     async def report_refit_addresses_async(self) -> list[str]:
         """Returns the path of every engine process' socket; a sender connects to all of them."""
-        return [path for paths in await self._running().everybody("report_refit_addresses_async") for path in paths]
+        return await self.refits.addresses()
 
     async def update_weights_via_ipc_zmq_async(self, version: str | None = None, clear_cache: bool | None = None) -> bool:
         """Has every engine take new weights from a trainer on this machine; arguments and errors as for the worker.
