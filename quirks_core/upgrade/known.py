@@ -9,18 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quirks_core.declaration.match import Fact, Match, model_type, setting
+from quirks_core.declaration.match import Fact, Match, setting
 from quirks_core.declaration.probes import Probe, StaticProbe, SymbolProbe, ask
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.evaluate import matches
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.run import OnRelease
 
-#: Models whose layers keep states of a recurrence beside, or instead of, keys and values.
-_RECURRENT = (
-    "bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h", "plamo2",
-    "qwen3_5", "qwen3_5_moe", "qwen3_next", "zamba2",
-)  # fmt: skip
 _YARN = ("yarn", "deepseek_yarn")
 
 
@@ -54,26 +49,6 @@ def _rope_type(*names: str) -> Match:
 
 
 KNOWN = (
-    Known(
-        "hybrid-fp8-wake",
-        model_type(*_RECURRENT) & setting("engine.kv_cache_dtype").matches("fp8"),
-        StaticProbe(
-            "vllm.v1.worker.gpu_model_runner",
-            r"for cache_tensor in kv_caches:\s+if cache_tensor is not None:\s+cache_tensor\.zero_\(\)",
-            found_means_affected=True,
-        ),
-        "wake_up of a model with recurrent layers and an fp8 KV cache fails ('list' object has no attribute 'zero_')",
-        "wake_up works with recurrent layers and an fp8 KV cache",
-        "https://github.com/vllm-project/vllm/issues/41602",
-    ),
-    Known(
-        "sleep-kv-cache-size",
-        setting("engine.enable_sleep_mode").is_true() & ~setting("engine.kv_cache_memory_bytes").is_set(),
-        StaticProbe("vllm.utils.mem_utils", r"result\.total_consumed = ", found_means_affected=False),
-        "the KV cache of an engine with sleep mode is too large, because memory of its allocator is counted wrongly",
-        "the KV cache of an engine with sleep mode takes the memory that is left; engine.kv_cache_memory_bytes fixes its size",
-        "https://github.com/vllm-project/vllm/issues/40256",
-    ),
     Known(
         "tcpstore-port-choice",
         setting("engine.distributed_executor_backend").one_of("ray") | setting("cluster.num_nodes").above(1),
