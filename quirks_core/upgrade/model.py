@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from quirks_core.source.definitions import Definition, resolve
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import Release
@@ -93,15 +94,9 @@ def _tables(source: VllmSource) -> Iterator[tuple[str, dict[str, ast.expr]]]:
 
 
 def _home(source: VllmSource, found: _Class) -> _Class:
-    """The module that defines a class, where the registered one imports it."""
-    for _ in range(4):
-        if source.statement(str(found)) is not None:
-            break
-        imported = next((one for one in _imports(source, found.module) if one[0] == found.name), None)
-        if imported is None:
-            break
-        found = _Class(imported[1], imported[2])
-    return found
+    """The class where it is defined: the registered module may import it."""
+    defined = resolve(source, f"{found.module}.{found.name}")
+    return _Class(defined.module, defined.path) if isinstance(defined, Definition) else found
 
 
 def _unregistered(name: str, old: _Class | str | None, before: OnRelease, after: OnRelease) -> Finding:
@@ -116,30 +111,6 @@ def _unregistered(name: str, old: _Class | str | None, before: OnRelease, after:
     last = _last_release(after.release, name)
     until = f" (its registry says: supported until {last})" if last else ""
     return _finding(Level.STOP, name, f"{after.release.label} no longer registers it{until}; it was {old}; {_BY_TRANSFORMERS}")
-
-
-# ---- imports
-
-
-def _imports(source: VllmSource, module: str) -> Iterator[tuple[str, str, str]]:
-    """The names that a module takes from others of vLLM: the name there, the module, and the name in it."""
-    tree = source.parsed(module)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.ImportFrom):
-            for home in _absolute(module, node):
-                if home.startswith("vllm") and source.module_source(home) is not None:
-                    yield from ((alias.asname or alias.name, home, alias.name) for alias in node.names)
-                    break
-
-
-def _absolute(module: str, node: ast.ImportFrom) -> Iterator[str]:
-    """The modules that a relative import may mean: that of a package is one level less far away."""
-    if node.level == 0:
-        yield node.module or ""
-        return
-    for level in (node.level, node.level - 1):
-        parts = module.split(".")[: -level or None]
-        yield ".".join([*parts, *([node.module] if node.module else [])])
 
 
 def _finding(level: Level, subject: str, message: str, lines: tuple[str, ...] = ()) -> Finding:
