@@ -38,7 +38,6 @@ class Judge:
         self._ranks = ranks
         self._has_lora = has_lora
         self._is_quantized = is_quantized
-        self._trainer: int | None = None
         self._updates = 0
         self._adapters = 0
         self._reported: set[tuple[str, bool]] = set()

@@ -45,7 +45,6 @@ class EngineArgument:
     Attributes:
         name: Its name.
         type: What it takes, by the source; ``Any`` where it does not state it.
-        annotation: The same as it is written there.
         default: Its default, or `UNREAD`.
         help: What it sets; empty if the source does not state it.
         owner: The configuration class that keeps it in the engine (``CacheConfig``); empty if the source does not state it.
@@ -55,7 +54,6 @@ class EngineArgument:
 
     name: str
     type: Any
-    annotation: str
     default: Any
     help: str
     owner: str
@@ -161,7 +159,6 @@ class EngineArguments:
         return EngineArgument(
             name=name,
             type=self.annotated_type(node.annotation, module),
-            annotation=ast.unparse(node.annotation),
             default=_literal_value(default),
             help=self._help(module, node) or (self._help(*declared) if declared else ""),
             owner=owner,

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from quirks_core.hook import seams
 from quirks_core.source.source_tree import syntax_tree
-from quirks_core.source.vllm_source import INSTALLED, VllmSource
+from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import PACKAGE
 from quirks_core.upgrade.run import OnRelease
 
-#: Our packages that import vLLM on every run.
-_OURS = ("worker",)
+#: Our package that imports vLLM on every run.
+_OURS = Path(__file__).resolve().parents[2] / "worker"
 
 
 def seam_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
@@ -41,31 +41,21 @@ def seam_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 
 @lru_cache(maxsize=1)
 def _imported() -> tuple[tuple[str, str], ...]:
-    """What our packages import from vLLM without a plan for its absence, each with the place."""
+    """What our package imports from vLLM without a plan for its absence, each with the place."""
     return tuple(_found())
 
 
 def _found() -> Iterator[tuple[str, str]]:
-    for package in _OURS:
-        root = next(iter(_root(package)), None)
-        for file in sorted(INSTALLED.package_files(package)) if root else ():
-            try:
-                text = file.read_text(encoding="utf-8")
-                tree = syntax_tree(text if f"from {PACKAGE}" in text else "")  # most files import nothing of it
-            except (OSError, SyntaxError, ValueError):
-                continue
-            for node in _unguarded(tree):
-                if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").partition(".")[0] == PACKAGE:
-                    for alias in node.names:
-                        yield f"{package}/{file.relative_to(root or file)}:{node.lineno}", f"{node.module}:{alias.name}"
-
-
-def _root(package: str) -> Iterator[Path]:
-    for file in INSTALLED.package_files(package):
-        for parent in file.parents:
-            if parent.name == package:
-                yield parent
-                return
+    for file in sorted(_OURS.rglob("*.py")):
+        try:
+            text = file.read_text(encoding="utf-8")
+            tree = syntax_tree(text if f"from {PACKAGE}" in text else "")  # most files import nothing of it
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for node in _unguarded(tree):
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").partition(".")[0] == PACKAGE:
+                for alias in node.names:
+                    yield f"{file.relative_to(_OURS.parent)}:{node.lineno}", f"{node.module}:{alias.name}"
 
 
 def _unguarded(node: ast.AST) -> Iterator[ast.AST]:
