@@ -33,7 +33,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin.load_lora_model",
         wrapper="quirks_plugins.lora.base_load_patches:wrap_load_lora_model",
-        expects=("5aa3629fe6ba",),
+        expects=("5aa3629fe6ba", "c3291b829de1"),
         reason="the names that a wrapped layer is loaded by are code of vLLM, which no setting reaches",
     ),
     severity=Severity.WRONG_OUTPUT,
